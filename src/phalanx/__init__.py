@@ -1,0 +1,35 @@
+"""Phalanx: probabilistic programming for many chains, big data and big models, on JAX."""
+
+from phalanx.kernels.blackjax import from_blackjax as from_blackjax
+from phalanx.kernels.hmc import hmc as hmc
+from phalanx.kernels.kernel import Kernel as Kernel
+from phalanx.kernels.rwmh import rwmh as rwmh
+from phalanx.mesh.devices import make_mesh as make_mesh
+from phalanx.mesh.devices import use_cpu_devices as use_cpu_devices
+from phalanx.mesh.placement import shard as shard
+from phalanx.mesh.space import Space as Space
+from phalanx.mesh.spmd import spmd as spmd
+from phalanx.programs.adapters import from_logdensity as from_logdensity
+from phalanx.programs.adapters import from_numpyro as from_numpyro
+from phalanx.programs.handlers import block as block
+from phalanx.programs.handlers import condition as condition
+from phalanx.programs.handlers import do as do
+from phalanx.programs.handlers import scale as scale
+from phalanx.programs.handlers import seed as seed
+from phalanx.programs.handlers import substitute as substitute
+from phalanx.programs.handlers import tape as tape
+from phalanx.programs.handlers import trace as trace
+from phalanx.programs.joint import Joint as Joint
+from phalanx.programs.joint import log_joint as log_joint
+from phalanx.programs.random_variable import RandomVariable as RandomVariable
+from phalanx.programs.sharded import Sharded as Sharded
+from phalanx.programs.target import Target as Target
+from phalanx.programs.tracing import deterministic as deterministic
+from phalanx.programs.tracing import factor as factor
+from phalanx.programs.tracing import sample as sample
+from phalanx.run.mcmc import compile as compile
+from phalanx.run.mcmc import mcmc as mcmc
+from phalanx.run.posterior import Posterior as Posterior
+from phalanx.run.sampler import Sampler as Sampler
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Tuning during warm-up, pooled over every chain on every device."""

@@ -1,0 +1,123 @@
+"""Do the chains agree, and how much do their draws say? R-hat, effective sample size and standard error."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from phalanx.diagnostics.elements import as_draws, per_element
+from phalanx.extras import require
+
+
+def rhat(draws: np.ndarray) -> np.ndarray:
+    r"""Rank-normalised split R-hat: how much wider all chains together are than each half chain alone.
+
+    With `W` the mean variance within the half chains and `B` the variance between their means times their length `n`,
+    both taken on normal scores of the ranks,
+
+    $$\hat R = \sqrt{\frac{n - 1}{n} + \frac{B}{n W}},$$
+
+    and the larger of its values on the draws and on their distances from the median. It approaches 1 as the chains
+    forget where they started; above 1.01 they have not yet.
+
+    Args:
+        draws: `(chain, draw, ...)`; two chains at least, four draws at least.
+
+    Returns:
+        R-hat of each element, of shape `draws.shape[2:]`; NaN where an element is constant or not finite, and for a
+        single chain.
+
+    Raises:
+        ValueError: when there are no draws or an axis is missing.
+        ImportError: when ArviZ is not installed.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.diagnostics import rhat
+        >>> draws = np.random.default_rng(0).normal(size=(4, 1000))
+        >>> bool(rhat(draws) < 1.01)
+        True
+
+    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat for assessing convergence of MCMC.
+    """
+    draws = as_draws(draws)
+    if len(draws) == 1:
+        return np.full(draws.shape[2:], np.nan)
+    arviz = require("arviz", "report")
+    return per_element(lambda element: arviz.rhat(element, method="rank"), draws)
+
+
+def ess(draws: np.ndarray, kind: Literal["bulk", "tail"] = "bulk") -> np.ndarray:
+    r"""Effective sample size: the number of independent draws that would say as much.
+
+    With `M` chains of `N` draws and autocorrelations $\hat\rho_t$ pooled over the chains,
+
+    $$\mathrm{ESS} = \frac{M N}{1 + 2 \sum_t \hat\rho_t},$$
+
+    the sum ending where pairs of neighbours are no longer positive. `"bulk"` takes it on normal scores of the ranks and
+    speaks of means and medians; `"tail"` is the lesser of the 5% and the 95% quantile's and speaks of intervals.
+
+    Args:
+        draws: `(chain, draw, ...)`; four draws at least.
+        kind: `"bulk"` or `"tail"`.
+
+    Returns:
+        The effective sample size of each element, of shape `draws.shape[2:]`; NaN where an element is constant or not
+        finite.
+
+    Raises:
+        ValueError: when there are no draws, an axis is missing, or `kind` is neither.
+        ImportError: when ArviZ is not installed.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.diagnostics import ess
+        >>> draws = np.random.default_rng(0).normal(size=(4, 1000, 2))
+        >>> ess(draws).shape
+        (2,)
+
+    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat for assessing convergence of MCMC.
+    """
+    draws = as_draws(draws)
+    # ArviZ 1.x has no default for `prob` on arrays.
+    options = {"bulk": {"method": "bulk"}, "tail": {"method": "tail", "prob": (0.05, 0.95)}}.get(kind)
+    if options is None:
+        raise ValueError(f"ess: kind must be 'bulk' or 'tail'; got {kind!r}.")
+    arviz = require("arviz", "report")
+    return per_element(lambda element: arviz.ess(element, **options), draws)
+
+
+def mcse(draws: np.ndarray, kind: Literal["mean", "sd"] = "mean") -> np.ndarray:
+    r"""Monte-Carlo standard error: how far the draws' mean (or standard deviation) may be from the posterior's.
+
+    For the mean it is $s / \sqrt{\mathrm{ESS}}$, with `s` the standard deviation of the draws.
+
+    Args:
+        draws: `(chain, draw, ...)`; four draws at least.
+        kind: `"mean"` or `"sd"`.
+
+    Returns:
+        The standard error of each element, of shape `draws.shape[2:]`; NaN where an element is constant or not finite.
+
+    Raises:
+        ValueError: when there are no draws, an axis is missing, or `kind` is neither.
+        ImportError: when ArviZ is not installed.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.diagnostics import mcse
+        >>> draws = np.random.default_rng(0).normal(size=(4, 1000))
+        >>> bool(mcse(draws) < 0.02)
+        True
+
+    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat for assessing convergence of MCMC.
+    """
+    draws = as_draws(draws)
+    if kind not in ("mean", "sd"):
+        raise ValueError(f"mcse: kind must be 'mean' or 'sd'; got {kind!r}.")
+    arviz = require("arviz", "report")
+    return per_element(lambda element: arviz.mcse(element, method=kind), draws)

@@ -1,0 +1,48 @@
+"""Does each chain reach every energy? The energy Bayesian fraction of missing information."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phalanx.diagnostics.elements import as_draws
+from phalanx.extras import require
+
+
+def ebfmi(energy: np.ndarray) -> np.ndarray:
+    r"""Energy Bayesian fraction of missing information, one number per chain.
+
+    With $E_n$ the energy (Hamiltonian) of draw `n`,
+
+    $$\mathrm{BFMI} = \frac{\frac{1}{N-1} \sum_n (E_n - E_{n-1})^2}{\operatorname{var}(E)}.$$
+
+    Below 0.3, a fresh momentum moves the energy too little: the chain walks through energies, and its tails are not to
+    be trusted.
+
+    Args:
+        energy: the energy of each draw, `(chain, draw)`.
+
+    Returns:
+        One number per chain, of shape `(chain,)`; NaN where the energies are not finite, are constant, or are fewer
+        than two.
+
+    Raises:
+        ValueError: when there are no draws or an axis is missing.
+        ImportError: when ArviZ is not installed.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.diagnostics import ebfmi
+        >>> ebfmi(np.random.default_rng(0).normal(size=(4, 1000))).shape
+        (4,)
+
+    Source: M. Betancourt (2016), Diagnosing suboptimal cotangent disintegrations in Hamiltonian Monte Carlo.
+    """
+    energy = as_draws(energy, "energy").astype(np.float64)
+    if energy.ndim != 2:
+        raise ValueError(f"energy: expected an array of shape (chain, draw); got shape {energy.shape}.")
+    fractions = np.full(len(energy), np.nan)
+    with np.errstate(invalid="ignore"):
+        known = np.isfinite(energy).all(axis=1) & (np.ptp(energy, axis=1) > 0)
+    if known.any():
+        fractions[known] = require("arviz", "report").bfmi(energy[known])
+    return fractions

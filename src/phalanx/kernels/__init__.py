@@ -1,0 +1,1 @@
+"""Markov kernels, one algorithm per file; integrators and metrics beside them."""

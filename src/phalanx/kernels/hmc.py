@@ -1,0 +1,114 @@
+"""Hamiltonian Monte Carlo with trajectories of fixed length."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+
+from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, metropolis
+from phalanx.kernels.integrators import Phase, trajectory
+from phalanx.kernels.kernel import Info, Kernel, positive, whole
+from phalanx.kernels.metrics import Metric, as_metric, kinetic_energy
+from phalanx.mesh.space import Position
+from phalanx.programs.target import Density
+
+
+class State(NamedTuple):
+    """A position with its log density and gradient."""
+
+    position: Position
+    log_density: Array
+    gradient: Position
+
+
+class Tuning(NamedTuple):
+    """Hyperparameters: `num_steps` leapfrogs of `step_size` under a metric."""
+
+    step_size: Array
+    num_steps: Array
+    metric: Metric
+
+
+def init(key: Array, position: Position, density: Density) -> State:
+    """The state at a position."""
+    return State(position, *density.value_and_grad(position))
+
+
+def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[State, Info]:
+    """Draw a momentum, follow the Hamiltonian motion, accept or stay."""
+    key_momentum, key_accept = random.split(key)
+    space, metric = density.space, tuning.metric
+    momentum = metric.momentum(space, key_momentum, state.position)
+    start = Phase(state.position, momentum, state.log_density, state.gradient)
+    end = trajectory(density, metric, start, tuning.step_size, tuning.num_steps)
+
+    energy = kinetic_energy(metric, space, momentum) - state.log_density
+    end_energy = kinetic_energy(metric, space, end.momentum) - end.log_density
+    accepted, acceptance_rate = metropolis(key_accept, energy - end_energy)
+    proposed = State(end.position, end.log_density, end.gradient)
+    new = jax.tree.map(lambda a, b: lax.select(jnp.broadcast_to(accepted, a.shape), a, b), proposed, state)
+    diverging = ~(end_energy - energy < DIVERGENCE_THRESHOLD)  # so written, a NaN diverges too
+    return new, Info(acceptance_rate, diverging, tuning.num_steps, jnp.where(accepted, end_energy, energy))
+
+
+def hmc(
+    num_steps: int = 10,
+    step_size: float | None = None,
+    *,
+    initial_step_size: float = 0.1,
+    target_acceptance: float = 0.8,
+    tuned_steps: int | None = None,
+    inverse_mass_matrix: Any = None,
+) -> Kernel:
+    r"""Hamiltonian Monte Carlo.
+
+    A momentum $p \sim N(0, M)$ is drawn and $(x, p)$ follows `num_steps` leapfrogs of $H(x, p) = -\log\pi(x) +
+    \tfrac12 p^\top M^{-1} p$; the end is accepted with probability $\min(1, e^{H_0 - H_1})$.
+
+    Args:
+        num_steps: leapfrogs per draw.
+        step_size: length of a leapfrog; None tunes it in warm-up, pooled over all chains.
+        initial_step_size: where tuning starts.
+        target_acceptance: the acceptance rate tuning aims at.
+        tuned_steps: warm-up iterations in which the step size is tuned; None means all of them.
+        inverse_mass_matrix: None for the identity; a dict of variances by variable name, shaped like the variable
+            on its unconstrained scale; or a covariance matrix over all coordinates in the order of sorted names.
+
+    Returns:
+        A kernel for `phx.mcmc`.
+
+    Raises:
+        ValueError: when a hyperparameter is out of range.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> kernel = phx.hmc(num_steps=8, step_size=0.2)
+
+    Source:
+        Duane, Kennedy, Pendleton, Roweth (1987), Hybrid Monte Carlo; Neal (2011), MCMC using Hamiltonian dynamics.
+    """
+    whole("hmc", "num_steps", num_steps)
+    positive("hmc", "initial_step_size", initial_step_size)
+    if step_size is not None:
+        positive("hmc", "step_size", step_size)
+    if not 0 < target_acceptance < 1:
+        raise ValueError(f"hmc: target_acceptance must lie between 0 and 1, got {target_acceptance!r}.")
+    if tuned_steps is not None:
+        whole("hmc", "tuned_steps", tuned_steps, least=0)
+    real = jnp.result_type(float)
+    return Kernel(
+        name=f"hmc(num_steps={num_steps}, step_size={step_size})",
+        init=init,
+        step=step,
+        tuning=Tuning(
+            np.asarray(initial_step_size if step_size is None else step_size, real),
+            np.asarray(num_steps, np.int32),
+            as_metric(inverse_mass_matrix),
+        ),
+        target_acceptance=target_acceptance if step_size is None else None,
+        tuned_steps=tuned_steps,
+    )

@@ -1,0 +1,1 @@
+"""The only rooms that know there is more than one device."""

@@ -1,0 +1,140 @@
+"""Which outputs of a program differ from device to device, read off its jaxpr.
+
+A value *varies* over a mesh axis when devices along that axis may hold different values of it. Sharded inputs and
+`axis_index` vary; a `psum` over the axis no longer does; everything else varies if anything it is computed from does.
+Calls and control flow are followed inside, output by output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
+
+Axes = frozenset[str]
+
+NOWHERE: Axes = frozenset()
+
+_ALIKE_AFTER = {"psum", "pmax", "pmin", "all_gather", "psum_invariant", "all_gather_invariant"}
+_STILL_VARYING = {"reduce_scatter", "all_to_all", "ppermute", "pshuffle", "pbroadcast", "pvary"}
+
+
+def varying_axes(jaxpr: ClosedJaxpr | Jaxpr, inputs: Sequence[Axes]) -> list[Axes]:
+    """The mesh axes each output of `jaxpr` varies over, given those each input varies over.
+
+    Args:
+        jaxpr: a program, as `jax.make_jaxpr(f, axis_env=...)` gives it.
+        inputs: one set of axes per (flattened) input.
+
+    Returns:
+        One set of axes per (flattened) output.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> program = jax.make_jaxpr(lambda x, y: (x * y, y + 1))(1.0, 2.0)
+        >>> [sorted(axes) for axes in varying_axes(program, [frozenset({"data"}), frozenset()])]
+        [['data'], []]
+    """
+    jaxpr = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+    varies = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def of(atom) -> Axes:
+        return NOWHERE if isinstance(atom, Literal) else varies.get(atom, NOWHERE)
+
+    for eqn in jaxpr.eqns:
+        outputs = _equation(eqn, [of(atom) for atom in eqn.invars])
+        varies.update(zip(eqn.outvars, outputs, strict=True))
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def uses_collective(jaxpr: ClosedJaxpr | Jaxpr, axis: str) -> bool:
+    """Whether the program itself adds, gathers or compares values along `axis`."""
+    jaxpr = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+    return any(
+        (eqn.primitive.name in _ALIKE_AFTER | _STILL_VARYING and axis in _named_axes(eqn))
+        or any(uses_collective(inner, axis) for inner in _inner_jaxprs(eqn))
+        for eqn in jaxpr.eqns
+    )
+
+
+def live_equations(jaxpr: ClosedJaxpr) -> str:
+    """The program without what its outputs do not need, as text: two programs that compute alike print alike."""
+    needed = {atom for atom in jaxpr.jaxpr.outvars if not isinstance(atom, Literal)}
+    kept = []
+    for eqn in reversed(jaxpr.jaxpr.eqns):
+        if needed.intersection(eqn.outvars):
+            needed.update(atom for atom in eqn.invars if not isinstance(atom, Literal))
+            kept.append(eqn)
+    names: dict = {}
+
+    def label(atom) -> str:
+        return str(atom) if isinstance(atom, Literal) else f"v{names.setdefault(atom, len(names))}:{atom.aval}"
+
+    lines = [
+        f"{[label(a) for a in eqn.outvars]} = {eqn.primitive}[{eqn.params}] {[label(a) for a in eqn.invars]}"
+        for eqn in reversed(kept)
+    ]
+    text = "\n".join([*lines, str([label(atom) for atom in jaxpr.jaxpr.outvars])])
+    return re.sub(r"0x[0-9a-f]+", "", text)  # where a callable lives in memory is not part of the program
+
+
+def _equation(eqn, inputs: list[Axes]) -> list[Axes]:
+    name, params = eqn.primitive.name, eqn.params
+    anywhere = NOWHERE.union(*inputs)
+    if name == "axis_index":
+        return [frozenset(_named_axes(eqn))]
+    if name in _ALIKE_AFTER:
+        # a psum within groups of devices still differs from group to group
+        alike = NOWHERE if params.get("axis_index_groups") else frozenset(_named_axes(eqn))
+        return [axes - alike for axes in inputs] if len(inputs) == len(eqn.outvars) else [anywhere - alike]
+    if name in _STILL_VARYING:
+        return [anywhere | frozenset(_named_axes(eqn))] * len(eqn.outvars)
+    if eqn.primitive is primitives.scan_p:
+        return _scan(params, inputs)
+    if eqn.primitive is primitives.while_p:
+        return _while(params, inputs)
+    if eqn.primitive is primitives.cond_p:
+        choice, operands = inputs[0], inputs[1:]
+        branches = [varying_axes(branch, operands) for branch in params["branches"]]
+        return [choice.union(*outputs) for outputs in zip(*branches, strict=True)]
+    for inner in _inner_jaxprs(eqn)[:1]:  # jit, custom_jvp, custom_vjp, remat: the first is what runs forward
+        if len(inner.jaxpr.invars if isinstance(inner, ClosedJaxpr) else inner.invars) == len(inputs):
+            return varying_axes(inner, inputs)
+    return [anywhere] * len(eqn.outvars)
+
+
+def _scan(params, inputs: list[Axes]) -> list[Axes]:
+    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    consts, carry, xs = (
+        inputs[:num_consts],
+        inputs[num_consts : num_consts + num_carry],
+        inputs[num_consts + num_carry :],
+    )
+    outputs = varying_axes(params["jaxpr"], [*consts, *carry, *xs])
+    while (grown := [a | b for a, b in zip(carry, outputs[:num_carry], strict=True)]) != carry:
+        carry = grown
+        outputs = varying_axes(params["jaxpr"], [*consts, *carry, *xs])
+    return [*carry, *outputs[num_carry:]]
+
+
+def _while(params, inputs: list[Axes]) -> list[Axes]:
+    num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
+    of_cond, of_body, carry = inputs[:num_cond], inputs[num_cond : num_cond + num_body], inputs[num_cond + num_body :]
+    while True:
+        trips = varying_axes(params["cond_jaxpr"], [*of_cond, *carry])[0]  # devices may stop at different trips
+        outputs = varying_axes(params["body_jaxpr"], [*of_body, *carry])
+        grown = [a | b | trips for a, b in zip(carry, outputs, strict=True)]
+        if grown == carry:
+            return carry
+        carry = grown
+
+
+def _named_axes(eqn) -> tuple[str, ...]:
+    axes = eqn.params.get("axes", eqn.params.get("axis_name", ()))
+    return tuple(axis for axis in (axes if isinstance(axes, tuple | list) else (axes,)) if isinstance(axis, str))
+
+
+def _inner_jaxprs(eqn) -> list[ClosedJaxpr | Jaxpr]:
+    values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple | list) else (value,))]
+    return [value for value in values if isinstance(value, ClosedJaxpr | Jaxpr)]

@@ -1,0 +1,121 @@
+"""Which devices there are, and the mesh they form: axes `chain`, `data` and `model`."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+
+import jax
+from jax.sharding import AxisType, Mesh
+
+CHAIN = "chain"
+"""The axis chains are spread over. Every other axis of a mesh spreads one chain's model and data."""
+
+AXES = (CHAIN, "data", "model")
+
+
+def make_mesh(
+    chain: int | None = None, data: int = 1, model: int = 1, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
+    """Arrange devices in a mesh with the axes `chain`, `data` and `model`.
+
+    Args:
+        chain: devices along `chain`; None takes what `data` and `model` leave.
+        data: devices one chain's data (and local latent variables) are spread over.
+        model: devices one chain's model (its large weights) is spread over.
+        devices: the devices to use, all of JAX's by default. With `chain` given, the first `chain * data * model`.
+
+    Returns:
+        A `jax.sharding.Mesh` of shape `(chain, data, model)` with Auto axis types.
+
+    Raises:
+        ValueError: when a size is below one or the devices do not suffice or do not divide.
+
+    Example:
+        >>> import phalanx as phx
+        >>> dict(phx.make_mesh(chain=1).shape)
+        {'chain': 1, 'data': 1, 'model': 1}
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    for name, size in (("chain", chain), ("data", data), ("model", model)):
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+            raise ValueError(f"make_mesh: {name} must be a whole number of devices, at least 1; got {size!r}.")
+    if chain is None:
+        chain, left = divmod(len(devices), data * model)
+        if left or not chain:
+            raise ValueError(
+                f"make_mesh: {len(devices)} devices cannot be split into groups of data * model = {data} * {model}; "
+                f"choose sizes whose product divides {len(devices)}, or pass devices=."
+            )
+    needed = math.prod((chain, data, model))
+    if needed > len(devices):
+        raise ValueError(
+            f"make_mesh: chain * data * model = {chain} * {data} * {model} = {needed} devices were asked for, "
+            f"but there are {len(devices)}. On a CPU machine call phx.use_cpu_devices({needed}) before anything else."
+        )
+    return jax.make_mesh((chain, data, model), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[:needed])
+
+
+def default_mesh(num_chains: int) -> Mesh:
+    """The mesh of a run that names none: as many devices along `chain` as the number of chains can fill evenly."""
+    count = len(jax.devices())
+    return make_mesh(chain=math.gcd(num_chains, count) if num_chains > 0 else 1)
+
+
+def use_cpu_devices(n: int | None = None) -> int:
+    """Ask JAX for `n` CPU devices (one per core by default). Call it before the first array is made.
+
+    Args:
+        n: the number of devices; None means one for each core this process may use.
+
+    Returns:
+        The number of CPU devices there are.
+
+    Raises:
+        ValueError: when `n` is not a positive whole number.
+        RuntimeError: when JAX has already started with another number of CPU devices.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.use_cpu_devices(4)  # doctest: +SKIP
+        4
+    """
+    n = count_cores() if n is None else n
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise ValueError(f"use_cpu_devices: n must be a whole number of devices, at least 1; got {n!r}.")
+    if not _ask_for_cpu_devices(n) and (started := len(jax.devices("cpu"))) != n:
+        raise RuntimeError(
+            f"use_cpu_devices({n}): JAX has already started with {started} CPU device(s). Call "
+            f"phx.use_cpu_devices({n}) at the top of the script, before the first array is made or jax.devices() is "
+            f"called, or set the environment variable XLA_FLAGS=--xla_force_host_platform_device_count={n}."
+        )
+    return len(jax.devices("cpu"))
+
+
+def use_every_core() -> str | None:
+    """Ask for one CPU device per core if JAX has not started; otherwise the line that tells how to get them."""
+    cores = count_cores()
+    if cores == 1 or _ask_for_cpu_devices(cores) or jax.default_backend() != "cpu" or jax.device_count() > 1:
+        return None
+    return (
+        f"phalanx: JAX had already started with one CPU device, so 1 of {cores} cores runs chains. "
+        f"Call phx.use_cpu_devices({cores}) before the first array is made to use them all."
+    )
+
+
+def count_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _ask_for_cpu_devices(n: int) -> bool:
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return False  # the user has said how many, and JAX refuses to be told twice
+    if jax.config.jax_num_cpu_devices > 0:
+        return False
+    try:
+        jax.config.update("jax_num_cpu_devices", n)
+    except RuntimeError:  # JAX has started; the public API has no gentler way to ask
+        return False
+    return True

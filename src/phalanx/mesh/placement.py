@@ -1,0 +1,139 @@
+"""Putting data on devices: `shard` gives each device its rows, padding the last where rows do not divide evenly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from phalanx.mesh.space import Spread
+
+
+@dataclass(frozen=True)
+class PaddedRows:
+    """Rows on devices that do not divide evenly among them: the last row is repeated until they do.
+
+    Attributes:
+        array: the padded array, sharded along its leading dimension.
+        rows: how many rows are real.
+    """
+
+    array: Array
+    rows: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole without padding."""
+        return (self.rows, *self.array.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the elements."""
+        return self.array.dtype
+
+    @property
+    def sharding(self) -> NamedSharding:
+        """How the padded array lies on the mesh."""
+        return self.array.sharding  # pyright: ignore[reportReturnType]  # `shard` makes no other kind
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return np.asarray(self.array, dtype=dtype)[: self.rows]
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+jax.tree_util.register_dataclass(PaddedRows, data_fields=["array"], meta_fields=["rows"])
+
+
+def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
+    """Spread the rows (leading dimension) of every array in `tree` over a mesh axis.
+
+    Each device is handed its own rows only, so a memory-mapped array larger than a device is fine. Rows that do not
+    divide evenly are padded by repeating the last one; a run masks the padded rows out of the log density and drops
+    them from every output, so the posterior is that of the rows given.
+
+    Args:
+        tree: a pytree of arrays of shape `(rows, ...)`.
+        mesh: the devices, from `phx.make_mesh`.
+        axis: the mesh axis to spread over, or several.
+
+    Returns:
+        The tree with each array as a sharded `jax.Array`, or as `PaddedRows` where rows do not divide evenly.
+
+    Raises:
+        ValueError: when the mesh has no such axis, or an array has no rows.
+
+    Example:
+        >>> import numpy as np, phalanx as phx
+        >>> mesh = phx.make_mesh(chain=1)
+        >>> phx.shard({"x": np.ones((6, 2))}, mesh)["x"].shape
+        (6, 2)
+    """
+    axes = (axis,) if isinstance(axis, str) else tuple(axis)
+    for name in axes:
+        if name not in mesh.axis_names:
+            raise ValueError(f"shard: the mesh has no axis {name!r}; its axes are {', '.join(mesh.axis_names)}.")
+
+    def place(path, leaf):
+        where = jax.tree_util.keystr(path) or "the array"
+        if np.ndim(leaf) == 0:
+            raise ValueError(f"shard: {where} is a single number and has no rows to spread over {axis!r}.")
+        if np.shape(leaf)[0] == 0:
+            raise ValueError(f"shard: {where} has shape {np.shape(leaf)}: there are no rows to spread over {axis!r}.")
+        return _place(leaf, mesh, axes)
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def spread_of(leaf: Any) -> Spread:
+    """Where a data leaf lives: spread over the axes its leading dimension is sharded over, or global."""
+    rows = leaf.rows if isinstance(leaf, PaddedRows) else None
+    array = leaf.array if isinstance(leaf, PaddedRows) else leaf
+    sharding = getattr(array, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or not sharding.spec or sharding.spec[0] is None:
+        return Spread()
+    names = sharding.spec[0]
+    axes = tuple(a for a in ((names,) if isinstance(names, str) else names) if sharding.mesh.shape[a] > 1)
+    if not axes:
+        return Spread()
+    devices = math.prod(sharding.mesh.shape[a] for a in axes)
+    return Spread(axes, array.shape[0] if rows is None else rows, array.shape[0] // devices)
+
+
+def mesh_of(tree: Any) -> Mesh | None:
+    """The mesh that `shard` placed the arrays of `tree` on; None when none is placed."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(sharding := getattr(leaf, "sharding", None), NamedSharding):
+            return sharding.mesh  # pyright: ignore[reportReturnType]  # concrete outside of tracing
+    return None
+
+
+def spread_spec(spread: Spread, *leading: str | None) -> PartitionSpec:
+    """The partition of an array whose first dimensions are `leading` and whose next one is spread as `spread` says."""
+    return PartitionSpec(*leading, spread.axes) if spread.axes else PartitionSpec(*leading)
+
+
+def _place(leaf: Any, mesh: Mesh, axes: tuple[str, ...]) -> Array | PaddedRows:
+    rows = np.shape(leaf)[0]
+    devices = math.prod(mesh.shape[axis] for axis in axes)
+    padded = -(-rows // devices) * devices
+    dtype = jax.dtypes.canonicalize_dtype(getattr(leaf, "dtype", np.float64))
+    sharding = NamedSharding(mesh, PartitionSpec(axes if len(axes) > 1 else axes[0]))
+
+    def rows_of_a_device(index: tuple[slice, ...]) -> np.ndarray:
+        start, stop, _ = index[0].indices(padded)
+        piece = np.asarray(leaf[start : min(stop, rows)], dtype=dtype)
+        missing = stop - start - len(piece)
+        # The last row again, not zeros: a padded row must be valid wherever a real one is (a label, a positive count).
+        last = np.asarray(leaf[rows - 1 : rows], dtype=dtype)
+        return np.concatenate([piece, np.repeat(last, missing, axis=0)]) if missing else piece
+
+    array = jax.make_array_from_callback((padded, *np.shape(leaf)[1:]), sharding, rows_of_a_device)
+    return array if padded == rows else PaddedRows(array, rows)

@@ -1,0 +1,138 @@
+"""The space a position lives in: which leaves every device holds alike, and which are spread out.
+
+Kernels are written against a `Space` as if for one device. An inner product adds the pieces of spread-out leaves
+once; a random momentum is equal everywhere for a global leaf and different from device to device for a spread-out one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+
+from phalanx.mesh.keys import row_keys
+
+Position = Any
+"""A pytree of arrays: unconstrained values of the latent variables."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where one leaf lives: on every device alike (no axes), or its rows spread over `axes`.
+
+    Attributes:
+        axes: mesh axes the leading dimension is spread over, outermost first.
+        rows: rows of the whole leaf; devices hold `ceil(rows / devices)` each, the last ones padded. 0 for a term of
+            a log density that needs no row left out.
+        local_rows: rows one device holds.
+    """
+
+    axes: tuple[str, ...] = ()
+    rows: int = 0
+    local_rows: int = 0
+
+    def row_numbers(self) -> Array:
+        """Numbers, in the whole leaf, of the rows this device holds."""
+        return lax.axis_index(self.axes) * self.local_rows + jnp.arange(self.local_rows)
+
+    def keep_rows(self, values: Array, fill: float = 0.0) -> Array:
+        """`values` with padded rows replaced by `fill`; unchanged where there is no padding."""
+        if not self.axes or self.rows in (0, self.local_rows * self._devices()):
+            return values
+        real = self.row_numbers() < self.rows
+        return jnp.where(real.reshape(-1, *(1,) * (values.ndim - 1)), values, fill)
+
+    def _devices(self) -> int:
+        return math.prod(lax.axis_size(axis) for axis in self.axes)
+
+
+GLOBAL = Spread()
+
+
+@dataclass(frozen=True)
+class Space:
+    """Geometry of positions of which some leaves are spread over a mesh.
+
+    Attributes:
+        spreads: one `Spread` per leaf, in the order of `jax.tree.leaves(position)`.
+        axes: mesh axes anything of the target is spread over: those a sum over devices runs over.
+    """
+
+    spreads: tuple[Spread, ...]
+    axes: tuple[str, ...] = ()
+
+    def dot(self, x: Position, y: Position) -> Array:
+        r"""Inner product $\sum_i x_i y_i$ over every element of every leaf on every device; equal on all devices."""
+        totals: dict[tuple[str, ...], Array] = {}
+        for spread, a, b in zip(self.spreads, jax.tree.leaves(x), jax.tree.leaves(y), strict=True):
+            part = jnp.sum(a * b)
+            totals[spread.axes] = totals[spread.axes] + part if spread.axes in totals else part
+        parts = [lax.psum(total, axes) if axes else total for axes, total in totals.items()]
+        return sum(parts[1:], start=parts[0]) if parts else jnp.zeros(())
+
+    def norm(self, x: Position) -> Array:
+        """Euclidean norm over every device."""
+        return jnp.sqrt(self.dot(x, x))
+
+    def axpy(self, a: Array | float, x: Position, y: Position) -> Position:
+        """`a * x + y`, leaf by leaf."""
+        return jax.tree.map(lambda x_leaf, y_leaf: a * x_leaf + y_leaf, x, y)
+
+    def normal(self, key: Array, like: Position) -> Position:
+        """Independent standard normals shaped like `like`: global leaves equal on all devices, spread ones different."""
+        return self._random(random.normal, key, like)
+
+    def uniform(self, key: Array, like: Position, low: float, high: float) -> Position:
+        """Independent uniforms on `(low, high)` shaped like `like`, spread out as `normal` is."""
+        return self._random(lambda k, shape, dtype: random.uniform(k, shape, dtype, low, high), key, like)
+
+    def add_shares(self, value: Array, gradient: Position) -> tuple[Array, Position]:
+        """Add the devices' shares of a log density and of its gradient, once.
+
+        A global leaf's gradient is the sum over all devices; a spread leaf's needs only the devices that hold the
+        same rows.
+        """
+        if not self.axes:
+            return value, gradient
+        leaves, treedef = jax.tree.flatten(gradient)
+        alike = [tuple(axis for axis in self.axes if axis not in spread.axes) for spread in self.spreads]
+        value, summed = lax.psum(
+            (value, [g for g, axes in zip(leaves, alike, strict=True) if axes == self.axes]), self.axes
+        )
+        everywhere = iter(summed)
+        added = [
+            next(everywhere) if axes == self.axes else lax.psum(g, axes) if axes else g
+            for g, axes in zip(leaves, alike, strict=True)
+        ]
+        return value, treedef.unflatten(added)
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether any leaf is spread over devices."""
+        return any(spread.axes for spread in self.spreads)
+
+    def _random(self, draw: Callable, key: Array, like: Position) -> Position:
+        leaves, treedef = jax.tree.flatten(like)
+        pairs = zip(self.spreads, leaves, strict=True)
+        return treedef.unflatten(
+            [_random_leaf(draw, random.fold_in(key, i), leaf, spread) for i, (spread, leaf) in enumerate(pairs)]
+        )
+
+
+def everywhere_alike(position: Position) -> Space:
+    """The space of positions like `position` on one device, or alike on all."""
+    return Space((GLOBAL,) * len(jax.tree.leaves(position)))
+
+
+def _random_leaf(draw: Callable, key: Array, like: Array, spread: Spread) -> Array:
+    if jnp.ndim(like) == 0:
+        return draw(key, (), like.dtype)
+    # Row by row, so that a row draws the same numbers whichever device holds it and however many there are.
+    rows = spread.row_numbers() if spread.axes else jnp.arange(like.shape[0])
+    values = jax.vmap(lambda k: draw(k, like.shape[1:], like.dtype))(row_keys(key, rows))
+    return spread.keep_rows(values)  # padded rows have no momentum, so they stay where they are

@@ -1,0 +1,104 @@
+"""`spmd`: the `pmap` idiom on `shard_map`. Map leading dimensions over devices, one slice each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, PartitionSpec
+
+AxisMap = int | str | Sequence[str] | PartitionSpec | None
+
+
+def spmd(f: Callable[..., Any], mesh: Mesh, in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+    """Run `f` on every device of `mesh` at once, each on its own slice of the arguments.
+
+    `f` sees slices without the mapped leading dimensions, as under `jax.pmap`, and may use collectives over the mesh's
+    axes. The types of `jax.shard_map` are checked, so gradients through collectives are right.
+
+    Args:
+        f: a function of arrays (or pytrees of arrays).
+        mesh: the devices.
+        in_axes: a tuple with one entry per argument, or one entry for all: `None`, given whole to every device;
+            `"data"`, the leading dimension mapped over that mesh axis; `PartitionSpec("i", "j")`, two leading
+            dimensions over two axes; `0`, the leading dimension mapped over all devices.
+        out_axes: the same for the output or, as a tuple, for each of several; `None` needs a value equal everywhere.
+
+    Returns:
+        The function on whole arrays, jitted.
+
+    Raises:
+        ValueError: when `in_axes` names no axis of the mesh, or a leading dimension is not the number of devices.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, phalanx as phx
+        >>> mesh = phx.make_mesh(chain=1)
+        >>> phx.spmd(lambda x, y: jax.lax.psum(x * y, "data"), mesh, in_axes=("data", None), out_axes=None)(
+        ...     jnp.ones(1), 2.0).item()
+        2.0
+    """
+
+    def mapped(*args):
+        ins = _per_argument(in_axes, len(args))
+        for position, (arg, axis) in enumerate(zip(args, ins, strict=True)):
+            _check(arg, _dims(axis, mesh), mesh, f"argument {position}")
+
+        def on_device(*slices):
+            out = f(*(_strip(s, len(_dims(a, mesh))) for s, a in zip(slices, ins, strict=True)))
+            if not isinstance(out_axes, tuple | list):
+                return _unstrip(out, len(_dims(out_axes, mesh)))
+            return tuple(_unstrip(o, len(_dims(a, mesh))) for o, a in zip(out, out_axes, strict=True))
+
+        outs = out_axes if isinstance(out_axes, tuple | list) else (out_axes,)
+        specs = tuple(PartitionSpec(*_dims(axis, mesh)) for axis in outs)
+        return jax.shard_map(
+            on_device,
+            mesh=mesh,
+            in_specs=tuple(PartitionSpec(*_dims(axis, mesh)) for axis in ins),
+            out_specs=specs if isinstance(out_axes, tuple | list) else specs[0],
+        )(*args)
+
+    return jax.jit(mapped)
+
+
+def _per_argument(in_axes: Any, count: int) -> tuple[AxisMap, ...]:
+    if not isinstance(in_axes, tuple | list):
+        return (in_axes,) * count
+    if len(in_axes) != count:
+        raise ValueError(f"spmd: in_axes has {len(in_axes)} entries for {count} arguments: {in_axes!r}.")
+    return tuple(in_axes)
+
+
+def _dims(axis: AxisMap, mesh: Mesh) -> tuple[Any, ...]:
+    """The mesh axes each mapped leading dimension is laid over."""
+    if axis is None:
+        return ()
+    if axis == 0:
+        return (mesh.axis_names,)
+    names = tuple(axis) if isinstance(axis, tuple | list | PartitionSpec) else (axis,)
+    for name in names:
+        if name not in mesh.axis_names:
+            raise ValueError(
+                f"spmd: {name!r} is no axis of the mesh, which has {', '.join(map(repr, mesh.axis_names))}; "
+                f"use None, 0 or one of these."
+            )
+    return names
+
+
+def _check(arg: Any, dims: tuple[Any, ...], mesh: Mesh, what: str) -> None:
+    sizes = tuple(mesh.size if isinstance(dim, tuple) else mesh.shape[dim] for dim in dims)
+    for leaf in jax.tree.leaves(arg):
+        if jax.numpy.shape(leaf)[: len(sizes)] != sizes:
+            raise ValueError(
+                f"spmd: {what} has shape {jax.numpy.shape(leaf)}, but its leading dimensions {sizes} are mapped over "
+                f"devices {dims}: give it one slice per device."
+            )
+
+
+def _strip(tree: Any, dims: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[(0,) * dims], tree)
+
+
+def _unstrip(tree: Any, dims: int) -> Any:
+    return jax.tree.map(lambda leaf: jax.numpy.asarray(leaf)[(None,) * dims], tree)

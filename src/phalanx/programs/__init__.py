@@ -1,0 +1,1 @@
+"""Programs of random variables: tracing, handlers, joint densities, and targets for inference."""

@@ -1,0 +1,95 @@
+"""What tracing records: a named random variable with its distribution and value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from numpyro.distributions import Distribution
+
+
+@dataclass(frozen=True)
+class RandomVariable:
+    """A named random variable.
+
+    Attributes:
+        name: its name, unique in a program.
+        distribution: its distribution; None for a value that counts nothing (deterministic, or cut off by `do`).
+        value: its value, of shape sample + batch + event; None until drawn or given.
+        observed: whether the value was given as data.
+        axes: mesh axes its leading dimension was declared to be spread over.
+        scale: factor on the log density, from `phx.scale`.
+        key: what it is drawn with when it has no value.
+    """
+
+    name: str
+    distribution: Distribution | None
+    value: Any = None
+    observed: bool = False
+    axes: tuple[str, ...] = ()
+    scale: Any = 1.0
+    key: Array | None = None
+
+    def log_prob(self) -> Array:
+        """Log density of the value, elementwise: of shape sample + batch. Zero where there is no distribution."""
+        if self.distribution is None:
+            return jnp.zeros(())
+        log_prob = self.distribution.log_prob(self.value)
+        return log_prob if isinstance(self.scale, float) and self.scale == 1.0 else self.scale * log_prob
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the value: sample + batch + event."""
+        return jnp.shape(self.value)
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Type of the value's elements."""
+        return jnp.result_type(self.value)
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether inference is about this variable: it has a distribution and was not given as data."""
+        return self.distribution is not None and not self.observed
+
+    def complete(self) -> RandomVariable:
+        """The variable with its value: given, or drawn with its key.
+
+        Raises:
+            ValueError: when a given value has the wrong shape, there is no key to draw with, or the distribution
+                cannot be drawn from.
+        """
+        if self.value is None:
+            return replace(self, value=self._draw())
+        value = jnp.asarray(self.value)
+        if self.distribution is not None:
+            self._check_shape(jnp.shape(value))
+        return replace(self, value=value)
+
+    def _draw(self) -> Array:
+        assert self.distribution is not None  # `deterministic` and `do` always carry a value
+        if self.key is None:
+            raise ValueError(
+                f"Variable {self.name!r} has no value and no key to draw one with. Run the program under a seed, "
+                f"phx.seed(program, 0)(...), or give the value with phx.condition or phx.substitute."
+            )
+        try:
+            return self.distribution.sample(self.key)
+        except NotImplementedError:
+            raise ValueError(
+                f"Variable {self.name!r}: {type(self.distribution).__name__} cannot be drawn from. "
+                f"Give it a value with obs=, phx.condition or phx.substitute."
+            ) from None
+
+    def _check_shape(self, given: tuple[int, ...]) -> None:
+        assert self.distribution is not None
+        expected = (*self.distribution.batch_shape, *self.distribution.event_shape)
+        if given[max(0, len(given) - len(expected)) :] != expected:
+            raise ValueError(
+                f"Variable {self.name!r}: the value has shape {given}, but its distribution "
+                f"{type(self.distribution).__name__} needs shape {expected} (batch {self.distribution.batch_shape} + "
+                f"event {self.distribution.event_shape}), or that with sample dimensions in front. "
+                f"Reshape the value or the distribution's parameters."
+            )

@@ -1,0 +1,346 @@
+"""The share rule: which terms and variables of a program are local to a device, read off the program before compiling.
+
+Each device evaluates its *share* of the log density: the terms that live on it, plus 1/n of each term that n devices
+compute alike. The shares add up to the log density, and the gradients of the shares to its gradient, with one sum and
+no collective inside what is differentiated.
+
+What is local follows from the program. It is traced twice, once with the shapes of the whole data and once with those of
+one device. A variable whose leading size shrinks with the data has its rows on the devices; a term or parameter that
+depends on sharded values, through the jaxpr, is local too. Making a variable local may make others so: repeat until
+nothing changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, random
+from jax.extend.core import ClosedJaxpr
+from numpyro.distributions import Independent
+
+from phalanx.mesh.dependence import Axes, live_equations, uses_collective, varying_axes
+from phalanx.mesh.devices import AXES
+from phalanx.mesh.space import GLOBAL, Spread
+from phalanx.programs.arguments import Arguments, Layout
+from phalanx.programs.tracing import Program
+from phalanx.programs.unconstrained import Run, run_unconstrained
+
+Term = tuple[str, str]
+"""A variable's name and a part of its contribution: "density" or "jacobian"."""
+
+
+@dataclass(frozen=True)
+class Latent:
+    """A latent variable as one device holds it."""
+
+    name: str
+    shape: tuple[int, ...]
+    unconstrained_shape: tuple[int, ...]
+    dtype: Any
+    support: str
+    spread: Spread = GLOBAL
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What is local and what is alike in a program on a mesh.
+
+    Attributes:
+        axes: mesh axes a sum over devices runs over; none when everything is alike.
+        latents: the latent variables.
+        others: where the deterministic values live.
+        terms: where each term of the log density lives, in program order.
+        sizes: devices along each of `axes`.
+    """
+
+    axes: tuple[str, ...]
+    latents: tuple[Latent, ...]
+    others: Mapping[str, Spread]
+    terms: Mapping[Term, Spread]
+    sizes: Mapping[str, int]
+
+    def weigh(self, term: Term, values: Array) -> Array:
+        """This device's share of a term: its own rows, or 1/n of what n devices compute alike; a scalar."""
+        spread = self.terms[term]
+        alike = math.prod(self.sizes[axis] for axis in self.axes if axis not in spread.axes)
+        total = jnp.sum(spread.keep_rows(values) if spread.rows else values)
+        return total / alike if alike > 1 else total
+
+
+def read_shares(program: Program, arguments: Arguments, sizes: Mapping[str, int]) -> Shares:
+    """Read off `program` what is local on a mesh with `sizes` devices along its axes, the chains' axis apart.
+
+    Raises:
+        ValueError: naming the variable, when it contradicts how the data are sharded, has no rows to spread, or
+            cannot leave padded rows out.
+    """
+    whole = TracedProgram(program, arguments.layout, arguments.whole_shapes(), dict.fromkeys(sizes, 1))
+    if not whole.variables:
+        raise ValueError(
+            f"The model {getattr(program, '__name__', program)} has no random variables: nothing to infer. "
+            f"Call phx.sample(name, distribution) in it."
+        )
+    if not any(variable.is_latent for variable in whole.variables.values()):
+        raise ValueError(
+            f"The model {getattr(program, '__name__', program)} has no latent variables: all of "
+            f"{', '.join(map(repr, whole.variables))} are observed, so there is nothing to infer."
+        )
+    if all(size == 1 for size in sizes.values()):
+        everywhere = dict.fromkeys(whole.deterministic, GLOBAL)
+        return Shares((), whole.latents(), everywhere, dict.fromkeys(whole.terms, GLOBAL), {})
+    sizes = {axis: size for axis, size in sizes.items() if size > 1}
+    return _Reading(program, arguments, sizes, whole).shares()
+
+
+class TracedProgram:
+    """A program traced abstractly with given shapes of data: its variables, and shapes of its terms."""
+
+    def __init__(self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int]):
+        self._program, self._layout, self.shapes = program, layout, tuple(shapes)
+        self._axis_env = list(sizes.items())
+        self.axis_names = tuple(sizes)
+
+        def at_zero(arrays):
+            run = run_unconstrained(program, None, layout.join(arrays))
+            self.variables = run.variables  # of these only names, shapes and supports are used once traced
+            return run.position, run.terms(), _deterministic(run)
+
+        _, (self.position, self.terms, self.deterministic) = jax.make_jaxpr(
+            at_zero, axis_env=self._axis_env, return_shape=True
+        )(self.shapes)
+
+    def latents(self) -> tuple[Latent, ...]:
+        """Its latent variables, taken to be global."""
+        return tuple(
+            Latent(name, v.shape, self.position[name].shape, self.position[name].dtype, str(v.distribution.support))
+            for name, v in self.variables.items()
+            if v.distribution is not None and v.is_latent
+        )
+
+    def jaxpr(self) -> ClosedJaxpr:
+        """Terms and deterministic values as a function of position and data."""
+
+        def f(position, arrays):
+            run = run_unconstrained(self._program, position, self._layout.join(arrays))
+            return run.terms(), _deterministic(run)
+
+        return jax.make_jaxpr(f, axis_env=self._axis_env)(self.position, self.shapes)
+
+    def only(self, term: Term) -> Callable[..., Array]:
+        """One term, summed, as a function of position and data."""
+        return lambda position, arrays: jnp.sum(
+            run_unconstrained(self._program, position, self._layout.join(arrays)).terms()[term]
+        )
+
+    def only_jaxpr(self, term: Term) -> ClosedJaxpr:
+        """The jaxpr of one term, summed."""
+        return jax.make_jaxpr(self.only(term), axis_env=self._axis_env)(self.position, self.shapes)
+
+
+def _deterministic(run: Run) -> dict[str, Array]:
+    return {name: v.value for name, v in run.variables.items() if v.distribution is None}
+
+
+class _Reading:
+    """The two traces of a program side by side, and what they say."""
+
+    def __init__(self, program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram):
+        self.arguments, self.sizes, self.whole = arguments, sizes, whole
+        try:
+            self.local = TracedProgram(program, arguments.layout, arguments.local_shapes(), sizes)
+        except Exception as error:
+            raise ValueError(
+                f"The model runs on the whole data but not on the rows one device holds "
+                f"({_shapes(arguments)}). Inside the model take sizes from the data, as in x.shape[0], not from "
+                f"constants, and do not mix sharded with unsharded rows. What failed: {error}"
+            ) from error
+        self.jaxpr = self.local.jaxpr()
+
+    def shares(self) -> Shares:
+        spreads = self._latent_spreads()
+        outputs = self._outputs(spreads)
+        terms = {term: self._term_spread(term, outputs[term]) for term in self.whole.terms}
+        others = {
+            name: self._rows(
+                f"The deterministic value {name!r}", outputs[name], before.shape, self.local.deterministic[name].shape
+            )
+            for name, before in self.whole.deterministic.items()
+        }
+        used = {axis for spread in (*terms.values(), *spreads.values()) for axis in spread.axes}
+        axes = tuple(axis for axis in self.sizes if axis in used)
+        latents = tuple(replace(latent, spread=spreads[latent.name]) for latent in self.local.latents())
+        return Shares(axes, latents, others, terms, {axis: self.sizes[axis] for axis in axes})
+
+    # -- latent variables ---------------------------------------------------------------------------------------
+
+    def _latent_spreads(self) -> dict[str, Spread]:
+        spreads = {latent.name: self._first_guess(latent.name) for latent in self.local.latents()}
+        while True:
+            outputs = self._outputs(spreads)
+            wider = {name: s for name, s in spreads.items() if not outputs[name, "density"] <= set(s.axes)}
+            if not wider:
+                return spreads
+            for name, spread in wider.items():
+                spreads[name] = self._widen(name, spread, outputs[name, "density"])
+
+    def _first_guess(self, name: str) -> Spread:
+        """Where the variable says it lives, or where its shape says so."""
+        declared = self.whole.variables[name].axes
+        for axis in declared:
+            if axis not in self.sizes and axis not in AXES:
+                raise ValueError(f"Variable {name!r}: axis={axis!r} is no axis of the mesh; its axes are {AXES}.")
+        axes = tuple(axis for axis in self.sizes if axis in declared)
+        before, after = self.whole.variables[name].shape, self.local.variables[name].shape
+        if not axes:
+            return self._rows(f"Variable {name!r}", None, before, after)
+        return self._rows(f"Variable {name!r}", frozenset(axes), before, after)
+
+    def _widen(self, name: str, spread: Spread, found: Axes) -> Spread:
+        if declared := self.whole.variables[name].axes:
+            raise ValueError(
+                f"Variable {name!r} is declared axis={_said(declared)}, but its distribution depends on what is sharded over "
+                f"{_said(tuple(found))}. Declare that axis, or none: it then follows from the data."
+            )
+        before, after = self.whole.variables[name].shape, self.local.variables[name].shape
+        return self._rows(f"Variable {name!r}", found | set(spread.axes), before, after)
+
+    def _rows(self, what: str, axes: Axes | None, before: tuple[int, ...], after: tuple[int, ...]) -> Spread:
+        """The spread of something shaped `before` in the whole and `after` on one device; axes None: read them off."""
+        if axes is None:
+            if before == after:
+                return GLOBAL
+            axes = self._axes_of_rows(what, before, after)
+        if not axes:
+            return GLOBAL
+        names = tuple(axis for axis in self.sizes if axis in axes)
+        devices = math.prod(self.sizes[axis] for axis in names)
+        if not before or not after or before[1:] != after[1:] or -(-before[0] // devices) != after[0]:
+            raise ValueError(
+                f"{what} lives with data sharded over {_said(names)}, so it needs one leading row for each of theirs; "
+                f"but its shape is {before} on the whole data and {after} on one of {devices} devices. Take its "
+                f"size from the data, as in .expand([x.shape[0]]); or, if it is meant to be global, make what it depends on "
+                f"equal everywhere first, with jax.lax.pmean or psum over {_said(names)}."
+            )
+        return Spread(names, before[0], after[0])
+
+    def _axes_of_rows(self, what: str, before: tuple[int, ...], after: tuple[int, ...]) -> Axes:
+        for spread in self.arguments.spreads:
+            if before and after and (spread.rows, spread.local_rows) == (before[0], after[0]):
+                return frozenset(spread.axes)
+        raise ValueError(
+            f"{what} has shape {before} on the whole data but {after} on one device: its size follows the sharded "
+            f"rows, yet its leading dimension is not theirs. Give it one leading row for each row of the data."
+        )
+
+    # -- terms of the log density -------------------------------------------------------------------------------
+
+    def _outputs(self, spreads: Mapping[str, Spread]) -> dict[Any, Axes]:
+        """The axes that each term and deterministic value varies over, given where the latent variables live."""
+        position = [frozenset(spreads[name].axes) for name in sorted(self.local.position)]
+        arrays = [frozenset(spread.axes) for spread in self.arguments.spreads]
+        found = varying_axes(self.jaxpr, [*position, *arrays])
+        return dict(zip([*sorted(self.local.terms), *sorted(self.local.deterministic)], found, strict=True))
+
+    def _term_spread(self, term: Term, axes: Axes) -> Spread:
+        name, _ = term
+        before, after = self.whole.terms[term].shape, self.local.terms[term].shape
+        self._check_event(name)
+        if not axes and before != after:
+            axes = self._axes_of_rows(f"The log density of variable {name!r}", before, after)
+        if not axes:
+            axes = self._if_only_shapes_differ(term)
+        names = tuple(axis for axis in self.sizes if axis in axes)
+        if not any(self._is_padded(axis) for axis in names):
+            return Spread(names)
+        self._check_no_collective(name, names)
+        devices = math.prod(self.sizes[axis] for axis in names)
+        if not before or before == after or -(-before[0] // devices) != after[0]:
+            raise ValueError(
+                f"Variable {name!r}: the rows of the data do not divide evenly over {devices} devices along {_said(names)}, and "
+                f"the padded rows cannot be left out of its log density, which has shape {before} on the whole data instead of "
+                f"one term per row. Keep the rows apart (no to_event or sum over them), or give a number of rows divisible by {devices}."
+            )
+        return Spread(names, before[0], after[0])
+
+    def _is_padded(self, axis: str) -> bool:
+        devices = {s.axes: math.prod(self.sizes[a] for a in s.axes) for s in self.arguments.spreads if axis in s.axes}
+        return any(s.rows != s.local_rows * devices[s.axes] for s in self.arguments.spreads if axis in s.axes)
+
+    def _check_no_collective(self, name: str, axes: tuple[str, ...]) -> None:
+        for axis in axes:
+            if uses_collective(self.jaxpr, axis):
+                raise ValueError(
+                    f"The model adds or gathers over {axis!r} itself, and the rows of the data do not divide evenly over "
+                    f"{self.sizes[axis]} devices: padded rows would count. Give a number of rows divisible by {self.sizes[axis]}."
+                )
+
+    def _check_event(self, name: str) -> None:
+        """A joint density over rows, such as a multivariate normal's, is not the product of the devices' densities."""
+        pair = []
+        for traced in (self.whole, self.local):
+            distribution = traced.variables[name].distribution
+            while isinstance(distribution, Independent):
+                distribution = distribution.base_dist
+            pair.append(distribution)
+        if pair[0].event_shape != pair[1].event_shape:
+            raise ValueError(
+                f"Variable {name!r}: the event of {type(pair[0]).__name__} runs over the sharded rows (shape {pair[0].event_shape}), "
+                f"and its density is no product over rows, so it cannot be spread over devices. Do not shard these data."
+            )
+
+    def _if_only_shapes_differ(self, term: Term) -> Axes:
+        """The axes of a term that sees of the sharded data only how many rows there are.
+
+        Such a term, -n log(scale) say, is alike on all devices, but it is a device's and not the whole's if it adds up over
+        them. The two traces tell: where their programs differ, their values at one point are compared.
+        """
+        if live_equations(self.whole.only_jaxpr(term)) == live_equations(self.local.only_jaxpr(term)):
+            return frozenset()
+        whole, local = _value_at_a_point(self.whole, term, {}), _value_at_a_point(self.local, term, self.sizes)
+        if jnp.allclose(whole, local, rtol=1e-4):
+            return frozenset()
+        for axes in {spread.axes for spread in self.arguments.spreads if spread.axes}:
+            if jnp.allclose(whole, math.prod(self.sizes[axis] for axis in axes) * local, rtol=1e-4):
+                return frozenset(axes)
+        raise ValueError(
+            f"Variable {term[0]!r}: its log density depends on how many rows a device holds, and does not add up to that of the "
+            f"whole data. Pass the number of rows as data, for instance data={{'num_rows': {self._rows_of_data()}, ...}}, and use it "
+            f"instead of x.shape[0]."
+        )
+
+    def _rows_of_data(self) -> int:
+        return max(spread.rows for spread in self.arguments.spreads)
+
+
+def _value_at_a_point(traced: TracedProgram, term: Term, sizes: Mapping[str, int]) -> Array:
+    """A term's value at one generic position, the same on all devices, with ones for data."""
+    shapes = jax.tree.leaves(traced.position)
+    keys = jax.tree.unflatten(jax.tree.structure(traced.position), list(random.split(random.key(0), len(shapes))))
+
+    def value():
+        # row by row alike, so that the whole's rows and one device's have equal means
+        position = jax.tree.map(
+            lambda k, a: jnp.broadcast_to(random.normal(k, a.shape[1:], a.dtype), a.shape), keys, traced.position
+        )
+        return traced.only(term)(position, [jnp.ones(a.shape, a.dtype) for a in traced.shapes])
+
+    for axis in traced.axis_names:
+        value = _on_devices(value, axis, sizes.get(axis, 1))
+    return jax.jit(value)()
+
+
+def _on_devices(f: Callable[[], Array], axis: str, size: int) -> Callable[[], Array]:
+    return lambda: jax.vmap(lambda _: f(), axis_name=axis, axis_size=size)(jnp.zeros(size))[0]
+
+
+def _shapes(arguments: Arguments) -> str:
+    return ", ".join(f"{n} {s.shape}" for n, s in zip(arguments.names, arguments.local_shapes(), strict=True))
+
+
+def _said(axes: Sequence[str]) -> str:
+    return " and ".join(repr(axis) for axis in sorted(axes))

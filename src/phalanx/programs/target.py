@@ -1,0 +1,273 @@
+"""The target of inference: a model and its data as a log density of unconstrained positions, on a mesh."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpyro.distributions import Unit
+
+from phalanx.mesh.devices import CHAIN, make_mesh
+from phalanx.mesh.placement import mesh_of, spread_spec
+from phalanx.mesh.space import GLOBAL, Position, Space, Spread
+from phalanx.programs.arguments import Arguments, Layout, split_arguments
+from phalanx.programs.shares import Shares, read_shares
+from phalanx.programs.tracing import Program
+from phalanx.programs.unconstrained import Run, run_unconstrained, to_unconstrained
+
+INITIAL_RADIUS = 2.0
+"""Initial positions are uniform on (-2, 2) on the unconstrained scale, as in Stan."""
+
+
+@dataclass(frozen=True)
+class Density:
+    """A target on one device, its data in place: what kernels see. Use it inside `shard_map`.
+
+    Every method gives what the whole log density gives, on every device; only `share` is one device's part.
+    """
+
+    program: Program
+    layout: Layout
+    arrays: Sequence[Array]
+    shares: Shares
+
+    @property
+    def space(self) -> Space:
+        """The space positions live in."""
+        spreads = {latent.name: latent.spread for latent in self.shares.latents}
+        return Space(tuple(spreads[name] for name in sorted(spreads)), self.shares.axes)
+
+    def share(self, position: Position) -> Array:
+        """This device's share of the log density: differentiable code with no collective of ours in it."""
+        terms = self._run(position).terms()
+        weighed = [self.shares.weigh(term, values) for term, values in terms.items()]
+        return sum(weighed[1:], start=weighed[0])
+
+    def value_and_grad(self, position: Position) -> tuple[Array, Position]:
+        """Log density and its gradient; one sum over devices for both."""
+        return self.space.add_shares(*jax.value_and_grad(self.share)(position))
+
+    @property
+    def log_density(self) -> Callable[[Position], Array]:
+        """The log density as a function that code which knows no mesh may differentiate."""
+
+        # The arrays are an argument: a custom_vjp must not close over values of the trace it is called in.
+        @jax.custom_vjp
+        def of(position, arrays):
+            density = replace(self, arrays=arrays)
+            return density._add(density.share(position))
+
+        def forward(position, arrays):
+            return replace(self, arrays=arrays).value_and_grad(position)
+
+        def backward(gradient, cotangent):
+            return jax.tree.map(lambda g: cotangent * g, gradient), None
+
+        of.defvjp(forward, backward)
+        return lambda position: of(position, self.arrays)
+
+    def constrain(self, position: Position) -> dict[str, Array]:
+        """Values of the latent and deterministic variables at a position."""
+        return self._run(position).values()
+
+    def unconstrain(self, values: Mapping[str, Array]) -> Position:
+        """The position at which the latent variables have these values."""
+        return to_unconstrained(self.program, values, self.layout.join(self.arrays))
+
+    def initial_position(self, key: Array, radius: Array | float = INITIAL_RADIUS) -> Position:
+        """A random position near zero, equal on all devices for global variables, different for spread ones."""
+        zeros = {v.name: jnp.zeros(v.unconstrained_shape, v.dtype) for v in self.shares.latents}
+        start = getattr(self.program, "start", None)
+        if start is not None:  # the user said where: a log density given as a function may be improper elsewhere
+            return self.unconstrain(start)
+        return self.space.axpy(radius, self.space.uniform(key, zeros, -1.0, 1.0), zeros)
+
+    def contributions(self, position: Position) -> dict[str, Array]:
+        """Each variable's contribution to the log density, a scalar: what to look at when the sum is not finite."""
+        totals: dict[str, Array] = {}
+        for (name, part), values in self._run(position).terms().items():
+            share = self.shares.weigh((name, part), values)
+            totals[name] = totals[name] + share if name in totals else share
+        return jax.tree.map(self._add, totals)
+
+    def outside_support(self) -> dict[str, Array]:
+        """For each observed variable, how many of its values its distribution cannot take, as far as one device sees."""
+        run = self._run(self.initial_position(jax.random.key(0), 0.0))
+        checked = {n: v for n, v in run.variables.items() if v.observed and v.distribution is not None}
+        return {
+            name: self._add(jnp.sum(~v.distribution.support(v.value)))
+            for name, v in checked.items()
+            if v.distribution is not None and not isinstance(v.distribution, Unit)
+        }
+
+    def _add(self, share: Array) -> Array:
+        return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share
+
+    def _run(self, position: Position) -> Run:
+        return run_unconstrained(self.program, position, self.layout.join(self.arrays))
+
+
+def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
+    """The mesh asked for, else the one the data lie on, else one device.
+
+    Raises:
+        ValueError: when the data lie on another mesh than the one asked for, or it has no `chain` axis.
+    """
+    placed = mesh_of(arguments.arrays)
+    if mesh is None:
+        return placed if placed is not None else make_mesh(chain=1, devices=jax.devices()[:1])
+    if placed is not None and placed != mesh:
+        raise ValueError(
+            f"mesh: the data were placed with phx.shard on a mesh of shape {dict(placed.shape)}, but the run has "
+            f"{dict(mesh.shape)}. Use one mesh for both."
+        )
+    if CHAIN not in mesh.axis_names:
+        raise ValueError(f"mesh: needs an axis {CHAIN!r}; it has {mesh.axis_names}. Make it with phx.make_mesh.")
+    return mesh
+
+
+class Target:
+    r"""A model with its data, as the log density of an unconstrained position.
+
+    Constrained values $x$ and the position $u$ are related by $x = T(u)$, `numpyro.distributions.biject_to` of each
+    support, and $\log \pi(u) = \log p(T(u), \text{data}) + \log|\det T'(u)|$. Supports may depend on other variables.
+
+    Args:
+        model: a program whose keyword arguments are the data.
+        data: the keyword arguments; arrays placed with `phx.shard` are spread out, and with them what depends on them.
+        mesh: the devices; by default those the data were placed on, or one.
+
+    Raises:
+        TypeError: when `data` is no dict or does not fit the model.
+        ValueError: when the model has no latent variables, an array is empty, or the sharding contradicts the model.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> target = phx.Target(lambda: phx.sample("scale", dist.LogNormal(0.0, 1.0)))
+        >>> round(float(target.log_density({"scale": jnp.zeros(())})), 4)
+        -0.9189
+    """
+
+    def __init__(self, model: Program, data: Mapping[str, Any] | None = None, *, mesh: Mesh | None = None):
+        arguments = split_arguments(model, {} if data is None else data)
+        self._fill(model, arguments, choose_mesh(arguments, mesh))
+
+    @classmethod
+    def of(cls, model: Program, arguments: Arguments, mesh: Mesh) -> Target:
+        """The target of a model and arguments that have been split already."""
+        target = cls.__new__(cls)
+        target._fill(model, arguments, mesh)
+        return target
+
+    def _fill(self, model: Program, arguments: Arguments, mesh: Mesh) -> None:
+        self.program, self.mesh, self.arguments = model, mesh, arguments
+        sizes = {axis: size for axis, size in mesh.shape.items() if axis != CHAIN}
+        self.shares: Shares = read_shares(model, arguments, sizes)
+
+    def with_arguments(self, arguments: Arguments) -> Target:
+        """The same target with other data of the same shapes; nothing is traced again."""
+        other = copy.copy(self)
+        other.arguments = arguments
+        return other
+
+    @property
+    def layout(self) -> Layout:
+        """The part of the data that is compiled in."""
+        return self.arguments.layout
+
+    def on_device(self, arrays: Sequence[Array]) -> Density:
+        """The target with one device's arrays in place. Call it inside `shard_map`."""
+        return Density(self.program, self.layout, arrays, self.shares)
+
+    def array_specs(self) -> tuple[PartitionSpec, ...]:
+        """How the data's arrays are laid out."""
+        return tuple(spread_spec(spread) for spread in self.arguments.spreads)
+
+    def spread(self, name: str) -> Spread:
+        """Where a latent or deterministic variable lives."""
+        by_name = {latent.name: latent.spread for latent in self.shares.latents}
+        return by_name[name] if name in by_name else self.shares.others.get(name, GLOBAL)
+
+    def position_specs(self, *leading: str | None) -> dict[str, PartitionSpec]:
+        """How positions are laid out, after `leading` dimensions such as the chains'."""
+        return {latent.name: spread_spec(latent.spread, *leading) for latent in self.shares.latents}
+
+    def place_arrays(self) -> tuple[Array, ...]:
+        """The data's arrays on the mesh: sharded ones where they are, others copied to every device."""
+        return tuple(
+            array if spread.axes else jax.device_put(array, NamedSharding(self.mesh, PartitionSpec()))
+            for array, spread in zip(self.arguments.arrays, self.arguments.spreads, strict=True)
+        )
+
+    def log_density(self, position: Mapping[str, Array]) -> Array:
+        """Log density at a position (a dict of whole, unpadded, unconstrained values): a scalar."""
+        return self._whole(lambda density, u: density.log_density(u), PartitionSpec())(position)
+
+    def value_and_grad(self, position: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """Log density and its gradient at a position."""
+        value, gradient = self._whole(
+            lambda density, u: density.value_and_grad(u), (PartitionSpec(), self.position_specs())
+        )(position)
+        return value, {name: self.trim(name, leaf) for name, leaf in gradient.items()}
+
+    def constrain(self, position: Mapping[str, Array]) -> dict[str, Array]:
+        """Values of the latent variables, and of the deterministic ones, at a position."""
+        specs = {name: spread_spec(self.spread(name)) for name in self.value_names()}
+        values = self._whole(lambda density, u: density.constrain(u), specs)(position)
+        return {name: self.trim(name, leaf) for name, leaf in values.items()}
+
+    def unconstrain(self, values: Mapping[str, Any]) -> dict[str, Array]:
+        """The position at which the latent variables have these values.
+
+        Raises:
+            ValueError: when a latent variable has no value.
+        """
+        position = self._whole(lambda density, x: density.unconstrain(x), self.position_specs())(dict(values))
+        return {name: self.trim(name, leaf) for name, leaf in position.items()}
+
+    def initial_position(self, key: Array) -> dict[str, Array]:
+        """A random position, uniform on (-2, 2) in every unconstrained coordinate."""
+        position = self._whole(lambda density, _: density.initial_position(key), self.position_specs())({})
+        return {name: self.trim(name, leaf) for name, leaf in position.items()}
+
+    def value_names(self) -> list[str]:
+        """Names of the latent variables, then of the deterministic ones."""
+        return [*(latent.name for latent in self.shares.latents), *self.shares.others]
+
+    def trim(self, name: str, values: Any, leading: int = 0) -> Any:
+        """Whole `values` of a variable without padded rows, which lie behind `leading` dimensions."""
+        spread = self.spread(name)
+        return values[(slice(None),) * leading + (slice(0, spread.rows),)] if spread.axes else values
+
+    def _whole(self, f: Callable[[Density, Any], Any], out_specs: Any) -> Callable[[Mapping[str, Array]], Any]:
+        """`f(density, tree)` on whole arrays by name, rows padded on the way in."""
+
+        def call(tree: Mapping[str, Any]) -> Any:
+            specs = {name: spread_spec(self.spread(name)) for name in tree}
+            placed = {
+                name: jax.device_put(self._pad(name, jnp.asarray(leaf)), NamedSharding(self.mesh, specs[name]))
+                for name, leaf in tree.items()
+            }
+
+            def on_device(tree, arrays):
+                return f(self.on_device(arrays), tree)
+
+            in_specs = (specs, self.array_specs())
+            run = jax.shard_map(on_device, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+            return jax.jit(run)(placed, self.place_arrays())
+
+        return call
+
+    def _pad(self, name: str, leaf: Array) -> Array:
+        spread = self.spread(name)
+        if not spread.axes:
+            return leaf
+        missing = spread.local_rows * int(np.prod([self.mesh.shape[a] for a in spread.axes])) - leaf.shape[0]
+        return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], missing, axis=0)]) if missing else leaf

@@ -1,0 +1,114 @@
+"""The tracing core: random variables, and a stack of tracers that see them.
+
+A program calls `sample`. The call becomes a `RandomVariable` and goes to the tracer on top of this thread's stack. A
+tracer is a function `(variable, forward) -> variable`: it may change the variable, and forwards it to the tracer
+below. Under the last one, the variable gets its value. That is all; handlers, targets and adapters are tracers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from numpyro.distributions import Distribution, Unit
+
+from phalanx.programs.random_variable import RandomVariable
+
+Program = Callable[..., Any]
+Forward = Callable[[RandomVariable], RandomVariable]
+Tracer = Callable[[RandomVariable, Forward], RandomVariable]
+
+
+class _Stack(threading.local):
+    tracers: tuple[Tracer, ...] = ()
+
+
+_stack = _Stack()
+
+
+@contextmanager
+def tracing(tracer: Tracer) -> Iterator[None]:
+    """Put `tracer` on top of this thread's stack for the length of a `with` block, exceptions included."""
+    below = _stack.tracers
+    _stack.tracers = (*below, tracer)
+    try:
+        yield
+    finally:
+        _stack.tracers = below
+
+
+def sample(name: str, distribution: Distribution, *, obs: Any = None, axis: str | Sequence[str] | None = None) -> Array:
+    """A random variable: draws it, or takes its value from data, a condition or the inference at work.
+
+    Args:
+        name: the variable's name, unique in the program.
+        distribution: any `numpyro.distributions.Distribution`.
+        obs: its value when it is observed, of shape batch + event (or sample + batch + event).
+        axis: mesh axis that its leading dimension is spread over. Not needed where its shape or its parameters come
+            from sharded data.
+
+    Returns:
+        The value, a plain array.
+
+    Raises:
+        TypeError: when `name` is no string or `distribution` no distribution.
+        ValueError: when the value has the wrong shape, or there is none and nothing to draw it with.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> def coin():
+        ...     p = phx.sample("p", dist.Beta(2.0, 2.0))
+        ...     phx.sample("heads", dist.Binomial(10, p), obs=7)
+        >>> list(phx.trace(phx.seed(coin, 0))())
+        ['p', 'heads']
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"phx.sample: the first argument is the variable's name, a string; got {name!r}.")
+    if not isinstance(distribution, Distribution):
+        raise TypeError(
+            f"Variable {name!r}: expected a numpyro.distributions.Distribution, got {type(distribution).__name__}."
+        )
+    axes = () if axis is None else (axis,) if isinstance(axis, str) else tuple(axis)
+    return _send(RandomVariable(name, distribution, obs, observed=obs is not None, axes=axes)).value
+
+
+def deterministic(name: str, value: Any) -> Any:
+    """A named value computed from others: recorded, storable with `keep=[name]`, no part of the log density."""
+    return _send(RandomVariable(name, None, value, observed=True)).value
+
+
+def factor(name: str, log_density: Any) -> None:
+    """Add a term to the log density: a likelihood or a constraint that no distribution expresses.
+
+    Args:
+        name: the term's name, unique in the program.
+        log_density: a scalar, or an array of terms to be added. Over sharded data keep one term per row, so that
+            padded rows can be left out.
+    """
+    value = jnp.zeros((*jnp.shape(log_density), 0))  # Unit's event is empty: the density is all there is
+    _send(RandomVariable(name, Unit(log_density), value, observed=True))
+
+
+def _send(variable: RandomVariable) -> RandomVariable:
+    return _forward_below(_stack.tracers)(variable)
+
+
+def _forward_below(tracers: tuple[Tracer, ...]) -> Forward:
+    if not tracers:
+        return RandomVariable.complete
+    *below, top = tracers
+
+    def forward(variable: RandomVariable) -> RandomVariable:
+        # A tracer that itself calls `sample` speaks to the tracers below it, not to itself.
+        above = _stack.tracers
+        _stack.tracers = tuple(below)
+        try:
+            return top(variable, _forward_below(tuple(below)))
+        finally:
+            _stack.tracers = above
+
+    return forward

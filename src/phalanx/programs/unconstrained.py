@@ -1,0 +1,108 @@
+"""A program as a function of unconstrained values: every latent variable is a transform of a real vector.
+
+$x = T(u)$ with $T$ the bijection onto the support (`numpyro.distributions.biject_to`), so
+$\\log p(u) = \\log p(x) + \\log |\\det T'(u)|$. A support may depend on other variables; it is read while the program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+from jax import Array
+from numpyro.distributions import biject_to
+
+from phalanx.programs.handlers import tape
+from phalanx.programs.random_variable import RandomVariable
+from phalanx.programs.tracing import Forward, Program, tracing
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a program on unconstrained values.
+
+    Attributes:
+        variables: every variable of the program, in order, with its value.
+        log_dets: log |det T'| of each latent variable, elementwise over the dimensions T acts on one by one.
+        position: the unconstrained value of each latent variable.
+    """
+
+    variables: dict[str, RandomVariable]
+    log_dets: dict[str, Array]
+    position: dict[str, Array]
+
+    def terms(self) -> dict[tuple[str, str], Array]:
+        """Terms of the log density, elementwise, by variable and part: "density", or "jacobian" of its transform."""
+        out: dict[tuple[str, str], Array] = {}
+        for name, variable in self.variables.items():
+            if variable.distribution is not None:
+                out[name, "density"] = jnp.asarray(variable.log_prob())
+            if name in self.log_dets:
+                out[name, "jacobian"] = self.log_dets[name]
+        return out
+
+    def values(self) -> dict[str, Array]:
+        """Constrained values of the latent variables, then the deterministic ones."""
+        return {name: v.value for name, v in self.variables.items() if v.is_latent or v.distribution is None}
+
+
+def run_unconstrained(program: Program, position: Mapping[str, Array] | None, data: Mapping[str, Any]) -> Run:
+    """Run `program(**data)` with each latent variable at the transform of its unconstrained value.
+
+    Args:
+        program: a program.
+        position: unconstrained values by name; None puts every one at zero, which also tells their shapes.
+        data: the program's keyword arguments.
+    """
+    log_dets: dict[str, Array] = {}
+    used: dict[str, Array] = {}
+
+    def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
+        if variable.value is not None:
+            return forward(variable)
+        distribution = variable.distribution
+        assert distribution is not None  # only a deterministic value has none, and it is given
+        if distribution.support is None or distribution.support.is_discrete:
+            raise ValueError(
+                f"Variable {variable.name!r} is discrete ({type(distribution).__name__}), and gradient-based and random-walk "
+                f"kernels move continuous positions. Observe it with obs=, or sum it out of the model, for instance "
+                f"with numpyro.distributions.MixtureSameFamily."
+            )
+        transform = biject_to(distribution.support)
+        shape = transform.inverse_shape((*distribution.batch_shape, *distribution.event_shape))
+        given = jnp.zeros(shape) if position is None else position[variable.name]
+        value = transform(given)
+        used[variable.name] = given
+        log_dets[variable.name] = transform.log_abs_det_jacobian(given, value)
+        return forward(_with_value(variable, value))
+
+    # NumPyro's own checks cost time at every trace and see nothing of traced values; `Target.check` looks at real ones.
+    with numpyro.validation_enabled(False), tracing(place), tape() as variables:
+        program(**data)
+    return Run(variables, log_dets, used)
+
+
+def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mapping[str, Any]) -> dict[str, Array]:
+    """Unconstrained values of the given constrained ones."""
+    position: dict[str, Array] = {}
+
+    def invert(variable: RandomVariable, forward: Forward) -> RandomVariable:
+        if variable.value is not None:
+            return forward(variable)
+        if variable.name not in values:
+            raise ValueError(f"No value was given for variable {variable.name!r}; give one for every latent variable.")
+        assert variable.distribution is not None
+        value = jnp.asarray(values[variable.name])
+        position[variable.name] = biject_to(variable.distribution.support).inv(value)
+        return forward(_with_value(variable, value))
+
+    with numpyro.validation_enabled(False), tracing(invert):
+        program(**data)
+    return position
+
+
+def _with_value(variable: RandomVariable, value: Array) -> RandomVariable:
+    return RandomVariable(variable.name, variable.distribution, value, axes=variable.axes, scale=variable.scale)

@@ -1,0 +1,77 @@
+"""The figures of a run, drawn together and saved as pictures."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phalanx.report.chosen import choose_quantities
+from phalanx.report.energy import energy_figure
+from phalanx.report.ranks import rank_figure
+from phalanx.report.reported import Reported
+from phalanx.report.traces import trace_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_figures(posterior: Reported) -> dict[str, Figure]:
+    """Draw the figures of a run: traces, ranks and energy.
+
+    Args:
+        posterior: the run.
+
+    Returns:
+        Figures by name, in the order to look at them.
+
+    Raises:
+        ValueError: when there are no draws.
+    """
+    quantities = choose_quantities(posterior)
+    sizes = (posterior.num_chains, posterior.num_draws)
+    return {
+        "traces": trace_figure(quantities, posterior.stats.get("diverging", np.zeros(sizes, bool)).astype(bool)),
+        "ranks": rank_figure(quantities),
+        "energy": energy_figure(posterior),
+    }
+
+
+def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]:
+    """Save the figures of a run as PNG files.
+
+    The log density is drawn, and up to five scalar elements with the worst R-hat.
+
+    Args:
+        posterior: the run.
+        folder: where to; made when missing.
+
+    Returns:
+        The files written: `traces.png`, `ranks.png` and `energy.png`.
+
+    Raises:
+        ValueError: when there are no draws.
+        ImportError: when ArviZ or matplotlib is not installed.
+
+    Example:
+        >>> from phalanx.report import save_figures
+        >>> [path.name for path in save_figures(posterior, "figures")]  # doctest: +SKIP
+        ['traces.png', 'ranks.png', 'energy.png']
+    """
+    folder = Path(folder)
+    figures = draw_figures(posterior)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.png" for name in figures]
+    for path, figure in zip(paths, figures.values(), strict=True):
+        path.write_bytes(png(figure))
+    return paths
+
+
+def png(figure: Figure) -> bytes:
+    """Render a figure as a PNG file."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()

@@ -1,0 +1,97 @@
+"""How the plots look: one palette, one way to finish an axis. Figures stand alone, without pyplot's global state."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phalanx.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, RULE, BAND = "#1f2933", "#616e7c", "#e4e7eb", "#eef1f5"
+ACCENT, SECOND, ALARM = "#2f6db3", "#e8873a", "#d0273b"
+CHAINS = ("#2f6db3", "#e8873a", "#3d9a74", "#8f5bb5", "#c9a21f", "#47aac2", "#c75a86", "#6b7683")
+# More lines than this in one plot cannot be told apart: then chains are shown as a distribution.
+FEW_CHAINS = len(CHAINS)
+
+_LONGEST_NAME = 44
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of the given size in inches, on white."""
+    figure = require("matplotlib.figure", "report").Figure(figsize=(width, height), dpi=144, facecolor="white")
+    figure.set_layout_engine("constrained", h_pad=0.09, w_pad=0.09)
+    return figure
+
+
+def finish(axes: Axes, title: str = "", x: str = "", y: str = "", grid: Any = "y") -> None:
+    """Give an axis its title and labels, and take away what does not carry information."""
+    # A dollar sign in a variable's name is a dollar sign, not mathematics.
+    axes.set_title(printable(title), loc="left", fontsize=10, fontweight="bold", color=INK, parse_math=False)
+    axes.set_xlabel(printable(x), fontsize=9, color=MUTED)
+    axes.set_ylabel(printable(y), fontsize=9, color=MUTED)
+    axes.tick_params(labelsize=8.5, colors=MUTED, length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(RULE)
+    axes.set_axisbelow(True)
+    if grid:
+        axes.grid(axis=grid, color=RULE, linewidth=0.8)
+
+
+def explain(figure: Figure) -> None:
+    """Put one legend above the figure, for the lines that its axes have in common."""
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        if labels:
+            break
+    else:
+        return
+    tight = {"columnspacing": 1.3, "handlelength": 1.4, "handletextpad": 0.5, "frameon": False, "fontsize": 8.5}
+    legend = figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), **tight)
+    for text in legend.get_texts():
+        text.set_color(INK)
+    # Traces are drawn too thin to tell colours by.
+    for line in legend.get_lines():
+        line.set(linewidth=2, alpha=1)
+
+
+def whole_numbers(axis: Any, most: int = 6) -> None:
+    """Put ticks at whole numbers only: draws and chains are counted."""
+    axis.set_major_locator(require("matplotlib.ticker", "report").MaxNLocator(most, integer=True, min_n_ticks=1))
+
+
+def say(axes: Axes, words: str) -> None:
+    """Put words where a plot would be, for what cannot be drawn."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_xlabel("")
+    axes.set_ylabel("")
+    axes.spines["bottom"].set_visible(False)
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=MUTED, fontsize=9)
+
+
+def bin_edges(low: float, high: float, count: int) -> np.ndarray:
+    """Return the edges of 8 to 40 bins for `count` numbers between `low` and `high`, which may be equal."""
+    size = max(abs(low), abs(high), 1e-6)
+    if high - low <= 1e-12 * size:
+        low, high = low - 0.05 * size, high + 0.05 * size
+    return np.linspace(low, high, min(40, max(8, count // 20)) + 1)
+
+
+def printable(text: str, longest: int = _LONGEST_NAME) -> str:
+    """Shorten `text` to one line, with a box for each character that the font lacks (matplotlib would warn)."""
+    known = _characters()
+    line = "".join(char if ord(char) in known else "□" for char in text)
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+@cache
+def _characters() -> frozenset[int]:
+    """Return the code points of the font that matplotlib draws with."""
+    fonts = require("matplotlib.font_manager", "report")
+    return frozenset(fonts.get_font(fonts.findfont(fonts.FontProperties())).get_charmap())

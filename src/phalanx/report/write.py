@@ -1,0 +1,115 @@
+"""The report of a run: one HTML file that needs nothing beside it, neither scripts nor style sheets nor pictures."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from html import escape
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+
+from phalanx.report.figures import draw_figures, png
+from phalanx.report.headline import Card, Finding, headline
+from phalanx.report.reported import Reported
+from phalanx.report.tables import phases_html, record_html, summary_html
+
+_PICTURES = {
+    "traces": (
+        "Traces",
+        "The log density and the elements with the worst R-hat, along the draws; their distributions on the right. "
+        "Chains that have converged look alike and do not wander.",
+    ),
+    "ranks": (
+        "Ranks",
+        "Where each chain's draws rank among all draws. Chains that have converged take even shares; draws that depend "
+        "on one another stray somewhat further than independent ones would.",
+    ),
+    "energy": (
+        "Energy and acceptance",
+        "Energies should spread no wider than one draw moves them. Dots are the means of each chain, bars hold nine "
+        "tenths of its draws.",
+    ),
+}
+
+
+def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
+    """Write the report of a run as one self-contained HTML file.
+
+    It holds headline figures and what they mean, the summary table, trace, rank, energy and acceptance plots, and what
+    was run where.
+
+    Args:
+        posterior: the run.
+        path: the file to write; folders on the way are made.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ValueError: when there are no draws.
+        ImportError: when ArviZ or matplotlib is not installed.
+
+    Example:
+        >>> from phalanx.report import write_report
+        >>> write_report(posterior, "report.html")  # doctest: +SKIP
+        PosixPath('report.html')
+    """
+    page = _page(posterior)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _page(posterior: Reported) -> str:
+    """Return the whole page."""
+    record, table = posterior.record, posterior.summary()
+    cards, findings = headline(posterior, table)
+    title = f"Posterior of {record.model}" if record.model else "Posterior"
+    subtitle = " · ".join(filter(None, [record.kernel, f"seed {record.seed}", record.started]))
+    pictures = "\n".join(_picture(name, png(figure)) for name, figure in draw_figures(posterior).items())
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>
+{files("phalanx.report").joinpath("page.css").read_text(encoding="utf-8")}</style>
+</head>
+<body>
+<main>
+<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>
+{_headline(cards, findings)}
+<section><h2>Summary</h2>
+{summary_html(table, has_log_density="log_density" in posterior.stats)}</section>
+{pictures}
+<section><h2>What was run where</h2>
+{phases_html(posterior)}
+{record_html(posterior)}</section>
+<footer>Written by Phalanx {escape(record.versions.get("phalanx", ""))}</footer>
+</main>
+</body>
+</html>
+"""
+
+
+def _headline(cards: list[Card], findings: list[Finding]) -> str:
+    boxes = "".join(
+        f'<div class="card {level}"><div class="label">{escape(label)}</div><div class="value">{escape(value)}</div>'
+        f'<div class="remark">{escape(remark)}</div></div>\n'
+        for label, value, remark, level in cards
+    )
+    # What needs attention comes first.
+    ranked = sorted(findings, key=lambda finding: ("warn", "unknown", "good").index(finding.level))
+    sentences = "".join(f'<li class="{level}">{escape(words)}</li>\n' for level, words in ranked)
+    return f'<section><div class="cards">\n{boxes}</div>\n<ul class="findings">\n{sentences}</ul></section>'
+
+
+def _picture(name: str, image: bytes) -> str:
+    title, note = _PICTURES[name]
+    data = b64encode(image).decode("ascii")
+    return (
+        f'<section><h2>{title}</h2>\n<p class="note">{note}</p>\n'
+        f'<img alt="{title} of the run" src="data:image/png;base64,{data}"></section>'
+    )

@@ -1,0 +1,1 @@
+"""The loop: compiled blocks, progress, and the posterior they end in."""

@@ -1,0 +1,181 @@
+"""What a run refuses, and what it says then."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from phalanx.kernels.kernel import Kernel
+from phalanx.kernels.metrics import Dense, Diagonal
+from phalanx.mesh.devices import CHAIN
+from phalanx.programs.arguments import Arguments
+from phalanx.programs.target import Target
+
+if TYPE_CHECKING:
+    from phalanx.run.blocks import Begun, Blocks
+
+
+def check_sizes(num_chains: Any, num_warmup: Any, num_samples: Any, thin: Any) -> None:
+    """Refuse sizes that are not whole numbers, or too small."""
+    sizes = (
+        ("num_chains", num_chains, 1),
+        ("num_warmup", num_warmup, 0),
+        ("num_samples", num_samples, 1),
+        ("thin", thin, 1),
+    )
+    for name, value, least in sizes:
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number, at least {least}; got {value!r}.")
+    if thin > num_samples:
+        raise ValueError(f"thin={thin} keeps none of num_samples={num_samples} draws; give a smaller thin.")
+
+
+def check_chains(num_chains: int, mesh: Mesh) -> None:
+    """Refuse a number of chains that the mesh's chain axis does not divide."""
+    groups = mesh.shape[CHAIN]
+    if num_chains % groups:
+        lower = num_chains // groups * groups
+        fits = f"{lower} or {lower + groups}" if lower else f"{groups}"
+        raise ValueError(
+            f"num_chains={num_chains} cannot be split evenly over {groups} devices along the mesh's {CHAIN!r} axis; "
+            f"use {fits} chains, or another mesh."
+        )
+
+
+def check_precision(matmul_precision: Any) -> None:
+    """Refuse a precision that JAX does not know."""
+    known = ("float32", "tensorfloat32", "bfloat16")
+    if matmul_precision not in known:
+        raise ValueError(f"matmul_precision must be one of {', '.join(known)}; got {matmul_precision!r}.")
+
+
+def check_kernel_type(kernel: Any) -> None:
+    """Refuse a kernel that is none."""
+    if not isinstance(kernel, Kernel):
+        raise TypeError(
+            f"kernel: expected a kernel such as phx.hmc() or phx.rwmh(), got {kernel!r}. "
+            f"A BlackJAX algorithm is wrapped: phx.from_blackjax(lambda f: blackjax.mala(f, 0.1))."
+        )
+
+
+def check_kernel(kernel: Kernel, target: Target) -> None:
+    """Refuse a kernel that cannot move the target's variables."""
+    latents = {latent.name: latent for latent in target.shares.latents}
+    spread = [name for name, latent in latents.items() if latent.spread.axes]
+    if spread and not kernel.knows_mesh:
+        raise ValueError(
+            f"{kernel.name}: this algorithm is written for one device, and {', '.join(map(repr, spread))} is spread over "
+            f"{latents[spread[0]].spread.axes}. Use phx.hmc or phx.rwmh, or data that are not sharded."
+        )
+    metric = getattr(kernel.tuning, "metric", None)
+    if isinstance(metric, Diagonal):
+        _check_diagonal(metric, target)
+    if isinstance(metric, Dense):
+        size = sum(int(np.prod(v.unconstrained_shape)) for v in latents.values() if not v.spread.axes)
+        if metric.covariance.shape[0] != size:
+            raise ValueError(
+                f"inverse_mass_matrix: a matrix of shape {metric.covariance.shape} was given, but the model has {size} "
+                f"unconstrained global coordinates ({', '.join(sorted(latents))})."
+            )
+
+
+def _check_diagonal(metric: Diagonal, target: Target) -> None:
+    expected = {v.name: v.unconstrained_shape for v in target.shares.latents}
+    given = {name: values.shape for name, values in metric.variance.items()}
+    whole = {n: (target.spread(n).rows, *s[1:]) if target.spread(n).axes else s for n, s in expected.items()}
+    if given != whole:
+        raise ValueError(
+            f"inverse_mass_matrix: variances were given for {given}, but the model's unconstrained variables are {whole}."
+        )
+
+
+def check_names(keep: Sequence[str] | None, target: Target) -> tuple[str, ...]:
+    """The variables to store; refuse names the model does not have."""
+    if keep is None:
+        return tuple(latent.name for latent in target.shares.latents)
+    if isinstance(keep, str):
+        raise TypeError(f"keep must be a list of names, such as [{keep!r}]; got the string {keep!r}.")
+    if unknown := [name for name in keep if name not in target.value_names()]:
+        raise ValueError(
+            f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has "
+            f"{', '.join(map(repr, target.value_names()))}."
+        )
+    return tuple(keep)
+
+
+def check_memory(target: Target, names: Sequence[str], rows: int) -> None:
+    """Refuse to start a run whose draws this machine cannot hold."""
+    shapes = {v.name: (v.spread.rows, *v.shape[1:]) if v.spread.axes else v.shape for v in target.shares.latents}
+    sizes = {name: 4 * rows * int(np.prod(shapes.get(name, ()))) for name in names}
+    available = free_memory()
+    if available is not None and sum(sizes.values()) > available:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise ValueError(
+            f"The draws of this run need {sum(sizes.values()) / 2**30:.1f} GiB of memory ({rows:,} draws; the largest variable is "
+            f"{largest!r} with {sizes[largest] / 2**30:.1f} GiB), and {available / 2**30:.1f} GiB are free. Store fewer "
+            f"variables with keep=[...], or fewer draws with a larger thin= or a smaller num_samples=."
+        )
+
+
+def free_memory() -> int | None:
+    """Bytes of free memory; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def check_arrays(compiled: Arguments, given: Arguments) -> None:
+    """Refuse data that a sampler was not compiled for."""
+    if given.layout != compiled.layout or given.names != compiled.names:
+        raise ValueError(
+            f"data: the sampler was compiled for the arrays {', '.join(compiled.names)}; these are {', '.join(given.names)} "
+            f"(numbers, strings and functions in the data must be the same, too). Compile again for other data."
+        )
+    pairs = zip(
+        compiled.names, compiled.whole_shapes(), given.whole_shapes(), compiled.spreads, given.spreads, strict=True
+    )
+    for name, expected, shape, spread, given_spread in pairs:
+        if expected != shape or spread != given_spread:
+            raise ValueError(
+                f"data: the sampler was compiled for {name} of shape {expected.shape} and type {expected.dtype}, sharded over "
+                f"{spread.axes or 'nothing'}; got {shape.shape} {shape.dtype}, sharded over {given_spread.axes or 'nothing'}. "
+                f"Compile again for other shapes."
+            )
+
+
+def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> None:
+    """Refuse to start from a log density that is not finite, or with observations no parameter could produce."""
+    if outside := {name: int(n) for name, n in begun.outside_support.items() if int(n)}:
+        name, count = next(iter(outside.items()))
+        raise ValueError(
+            f"Variable {name!r}: {count} observed values lie outside the support of its distribution"
+            f"{_nan_hint(blocks, arrays)}. Check the data, or choose a distribution that can take these values."
+        )
+    finite = np.asarray(begun.finite)
+    if finite.all():
+        return
+    chain = int(np.argmin(finite))
+    values = {name: float(np.asarray(v)[chain]) for name, v in begun.contributions.items()}
+    guilty = {name: value for name, value in values.items() if not np.isfinite(value)}
+    if not guilty:
+        raise ValueError(
+            f"Chain {chain}: the log density is finite but its gradient is not, at 21 random starts ever closer to zero. Look for "
+            f"sqrt, log, abs or norms at a point where they have no derivative, among {', '.join(map(repr, values))}."
+        )
+    sites = ", ".join(f"{name!r} ({value})" for name, value in guilty.items())
+    raise ValueError(
+        f"Chain {chain}: the log density is not finite at the start, at 21 random positions ever closer to zero on the unconstrained "
+        f"scale. The variables responsible: {sites}{_nan_hint(blocks, arrays)}. Check their data, and priors that put the "
+        f"start where the likelihood is zero."
+    )
+
+
+def _nan_hint(blocks: Blocks, arrays: Sequence[Array]) -> str:
+    names = [n for n, a in zip(blocks.target.arguments.names, arrays, strict=True) if np.isnan(np.asarray(a)).any()]
+    return f"; the data hold NaN in {', '.join(names)}" if names else ""

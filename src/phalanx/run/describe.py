@@ -1,0 +1,64 @@
+"""What is run where, in words and numbers a report can show."""
+
+from __future__ import annotations
+
+import inspect
+import platform
+import textwrap
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from phalanx.kernels.kernel import Kernel
+from phalanx.mesh.space import Spread
+from phalanx.programs.target import Target
+from phalanx.run.record import RunRecord
+
+
+def describe(
+    target: Target, kernel: Kernel, num_chains: int, num_warmup: int, num_samples: int, matmul_precision: str
+) -> RunRecord:
+    """The record of a run that has not begun."""
+    arguments = target.arguments
+    shapes = zip(arguments.names, arguments.whole_shapes(), arguments.spreads, strict=True)
+    return RunRecord(
+        model=getattr(target.program, "__name__", type(target.program).__name__),
+        source=_source(target.program),
+        kernel=kernel.name,
+        num_chains=num_chains,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        seed=0,
+        mesh={axis: int(size) for axis, size in target.mesh.shape.items()},
+        devices=[str(device) for device in target.mesh.devices.flat],
+        data={name: f"{shape.dtype} {shape.shape}{_where(spread)}" for name, shape, spread in shapes},
+        latents={
+            v.name: f"{v.support} {(v.spread.rows, *v.shape[1:]) if v.spread.axes else v.shape}{_where(v.spread)}"
+            for v in target.shares.latents
+        },
+        versions=versions(),
+        matmul_precision=matmul_precision,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a run depends on."""
+    found = {name: _version(name) for name in ("phalanx", "jax", "jaxlib", "numpyro", "numpy")}
+    return {**found, "python": platform.python_version()}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # run from a source tree
+        return "not installed"
+
+
+def _where(spread: Spread) -> str:
+    return f", rows over {' and '.join(map(repr, spread.axes))}" if spread.axes else ""
+
+
+def _source(program: Any) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(inspect.unwrap(program)))
+    except (OSError, TypeError):  # typed at a prompt, or an object
+        return ""

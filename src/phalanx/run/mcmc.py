@@ -1,0 +1,172 @@
+"""`mcmc` and `compile`: from a model and data to a posterior."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from phalanx.kernels.hmc import hmc
+from phalanx.kernels.kernel import Kernel
+from phalanx.mesh.devices import default_mesh, use_every_core
+from phalanx.mesh.placement import mesh_of
+from phalanx.programs.arguments import split_arguments
+from phalanx.programs.target import Target, choose_mesh
+from phalanx.programs.tracing import Program
+from phalanx.run import checks
+from phalanx.run.blocks import Blocks, bytes_per_draw
+from phalanx.run.describe import describe
+from phalanx.run.posterior import Posterior
+from phalanx.run.sampler import Executables, Sampler, compile_blocks
+
+BLOCK_BYTES = 64 * 2**20
+"""The most device memory a block's draws take."""
+
+BLOCK_DRAWS = 512
+"""The most draws a block has."""
+
+_kept: OrderedDict[Any, Executables] = OrderedDict()
+"""The last compiled blocks, so that calling again with the same model and shapes compiles nothing."""
+
+_KEEP = 8
+
+
+def mcmc(
+    model: Program,
+    data: Mapping[str, Any] | None = None,
+    *,
+    kernel: Kernel | None = None,
+    num_chains: int = 4,
+    num_warmup: int = 1000,
+    num_samples: int = 1000,
+    seed: int = 0,
+    mesh: Mesh | None = None,
+    keep: Sequence[str] | None = None,
+    thin: int = 1,
+    matmul_precision: str = "float32",
+    progress: bool = True,
+) -> Posterior:
+    """Draw from the posterior of a model given data, with many chains on all devices.
+
+    Args:
+        model: a program whose keyword arguments are the data.
+        data: the keyword arguments; arrays placed with `phx.shard` keep their placement, others go to every device.
+        kernel: the Markov kernel, `phx.hmc()` by default.
+        num_chains: chains in all, spread evenly over the mesh's `chain` axis.
+        num_warmup: iterations per chain in which the step size is tuned; not kept.
+        num_samples: iterations per chain after warm-up.
+        seed: a whole number; the same seed gives the same chains, whatever the number of devices or lanes.
+        mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or as many as the chains fill.
+            On a CPU machine all cores are used.
+        keep: names of the variables to store, deterministic ones included; None means all latent variables.
+        thin: keep every so-manieth draw.
+        matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
+        progress: whether to show how the run goes.
+
+    Returns:
+        The posterior: draws of shape (chain, draw, ...), statistics, timing.
+
+    Raises:
+        TypeError: when data is no dict or does not fit the model, or the kernel is none.
+        ValueError: when sizes do not fit each other, the mesh or the memory; when a variable contradicts the sharding of
+            the data; or when the log density is not finite at the start. The message names what to change.
+
+    Example:
+        >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
+        >>> def model(y):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> y = np.array([1.0, 2.0, 3.0])
+        >>> posterior = phx.mcmc(model, {"y": y}, num_warmup=100, num_samples=100, progress=False)
+        >>> posterior.draws["mean"].shape
+        (4, 100)
+    """
+    sampler = compile(
+        model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
+        keep=keep, thin=thin, matmul_precision=matmul_precision, progress=progress,
+    )  # fmt: skip
+    return sampler.run(seed)
+
+
+def compile(
+    model: Program,
+    data: Mapping[str, Any] | None = None,
+    *,
+    kernel: Kernel | None = None,
+    num_chains: int = 4,
+    num_warmup: int = 1000,
+    num_samples: int = 1000,
+    mesh: Mesh | None = None,
+    keep: Sequence[str] | None = None,
+    thin: int = 1,
+    matmul_precision: str = "float32",
+    progress: bool = True,
+) -> Sampler:
+    """Compile a run ahead of time; `sampler.run(seed, data)` then compiles nothing. The arguments are those of `mcmc`.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
+        >>> sampler = phx.compile(model, num_warmup=10, num_samples=10, progress=False)
+        >>> sampler.run(seed=1).draws["x"].shape
+        (4, 10)
+    """
+    checks.check_sizes(num_chains, num_warmup, num_samples, thin)
+    checks.check_precision(matmul_precision)
+    began = time.perf_counter()
+    kernel = hmc() if kernel is None else kernel
+    checks.check_kernel_type(kernel)
+    arguments = split_arguments(model, {} if data is None else data)
+    notice = None
+    if mesh is None and mesh_of(arguments.arrays) is None:
+        notice, mesh = use_every_core(), default_mesh(num_chains)
+    mesh = choose_mesh(arguments, mesh)
+    checks.check_chains(num_chains, mesh)
+
+    keep = keep if keep is None or isinstance(keep, str) else tuple(keep)
+    key = (
+        model, mesh, arguments.layout, arguments.names, arguments.spreads, arguments.local_shapes(), kernel,
+        _shapes(kernel.tuning), num_chains, keep, thin, matmul_precision, jax.config.jax_enable_x64,
+    )  # fmt: skip
+    executables, compilations = _kept.get(key), 0
+    if executables is None:
+        target = Target.of(model, arguments, mesh)
+        checks.check_kernel(kernel, target)
+        blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target), thin)
+        executables = compile_blocks(blocks, target.place_arrays(), matmul_precision)
+        compilations = executables.count
+        _kept[key] = executables
+        while len(_kept) > _KEEP:
+            _kept.popitem(last=False)
+    _kept.move_to_end(key)
+    target = executables.blocks.target.with_arguments(arguments)
+    names = executables.blocks.names
+    checks.check_memory(target, names, num_chains * (num_samples // thin))
+    return Sampler(
+        executables,
+        target.place_arrays(),
+        kernel,
+        num_warmup,
+        num_samples,
+        progress,
+        describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision),
+        time.perf_counter() - began,
+        compilations,
+        notice,
+    )
+
+
+def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...], thin: int) -> Blocks:
+    most = BLOCK_BYTES // (num_chains * bytes_per_draw(target, names))
+    target = target.with_arguments(target.arguments.without_arrays())  # blocks outlive the data
+    return Blocks(target, kernel, num_chains, names, thin, size=max(1, min(BLOCK_DRAWS, most)))
+
+
+def _shapes(tree: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in leaves)

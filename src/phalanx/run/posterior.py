@@ -1,0 +1,212 @@
+"""The posterior: draws, statistics, and what was run; everything a user does after a run starts here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phalanx.diagnostics import summary_table, to_arviz
+from phalanx.extras import require
+from phalanx.report import write_report
+from phalanx.run.posterior_file import read_posterior, write_posterior
+from phalanx.run.posterior_predict import predict
+from phalanx.run.record import RunRecord, Timing
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Posterior:
+    """Draws from a posterior, with the statistics of the sampler and the record of the run.
+
+    Attributes:
+        draws: arrays of shape `(chain, draw, ...)` by variable name.
+        stats: arrays of shape `(chain, draw)`: acceptance_rate, diverging, num_steps, energy, step_size, log_density.
+        timing: seconds of each phase, and gradient evaluations.
+        record: model, kernel, sizes, mesh, devices, data, versions.
+        reduced: what the reducers folded the draws into, by reducer name.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> def model(y):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> posterior = phx.mcmc(model, {"y": jnp.arange(5.0)}, kernel=phx.hmc(num_steps=5), progress=False)
+        >>> posterior.draws["mean"].shape
+        (4, 1000)
+    """
+
+    draws: dict[str, np.ndarray]
+    stats: dict[str, np.ndarray]
+    timing: Timing
+    record: RunRecord
+    reduced: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_chains(self) -> int:
+        """Chains in the draws."""
+        return self._sizes[0]
+
+    @property
+    def num_draws(self) -> int:
+        """Draws kept of each chain: fewer than were asked for when the run was interrupted or thinned."""
+        return self._sizes[1]
+
+    @property
+    def num_divergences(self) -> int:
+        """Draws, over all chains, whose trajectory diverged."""
+        return int(np.sum(self.stats.get("diverging", 0)))
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        arrays = [*self.stats.values(), *self.draws.values()]
+        return arrays[0].shape[:2] if arrays else (0, 0)
+
+    def summary(self, names: Iterable[str] | None = None) -> DataFrame:
+        """Summarise every scalar element of every variable in one table; see `phalanx.diagnostics.summary_table`.
+
+        Args:
+            names: the variables wanted, in this order; None for all of them.
+
+        Returns:
+            A table with the columns mean, sd, hdi_low, hdi_high (94%), mcse_mean, mcse_sd, ess_bulk, ess_tail and
+            r_hat. Its first row is the log density of the draws.
+
+        Raises:
+            ValueError: when a name is unknown or there are no draws.
+            ImportError: when ArviZ is not installed.
+
+        Example:
+            >>> posterior.summary(["mean"]).loc["mean", "r_hat"] < 1.01  # doctest: +SKIP
+            True
+        """
+        # Thousands of elements take seconds, and a report asks again after the user did.
+        return self._summary_of_all.copy() if names is None else self._summarize(names)
+
+    @cached_property
+    def _summary_of_all(self) -> DataFrame:
+        return self._summarize(self.draws)
+
+    def _summarize(self, names: Iterable[str]) -> DataFrame:
+        names = [names] if isinstance(names, str) else list(names)
+        # Two tables, because a variable may also be called log_density.
+        tables = [summary_table(self.stats, ["log_density"])] if "log_density" in self.stats else []
+        if names or not tables:
+            tables.append(summary_table(self.draws, names))
+        return require("pandas", "report").concat(tables)
+
+    def to_arviz(self) -> Any:
+        """Convert to ArviZ's container, for its plots and comparisons; see `phalanx.diagnostics.to_arviz`.
+
+        Returns:
+            `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x: the groups `posterior` and
+            `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp).
+
+        Raises:
+            ImportError: when ArviZ is not installed.
+
+        Example:
+            >>> posterior.to_arviz().posterior["mean"].dims  # doctest: +SKIP
+            ('chain', 'draw')
+        """
+        return to_arviz(self.draws, self.stats)
+
+    def predict(self, fn: Callable[[dict[str, Any]], Any], *, batch_size: int = 100) -> Any:
+        """Evaluate a function of the variables at every draw.
+
+        Args:
+            fn: from a dict of one draw's values by name, to an array or any pytree of arrays. It is compiled by JAX.
+            batch_size: draws evaluated at a time, which bounds the memory taken on the device.
+
+        Returns:
+            What `fn` returns, each array with leading axes `(chain, draw)`.
+
+        Raises:
+            ValueError: when there are no draws, `fn` asks for a variable that was not kept, or returns nothing.
+            TypeError: when `fn` is not a function or returns something other than arrays.
+
+        Example:
+            >>> posterior.predict(lambda values: values["mean"] ** 2).shape  # doctest: +SKIP
+            (4, 1000)
+        """
+        return predict(fn, self.draws, batch_size=batch_size)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write everything to one file, or leave the file as it was.
+
+        The file is an `.npz` archive of plain arrays with a JSON entry; it holds no pickles, so it is safe to load.
+
+        Args:
+            path: where to; folders on the way are made.
+
+        Returns:
+            The path written.
+
+        Raises:
+            TypeError: when `reduced` holds something other than arrays, numbers and strings in dicts, lists and tuples.
+
+        Example:
+            >>> posterior.save("run.npz")  # doctest: +SKIP
+            PosixPath('run.npz')
+        """
+        parts = {"draws": self.draws, "stats": self.stats, "reduced": self.reduced}
+        return write_posterior(Path(path), parts, self.timing, self.record)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Posterior:
+        """Read a posterior that `save` wrote, bit for bit.
+
+        Args:
+            path: the file.
+
+        Returns:
+            The posterior. NamedTuples within `reduced` come back with their names and fields, as new classes.
+
+        Raises:
+            FileNotFoundError: when there is no such file.
+            ValueError: when the file is something else, or is damaged.
+
+        Example:
+            >>> Posterior.load("run.npz")  # doctest: +SKIP
+        """
+        parts, timing, record = read_posterior(Path(path))
+        return cls(parts["draws"], parts["stats"], timing, record, parts["reduced"])
+
+    def report(self, path: str | PathLike[str]) -> Path:
+        """Write one self-contained HTML page: summary, plots, and what was run where.
+
+        Args:
+            path: the file to write; folders on the way are made.
+
+        Returns:
+            The path written.
+
+        Raises:
+            ValueError: when there are no draws.
+            ImportError: when ArviZ or matplotlib is not installed.
+
+        Example:
+            >>> posterior.report("report.html")  # doctest: +SKIP
+            PosixPath('report.html')
+        """
+        return write_report(self, path)
+
+    def __repr__(self) -> str:
+        variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in self.draws.items())
+        facts = [
+            f"{_count(self.num_chains, 'chain')} x {_count(self.num_draws, 'draw')} of {variables or 'no variables'}",
+            _count(self.num_divergences, "divergence"),
+            f"{self.timing.total:.1f} s",
+        ]
+        return f"Posterior({'; '.join([*facts, 'interrupted'] if self.record.interrupted else facts)})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

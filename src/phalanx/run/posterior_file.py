@@ -1,0 +1,140 @@
+"""A posterior in one file: an `.npz` archive of plain arrays, and a JSON entry that says what they are; no pickles."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections import namedtuple
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from phalanx.run.record import RunRecord, Timing
+
+_FORMAT = "phalanx.posterior"
+_VERSION = 1
+_ENTRY = "json"
+
+
+def write_posterior(path: Path, parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
+    """Write the parts of a posterior; `path` holds either all of them or what it held before.
+
+    Args:
+        path: the file.
+        parts: `draws`, `stats` and `reduced`: dicts of arrays, or of dicts, lists and tuples of arrays.
+        timing: seconds of each phase.
+        record: what was run.
+
+    Returns:
+        `path`.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    contents = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "timing": asdict(timing),
+        "record": asdict(record),
+        "parts": {name: _describe(part, name, arrays) for name, part in parts.items()},
+    }
+    # NumPy's numbers, which records may hold, are not JSON's.
+    arrays[_ENTRY] = np.array(json.dumps(contents, default=lambda number: number.item()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def read_posterior(path: Path) -> tuple[dict[str, Any], Timing, RunRecord]:
+    """Read what `write_posterior` wrote.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The parts by name, the timing and the record.
+
+    Raises:
+        FileNotFoundError: when there is no such file.
+        ValueError: when the file is something else, damaged, or written by a later version.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"Posterior.load: there is no file {path}.")
+    try:
+        # Of a file of another kind, NumPy would say to load it as a pickle.
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is not an .npz archive")
+        with np.load(path, allow_pickle=False) as file:
+            contents = json.loads(str(file[_ENTRY]))
+            if contents["format"] != _FORMAT:
+                raise ValueError(f"its format is {contents['format']!r}")
+            if contents["version"] != _VERSION:
+                raise ValueError(f"it has version {contents['version']} of the format; this release reads {_VERSION}")
+            parts = {name: _rebuild(part, file) for name, part in contents["parts"].items()}
+        return parts, Timing(**contents["timing"]), RunRecord(**contents["record"])
+    except (KeyError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        message = f"Posterior.load: {path} is not a posterior saved by Phalanx, or is damaged: {error}."
+        raise ValueError(message) from error
+
+
+def _describe(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Put the arrays within `value` into `arrays`, and describe in JSON how to build `value` from them."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return {"value": value}
+        case dict():
+            for key in value:
+                if not isinstance(key, str):
+                    raise TypeError(f"save: the keys of {where} must be strings; got {key!r}.")
+            return {"dict": {key: _describe(item, f"{where}[{key!r}]", arrays) for key, item in value.items()}}
+        case list() | tuple():
+            fields = getattr(value, "_fields", None)
+            names = [f".{name}" for name in fields] if fields else [f"[{index}]" for index in range(len(value))]
+            items = [_describe(item, where + name, arrays) for name, item in zip(names, value, strict=True)]
+            if fields:
+                return {"namedtuple": [type(value).__name__, list(fields)], "items": items}
+            return {"list" if isinstance(value, list) else "tuple": items}
+        case np.ndarray() | np.generic() | jax.Array():
+            return _describe_array(np.asarray(value), where, arrays)
+    raise TypeError(
+        f"save: {where} holds a {type(value).__name__}, which cannot be saved. Save the rest without it: "
+        "dataclasses.replace(posterior, reduced={}).save(path)."
+    )
+
+
+def _describe_array(array: np.ndarray, where: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Put one array into `arrays` under a number, because a variable may have any name and a file entry may not."""
+    if array.dtype.hasobject:
+        raise TypeError(f"save: {where} holds Python objects in an array, which cannot be saved.")
+    entry = str(len(arrays))
+    # The format does not know dtypes such as bfloat16: their bits go in as integers.
+    known = array.dtype.kind != "V"
+    arrays[entry] = array if known else array.view(f"u{array.dtype.itemsize}")
+    return {"array": entry, "dtype": array.dtype.name}
+
+
+def _rebuild(described: Any, file: Any) -> Any:
+    """Invert `_describe`."""
+    match described:
+        case {"value": value}:
+            return value
+        case {"dict": items}:
+            return {key: _rebuild(item, file) for key, item in items.items()}
+        case {"namedtuple": [name, fields], "items": items}:
+            return namedtuple(name, fields)(*(_rebuild(item, file) for item in items))
+        case {"list": items}:
+            return [_rebuild(item, file) for item in items]
+        case {"tuple": items}:
+            return tuple(_rebuild(item, file) for item in items)
+        case {"array": entry, "dtype": dtype}:
+            array = file[entry]
+            return array if array.dtype.name == dtype else array.view(dtype)
+    raise ValueError(f"an entry reads {described!r}")

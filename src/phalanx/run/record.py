@@ -1,0 +1,68 @@
+"""What was run, where, and how long it took: the part of a posterior that is not draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Wall-clock seconds of the phases of a run, and the work done in them.
+
+    Attributes:
+        compile: seconds tracing and compiling (0.0 when a compiled sampler was reused).
+        warmup: seconds of warm-up, initial positions included.
+        sampling: seconds of sampling, from the first kept draw to the last one on the host.
+        gradient_evaluations: gradients of the log density over all chains, warm-up included.
+        compilations: programs compiled for this run; 0 when a compiled sampler was reused.
+    """
+
+    compile: float = 0.0
+    warmup: float = 0.0
+    sampling: float = 0.0
+    gradient_evaluations: int = 0
+    compilations: int = 0
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole run."""
+        return self.compile + self.warmup + self.sampling
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What was run where: enough to read a report without the script that made it.
+
+    Attributes:
+        model: the model's name and, where Python can show it, its source.
+        kernel: the kernel as the user would write it, e.g. `hmc(num_steps=10)`.
+        num_chains, num_warmup, num_samples, seed: the sizes asked for.
+        mesh: devices along each mesh axis, e.g. `{"chain": 2, "data": 1, "model": 1}`.
+        devices: one description per device, e.g. `TFRT_CPU_0`.
+        data: one line per data argument: shape, dtype and the axis it is sharded over.
+        latents: one line per latent variable: shape, support and the axis it is sharded over.
+        versions: of phalanx, jax, numpyro, numpy and Python.
+        matmul_precision: precision of matrix products in the run.
+        started: local time at the start, ISO 8601.
+        interrupted: True when Ctrl-C ended the run early.
+    """
+
+    model: str
+    kernel: str
+    num_chains: int
+    num_warmup: int
+    num_samples: int
+    seed: int
+    mesh: dict[str, int]
+    devices: list[str]
+    data: dict[str, str]
+    latents: dict[str, str]
+    versions: dict[str, str]
+    matmul_precision: str = "float32"
+    started: str = ""
+    interrupted: bool = False
+    source: str = field(default="", repr=False)
+
+    def of_run(self, seed: int, started: str, interrupted: bool) -> RunRecord:
+        """The record of one run of a compiled sampler."""
+        return replace(self, seed=seed, started=started, interrupted=interrupted)

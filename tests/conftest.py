@@ -1,0 +1,65 @@
+"""What every test runs under: eight virtual CPU devices, no implicit rank promotion, a compilation cache of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+# Before JAX is imported, which reads it then.
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import pytest
+from jaxtyping import install_import_hook
+
+# Through the configuration and not XLA_FLAGS, so that a test's subprocess starts as a user's process would.
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+TYPE_CHECKED = [
+    "phalanx.adaptation",
+    "phalanx.kernels.acceptance",
+    "phalanx.kernels.integrators",
+    "phalanx.kernels.metrics",
+    "phalanx.mesh.space",
+]
+"""Where annotations are checked at every call. What users call is left out: it refuses wrong types in its own words."""
+
+install_import_hook(TYPE_CHECKED, "beartype.beartype")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The process that starts the tests makes the folder; xdist's workers inherit the variable.
+    if not hasattr(config, "workerinput"):
+        os.environ["PHALANX_CACHE"] = tempfile.mkdtemp(prefix="phalanx-cache-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop("PHALANX_CACHE"), ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of real data files; the test skips when PHALANX_DATA does not name one."""
+    named = os.environ.get("PHALANX_DATA")
+    if not named:
+        pytest.skip("PHALANX_DATA is not set: this test needs real data files in the folder it names")
+    folder = Path(named).absolute()
+    if not folder.is_dir():
+        pytest.fail(f"PHALANX_DATA names {folder}, which is not a folder")
+    return folder
+
+
+@pytest.fixture
+def mesh_of() -> Callable[..., jax.sharding.Mesh]:
+    """`mesh_of(chain, data, model=1)`: a mesh over the first of the eight devices."""
+    import phalanx as phx
+
+    def make(chain: int, data: int, model: int = 1) -> jax.sharding.Mesh:
+        return phx.make_mesh(chain=chain, data=data, model=model)
+
+    return make

@@ -1,0 +1,85 @@
+import arviz
+import numpy as np
+import pytest
+
+from phalanx.diagnostics import summary_table
+
+COLUMNS = ["mean", "sd", "hdi_low", "hdi_high", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
+
+
+@pytest.fixture
+def draws():
+    random = np.random.default_rng(2)
+    return {
+        "a": random.normal(3.0, 2.0, size=(4, 150)),
+        "b": random.normal(size=(4, 150, 2)).astype(np.float32),
+        "w": random.normal(size=(4, 150, 2, 2)),
+        "n": random.poisson(4.0, size=(4, 150)),
+    }
+
+
+def test_one_row_per_element_and_the_promised_columns(draws):
+    table = summary_table(draws)
+    assert list(table.index) == ["a", "b[0]", "b[1]", "w[0,0]", "w[0,1]", "w[1,0]", "w[1,1]", "n"]
+    assert list(table.columns) == COLUMNS
+    assert table.notna().all(axis=None)
+
+
+def test_values_are_those_of_numpy_and_arviz(draws):
+    table = summary_table(draws, hdi_prob=0.8)
+    for row, values in {"b[1]": draws["b"][..., 1], "w[1,0]": draws["w"][..., 1, 0], "n": draws["n"]}.items():
+        values = values.astype(np.float64)
+        low, high = arviz.hdi(values.ravel(), 0.8)
+        expected = {
+            "mean": values.mean(),
+            "sd": values.std(ddof=1),
+            "hdi_low": low,
+            "hdi_high": high,
+            "mcse_mean": arviz.mcse(values),
+            "mcse_sd": arviz.mcse(values, method="sd"),
+            "ess_bulk": arviz.ess(values),
+            "ess_tail": arviz.ess(values, method="tail", prob=(0.05, 0.95)),
+            "r_hat": arviz.rhat(values),
+        }
+        np.testing.assert_allclose(table.loc[row].to_numpy(), list(expected.values()), rtol=1e-10)
+
+
+def test_names_choose_and_order(draws):
+    assert list(summary_table(draws, ["n", "b"]).index) == ["n", "b[0]", "b[1]"]
+    assert list(summary_table(draws, "a").index) == ["a"]
+
+
+@pytest.mark.parametrize("shape", [(1, 100), (4, 3), (2, 1), (1, 1), (300, 5)])
+def test_any_number_of_chains_and_draws_has_a_mean(shape):
+    table = summary_table({"x": np.random.default_rng(0).normal(size=shape)})
+    assert np.isfinite(table.loc["x", "mean"])
+
+
+def test_constant_and_infinite_variables_do_not_warn():
+    ones = np.ones((4, 50))
+    table = summary_table({"c": ones, "inf": ones * np.inf, "both": ones * np.array([1, 1, -1, -1])[:, None] * np.inf})
+    assert table.loc["c", ["mean", "sd", "hdi_low", "hdi_high"]].tolist() == [1, 0, 1, 1]
+    assert table[["ess_bulk", "r_hat"]].isna().all(axis=None)
+
+
+def test_a_mean_of_float32_draws_is_accumulated_in_float64():
+    draws = np.full((4, 50_000), 16_777_217.0, dtype=np.float32)
+    assert summary_table({"x": draws}).loc["x", "mean"] == float(np.float32(16_777_217.0))
+
+
+def test_a_variable_without_elements_has_no_rows(draws):
+    assert list(summary_table({"none": np.zeros((4, 150, 0)), "a": draws["a"]}).index) == ["a"]
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_known(draws):
+    with pytest.raises(
+        ValueError, match=r"^summary: there is no variable 'c' among the draws; they are: 'a', 'b', 'w', 'n'\.$"
+    ):
+        summary_table(draws, ["c"])
+
+
+def test_no_draws_and_no_variables_are_errors():
+    with pytest.raises(ValueError, match=r"^x: there are no draws to summarise: 4 chains of 0 draws\.$"):
+        summary_table({"x": np.zeros((4, 0, 2))})
+    with pytest.raises(ValueError, match=r"^summary: there are no variables to summarise; keep at least one"):
+        summary_table({})
