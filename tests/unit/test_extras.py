@@ -19,5 +19,5 @@ def test_what_is_missing_says_how_to_install_it(module):
 def test_a_package_that_is_broken_raises_its_own_error(tmp_path, monkeypatch):
     (tmp_path / "broken_package_1.py").write_text("import no_such_package_2")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    with pytest.raises(ModuleNotFoundError, match="^No module named 'no_such_package_2'$"):
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_package_2'$"):
         require("broken_package_1", "report")

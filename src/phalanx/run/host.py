@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jax import Array
@@ -32,13 +32,10 @@ class HostDraws:
         self.count += count  # last: an interrupt before this line leaves a shorter, whole record
         return kept
 
-    def finish(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Draws and statistics so far, each (chain, draw, ...)."""
-
-        def filled(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return {name: values[:, : self.count] for name, values in arrays.items()}
-
-        return filled(self._draws), filled(self._stats)
+    def finish(self, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Draws so far of the variables `names`, in that order, and statistics; each (chain, draw, ...)."""
+        draws = {name: self._draws[name][:, : self.count] for name in names}
+        return draws, {name: values[:, : self.count] for name, values in self._stats.items()}
 
     def _store(self, arrays: dict[str, np.ndarray], name: str, rows: np.ndarray) -> None:
         if name not in arrays:

@@ -169,4 +169,4 @@ def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...
 
 def _shapes(tree: Any) -> Any:
     leaves, treedef = jax.tree.flatten(tree)
-    return treedef, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in leaves)
+    return treedef, tuple((np.shape(leaf), leaf.dtype) for leaf in map(np.asarray, leaves))

@@ -155,7 +155,7 @@ class _Run:
             gradient_evaluations=self.evaluations if self.blocks.kernel.uses_gradient else 0,
             compilations=sampler.compilations,
         )
-        draws, stats = host.finish()
+        draws, stats = host.finish(self.blocks.names)
         stats["step_size"] = np.full(stats["energy"].shape, np.asarray(warmed.tuning.step_size), np.float32)
         record = sampler.record.of_run(int(self.seed), started, self.interrupted)
         return Posterior(draws, stats, timing, record)
@@ -216,7 +216,7 @@ def _before_warm_up(blocks: Blocks, kernel: Kernel, state: Any) -> WarmedUp:
     """What warm-up starts from: the kernel's tuning as it came, on every device."""
     mesh, zero = blocks.target.mesh, np.zeros((), jnp.result_type(float))
     tuning = jax.tree.map(np.asarray, kernel.tuning)
-    adaptation = jax.tree.map(np.asarray, dual_averaging.start(tuning.step_size))
+    adaptation = jax.tree.map(np.asarray, dual_averaging.start(jnp.asarray(tuning.step_size)))
     tuning = jax.device_put(tuning, _shardings(mesh, blocks.shared(tuning)))
     return WarmedUp(state, tuning, adaptation, zero, np.int32(0), np.int32(0))
 

@@ -1,0 +1,25 @@
+"""Every kernel there is. A new one joins the conformance suite by being listed here."""
+
+from __future__ import annotations
+
+import blackjax
+import numpy as np
+
+import phalanx as phx
+
+COVARIANCE = np.array([[0.4, 0.1, 0.0], [0.1, 0.3, 0.05], [0.0, 0.05, 0.5]])
+
+KERNELS = {
+    "rwmh": phx.rwmh(),
+    "hmc": phx.hmc(num_steps=8),
+    "hmc, diagonal": phx.hmc(num_steps=8, inverse_mass_matrix={"weights": np.array([0.5, 1.0, 2.0])}),
+    "hmc, dense": phx.hmc(num_steps=8, inverse_mass_matrix=COVARIANCE),
+    "blackjax mala": phx.from_blackjax(lambda log_density: blackjax.mala(log_density, 0.02)),
+}
+"""Kernels for a position with one variable `weights` of three coordinates."""
+
+KNOWING_MESHES = {"rwmh": phx.rwmh(), "hmc": phx.hmc(num_steps=8)}
+"""Kernels that move variables spread over devices, for positions of any shape."""
+
+MESHES = [(1, 1), (2, 1), (1, 2), (2, 4), (1, 8)]
+"""Devices along (chain, data)."""

@@ -1,0 +1,117 @@
+"""Every kernel on every mesh recovers posteriors that have a closed form."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from tests.conformance.agreement import assert_moments
+from tests.conformance.kernels import KERNELS, KNOWING_MESHES, MESHES
+
+ROWS = 13  # divides by no number of devices: padded rows must not count
+X = np.random.default_rng(1).normal(size=(ROWS, 3)).astype(np.float32)
+Y = (X @ [0.5, -1.0, 0.2] + np.random.default_rng(2).normal(size=ROWS)).astype(np.float32)
+
+
+def linear(x, y):
+    weights = phx.sample("weights", dist.Normal(0.0, 1.0).expand([3]))
+    phx.sample("y", dist.Normal(x @ weights, 1.0), obs=y)
+
+
+def exact_weights():
+    covariance = np.linalg.inv(np.eye(3) + X.T.astype(float) @ X)
+    return covariance @ X.T @ Y, np.sqrt(np.diag(covariance))
+
+
+@pytest.mark.parametrize("chain, data", MESHES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_conjugate_regression(name, chain, data, mesh_of):
+    mesh = mesh_of(chain, data)
+    posterior = phx.mcmc(
+        linear, phx.shard({"x": X, "y": Y}, mesh), kernel=KERNELS[name], mesh=mesh,
+        num_chains=8, num_warmup=300, num_samples=600, thin=3 if name == "rwmh" else 1, progress=False,
+    )  # fmt: skip
+    assert_moments(posterior.draws["weights"], *exact_weights())
+
+
+def local_level(y):
+    """One latent variable per row of the data, and one for all."""
+    level = phx.sample("level", dist.Normal(0.0, 1.0))
+    rows = phx.sample("rows", dist.Normal(level, 1.0).expand([y.shape[0]]))
+    phx.sample("y", dist.Normal(rows, 0.5), obs=y)
+
+
+def exact_local_level():
+    # in the order (level, rows): precision of the joint Gaussian, and its linear term
+    n = len(Y)
+    precision = np.zeros((n + 1, n + 1))
+    precision[0, 0] = 1 + n
+    precision[0, 1:] = precision[1:, 0] = -1
+    precision[1:, 1:] = np.eye(n) * (1 + 4)
+    covariance = np.linalg.inv(precision)
+    return covariance @ np.concatenate([[0.0], 4 * Y]), covariance
+
+
+@pytest.mark.parametrize("chain, data", MESHES)
+@pytest.mark.parametrize("name", KNOWING_MESHES)
+def test_a_latent_variable_per_row(name, chain, data, mesh_of):
+    mesh = mesh_of(chain, data)
+    posterior = phx.mcmc(
+        local_level, phx.shard({"y": Y}, mesh), kernel=KNOWING_MESHES[name], mesh=mesh,
+        num_chains=8, num_warmup=300, num_samples=800, progress=False,
+        thin=4 if name == "rwmh" else 1,
+    )  # fmt: skip
+    mean, covariance = exact_local_level()
+    assert posterior.draws["rows"].shape == (8, posterior.num_draws, ROWS)
+    both = np.concatenate([posterior.draws["level"][..., None], posterior.draws["rows"]], axis=-1)
+    assert_moments(both, mean, np.sqrt(np.diag(covariance)))
+
+    # Coordinates on different devices are as correlated as the posterior says, and no more (0.98 if they shared momenta).
+    if name == "hmc":
+        correlation = np.corrcoef(both.reshape(-1, ROWS + 1).T)
+        exact = covariance / np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
+        assert np.abs(correlation - exact).max() < 0.15
+
+
+@pytest.mark.parametrize("kernel", [phx.hmc(num_steps=5, step_size=0.1), phx.rwmh(step_size=0.1)], ids=["hmc", "rwmh"])
+def test_the_same_seed_gives_the_same_chains_on_every_mesh(kernel, mesh_of):
+    def first_draws(chain, data, model, values):
+        mesh = mesh_of(chain, data)
+        values = values if data == 1 else phx.shard(values, mesh)
+        return phx.mcmc(
+            model, values, kernel=kernel, mesh=mesh, num_chains=8, num_warmup=5, num_samples=20, seed=3, progress=False
+        ).draws
+
+    for model, values in ((linear, {"x": X, "y": Y}), (local_level, {"y": Y})):
+        alone = first_draws(1, 1, model, values)
+        for chain, data in [(2, 1), (8, 1), (2, 4), (1, 8)]:
+            draws = first_draws(chain, data, model, values)
+            for name in alone:
+                np.testing.assert_allclose(draws[name], alone[name], rtol=2e-3, atol=2e-4, err_msg=f"{chain}x{data} {name}")
+
+
+@pytest.mark.parametrize("name", KNOWING_MESHES)
+def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
+    mesh = mesh_of(2, 4)
+    sampler = phx.compile(
+        local_level, phx.shard({"y": Y}, mesh), kernel=KNOWING_MESHES[name], mesh=mesh,
+        num_chains=4, num_warmup=20, num_samples=20, progress=False,
+    )  # fmt: skip
+    blocks = sampler.executables
+    begun = blocks.begin(np.uint32(0), sampler.arrays)
+    from phalanx.run.sampler import _before_warm_up
+
+    state = _before_warm_up(blocks.blocks, sampler.kernel, begun.state)
+    state = blocks.warm_up(np.uint32(0), sampler.arrays, np.int32(20), np.int32(1), np.int32(20), state)
+    sampled = blocks.sample(np.uint32(0), sampler.arrays, state.tuning, np.int32(21), np.int32(20), state.state)
+    for leaf in (sampled.draws["level"], sampled.stats["acceptance_rate"], sampled.stats["num_steps"]):
+        held = [np.asarray(piece.data) for piece in leaf.addressable_shards]
+        for first in (0, 4):  # the four devices of each chain group
+            assert all(np.array_equal(held[first], other) for other in held[first : first + 4])
+    for leaf in (state.tuning.step_size, state.adaptation.error):
+        held = [np.asarray(piece.data) for piece in leaf.addressable_shards]
+        assert all(np.array_equal(held[0], other) for other in held)
+    rows = [np.asarray(piece.data)[:20] for piece in sampled.draws["rows"].addressable_shards]
+    assert not any(np.allclose(rows[0][..., 0], other[..., 0]) for other in rows[1:3])

@@ -1,0 +1,157 @@
+"""The run loop: shapes, storing, reuse, interruption."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.run import sampler as sampler_module
+
+Y = np.array([1.0, 2.0, 4.0], np.float32)
+FAST = {"kernel": phx.hmc(num_steps=4), "num_warmup": 20, "num_samples": 30, "progress": False}
+
+
+def model(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+    noise = phx.sample("noise", dist.HalfNormal(1.0))
+    phx.deterministic("ratio", mean / noise)
+    phx.sample("y", dist.Normal(mean, noise), obs=y)
+
+
+def test_shapes_of_draws_and_statistics():
+    posterior = phx.mcmc(model, {"y": Y}, **FAST)
+    assert {name: draws.shape for name, draws in posterior.draws.items()} == {"mean": (4, 30), "noise": (4, 30)}
+    assert set(posterior.stats) == {"acceptance_rate", "diverging", "num_steps", "energy", "step_size", "log_density"}
+    assert all(values.shape == (4, 30) for values in posterior.stats.values())
+    assert (posterior.draws["noise"] > 0).all()
+    assert posterior.timing.gradient_evaluations == 4 * (1 + 50 * 4)
+
+
+def test_the_log_density_is_that_of_the_draws():
+    posterior = phx.mcmc(model, {"y": Y}, **FAST)
+    target = phx.Target(model, {"y": Y})
+    values = {name: draws[2, 7] for name, draws in posterior.draws.items()}
+    np.testing.assert_allclose(target.log_density(target.unconstrain(values)), posterior.stats["log_density"][2, 7], rtol=1e-4)
+
+
+def test_keep_chooses_what_is_stored():
+    assert list(phx.mcmc(model, {"y": Y}, keep=["ratio", "mean"], **FAST).draws) == ["ratio", "mean"]
+    posterior = phx.mcmc(model, {"y": Y}, keep=["ratio", "mean", "noise"], **FAST)
+    np.testing.assert_allclose(posterior.draws["ratio"], posterior.draws["mean"] / posterior.draws["noise"], rtol=1e-5)
+    nothing = phx.mcmc(model, {"y": Y}, keep=[], **FAST)
+    assert nothing.draws == {} and nothing.stats["energy"].shape == (4, 30)
+
+
+def test_thinning_keeps_every_third_draw_of_the_same_chain():
+    every = phx.mcmc(model, {"y": Y}, **FAST)
+    third = phx.mcmc(model, {"y": Y}, thin=3, **FAST)
+    np.testing.assert_allclose(third.draws["mean"], every.draws["mean"][:, 2::3], rtol=1e-4)
+    assert (third.stats["num_steps"] == 12).all()
+
+
+def test_draws_do_not_depend_on_how_a_run_is_cut_into_blocks(monkeypatch):
+    whole = phx.mcmc(model, {"y": Y}, **FAST)
+
+    class OneByOne:
+        def block(self, most):
+            return sampler_module.Pace().block(1)
+
+    sampler = phx.compile(model, {"y": Y}, **FAST)
+    monkeypatch.setattr(sampler, "executables", _with_paces(sampler.executables, OneByOne()))
+    np.testing.assert_array_equal(sampler.run(0).draws["mean"], whole.draws["mean"])
+
+
+def _with_paces(executables, pace):
+    from dataclasses import replace
+
+    return replace(executables, paces={"warm-up": pace, "sampling": pace})
+
+
+def test_seeds_differ_and_repeat():
+    sampler = phx.compile(model, {"y": Y}, **FAST)
+    first, again, other = sampler.run(1), sampler.run(1), sampler.run(2)
+    np.testing.assert_array_equal(first.draws["mean"], again.draws["mean"])
+    assert not np.allclose(first.draws["mean"], other.draws["mean"])
+    chains = first.draws["mean"]
+    assert len({chain.tobytes() for chain in chains}) == len(chains)
+
+
+def test_other_data_of_the_same_shape_run_on_the_same_program():
+    sampler = phx.compile(model, {"y": Y}, **FAST)
+    moved = sampler.run(0, {"y": Y + 100})
+    np.testing.assert_array_equal(moved.draws["mean"], phx.mcmc(model, {"y": Y + 100}, **FAST).draws["mean"])
+    assert not np.allclose(moved.draws["mean"], sampler.run(0).draws["mean"])
+    with pytest.raises(ValueError, match=r"compiled for y of shape \(3,\) and type float32.*got \(2,\) float32"):
+        sampler.run(0, {"y": Y[:2]})
+    with pytest.raises(ValueError, match="compiled for the arrays y; these are"):
+        sampler.run(0, {"y": 1})
+
+
+def test_a_given_step_size_is_kept_and_none_is_tuned():
+    kept = phx.mcmc(model, {"y": Y}, **{**FAST, "kernel": phx.hmc(num_steps=4, step_size=0.05)})
+    tuned = phx.mcmc(model, {"y": Y}, **{**FAST, "kernel": phx.hmc(num_steps=4, initial_step_size=0.05)})
+    assert (kept.stats["step_size"] == np.float32(0.05)).all()
+    assert (tuned.stats["step_size"] != np.float32(0.05)).all()
+
+
+@pytest.mark.parametrize("kernel, target", [(phx.hmc(num_steps=5), 0.8), (phx.rwmh(), 0.234)], ids=["hmc", "rwmh"])
+def test_tuning_reaches_the_acceptance_it_aims_at(kernel, target):
+    def gaussian():
+        phx.sample("x", dist.Normal(0.0, 1.0).expand([20]))
+
+    posterior = phx.mcmc(gaussian, kernel=kernel, num_chains=8, num_warmup=600, num_samples=400, progress=False)
+    assert abs(posterior.stats["acceptance_rate"].mean() - target) < 0.08
+
+
+def test_a_run_without_warm_up():
+    posterior = phx.mcmc(model, {"y": Y}, **{**FAST, "num_warmup": 0})
+    assert (posterior.stats["step_size"] == np.float32(0.1)).all()
+
+
+def test_interruption_returns_the_draws_so_far(monkeypatch):
+    sampler = phx.compile(model, {"y": Y}, **{**FAST, "num_samples": 10})
+    whole = sampler.run(0)
+    shown = []
+
+    class Interrupting(sampler_module.make_progress(False).__class__):
+        def show(self, report):
+            shown.append(report)
+            if report.phase == "sampling" and report.done >= 3:
+                raise KeyboardInterrupt
+
+    class Slow:
+        def block(self, most):
+            return sampler_module.Pace().block(1)
+
+    monkeypatch.setattr(sampler_module, "make_progress", lambda enabled: Interrupting())
+    sampler.executables = _with_paces(sampler.executables, Slow())
+    posterior = sampler.run(0)
+    assert posterior.record.interrupted and posterior.draws["mean"].shape == (4, 3)
+    np.testing.assert_array_equal(posterior.draws["mean"], whole.draws["mean"][:, :3])
+    assert posterior.stats["energy"].shape == (4, 3)
+
+
+def test_interruption_before_the_first_draw_is_the_users_to_handle(monkeypatch):
+    class Interrupting(sampler_module.make_progress(False).__class__):
+        def show(self, report):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sampler_module, "make_progress", lambda enabled: Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        phx.mcmc(model, {"y": Y}, **FAST)
+
+
+def test_numpyro_models_run_unchanged():
+    import numpyro
+
+    def theirs(y):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
+        noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+        numpyro.deterministic("ratio", mean / noise)
+        with numpyro.plate("rows", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mean, noise), obs=y)
+
+    ours, wrapped = (phx.mcmc(m, {"y": Y}, **FAST) for m in (model, phx.from_numpyro(theirs)))
+    np.testing.assert_allclose(ours.draws["mean"], wrapped.draws["mean"], rtol=1e-3)

@@ -1,0 +1,245 @@
+import json
+import re
+import subprocess
+import sys
+from collections import namedtuple
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.unit.report.posteriors import make_posterior, with_divergences
+
+from phalanx.diagnostics import summary_table
+from phalanx.run.posterior import Posterior
+
+
+class Moments(NamedTuple):
+    count: int
+    mean: np.ndarray
+
+
+def assert_same_bits(left, right):
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert one.tobytes() == other.tobytes()
+
+
+def test_importing_it_imports_no_optional_package():
+    script = (
+        "import sys, phalanx.run.posterior;"
+        "assert not {'arviz', 'arviz_stats', 'pandas', 'matplotlib', 'xarray', 'scipy.stats'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+
+def test_it_says_what_it_is():
+    assert repr(make_posterior()) == "Posterior(4 chains x 100 draws of w[2, 3], b, n; 0 divergences; 83.5 s)"
+    interrupted = make_posterior(chains=1, variables={})
+    interrupted = with_divergences(replace(interrupted, record=replace(interrupted.record, interrupted=True)), 1)
+    assert str(interrupted) == "Posterior(1 chain x 100 draws of no variables; 1 divergence; 83.5 s; interrupted)"
+
+
+def test_sizes():
+    posterior = with_divergences(make_posterior(3, 50), 7)
+    assert (posterior.num_chains, posterior.num_draws, posterior.num_divergences) == (3, 50, 7)
+    assert make_posterior(3, 50, variables={}).num_draws == 50
+
+
+class TestSummary:
+    def test_the_log_density_comes_first(self):
+        posterior = make_posterior()
+        table = posterior.summary()
+        assert list(table.index[:2]) == ["log_density", "w[0,0]"]
+        assert table.iloc[1:].equals(summary_table(posterior.draws))
+        assert table.loc["log_density"].equals(
+            summary_table({"log_density": posterior.stats["log_density"]}).loc["log_density"]
+        )
+
+    def test_names_choose(self):
+        assert list(make_posterior().summary(["n", "b"]).index) == ["log_density", "n", "b"]
+        assert list(make_posterior().summary("b").index) == ["log_density", "b"]
+
+    def test_changing_the_table_changes_nothing_else(self):
+        posterior = make_posterior()
+        table = posterior.summary()
+        table.loc["b", "mean"] = 1e9
+        assert posterior.summary().loc["b", "mean"] < 1
+
+    def test_a_run_that_kept_no_variables_has_a_log_density(self):
+        assert list(make_posterior(variables={}).summary().index) == ["log_density"]
+
+    def test_an_unknown_name_is_an_error(self):
+        with pytest.raises(
+            ValueError, match=r"^summary: there is no variable 'v' among the draws; they are: 'w', 'b', 'n'\.$"
+        ):
+            make_posterior().summary(["v"])
+
+    def test_no_draws_are_an_error(self):
+        message = r"^log_density: there are no draws to summarise: 4 chains of 0 draws\.$"
+        with pytest.raises(ValueError, match=message):
+            make_posterior(draws=0).summary()
+
+
+def test_arviz_gets_draws_and_statistics():
+    posterior = make_posterior()
+    data = posterior.to_arviz()
+    np.testing.assert_array_equal(data.posterior["w"].values, posterior.draws["w"])
+    assert set(data.sample_stats) == {"acceptance_rate", "diverging", "n_steps", "energy", "step_size", "lp"}
+
+
+class TestPredict:
+    @pytest.mark.parametrize("batch_size", [1, 7, 100, 10_000])
+    def test_every_draw_is_evaluated_in_its_place(self, batch_size):
+        posterior = make_posterior(3, 11)
+        result = posterior.predict(
+            lambda values: {"wx": values["w"] @ jnp.arange(3.0), "sum": [values["b"] + values["n"]]},
+            batch_size=batch_size,
+        )
+        np.testing.assert_allclose(result["wx"], posterior.draws["w"] @ np.arange(3.0, dtype=np.float32), rtol=1e-5)
+        np.testing.assert_allclose(result["sum"][0], posterior.draws["b"] + posterior.draws["n"], rtol=1e-5)
+        assert result["wx"].shape == (3, 11, 2)
+        assert isinstance(result["wx"], np.ndarray)
+
+    def test_a_constant_is_repeated(self):
+        np.testing.assert_array_equal(make_posterior(2, 3).predict(lambda values: 5), np.full((2, 3), 5))
+
+    def test_one_compilation_and_batches_of_one_size(self):
+        sizes = []
+
+        def fn(values):
+            sizes.append(jnp.shape(values["w"]))
+            return values["b"]
+
+        make_posterior(3, 11).predict(fn, batch_size=10)
+        assert sizes == [(2, 3)]
+
+    def test_values_are_a_plain_dict_that_jax_knows(self):
+        posterior = make_posterior(2, 3)
+        result = posterior.predict(jax.jit(lambda values: jax.tree.map(jnp.sin, values)))
+        assert set(result) == {"w", "b", "n"}
+
+    @pytest.mark.parametrize(
+        "fn, error, message",
+        [
+            (
+                lambda v: v["z"],
+                ValueError,
+                "predict: fn asks for 'z', which is not among the draws; they hold: 'b', 'n', 'w'.",
+            ),
+            (
+                lambda v: None,
+                ValueError,
+                "predict: fn returned nothing; it must return an array or a pytree of arrays.",
+            ),
+            (lambda v: "hello", TypeError, "predict: fn must return a pytree of arrays; one of its leaves is a str."),
+            (5, TypeError, "predict: fn must be a function of a dict of one draw's values; got int."),
+        ],
+        ids=["unknown name", "nothing", "a string", "no function"],
+    )
+    def test_what_is_wrong_with_fn_is_said(self, fn, error, message):
+        # JAX may add a note about its traceback.
+        with pytest.raises(error, match=f"^{re.escape(message)}"):
+            make_posterior(2, 3).predict(fn)
+
+    def test_nothing_to_evaluate_at_is_an_error(self):
+        with pytest.raises(ValueError, match=r"^predict: there are no draws to evaluate fn at: 4 chains of 0 draws\.$"):
+            make_posterior(draws=0).predict(lambda values: values["b"])
+        with pytest.raises(ValueError, match=r"^predict: there are no variables to give to fn; keep some when running"):
+            make_posterior(variables={}).predict(lambda values: 1)
+        with pytest.raises(ValueError, match=r"^predict: batch_size must be at least 1; got 0\.$"):
+            make_posterior().predict(lambda values: values["b"], batch_size=0)
+
+
+class TestFile:
+    def test_everything_comes_back_bit_for_bit(self, tmp_path):
+        variables = {
+            "../w/é": np.random.default_rng(0).normal(size=(2, 5, 3)),
+            "file": np.full((2, 5), np.nan, dtype=np.float32),
+            "half": np.asarray(jnp.arange(10.0, dtype=jnp.bfloat16).reshape(2, 5)),
+            "none": np.zeros((2, 5, 0), dtype=np.int8),
+        }
+        posterior = make_posterior(2, 5, variables=variables)
+        path = posterior.save(tmp_path / "folder" / "run.phalanx")
+        loaded = Posterior.load(str(path))
+        assert_same_bits(loaded.draws, posterior.draws)
+        assert_same_bits(loaded.stats, posterior.stats)
+        assert (loaded.timing, loaded.record, loaded.reduced) == (posterior.timing, posterior.record, {})
+        assert list(loaded.draws) == list(variables)
+        assert [entry.name for entry in path.parent.iterdir()] == ["run.phalanx"]
+
+    def test_reduced_values_come_back_with_their_structure(self, tmp_path):
+        mean = np.arange(3.0)
+        reduced = {"m": {"x": Moments(10**12, mean)}, "q": [(jnp.ones(2), None, "q", 0.5)]}
+        loaded = Posterior.load(replace(make_posterior(), reduced=reduced).save(tmp_path / "run.npz")).reduced
+        assert loaded["m"]["x"].count == 10**12
+        np.testing.assert_array_equal(loaded["m"]["x"].mean, mean)
+        assert type(loaded["m"]["x"]).__name__ == "Moments"
+        assert loaded["q"][0][1:] == (None, "q", 0.5)
+
+    def test_what_cannot_be_saved_is_named_and_the_file_is_left_as_it_was(self, tmp_path):
+        path = make_posterior().save(tmp_path / "run.npz")
+        before = path.read_bytes()
+        message = (
+            "save: reduced['m'].x[1] holds a set, which cannot be saved. Save the rest without it: "
+            "dataclasses.replace(posterior, reduced={}).save(path)."
+        )
+        bad = {"m": namedtuple("Bad", ["x"])([1, {2}])}
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+            replace(make_posterior(seed=1), reduced=bad).save(path)
+        with pytest.raises(TypeError, match=r"^save: the keys of reduced must be strings; got 3\.$"):
+            replace(make_posterior(seed=1), reduced={3: 4}).save(path)
+        with pytest.raises(
+            TypeError, match=r"^save: draws\['o'\] holds Python objects in an array, which cannot be saved\.$"
+        ):
+            make_posterior(variables={"o": np.full((4, 100), None)}).save(path)
+        assert path.read_bytes() == before
+        assert [entry.name for entry in tmp_path.iterdir()] == ["run.npz"]
+
+    def test_a_write_that_fails_half_way_leaves_the_old_file(self, tmp_path, monkeypatch):
+        path = make_posterior().save(tmp_path / "run.npz")
+        before = path.read_bytes()
+
+        def disk_is_full(file, **arrays):
+            file.write(b"half")
+            raise OSError("no space left on device")
+
+        monkeypatch.setattr(np, "savez", disk_is_full)
+        with pytest.raises(OSError, match="no space left"):
+            make_posterior(seed=1).save(path)
+        assert path.read_bytes() == before
+        assert [entry.name for entry in tmp_path.iterdir()] == ["run.npz"]
+
+    def test_a_missing_file_is_named(self, tmp_path):
+        path = tmp_path / "nowhere.npz"
+        with pytest.raises(FileNotFoundError, match=f"^{re.escape(f'Posterior.load: there is no file {path}.')}$"):
+            Posterior.load(path)
+
+    @pytest.mark.parametrize("kind", ["text", "empty", "npy", "other npz", "truncated", "flipped", "later version"])
+    def test_a_wrong_file_is_named(self, tmp_path, kind):
+        path = tmp_path / "wrong.npz"
+        whole = make_posterior().save(tmp_path / "right.npz").read_bytes()
+        middle = len(whole) // 2
+        if kind == "npy":
+            with path.open("wb") as file:
+                np.save(file, np.zeros(3))
+        elif kind == "other npz":
+            np.savez(path, x=np.zeros(3))
+        elif kind == "later version":
+            np.savez(path, json=np.array(json.dumps({"format": "phalanx.posterior", "version": 99})))
+        else:
+            flipped = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
+            contents = {"text": b"hello", "empty": b"", "truncated": whole[:middle], "flipped": flipped}
+            path.write_bytes(contents[kind])
+        message = f"Posterior.load: {path} is not a posterior saved by Phalanx, or is damaged: "
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}") as caught:
+            Posterior.load(path)
+        assert "pickle" not in str(caught.value)
+
+
+def test_the_report_is_written(tmp_path):
+    path = make_posterior().report(tmp_path / "report.html")
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")

@@ -1,0 +1,25 @@
+"""Importing Phalanx changes nothing, and loads nothing that a model does not need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CHECK = """
+import sys, warnings, logging, signal
+import jax, numpyro.distributions
+before = dict(jax.config.values), list(warnings.filters), logging.getLogger().handlers[:], signal.getsignal(signal.SIGINT)
+modules = set(sys.modules)
+import phalanx
+after = dict(jax.config.values), list(warnings.filters), logging.getLogger().handlers[:], signal.getsignal(signal.SIGINT)
+assert before == after, "importing phalanx changed a setting"
+jax.config.update("jax_num_cpu_devices", 3)  # raises if JAX has started
+new = {name.split(".")[0] for name in set(sys.modules) - modules}
+print(" ".join(sorted(new & {"arviz", "blackjax", "matplotlib", "pandas", "rich", "scipy", "sklearn", "typer", "xarray"})))
+"""
+
+
+def test_import_has_no_side_effects_and_loads_no_extra():
+    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
