@@ -68,7 +68,8 @@ def test_a_latent_variable_per_row(name, chain, data, mesh_of):
     both = np.concatenate([posterior.draws["level"][..., None], posterior.draws["rows"]], axis=-1)
     assert_moments(both, mean, np.sqrt(np.diag(covariance)))
 
-    # Coordinates on different devices are as correlated as the posterior says, and no more (0.98 if they shared momenta).
+    # Coordinates on different devices are as correlated as the posterior says, and no more (0.98 if they shared
+    # momenta).
     if name == "hmc":
         correlation = np.corrcoef(both.reshape(-1, ROWS + 1).T)
         exact = covariance / np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
@@ -89,7 +90,9 @@ def test_the_same_seed_gives_the_same_chains_on_every_mesh(kernel, mesh_of):
         for chain, data in [(2, 1), (8, 1), (2, 4), (1, 8)]:
             draws = first_draws(chain, data, model, values)
             for name in alone:
-                np.testing.assert_allclose(draws[name], alone[name], rtol=2e-3, atol=2e-4, err_msg=f"{chain}x{data} {name}")
+                np.testing.assert_allclose(
+                    draws[name], alone[name], rtol=2e-3, atol=2e-4, err_msg=f"{chain}x{data} {name}"
+                )
 
 
 @pytest.mark.parametrize("name", KNOWING_MESHES)

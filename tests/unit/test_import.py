@@ -8,14 +8,17 @@ import sys
 CHECK = """
 import sys, warnings, logging, signal
 import jax, numpyro.distributions
-before = dict(jax.config.values), list(warnings.filters), logging.getLogger().handlers[:], signal.getsignal(signal.SIGINT)
+def settings():
+    handlers = logging.getLogger().handlers[:], signal.getsignal(signal.SIGINT)
+    return dict(jax.config.values), list(warnings.filters), handlers
+before = settings()
 modules = set(sys.modules)
 import phalanx
-after = dict(jax.config.values), list(warnings.filters), logging.getLogger().handlers[:], signal.getsignal(signal.SIGINT)
-assert before == after, "importing phalanx changed a setting"
+assert settings() == before, "importing phalanx changed a setting"
 jax.config.update("jax_num_cpu_devices", 3)  # raises if JAX has started
 new = {name.split(".")[0] for name in set(sys.modules) - modules}
-print(" ".join(sorted(new & {"arviz", "blackjax", "matplotlib", "pandas", "rich", "scipy", "sklearn", "typer", "xarray"})))
+extras = {"arviz", "blackjax", "matplotlib", "pandas", "rich", "sklearn", "typer", "xarray"}
+print(" ".join(sorted(new & extras)))
 """
 
 

@@ -1,7 +1,7 @@
 r"""Dual averaging of the step size.
 
-With $\bar H_t$ the running mean of (target - acceptance), $\log\epsilon_t = \mu - \tfrac{\sqrt t}{\gamma}\bar H_t$ explores,
-and its weighted average $\log\bar\epsilon_t$, with weights $t^{-\kappa}$, is what sampling uses.
+With $\bar H_t$ the running mean of (target - acceptance), $\log\epsilon_t = \mu - \tfrac{\sqrt t}{\gamma}\bar H_t$
+explores, and its weighted average $\log\bar\epsilon_t$, with weights $t^{-\kappa}$, is what sampling uses.
 
 Source: Nesterov (2009), Primal-dual subgradient methods; Hoffman, Gelman (2014), The No-U-Turn Sampler, section 3.2.
 """
@@ -31,7 +31,7 @@ class DualAveraging(NamedTuple):
 
 
 def start(step_size: Array) -> DualAveraging:
-    """Begin at `step_size`, leaning to ten times it: a step size found too large is quickly mended, one too small is not."""
+    """Begin at `step_size`, leaning to ten times it: one too large is quickly mended, one too small is not."""
     log_step_size = jnp.log(step_size)
     zero = jnp.zeros_like(log_step_size)
     return DualAveraging(log_step_size, log_step_size, zero, zero, log_step_size + jnp.log(10.0))
@@ -60,8 +60,8 @@ def tune(
 ) -> tuple[DualAveraging, Array]:
     """One warm-up iteration, numbered from one: the new state, and the step size for the next iteration.
 
-    Half-way through its `tuned_steps` iterations the tuning restarts: chains that were still on their way to the typical
-    set call for other steps than chains in it. After the last one the averaged step size stays.
+    Half-way through its `tuned_steps` iterations the tuning restarts: chains that were still on their way to the
+    typical set call for other steps than chains in it. After the last one the averaged step size stays.
     """
     updated = update(state, acceptance_rate, target)
     updated = jax.tree.map(partial(jnp.where, iteration == tuned_steps // 2), restart(updated), updated)

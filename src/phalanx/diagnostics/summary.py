@@ -47,7 +47,10 @@ def summary_table(
     rows = [row for name, value in chosen for row in element_names(name, value.shape[2:])]
     parts = [_columns(value, hdi_prob) for _, value in chosen]
     columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    return require("pandas", "report").DataFrame(columns, index=rows)
+    require("pandas", "report")
+    from phalanx.diagnostics.table import SummaryTable  # a pandas class, so it needs pandas to be defined
+
+    return SummaryTable(columns, index=rows)
 
 
 def _choose(draws: Mapping[str, np.ndarray], names: Iterable[str] | None) -> list[tuple[str, np.ndarray]]:

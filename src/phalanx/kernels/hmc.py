@@ -26,9 +26,10 @@ class State(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """Hyperparameters: `num_steps` leapfrogs of `step_size` under a metric."""
+    """Hyperparameters: `num_steps` leapfrogs of `step_size`, jittered from draw to draw, under a metric."""
 
     step_size: Array
+    jitter: Array
     num_steps: Array
     metric: Metric
 
@@ -40,15 +41,17 @@ def init(key: Array, position: Position, density: Density) -> State:
 
 def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[State, Info]:
     """Draw a momentum, follow the Hamiltonian motion, accept or stay."""
-    key_momentum, key_accept = random.split(key)
+    key_momentum, key_uniforms = random.split(key)
+    to_jitter, to_accept = random.uniform(key_uniforms, (2,), state.log_density.dtype)
     space, metric = density.space, tuning.metric
     momentum = metric.momentum(space, key_momentum, state.position)
     start = Phase(state.position, momentum, state.log_density, state.gradient)
-    end = trajectory(density, metric, start, tuning.step_size, tuning.num_steps)
+    step_size = tuning.step_size * (1 + tuning.jitter * (2 * to_jitter - 1))
+    end = trajectory(density, metric, start, step_size, tuning.num_steps)
 
     energy = kinetic_energy(metric, space, momentum) - state.log_density
     end_energy = kinetic_energy(metric, space, end.momentum) - end.log_density
-    accepted, acceptance_rate = metropolis(key_accept, energy - end_energy)
+    accepted, acceptance_rate = metropolis(to_accept, energy - end_energy)
     proposed = State(end.position, end.log_density, end.gradient)
     new = jax.tree.map(lambda a, b: lax.select(jnp.broadcast_to(accepted, a.shape), a, b), proposed, state)
     diverging = ~(end_energy - energy < DIVERGENCE_THRESHOLD)  # so written, a NaN diverges too
@@ -62,6 +65,7 @@ def hmc(
     initial_step_size: float = 0.1,
     target_acceptance: float = 0.8,
     tuned_steps: int | None = None,
+    step_size_jitter: float = 0.3,
     inverse_mass_matrix: Any = None,
 ) -> Kernel:
     r"""Hamiltonian Monte Carlo.
@@ -75,6 +79,8 @@ def hmc(
         initial_step_size: where tuning starts.
         target_acceptance: the acceptance rate tuning aims at.
         tuned_steps: warm-up iterations in which the step size is tuned; None means all of them.
+        step_size_jitter: each draw's step size is the step size times a uniform on 1 - jitter to 1 + jitter. Trajectories
+            all of one length come back to where they began when it is near a period of the motion, and mix badly.
         inverse_mass_matrix: None for the identity; a dict of variances by variable name, shaped like the variable
             on its unconstrained scale; or a covariance matrix over all coordinates in the order of sorted names.
 
@@ -89,7 +95,8 @@ def hmc(
         >>> kernel = phx.hmc(num_steps=8, step_size=0.2)
 
     Source:
-        Duane, Kennedy, Pendleton, Roweth (1987), Hybrid Monte Carlo; Neal (2011), MCMC using Hamiltonian dynamics.
+        Duane, Kennedy, Pendleton, Roweth (1987), Hybrid Monte Carlo; Neal (2011), MCMC using Hamiltonian dynamics,
+        whose section 3.2 advises the jitter.
     """
     whole("hmc", "num_steps", num_steps)
     positive("hmc", "initial_step_size", initial_step_size)
@@ -97,6 +104,8 @@ def hmc(
         positive("hmc", "step_size", step_size)
     if not 0 < target_acceptance < 1:
         raise ValueError(f"hmc: target_acceptance must lie between 0 and 1, got {target_acceptance!r}.")
+    if not 0 <= step_size_jitter < 1:
+        raise ValueError(f"hmc: step_size_jitter must lie between 0 and 1, got {step_size_jitter!r}.")
     if tuned_steps is not None:
         whole("hmc", "tuned_steps", tuned_steps, least=0)
     real = jnp.result_type(float)
@@ -106,6 +115,7 @@ def hmc(
         step=step,
         tuning=Tuning(
             np.asarray(initial_step_size if step_size is None else step_size, real),
+            np.asarray(step_size_jitter, real),
             np.asarray(num_steps, np.int32),
             as_metric(inverse_mass_matrix),
         ),

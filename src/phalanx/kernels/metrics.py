@@ -99,7 +99,8 @@ def as_metric(inverse_mass_matrix: Any) -> Metric:
     matrix = np.asarray(inverse_mass_matrix, np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(
-            f"inverse_mass_matrix: expected None, a dict of variances by variable name, or a square matrix; got an array "
+            f"inverse_mass_matrix: expected None, a dict of variances by variable name, or a square matrix; got an "
+            f"array "
             f"of shape {matrix.shape}."
         )
     if not np.allclose(matrix, matrix.T, rtol=1e-4) or not (np.linalg.eigvalsh(matrix) > 0).all():

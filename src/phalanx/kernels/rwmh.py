@@ -39,15 +39,16 @@ def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[St
     move = density.space.normal(key_proposal, state.position)
     proposal = density.space.axpy(tuning.step_size, move, state.position)
     log_density = density.log_density(proposal)
-    accepted, acceptance_rate = metropolis(key_accept, log_density - state.log_density)
+    accepted, acceptance_rate = metropolis(random.uniform(key_accept, dtype=log_density.dtype), log_density - state.log_density)
     proposed = State(proposal, log_density)
     new = jax.tree.map(lambda a, b: lax.select(jnp.broadcast_to(accepted, a.shape), a, b), proposed, state)
     return new, Info(acceptance_rate, jnp.isnan(log_density), jnp.int32(1), -new.log_density)
 
 
 def rwmh(step_size: float | None = None, *, initial_step_size: float = 0.1, target_acceptance: float = 0.234) -> Kernel:
-    r"""Random-walk Metropolis: propose $x' = x + \epsilon z$ with $z \sim N(0, I)$; accept with
-    probability $\min(1, \pi(x')/\pi(x))$.
+    r"""Random-walk Metropolis.
+
+    Propose $x' = x + \epsilon z$ with $z \sim N(0, I)$; accept with probability $\min(1, \pi(x')/\pi(x))$.
 
     Args:
         step_size: standard deviation $\epsilon$ of a proposal on the unconstrained scale; None tunes it in warm-up.

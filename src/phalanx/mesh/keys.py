@@ -6,18 +6,17 @@ is the chain's initial position, draws 1, 2, ... its steps, warm-up first.
 
 from __future__ import annotations
 
-import jax
 from jax import Array, random
 
 INITIAL_POSITION = 0
 """The draw number of a chain's initial position."""
 
 
-def draw_key(seed_key: Array, chain: Array | int, draw: Array | int) -> Array:
-    """The key of one draw of one chain."""
-    return random.fold_in(random.fold_in(seed_key, chain), draw)
+def chain_key(seed: Array, chain: Array | int) -> Array:
+    """The key of a chain."""
+    return random.fold_in(random.key(seed, impl="threefry2x32"), chain)
 
 
-def row_keys(key: Array, rows: Array) -> Array:
-    """One key per row, from the row's number in the whole array: a row keeps its randomness wherever it lives."""
-    return jax.vmap(lambda row: random.fold_in(key, row))(rows)
+def draw_key(chain_key: Array, draw: Array | int) -> Array:
+    """The key of one draw of a chain."""
+    return random.fold_in(chain_key, draw)

@@ -80,6 +80,7 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
     for name in axes:
         if name not in mesh.axis_names:
             raise ValueError(f"shard: the mesh has no axis {name!r}; its axes are {', '.join(mesh.axis_names)}.")
+    axes = tuple(name for name in mesh.axis_names if name in axes)  # rows of several arrays then meet on a device
 
     def place(path, leaf):
         where = jax.tree_util.keystr(path) or "the array"
@@ -99,8 +100,9 @@ def spread_of(leaf: Any) -> Spread:
     sharding = getattr(array, "sharding", None)
     if not isinstance(sharding, NamedSharding) or not sharding.spec or sharding.spec[0] is None:
         return Spread()
-    names = sharding.spec[0]
-    axes = tuple(a for a in ((names,) if isinstance(names, str) else names) if sharding.mesh.shape[a] > 1)
+    names = (sharding.spec[0],) if isinstance(sharding.spec[0], str) else sharding.spec[0]
+    # In the order of the mesh, so that arrays over the same axes have the same rows on a device.
+    axes = tuple(a for a in sharding.mesh.axis_names if a in names and sharding.mesh.shape[a] > 1)
     if not axes:
         return Spread()
     devices = math.prod(sharding.mesh.shape[a] for a in axes)

@@ -6,6 +6,7 @@ once; a random momentum is equal everywhere for a global leaf and different from
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax, random
+from jax import Array, lax
 
-from phalanx.mesh.keys import row_keys
+from phalanx.mesh.random_numbers import standard_normals, uniforms
 
 Position = Any
 """A pytree of arrays: unconstrained values of the latent variables."""
@@ -84,12 +85,12 @@ class Space:
         return jax.tree.map(lambda x_leaf, y_leaf: a * x_leaf + y_leaf, x, y)
 
     def normal(self, key: Array, like: Position) -> Position:
-        """Independent standard normals shaped like `like`: global leaves equal on all devices, spread ones different."""
-        return self._random(random.normal, key, like)
+        """Independent standard normals shaped like `like`: global leaves equal everywhere, spread ones different."""
+        return self._random(standard_normals, key, like)
 
     def uniform(self, key: Array, like: Position, low: float, high: float) -> Position:
         """Independent uniforms on `(low, high)` shaped like `like`, spread out as `normal` is."""
-        return self._random(lambda k, shape, dtype: random.uniform(k, shape, dtype, low, high), key, like)
+        return self._random(lambda k, where, dtype: low + (high - low) * uniforms(k, where, dtype), key, like)
 
     def add_shares(self, value: Array, gradient: Position) -> tuple[Array, Position]:
         """Add the devices' shares of a log density and of its gradient, once.
@@ -117,11 +118,23 @@ class Space:
         return any(spread.axes for spread in self.spreads)
 
     def _random(self, draw: Callable, key: Array, like: Position) -> Position:
+        """Random numbers for every coordinate from one call: each is a function of the key and the coordinate's number.
+
+        Coordinates are numbered through the whole position, so one draws the same number whichever device holds it and
+        however many there are. One call for all leaves matters: a hash is most of what a small model compiles.
+        """
         leaves, treedef = jax.tree.flatten(like)
-        pairs = zip(self.spreads, leaves, strict=True)
-        return treedef.unflatten(
-            [_random_leaf(draw, random.fold_in(key, i), leaf, spread) for i, (spread, leaf) in enumerate(pairs)]
-        )
+        if not leaves:
+            return like
+        numbers, first = [], 0
+        for spread, leaf in zip(self.spreads, leaves, strict=True):
+            numbers.append(first + _coordinates(spread, leaf.shape))
+            first += (spread.rows if spread.axes else 1) * math.prod(leaf.shape[1:] if spread.axes else leaf.shape)
+        flat = draw(key, jnp.concatenate(numbers), jnp.result_type(*leaves))
+        sizes = itertools.accumulate(leaf.size for leaf in leaves[:-1])
+        values = [part.reshape(leaf.shape) for part, leaf in zip(jnp.split(flat, list(sizes)), leaves, strict=True)]
+        # padded rows have no momentum, so they stay where they are
+        return treedef.unflatten([spread.keep_rows(v) for spread, v in zip(self.spreads, values, strict=True)])
 
 
 def everywhere_alike(position: Position) -> Space:
@@ -129,10 +142,10 @@ def everywhere_alike(position: Position) -> Space:
     return Space((GLOBAL,) * len(jax.tree.leaves(position)))
 
 
-def _random_leaf(draw: Callable, key: Array, like: Array, spread: Spread) -> Array:
-    if jnp.ndim(like) == 0:
-        return draw(key, (), like.dtype)
-    # Row by row, so that a row draws the same numbers whichever device holds it and however many there are.
-    rows = spread.row_numbers() if spread.axes else jnp.arange(like.shape[0])
-    values = jax.vmap(lambda k: draw(k, like.shape[1:], like.dtype))(row_keys(key, rows))
-    return spread.keep_rows(values)  # padded rows have no momentum, so they stay where they are
+def _coordinates(spread: Spread, shape: tuple[int, ...]) -> Array:
+    """Numbers of the coordinates of this device's part of a leaf, counted in the whole leaf."""
+    if not spread.axes:
+        return jnp.arange(math.prod(shape), dtype=jnp.uint32)
+    per_row = math.prod(shape[1:])
+    rows = spread.row_numbers().astype(jnp.uint32)[:, None]
+    return (rows * per_row + jnp.arange(per_row, dtype=jnp.uint32)[None]).ravel()

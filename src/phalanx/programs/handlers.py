@@ -135,7 +135,7 @@ def block(program: Program, names: Collection[str]) -> Program:
 
 
 def scale(program: Program, factor: Any) -> Program:
-    """`program` with every term of its log density multiplied by `factor`, as for a minibatch that stands for all data."""
+    """`program` with every term of its log density multiplied by `factor`: a minibatch that stands for all data."""
 
     def multiply(variable: RandomVariable, forward: Forward) -> RandomVariable:
         return forward(replace(variable, scale=variable.scale * factor))

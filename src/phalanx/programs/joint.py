@@ -91,8 +91,9 @@ class Joint:
 
         Args:
             key: a JAX key or a whole number.
-            *args, **kwargs: arguments of the program.
+            *args: arguments of the program.
             values: values of some of the variables; the rest is drawn given them.
+            **kwargs: keyword arguments of the program.
 
         Returns:
             A dict from name to value; a list for a joint distribution made from a list.
@@ -115,7 +116,8 @@ def _entries(spec: Spec) -> dict[str, Distribution | Callable[..., Distribution]
     for name, entry in named.items():
         if not isinstance(entry, Distribution) and not callable(entry):
             raise TypeError(
-                f"Joint: entry {name!r} must be a distribution or a function that returns one; got {type(entry).__name__}."
+                f"Joint: entry {name!r} must be a distribution or a function that returns one; got "
+                f"{type(entry).__name__}."
             )
     return named
 

@@ -17,8 +17,8 @@ from numpyro.distributions import Distribution
 class Sharded(Distribution):
     r"""A distribution whose value is spread over mesh axes, each device holding an independent piece.
 
-    $\log p(x) = \sum_{d} \log p(x_d)$ over the devices $d$ along `axis`, equal on all of them. Its gradient with respect
-    to the value is the local piece's; with respect to a global parameter, the sum over all devices.
+    $\log p(x) = \sum_{d} \log p(x_d)$ over the devices $d$ along `axis`, equal on all of them. Its gradient with
+    respect to the value is the local piece's; with respect to a global parameter, the sum over all devices.
 
     Args:
         distribution: the distribution of one device's piece.
@@ -72,7 +72,8 @@ class Sharded(Distribution):
             index = lax.axis_index(axis)
         except NameError:
             raise RuntimeError(
-                f"Sharded over {axis!r}: no such mesh axis here. Call it inside phx.spmd or jax.shard_map over a mesh with that axis."
+                f"Sharded over {axis!r}: no such mesh axis here. Call it inside phx.spmd or jax.shard_map over a "
+                f"mesh with that axis."
             ) from None
         kind = jax.typeof(index)
         varying = kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma

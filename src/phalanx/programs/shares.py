@@ -4,8 +4,8 @@ Each device evaluates its *share* of the log density: the terms that live on it,
 compute alike. The shares add up to the log density, and the gradients of the shares to its gradient, with one sum and
 no collective inside what is differentiated.
 
-What is local follows from the program. It is traced twice, once with the shapes of the whole data and once with those of
-one device. A variable whose leading size shrinks with the data has its rows on the devices; a term or parameter that
+What is local follows from the program. It is traced twice, once with the shapes of the whole data and once with those
+of one device. A variable whose leading size shrinks with the data has its rows on the devices; a term or parameter that
 depends on sharded values, through the jaxpr, is local too. Making a variable local may make others so: repeat until
 nothing changes.
 """
@@ -24,7 +24,6 @@ from jax.extend.core import ClosedJaxpr
 from numpyro.distributions import Independent
 
 from phalanx.mesh.dependence import Axes, live_equations, uses_collective, varying_axes
-from phalanx.mesh.devices import AXES
 from phalanx.mesh.space import GLOBAL, Spread
 from phalanx.programs.arguments import Arguments, Layout
 from phalanx.programs.tracing import Program
@@ -79,6 +78,7 @@ def read_shares(program: Program, arguments: Arguments, sizes: Mapping[str, int]
         ValueError: naming the variable, when it contradicts how the data are sharded, has no rows to spread, or
             cannot leave padded rows out.
     """
+    _check_axes(arguments, sizes)
     whole = TracedProgram(program, arguments.layout, arguments.whole_shapes(), dict.fromkeys(sizes, 1))
     if not whole.variables:
         raise ValueError(
@@ -90,11 +90,35 @@ def read_shares(program: Program, arguments: Arguments, sizes: Mapping[str, int]
             f"The model {getattr(program, '__name__', program)} has no latent variables: all of "
             f"{', '.join(map(repr, whole.variables))} are observed, so there is nothing to infer."
         )
+    _check_declared(whole, sizes)
     if all(size == 1 for size in sizes.values()):
         everywhere = dict.fromkeys(whole.deterministic, GLOBAL)
         return Shares((), whole.latents(), everywhere, dict.fromkeys(whole.terms, GLOBAL), {})
-    sizes = {axis: size for axis, size in sizes.items() if size > 1}
     return _Reading(program, arguments, sizes, whole).shares()
+
+
+def named_axes(axes: Sequence[str]) -> str:
+    """How messages name mesh axes."""
+    return " and ".join(repr(axis) for axis in sorted(axes))
+
+
+def _check_axes(arguments: Arguments, sizes: Mapping[str, int]) -> None:
+    for name, spread in zip(arguments.names, arguments.spreads, strict=True):
+        if other := [axis for axis in spread.axes if axis not in sizes]:
+            raise ValueError(
+                f"data: {name} is sharded over {named_axes(other)}, the axis that chains are spread over, so each "
+                f"chain would see a part of it. Shard it over {' or '.join(map(repr, sizes))}."
+            )
+
+
+def _check_declared(whole: TracedProgram, sizes: Mapping[str, int]) -> None:
+    for name, variable in whole.variables.items():
+        for axis in variable.axes:
+            if axis not in sizes:
+                raise ValueError(
+                    f"Variable {name!r}: axis={axis!r} is no axis that a variable can be spread over; choose from "
+                    f"{', '.join(map(repr, sizes))}."
+                )
 
 
 class TracedProgram:
@@ -150,7 +174,8 @@ class _Reading:
     """The two traces of a program side by side, and what they say."""
 
     def __init__(self, program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram):
-        self.arguments, self.sizes, self.whole = arguments, sizes, whole
+        self.arguments, self.whole = arguments, whole
+        self.sizes = {axis: size for axis, size in sizes.items() if size > 1}
         try:
             self.local = TracedProgram(program, arguments.layout, arguments.local_shapes(), sizes)
         except Exception as error:
@@ -172,6 +197,8 @@ class _Reading:
             for name, before in self.whole.deterministic.items()
         }
         used = {axis for spread in (*terms.values(), *spreads.values()) for axis in spread.axes}
+        # Differentiated, the model's own sum over devices gives the gradient of the sum of the shares: so add those.
+        used |= {axis for axis in self.sizes if uses_collective(self.jaxpr, axis)}
         axes = tuple(axis for axis in self.sizes if axis in used)
         latents = tuple(replace(latent, spread=spreads[latent.name]) for latent in self.local.latents())
         return Shares(axes, latents, others, terms, {axis: self.sizes[axis] for axis in axes})
@@ -190,11 +217,7 @@ class _Reading:
 
     def _first_guess(self, name: str) -> Spread:
         """Where the variable says it lives, or where its shape says so."""
-        declared = self.whole.variables[name].axes
-        for axis in declared:
-            if axis not in self.sizes and axis not in AXES:
-                raise ValueError(f"Variable {name!r}: axis={axis!r} is no axis of the mesh; its axes are {AXES}.")
-        axes = tuple(axis for axis in self.sizes if axis in declared)
+        axes = tuple(axis for axis in self.sizes if axis in self.whole.variables[name].axes)
         before, after = self.whole.variables[name].shape, self.local.variables[name].shape
         if not axes:
             return self._rows(f"Variable {name!r}", None, before, after)
@@ -203,8 +226,8 @@ class _Reading:
     def _widen(self, name: str, spread: Spread, found: Axes) -> Spread:
         if declared := self.whole.variables[name].axes:
             raise ValueError(
-                f"Variable {name!r} is declared axis={_said(declared)}, but its distribution depends on what is sharded over "
-                f"{_said(tuple(found))}. Declare that axis, or none: it then follows from the data."
+                f"Variable {name!r} is declared axis={named_axes(declared)}, but its distribution depends on what is "
+                f"sharded over {named_axes(tuple(found))}. Declare that axis, or none: it then follows from the data."
             )
         before, after = self.whole.variables[name].shape, self.local.variables[name].shape
         return self._rows(f"Variable {name!r}", found | set(spread.axes), before, after)
@@ -219,19 +242,35 @@ class _Reading:
             return GLOBAL
         names = tuple(axis for axis in self.sizes if axis in axes)
         devices = math.prod(self.sizes[axis] for axis in names)
-        if not before or not after or before[1:] != after[1:] or -(-before[0] // devices) != after[0]:
+        if not self._has_rows(names, before, after):
             raise ValueError(
-                f"{what} lives with data sharded over {_said(names)}, so it needs one leading row for each of theirs; "
-                f"but its shape is {before} on the whole data and {after} on one of {devices} devices. Take its "
-                f"size from the data, as in .expand([x.shape[0]]); or, if it is meant to be global, make what it depends on "
-                f"equal everywhere first, with jax.lax.pmean or psum over {_said(names)}."
+                f"{what} lives with data sharded over {named_axes(names)}, so it needs one leading row for each of "
+                f"theirs; but its shape is {before} on the whole data and {after} on one of {devices} devices. Take "
+                f"its size from the data, as in .expand([x.shape[0]]); or, if it is meant to be global, make what it "
+                f"depends on equal everywhere first, with jax.lax.pmean or psum over {named_axes(names)}."
             )
         return Spread(names, before[0], after[0])
 
+    def _has_rows(self, axes: tuple[str, ...], before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+        """Whether the leading dimension is spread over `axes` as the rows of the data are."""
+        if not before or not after or before[1:] != after[1:]:
+            return False
+        if not any(self._is_padded(axis) for axis in axes):
+            return before[0] == after[0] * math.prod(self.sizes[axis] for axis in axes)
+        rows = {(spread.rows, spread.local_rows) for spread in self.arguments.spreads if set(spread.axes) == set(axes)}
+        return (before[0], after[0]) in rows
+
     def _axes_of_rows(self, what: str, before: tuple[int, ...], after: tuple[int, ...]) -> Axes:
-        for spread in self.arguments.spreads:
-            if before and after and (spread.rows, spread.local_rows) == (before[0], after[0]):
-                return frozenset(spread.axes)
+        rows = (before[0], after[0]) if before and after else None
+        found = {frozenset(s.axes) for s in self.arguments.spreads if s.axes and (s.rows, s.local_rows) == rows}
+        if len(found) == 1:
+            return found.pop()
+        if found:
+            raise ValueError(
+                f"{what} has one row for each of the data's, but data of {before[0]} rows are sharded over "
+                f"{' as over '.join(sorted(map(named_axes, found)))}: say which, as in phx.sample(name, "
+                f"distribution, axis='data')."
+            )
         raise ValueError(
             f"{what} has shape {before} on the whole data but {after} on one device: its size follows the sharded "
             f"rows, yet its leading dimension is not theirs. Give it one leading row for each row of the data."
@@ -243,7 +282,7 @@ class _Reading:
         """The axes that each term and deterministic value varies over, given where the latent variables live."""
         position = [frozenset(spreads[name].axes) for name in sorted(self.local.position)]
         arrays = [frozenset(spread.axes) for spread in self.arguments.spreads]
-        found = varying_axes(self.jaxpr, [*position, *arrays])
+        found = [axes & self.sizes.keys() for axes in varying_axes(self.jaxpr, [*position, *arrays])]
         return dict(zip([*sorted(self.local.terms), *sorted(self.local.deterministic)], found, strict=True))
 
     def _term_spread(self, term: Term, axes: Axes) -> Spread:
@@ -259,11 +298,12 @@ class _Reading:
             return Spread(names)
         self._check_no_collective(name, names)
         devices = math.prod(self.sizes[axis] for axis in names)
-        if not before or before == after or -(-before[0] // devices) != after[0]:
+        if not self._has_rows(names, before, after):
             raise ValueError(
-                f"Variable {name!r}: the rows of the data do not divide evenly over {devices} devices along {_said(names)}, and "
-                f"the padded rows cannot be left out of its log density, which has shape {before} on the whole data instead of "
-                f"one term per row. Keep the rows apart (no to_event or sum over them), or give a number of rows divisible by {devices}."
+                f"Variable {name!r}: the rows of the data do not divide evenly over {devices} devices along "
+                f"{named_axes(names)}, and the padded rows cannot be left out of its log density, which has shape "
+                f"{before} on the whole data instead of one term per row. Keep the rows apart (no to_event or sum "
+                f"over them), or give a number of rows divisible by {devices}."
             )
         return Spread(names, before[0], after[0])
 
@@ -275,8 +315,9 @@ class _Reading:
         for axis in axes:
             if uses_collective(self.jaxpr, axis):
                 raise ValueError(
-                    f"The model adds or gathers over {axis!r} itself, and the rows of the data do not divide evenly over "
-                    f"{self.sizes[axis]} devices: padded rows would count. Give a number of rows divisible by {self.sizes[axis]}."
+                    f"The model adds or gathers over {axis!r} itself, and the rows of the data do not divide evenly "
+                    f"over {self.sizes[axis]} devices: padded rows would count. Give a number of rows divisible by "
+                    f"{self.sizes[axis]}."
                 )
 
     def _check_event(self, name: str) -> None:
@@ -289,15 +330,16 @@ class _Reading:
             pair.append(distribution)
         if pair[0].event_shape != pair[1].event_shape:
             raise ValueError(
-                f"Variable {name!r}: the event of {type(pair[0]).__name__} runs over the sharded rows (shape {pair[0].event_shape}), "
-                f"and its density is no product over rows, so it cannot be spread over devices. Do not shard these data."
+                f"Variable {name!r}: the event of {type(pair[0]).__name__} runs over the sharded rows (shape "
+                f"{pair[0].event_shape}), and its density is no product over rows, so it cannot be spread over "
+                f"devices. Do not shard these data."
             )
 
     def _if_only_shapes_differ(self, term: Term) -> Axes:
         """The axes of a term that sees of the sharded data only how many rows there are.
 
-        Such a term, -n log(scale) say, is alike on all devices, but it is a device's and not the whole's if it adds up over
-        them. The two traces tell: where their programs differ, their values at one point are compared.
+        Such a term, -n log(scale) say, is alike on all devices, but it is a device's and not the whole's if it adds up
+        over them. The two traces tell: where their programs differ, their values at one point are compared.
         """
         if live_equations(self.whole.only_jaxpr(term)) == live_equations(self.local.only_jaxpr(term)):
             return frozenset()
@@ -308,9 +350,9 @@ class _Reading:
             if jnp.allclose(whole, math.prod(self.sizes[axis] for axis in axes) * local, rtol=1e-4):
                 return frozenset(axes)
         raise ValueError(
-            f"Variable {term[0]!r}: its log density depends on how many rows a device holds, and does not add up to that of the "
-            f"whole data. Pass the number of rows as data, for instance data={{'num_rows': {self._rows_of_data()}, ...}}, and use it "
-            f"instead of x.shape[0]."
+            f"Variable {term[0]!r}: its log density depends on how many rows a device holds, and does not add up to "
+            f"that of the whole data. Pass the number of rows as data, for instance "
+            f"data={{'num_rows': {self._rows_of_data()}, ...}}, and use it instead of x.shape[0]."
         )
 
     def _rows_of_data(self) -> int:
@@ -340,7 +382,3 @@ def _on_devices(f: Callable[[], Array], axis: str, size: int) -> Callable[[], Ar
 
 def _shapes(arguments: Arguments) -> str:
     return ", ".join(f"{n} {s.shape}" for n, s in zip(arguments.names, arguments.local_shapes(), strict=True))
-
-
-def _said(axes: Sequence[str]) -> str:
-    return " and ".join(repr(axis) for axis in sorted(axes))

@@ -18,6 +18,7 @@ from phalanx.mesh.devices import CHAIN, make_mesh
 from phalanx.mesh.placement import mesh_of, spread_spec
 from phalanx.mesh.space import GLOBAL, Position, Space, Spread
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
+from phalanx.programs.crosscheck import check_shares
 from phalanx.programs.shares import Shares, read_shares
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Run, run_unconstrained, to_unconstrained
@@ -98,7 +99,7 @@ class Density:
         return jax.tree.map(self._add, totals)
 
     def outside_support(self) -> dict[str, Array]:
-        """For each observed variable, how many of its values its distribution cannot take, as far as one device sees."""
+        """For each observed variable, how many of its values its distribution cannot take, added over devices."""
         run = self._run(self.initial_position(jax.random.key(0), 0.0))
         checked = {n: v for n, v in run.variables.items() if v.observed and v.distribution is not None}
         return {
@@ -122,7 +123,7 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
     """
     placed = mesh_of(arguments.arrays)
     if mesh is None:
-        return placed if placed is not None else make_mesh(chain=1, devices=jax.devices()[:1])
+        mesh = placed if placed is not None else make_mesh(chain=1, devices=jax.devices()[:1])
     if placed is not None and placed != mesh:
         raise ValueError(
             f"mesh: the data were placed with phx.shard on a mesh of shape {dict(placed.shape)}, but the run has "
@@ -170,6 +171,7 @@ class Target:
         self.program, self.mesh, self.arguments = model, mesh, arguments
         sizes = {axis: size for axis, size in mesh.shape.items() if axis != CHAIN}
         self.shares: Shares = read_shares(model, arguments, sizes)
+        check_shares(model, arguments, sizes, self.shares)
 
     def with_arguments(self, arguments: Arguments) -> Target:
         """The same target with other data of the same shapes; nothing is traced again."""
@@ -202,8 +204,8 @@ class Target:
     def place_arrays(self) -> tuple[Array, ...]:
         """The data's arrays on the mesh: sharded ones where they are, others copied to every device."""
         return tuple(
-            array if spread.axes else jax.device_put(array, NamedSharding(self.mesh, PartitionSpec()))
-            for array, spread in zip(self.arguments.arrays, self.arguments.spreads, strict=True)
+            jax.device_put(array, NamedSharding(self.mesh, spec))  # moves nothing that is where it should be
+            for array, spec in zip(self.arguments.arrays, self.array_specs(), strict=True)
         )
 
     def log_density(self, position: Mapping[str, Array]) -> Array:

@@ -1,7 +1,7 @@
-"""A program as a function of unconstrained values: every latent variable is a transform of a real vector.
+r"""A program as a function of unconstrained values: every latent variable is a transform of a real vector.
 
 $x = T(u)$ with $T$ the bijection onto the support (`numpyro.distributions.biject_to`), so
-$\\log p(u) = \\log p(x) + \\log |\\det T'(u)|$. A support may depend on other variables; it is read while the program runs.
+$\log p(u) = \log p(x) + \log |\det T'(u)|$. A support may depend on other variables; it is read as the program runs.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
         assert distribution is not None  # only a deterministic value has none, and it is given
         if distribution.support is None or distribution.support.is_discrete:
             raise ValueError(
-                f"Variable {variable.name!r} is discrete ({type(distribution).__name__}), and gradient-based and random-walk "
-                f"kernels move continuous positions. Observe it with obs=, or sum it out of the model, for instance "
-                f"with numpyro.distributions.MixtureSameFamily."
+                f"Variable {variable.name!r} is discrete ({type(distribution).__name__}), and gradient-based and "
+                f"random-walk kernels move continuous positions. Observe it with obs=, or sum it out of the model, "
+                f"for instance with numpyro.distributions.MixtureSameFamily."
             )
         transform = biject_to(distribution.support)
         shape = transform.inverse_shape((*distribution.batch_shape, *distribution.event_shape))

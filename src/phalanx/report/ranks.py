@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLUMNS = 3
+_MOST_COLUMNS = 3
 
 
 def rank_figure(quantities: list[Quantity]) -> Figure:
@@ -26,7 +26,7 @@ def rank_figure(quantities: list[Quantity]) -> Figure:
         quantities: what to draw, values `(chain, draw)`.
 
     Returns:
-        The figure, three quantities in a row.
+        The figure, up to three quantities in a row.
 
     Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
     localization: an improved R-hat for assessing convergence of MCMC.
@@ -38,9 +38,10 @@ def rank_figure(quantities: list[Quantity]) -> Figure:
         finish(axes)
         say(axes, "ranks compare chains, and there is only one")
         return figure
-    rows = -(-len(quantities) // _COLUMNS)
+    columns = min(_MOST_COLUMNS, len(quantities))
+    rows = -(-len(quantities) // columns)
     figure = new_figure(10, 2.6 * rows + 0.5)
-    cells = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
+    cells = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, (name, values) in zip(cells, quantities, strict=False):
         finish(axes, name, x="rank among all draws (%)", grid=None)
         if np.isnan(values).any():

@@ -42,7 +42,7 @@ def summary_html(table: DataFrame, *, has_log_density: bool) -> str:
     first = table.iloc[: int(has_log_density)]
     rest = table.iloc[len(first) :]
     shown = rest if len(rest) <= _MOST_ROWS else worst_first(rest).head(_MOST_ROWS)
-    note = f"All {len(rest):,} scalar elements of the variables."
+    note = "The log density, and every scalar element of the variables."
     if len(rest) > _MOST_ROWS:
         note = f"The {_MOST_ROWS} of {len(rest):,} scalar elements with the worst R-hat, worst first."
     head = "".join(f"<th>{title}</th>" for title in _TITLES.values())

@@ -1,8 +1,8 @@
-"""The compiled blocks of a run: start, warm-up, sampling. Each is one `shard_map` over the mesh, compiled ahead of time.
+"""The compiled blocks of a run: start, warm-up, sampling.
 
-Data, seed, tuning and the number of draws are arguments, so that neither a new seed nor new data of the same shape nor
-another length of run needs a compilation. Nothing in a block calls back to the host, and adaptation is in the warm-up
-block only.
+Each is one `shard_map` over the mesh, compiled ahead of time. Data, seed, tuning and the number of draws are arguments, so
+that neither a new seed nor new data of the same shape nor another length of run needs a compilation. Nothing in a block
+calls back to the host, and adaptation is in the warm-up block only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phalanx.adaptation import dual_averaging
 from phalanx.kernels.kernel import Info, Kernel
 from phalanx.mesh.chains import lane_chains, over_lanes, pooled_mean, pooled_sum
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.keys import INITIAL_POSITION, draw_key
+from phalanx.mesh.keys import INITIAL_POSITION, chain_key, draw_key
 from phalanx.mesh.placement import spread_spec
 from phalanx.programs.target import INITIAL_RADIUS, Density, Target
 
@@ -30,11 +30,14 @@ ATTEMPTS = 20
 """How often a chain whose initial log density is not finite is started anew, ever closer to zero."""
 
 
+# Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
+
+
 class Begun(NamedTuple):
     """Where chains begin, and what is wrong there if anything is."""
 
     state: Any
-    finite: Array
+    finite: Any
     contributions: Any
     outside_support: Any
 
@@ -44,10 +47,10 @@ class WarmedUp(NamedTuple):
 
     state: Any
     tuning: Any
-    adaptation: dual_averaging.DualAveraging
-    acceptance_rate: Array
-    divergences: Array
-    num_steps: Array
+    adaptation: Any
+    acceptance_rate: Any
+    divergences: Any
+    num_steps: Any
 
 
 class Sampled(NamedTuple):
@@ -88,7 +91,7 @@ class Blocks:
     def begin(self, seed: Array, arrays: Sequence[Array]) -> Begun:
         """A finite initial position and state for every chain."""
         density = self.target.on_device(arrays)
-        keys = self._keys(seed, jnp.int32(INITIAL_POSITION))
+        keys = self._keys(seed)(jnp.int32(INITIAL_POSITION))
         find = over_lanes(partial(_finite_position, density, self.kernel.uses_gradient), self.lanes)
         position, finite = find(keys)
         state = over_lanes(lambda key, u: self.kernel.init(key, u, density), self.lanes)(keys, position)
@@ -99,10 +102,10 @@ class Blocks:
         self, seed: Array, arrays: Sequence[Array], tuned_steps: Array, first: Array, count: Array, before: WarmedUp
     ) -> WarmedUp:
         """`count` warm-up iterations, the step size tuned in those below number `tuned_steps`."""
-        step = self._step(self.target.on_device(arrays))
+        step, keys = self._step(self.target.on_device(arrays)), self._keys(seed)
 
         def iteration(i: Array, now: WarmedUp) -> WarmedUp:
-            state, info = step(self._keys(seed, first + i), now.state, now.tuning)
+            state, info = step(keys(first + i), now.state, now.tuning)
             acceptance_rate = pooled_mean(info.acceptance_rate)
             tuning, adaptation = now.tuning, now.adaptation
             if self.kernel.target_acceptance is not None:
@@ -131,16 +134,16 @@ class Blocks:
     ) -> Sampled:
         """`count` draws of every chain, the first of them number `first`."""
         density = self.target.on_device(arrays)
-        step = self._step(density)
+        step, keys = self._step(density), self._keys(seed)
 
         def several(state: Any, draw: Array) -> tuple[Any, Info]:
-            state, info = step(self._keys(seed, draw), state, tuning)
+            state, info = step(keys(draw), state, tuning)
             if self.thin == 1:
                 return state, info
 
             def again(j: Array, carry: tuple[Any, Info]) -> tuple[Any, Info]:
                 state, before = carry
-                state, info = step(self._keys(seed, draw + j), state, tuning)
+                state, info = step(keys(draw + j), state, tuning)
                 return state, info._replace(
                     num_steps=info.num_steps + before.num_steps, diverging=info.diverging | before.diverging
                 )
@@ -174,14 +177,19 @@ class Blocks:
 
         return step
 
-    def _keys(self, seed: Array, draw: Array) -> Array:
-        return jax.vmap(lambda chain: draw_key(random.key(seed), chain, draw))(lane_chains(self.lanes))
+    def _keys(self, seed: Array) -> Callable[[Array], Array]:
+        """The function from the number of a draw to every lane's key for it."""
+        chains = jax.vmap(lambda chain: chain_key(seed, chain))(lane_chains(self.lanes))
+        return lambda draw: jax.vmap(lambda chain: draw_key(chain, draw))(chains)
 
     # -- how it is laid out over the mesh ---------------------------------------------------------------------
 
     def on_mesh(self, f: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-        """`f` on every device. Types are not checked: ordinary models break under the check, and the share rule keeps
-        collectives out of what is differentiated."""
+        """`f` on every device.
+
+        Types are not checked: ordinary models break under the check, and the share rule keeps collectives out of what is
+        differentiated.
+        """
         return jax.shard_map(f, mesh=self.target.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
     def per_chain(self, tree: Any) -> Any:

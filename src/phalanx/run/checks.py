@@ -69,7 +69,8 @@ def check_kernel(kernel: Kernel, target: Target) -> None:
     spread = [name for name, latent in latents.items() if latent.spread.axes]
     if spread and not kernel.knows_mesh:
         raise ValueError(
-            f"{kernel.name}: this algorithm is written for one device, and {', '.join(map(repr, spread))} is spread over "
+            f"{kernel.name}: this algorithm is written for one device, and {', '.join(map(repr, spread))} is spread "
+            f"over "
             f"{latents[spread[0]].spread.axes}. Use phx.hmc or phx.rwmh, or data that are not sharded."
         )
     metric = getattr(kernel.tuning, "metric", None)
@@ -90,7 +91,8 @@ def _check_diagonal(metric: Diagonal, target: Target) -> None:
     whole = {n: (target.spread(n).rows, *s[1:]) if target.spread(n).axes else s for n, s in expected.items()}
     if given != whole:
         raise ValueError(
-            f"inverse_mass_matrix: variances were given for {given}, but the model's unconstrained variables are {whole}."
+            f"inverse_mass_matrix: variances were given for {given}, but the model's unconstrained variables are "
+            f"{whole}."
         )
 
 
@@ -116,8 +118,10 @@ def check_memory(target: Target, names: Sequence[str], rows: int) -> None:
     if available is not None and sum(sizes.values()) > available:
         largest = max(sizes, key=sizes.__getitem__)
         raise ValueError(
-            f"The draws of this run need {sum(sizes.values()) / 2**30:.1f} GiB of memory ({rows:,} draws; the largest variable is "
-            f"{largest!r} with {sizes[largest] / 2**30:.1f} GiB), and {available / 2**30:.1f} GiB are free. Store fewer "
+            f"The draws of this run need {sum(sizes.values()) / 2**30:.1f} GiB of memory ({rows:,} draws; the largest "
+            f"variable is "
+            f"{largest!r} with {sizes[largest] / 2**30:.1f} GiB), and {available / 2**30:.1f} GiB are free. Store "
+            f"fewer "
             f"variables with keep=[...], or fewer draws with a larger thin= or a smaller num_samples=."
         )
 
@@ -134,7 +138,8 @@ def check_arrays(compiled: Arguments, given: Arguments) -> None:
     """Refuse data that a sampler was not compiled for."""
     if given.layout != compiled.layout or given.names != compiled.names:
         raise ValueError(
-            f"data: the sampler was compiled for the arrays {', '.join(compiled.names)}; these are {', '.join(given.names)} "
+            f"data: the sampler was compiled for the arrays {', '.join(compiled.names)}; these are "
+            f"{', '.join(given.names)} "
             f"(numbers, strings and functions in the data must be the same, too). Compile again for other data."
         )
     pairs = zip(
@@ -143,8 +148,10 @@ def check_arrays(compiled: Arguments, given: Arguments) -> None:
     for name, expected, shape, spread, given_spread in pairs:
         if expected != shape or spread != given_spread:
             raise ValueError(
-                f"data: the sampler was compiled for {name} of shape {expected.shape} and type {expected.dtype}, sharded over "
-                f"{spread.axes or 'nothing'}; got {shape.shape} {shape.dtype}, sharded over {given_spread.axes or 'nothing'}. "
+                f"data: the sampler was compiled for {name} of shape {expected.shape} and type {expected.dtype}, "
+                f"sharded over "
+                f"{spread.axes or 'nothing'}; got {shape.shape} {shape.dtype}, sharded over "
+                f"{given_spread.axes or 'nothing'}. "
                 f"Compile again for other shapes."
             )
 
@@ -165,13 +172,16 @@ def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> No
     guilty = {name: value for name, value in values.items() if not np.isfinite(value)}
     if not guilty:
         raise ValueError(
-            f"Chain {chain}: the log density is finite but its gradient is not, at 21 random starts ever closer to zero. Look for "
+            f"Chain {chain}: the log density is finite but its gradient is not, at 21 random starts ever closer to "
+            f"zero. Look for "
             f"sqrt, log, abs or norms at a point where they have no derivative, among {', '.join(map(repr, values))}."
         )
     sites = ", ".join(f"{name!r} ({value})" for name, value in guilty.items())
     raise ValueError(
-        f"Chain {chain}: the log density is not finite at the start, at 21 random positions ever closer to zero on the unconstrained "
-        f"scale. The variables responsible: {sites}{_nan_hint(blocks, arrays)}. Check their data, and priors that put the "
+        f"Chain {chain}: the log density is not finite at the start, at 21 random positions ever closer to zero on the "
+        f"unconstrained "
+        f"scale. The variables responsible: {sites}{_nan_hint(blocks, arrays)}. Check their data, and priors that put "
+        f"the "
         f"start where the likelihood is zero."
     )
 

@@ -16,7 +16,7 @@ VARIABLE = "PHALANX_CACHE"
 
 def cache_folder() -> Path | None:
     """Where compiled programs are kept between processes; None when they are not."""
-    if configured := jax.config.jax_compilation_cache_dir:
+    if configured := jax.config.values["jax_compilation_cache_dir"]:
         return Path(configured)
     chosen = os.environ.get(VARIABLE, "")
     if chosen.lower() in ("off", "0", "none"):
@@ -30,7 +30,7 @@ def cache_folder() -> Path | None:
 def use_cache() -> None:
     """Switch the cache on for what is compiled from now on. Called when a sampler is compiled, never at import."""
     folder = cache_folder()
-    if folder is None or jax.config.jax_compilation_cache_dir:
+    if folder is None or jax.config.values["jax_compilation_cache_dir"]:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -61,8 +61,8 @@ def mcmc(
         num_warmup: iterations per chain in which the step size is tuned; not kept.
         num_samples: iterations per chain after warm-up.
         seed: a whole number; the same seed gives the same chains, whatever the number of devices or lanes.
-        mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or as many as the chains fill.
-            On a CPU machine all cores are used.
+        mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or as many as the chains
+            fill. On a CPU machine all cores are used.
         keep: names of the variables to store, deterministic ones included; None means all latent variables.
         thin: keep every so-manieth draw.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
@@ -73,8 +73,8 @@ def mcmc(
 
     Raises:
         TypeError: when data is no dict or does not fit the model, or the kernel is none.
-        ValueError: when sizes do not fit each other, the mesh or the memory; when a variable contradicts the sharding of
-            the data; or when the log density is not finite at the start. The message names what to change.
+        ValueError: when sizes do not fit each other, the mesh or the memory; when a variable contradicts the sharding
+            of the data; or when the log density is not finite at the start. The message names what to change.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -131,7 +131,7 @@ def compile(
     keep = keep if keep is None or isinstance(keep, str) else tuple(keep)
     key = (
         model, mesh, arguments.layout, arguments.names, arguments.spreads, arguments.local_shapes(), kernel,
-        _shapes(kernel.tuning), num_chains, keep, thin, matmul_precision, jax.config.jax_enable_x64,
+        _shapes(kernel.tuning), num_chains, keep, thin, matmul_precision, jax.config.values["jax_enable_x64"],
     )  # fmt: skip
     executables, compilations = _kept.get(key), 0
     if executables is None:

@@ -38,7 +38,7 @@ class Posterior:
         >>> def model(y):
         ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
         ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
-        >>> posterior = phx.mcmc(model, {"y": jnp.arange(5.0)}, kernel=phx.hmc(num_steps=5), progress=False)
+        >>> posterior = phx.mcmc(model, {"y": jnp.arange(5.0)}, kernel=phx.hmc(num_steps=3), progress=False)
         >>> posterior.draws["mean"].shape
         (4, 1000)
     """

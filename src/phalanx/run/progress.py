@@ -5,12 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Protocol
-
-try:  # part of the `cli` extra; without it the plain lines do
-    from rich import progress as rich_progress
-except ImportError:
-    rich_progress = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,11 @@ def make_progress(enabled: bool) -> Progress:
     """The progress display for where this process writes to."""
     if not enabled:
         return Silent()
-    return Live() if rich_progress is not None and sys.stderr.isatty() else Lines()
+    if find_spec("rich") is None or not sys.stderr.isatty():
+        return Lines()
+    from phalanx.run.live import Live  # here, because Rich is optional and slow to import
+
+    return Live()
 
 
 class Silent:
@@ -100,47 +100,3 @@ class Lines(Silent):
     def say(self, line: str) -> None:
         """Print a line."""
         print(line, file=sys.stderr, flush=True)
-
-
-class Live:
-    """A bar per phase, with Rich."""
-
-    def __init__(self) -> None:
-        assert rich_progress is not None
-        from_text = rich_progress.TextColumn
-        self._bars = rich_progress.Progress(
-            from_text("{task.description:>8}"),
-            rich_progress.BarColumn(bar_width=30),
-            from_text("{task.fields[chains]} chains x {task.completed}/{task.total}"),
-            from_text("{task.fields[report]}"),
-            rich_progress.TimeElapsedColumn(),
-            from_text("left"),
-            rich_progress.TimeRemainingColumn(),
-            console=_console(),
-        )
-        self._tasks: dict[str, Any] = {}
-
-    def __enter__(self) -> Live:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._bars.stop()
-
-    def show(self, report: Report) -> None:
-        """Move the phase's bar."""
-        if report.phase not in self._tasks:
-            self._tasks[report.phase] = self._bars.add_task(
-                report.phase, total=report.total, chains=report.chains, report=""
-            )
-        self._bars.update(self._tasks[report.phase], completed=report.done, report=str(report))
-
-    def say(self, line: str) -> None:
-        """Print a line above the bars."""
-        self._bars.console.print(line, highlight=False)
-
-
-def _console() -> Any:
-    from rich.console import Console  # noqa: PLC0415  # only where Rich is installed
-
-    return Console(stderr=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -19,7 +20,6 @@ from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import INITIAL_POSITION
 from phalanx.programs.arguments import split_arguments
-from phalanx.programs.target import Target
 from phalanx.run.blocks import Begun, Blocks, WarmedUp
 from phalanx.run.checks import check_arrays, check_beginning
 from phalanx.run.compilation import use_cache
@@ -65,7 +65,11 @@ def compile_blocks(blocks: Blocks, arrays: Sequence[Array], matmul_precision: st
         sample = blocks.on_mesh(blocks.sample, in_specs, blocks.sampled_specs(state_specs))
         sample = jax.jit(sample, in_shardings=_shardings(mesh, in_specs), donate_argnums=5)
         sample = sample.lower(_SEED, arrays, warmed.tuning, _INT, _INT, warmed.state)
-        return Executables(blocks, begin.compile(), warm_up.compile(), sample.compile())
+    # XLA compiles without holding Python's lock: all at once. What runs only once is not worth optimising.
+    options = ({"xla_backend_optimization_level": 0}, {}, {})
+    with ThreadPoolExecutor() as pool:
+        compiled = pool.map(lambda lowered, o: lowered.compile(o), (begin, warm_up, sample), options)
+    return Executables(blocks, *compiled)
 
 
 @dataclass

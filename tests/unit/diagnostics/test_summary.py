@@ -25,6 +25,12 @@ def test_one_row_per_element_and_the_promised_columns(draws):
     assert table.notna().all(axis=None)
 
 
+def test_it_prints_every_column_with_the_digits_that_mean_something(draws):
+    header, first, *rest = repr(summary_table(draws)).splitlines()
+    assert header.split() == COLUMNS and len(first.split()) == len(COLUMNS) + 1 and len(rest) == 7
+    assert all(len(word.lstrip("-").replace(".", "").lstrip("0")) <= 4 for word in first.split()[1:])
+
+
 def test_values_are_those_of_numpy_and_arviz(draws):
     table = summary_table(draws, hdi_prob=0.8)
     for row, values in {"b[1]": draws["b"][..., 1], "w[1,0]": draws["w"][..., 1, 0], "n": draws["n"]}.items():

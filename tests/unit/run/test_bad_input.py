@@ -43,7 +43,8 @@ def test_two_variables_of_one_name():
         phx.sample("x", dist.Normal(0.0, 1.0))
         phx.sample("x", dist.Normal(0.0, 1.0))
 
-    refuses(ValueError, "Two variables are named 'x'. Names are how inference tells variables apart: rename one of them.",
+    refuses(ValueError, "Two variables are named 'x'. Names are how inference tells variables apart: rename one of "
+                        "them.",
             twice)  # fmt: skip
 
 
@@ -68,7 +69,8 @@ def test_a_log_density_that_is_not_finite_at_the_start_names_the_variables(bad, 
     refuses(
         ValueError,
         "Chain 0: the log density is not finite at the start, at 21 random positions ever closer to zero on the "
-        f"unconstrained scale. The variables responsible: 'penalty' ({value}). Check their data, and priors that put the "
+        f"unconstrained scale. The variables responsible: 'penalty' ({value}). Check their data, and priors that put "
+        f"the "
         "start where the likelihood is zero.",
         broken,
     )
@@ -125,7 +127,9 @@ def test_empty_data():
 
 
 def test_a_mesh_that_does_not_fit_the_devices():
-    with pytest.raises(ValueError, match=re.escape("chain * data * model = 3 * 4 * 1 = 12 devices were asked for, but there are 8")):
+    with pytest.raises(
+        ValueError, match=re.escape("chain * data * model = 3 * 4 * 1 = 12 devices were asked for, but there are 8")
+    ):
         phx.make_mesh(chain=3, data=4)
     with pytest.raises(ValueError, match=re.escape("8 devices cannot be split into groups of data * model = 3 * 1")):
         phx.make_mesh(data=3)
@@ -139,14 +143,19 @@ def test_chains_that_do_not_divide_over_the_mesh(mesh_of):
 
 def test_data_on_another_mesh(mesh_of):
     data = phx.shard({"y": Y}, mesh_of(1, 2))
-    refuses(ValueError, "mesh: the data were placed with phx.shard on a mesh of shape {'chain': 1, 'data': 2, 'model': 1}, "
+    refuses(ValueError, "mesh: the data were placed with phx.shard on a mesh of shape {'chain': 1, 'data': 2, 'model': "
+                        "1}, "
             "but the run has {'chain': 2, 'data': 1, 'model': 1}. Use one mesh for both.",
             model, data, mesh=mesh_of(2, 1))  # fmt: skip
 
 
-@pytest.mark.parametrize("name, value, least", [("num_chains", 0, 1), ("num_warmup", -1, 0), ("num_samples", 1.5, 1), ("thin", 0, 1)])
+@pytest.mark.parametrize(
+    "name, value, least", [("num_chains", 0, 1), ("num_warmup", -1, 0), ("num_samples", 1.5, 1), ("thin", 0, 1)]
+)
 def test_sizes(name, value, least):
-    refuses(ValueError, f"{name} must be a whole number, at least {least}; got {value!r}.", model, {"y": Y}, **{name: value})
+    refuses(
+        ValueError, f"{name} must be a whole number, at least {least}; got {value!r}.", model, {"y": Y}, **{name: value}
+    )
 
 
 def test_thinning_that_keeps_nothing():
@@ -165,7 +174,13 @@ def test_unknown_kernel_options():
 
 
 def test_a_kernel_that_is_none():
-    refuses(TypeError, "kernel: expected a kernel such as phx.hmc() or phx.rwmh(), got 'nuts'.", model, {"y": Y}, kernel="nuts")
+    refuses(
+        TypeError,
+        "kernel: expected a kernel such as phx.hmc() or phx.rwmh(), got 'nuts'.",
+        model,
+        {"y": Y},
+        kernel="nuts",
+    )
     with pytest.raises(TypeError, match="from_blackjax: expected a function from a log density to an algorithm"):
         phx.from_blackjax(3)  # pyright: ignore
 
@@ -177,7 +192,8 @@ def test_a_kernel_for_one_device_on_spread_variables(mesh_of):
 
     mesh = mesh_of(1, 2)
     kernel = phx.from_blackjax(lambda f: blackjax.mala(f, 0.1))
-    refuses(ValueError, "this algorithm is written for one device, and 'level' is spread over ('data',). Use phx.hmc or "
+    refuses(ValueError, "this algorithm is written for one device, and 'level' is spread over ('data',). Use phx.hmc "
+                        "or "
             "phx.rwmh, or data that are not sharded.", rows, phx.shard({"y": Y}, mesh), mesh=mesh, kernel=kernel)  # fmt: skip
 
 
@@ -185,7 +201,8 @@ def test_metrics_that_do_not_fit():
     refuses(ValueError, "inverse_mass_matrix: variances were given for {'mean': (2,)}, but the model's unconstrained "
             "variables are {'mean': ()}.", model, {"y": Y},
             kernel=phx.hmc(inverse_mass_matrix={"mean": np.ones(2)}))  # fmt: skip
-    refuses(ValueError, "inverse_mass_matrix: a matrix of shape (2, 2) was given, but the model has 1 unconstrained global "
+    refuses(ValueError, "inverse_mass_matrix: a matrix of shape (2, 2) was given, but the model has 1 unconstrained "
+                        "global "
             "coordinates (mean).", model, {"y": Y}, kernel=phx.hmc(inverse_mass_matrix=np.eye(2)))  # fmt: skip
     with pytest.raises(ValueError, match="the matrix must be symmetric and positive definite"):
         phx.hmc(inverse_mass_matrix=np.array([[1.0, 2.0], [2.0, 1.0]]))
@@ -195,7 +212,13 @@ def test_metrics_that_do_not_fit():
 
 def test_unknown_names_to_keep():
     refuses(ValueError, "keep: the model has no variable 'mu'; it has 'mean'.", model, {"y": Y}, keep=["mu"])
-    refuses(TypeError, "keep must be a list of names, such as ['mean']; got the string 'mean'.", model, {"y": Y}, keep="mean")
+    refuses(
+        TypeError,
+        "keep must be a list of names, such as ['mean']; got the string 'mean'.",
+        model,
+        {"y": Y},
+        keep="mean",
+    )
 
 
 def test_precision_and_seed():
@@ -208,10 +231,12 @@ def test_draws_that_do_not_fit_in_memory(monkeypatch):
     from phalanx.run import checks
 
     monkeypatch.setattr(checks, "free_memory", lambda: 2**20)
-    refuses(ValueError, "Store fewer variables with keep=[...], or fewer draws with a larger thin= or a smaller num_samples=.",
+    refuses(ValueError, "Store fewer variables with keep=[...], or fewer draws with a larger thin= or a smaller "
+                        "num_samples=.",
             model, {"y": Y}, num_samples=1_000_000)  # fmt: skip
 
 
 def test_a_discrete_latent_variable():
-    refuses(ValueError, "Variable 'k' is discrete (Poisson), and gradient-based and random-walk kernels move continuous "
+    refuses(ValueError, "Variable 'k' is discrete (Poisson), and gradient-based and random-walk kernels move "
+                        "continuous "
             "positions.", lambda: phx.sample("k", dist.Poisson(1.0)))  # fmt: skip

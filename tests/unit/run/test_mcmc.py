@@ -33,7 +33,9 @@ def test_the_log_density_is_that_of_the_draws():
     posterior = phx.mcmc(model, {"y": Y}, **FAST)
     target = phx.Target(model, {"y": Y})
     values = {name: draws[2, 7] for name, draws in posterior.draws.items()}
-    np.testing.assert_allclose(target.log_density(target.unconstrain(values)), posterior.stats["log_density"][2, 7], rtol=1e-4)
+    np.testing.assert_allclose(
+        target.log_density(target.unconstrain(values)), posterior.stats["log_density"][2, 7], rtol=1e-4
+    )
 
 
 def test_keep_chooses_what_is_stored():

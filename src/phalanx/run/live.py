@@ -1,0 +1,46 @@
+"""The live display of a run on a terminal, with Rich."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from phalanx.run.progress import Report
+
+
+class Live:
+    """A bar per phase."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description:>8}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[chains]} chains x {task.completed}/{task.total}"),
+            TextColumn("{task.fields[report]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console or Console(stderr=True),
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Live:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._bars.stop()
+
+    def show(self, report: Report) -> None:
+        """Move the phase's bar."""
+        if report.phase not in self._tasks:
+            self._tasks[report.phase] = self._bars.add_task(
+                report.phase, total=report.total, chains=report.chains, report=""
+            )
+        self._bars.update(self._tasks[report.phase], completed=report.done, report=str(report))
+
+    def say(self, line: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(line, highlight=False)
