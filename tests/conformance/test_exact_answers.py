@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-
-import phalanx as phx
 from tests.conformance.agreement import assert_moments
 from tests.conformance.kernels import KERNELS, KNOWING_MESHES, MESHES
+
+import phalanx as phx
 
 ROWS = 13  # divides by no number of devices: padded rows must not count
 X = np.random.default_rng(1).normal(size=(ROWS, 3)).astype(np.float32)

@@ -79,8 +79,9 @@ def hmc(
         initial_step_size: where tuning starts.
         target_acceptance: the acceptance rate tuning aims at.
         tuned_steps: warm-up iterations in which the step size is tuned; None means all of them.
-        step_size_jitter: each draw's step size is the step size times a uniform on 1 - jitter to 1 + jitter. Trajectories
-            all of one length come back to where they began when it is near a period of the motion, and mix badly.
+        step_size_jitter: each draw's step size is the step size times a uniform on 1 - jitter to 1 + jitter.
+            Trajectories all of one length come back to where they began when it is near a period of the motion, and
+            mix badly.
         inverse_mass_matrix: None for the identity; a dict of variances by variable name, shaped like the variable
             on its unconstrained scale; or a covariance matrix over all coordinates in the order of sorted names.
 

@@ -47,31 +47,29 @@ def check_shares(program: Program, arguments: Arguments, sizes: Mapping[str, int
     for rows in dict.fromkeys((min(ROWS, unit), unit)):
         placed = zip(arguments.spreads, arguments.arrays, strict=True)
         shapes = [_with_rows(spread, array, rows / unit, sizes) for spread, array in placed]
-        if sum(math.prod(whole.shape) for whole, _ in shapes) > LARGEST:
+        if sum(math.prod(shape.shape) for shape in shapes) > LARGEST:
             continue
         try:
-            found = _run_both_ways(program, arguments, sizes, shares, *zip(*shapes, strict=True))
+            found = _run_both_ways(program, arguments, sizes, shares, shapes)
         except Exception:  # the model may need more rows than these, or other values; then try more, or leave it
             continue
         _compare(shares, *found)
         return
 
 
-def _with_rows(spread: Spread, array: Any, fraction: float, sizes: Mapping[str, int]) -> tuple[Any, Any]:
-    """Shapes of an array in the whole and on one device, with a fraction of the rows and none padded."""
+def _with_rows(spread: Spread, array: Any, fraction: float, sizes: Mapping[str, int]) -> ShapeDtypeStruct:
+    """The shape of an array with a fraction of its rows, none of them padded."""
     if not spread.axes:
-        shape = ShapeDtypeStruct(array.shape, array.dtype)
-        return shape, shape
-    rows = round(spread.local_rows * fraction)
-    devices = math.prod(sizes[axis] for axis in spread.axes)
-    return tuple(ShapeDtypeStruct((n, *array.shape[1:]), array.dtype) for n in (rows * devices, rows))
+        return ShapeDtypeStruct(array.shape, array.dtype)
+    rows = round(spread.local_rows * fraction) * math.prod(sizes[axis] for axis in spread.axes)
+    return ShapeDtypeStruct((rows, *array.shape[1:]), array.dtype)
 
 
-def _run_both_ways(program, arguments: Arguments, sizes, shares: Shares, whole_shapes, local_shapes):
+def _run_both_ways(program: Program, arguments: Arguments, sizes: Mapping[str, int], shares: Shares, shapes):
     """Totals of the terms in the whole, over the devices, and their magnitude; where deterministic values differ."""
-    whole = TracedProgram(program, arguments.layout, whole_shapes, dict.fromkeys(sizes, 1))
+    whole = TracedProgram(program, arguments.layout, shapes, dict.fromkeys(sizes, 1))
     of_latents = {latent.name: latent.spread for latent in shares.latents}
-    placed = zip(arguments.arrays, arguments.spreads, whole_shapes, strict=True)
+    placed = zip(arguments.arrays, arguments.spreads, shapes, strict=True)
     arrays = [
         _made_up(random.fold_in(random.key(0), i), shape) if spread.axes else array
         for i, (array, spread, shape) in enumerate(placed)
@@ -89,10 +87,12 @@ def _run_both_ways(program, arguments: Arguments, sizes, shares: Shares, whole_s
         position = {name: _rows_here(leaf, of_latents[name]) for name, leaf in position.items()}
         terms, others = run(position, [_rows_here(a, s) for a, s in zip(arrays, arguments.spreads, strict=True)])
         totals = {term: add(unpadded.weigh(term, values)) for term, values in terms.items()}
-        sizes_of = {term: add(unpadded.weigh(term, jnp.abs(values))) for term, values in terms.items()}
-        wrong = {name: add(_differs(values, _rows_here(expected[name], shares.others[name])))
-                 for name, values in others.items()}  # fmt: skip
-        return totals, sizes_of, wrong
+        magnitudes = {term: add(unpadded.weigh(term, jnp.abs(values))) for term, values in terms.items()}
+        wrong = {
+            name: add(_differs(values, _rows_here(expected[name], shares.others[name])))
+            for name, values in others.items()
+        }
+        return totals, magnitudes, wrong
 
     def add(value):
         return lax.psum(value, shares.axes) if shares.axes else value
@@ -107,13 +107,13 @@ def _compare(shares: Shares, totals, over_devices, magnitudes, wrong) -> None:
     for (name, part), total in totals.items():
         summed, size = over_devices[name, part], magnitudes[name, part]
         if abs(total - summed) > TOLERANCE * (abs(total) + size) + 1e-6:  # false where they are not finite
-            axes = named_axes(shares.axes)
+            axes = shares.axes[0] if len(shares.axes) == 1 else shares.axes
             raise ValueError(
                 f"Variable {name!r}: its log density on the whole data is not the sum of those on the rows of each "
-                f"device along {axes}; on made-up rows it is {float(total):.4g} instead of {float(summed):.4g}. The "
-                f"model mixes rows: by a mean, a normalisation, or a difference to the row before, say. Do so "
-                f"outside of the model, or over all devices, as in jax.lax.pmean(x.mean(0), {axes}); or do not shard "
-                f"these data."
+                f"device along {named_axes(shares.axes)}; on made-up rows it is {float(total):.4g} instead of "
+                f"{float(summed):.4g}. The model mixes rows, by a mean, a normalisation or a difference to the row "
+                f"before, say. Do so outside of the model; or over all devices, as in "
+                f"jax.lax.pmean(x.mean(0), {axes!r}); or do not shard these data."
             )
     for name, count in wrong.items():
         if count:

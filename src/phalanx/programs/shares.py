@@ -26,6 +26,7 @@ from numpyro.distributions import Independent
 from phalanx.mesh.dependence import Axes, live_equations, uses_collective, varying_axes
 from phalanx.mesh.space import GLOBAL, Spread
 from phalanx.programs.arguments import Arguments, Layout
+from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Run, run_unconstrained
 
@@ -123,6 +124,8 @@ def _check_declared(whole: TracedProgram, sizes: Mapping[str, int]) -> None:
 
 class TracedProgram:
     """A program traced abstractly with given shapes of data: its variables, and shapes of its terms."""
+
+    variables: dict[str, RandomVariable]
 
     def __init__(self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int]):
         self._program, self._layout, self.shapes = program, layout, tuple(shapes)
@@ -266,10 +269,10 @@ class _Reading:
         if len(found) == 1:
             return found.pop()
         if found:
+            where = " as over ".join(sorted(named_axes(tuple(axes)) for axes in found))
             raise ValueError(
-                f"{what} has one row for each of the data's, but data of {before[0]} rows are sharded over "
-                f"{' as over '.join(sorted(map(named_axes, found)))}: say which, as in phx.sample(name, "
-                f"distribution, axis='data')."
+                f"{what} has one row for each of the data's, but data of {before[0]} rows are sharded over {where}: say "
+                f"which, as in phx.sample(name, distribution, axis='data')."
             )
         raise ValueError(
             f"{what} has shape {before} on the whole data but {after} on one device: its size follows the sharded "

@@ -1,8 +1,8 @@
 """The compiled blocks of a run: start, warm-up, sampling.
 
-Each is one `shard_map` over the mesh, compiled ahead of time. Data, seed, tuning and the number of draws are arguments, so
-that neither a new seed nor new data of the same shape nor another length of run needs a compilation. Nothing in a block
-calls back to the host, and adaptation is in the warm-up block only.
+Each is one `shard_map` over the mesh, compiled ahead of time. Data, seed, tuning and the number of draws are
+arguments, so that neither a new seed nor new data of the same shape nor another length of run needs a compilation.
+Nothing in a block calls back to the host, and adaptation is in the warm-up block only.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ class Blocks:
     def on_mesh(self, f: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """`f` on every device.
 
-        Types are not checked: ordinary models break under the check, and the share rule keeps collectives out of what is
-        differentiated.
+        Types are not checked: ordinary models break under the check, and the share rule keeps collectives out of what
+        is differentiated.
         """
         return jax.shard_map(f, mesh=self.target.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 

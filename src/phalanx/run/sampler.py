@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -65,11 +64,9 @@ def compile_blocks(blocks: Blocks, arrays: Sequence[Array], matmul_precision: st
         sample = blocks.on_mesh(blocks.sample, in_specs, blocks.sampled_specs(state_specs))
         sample = jax.jit(sample, in_shardings=_shardings(mesh, in_specs), donate_argnums=5)
         sample = sample.lower(_SEED, arrays, warmed.tuning, _INT, _INT, warmed.state)
-    # XLA compiles without holding Python's lock: all at once. What runs only once is not worth optimising.
-    options = ({"xla_backend_optimization_level": 0}, {}, {})
-    with ThreadPoolExecutor() as pool:
-        compiled = pool.map(lambda lowered, o: lowered.compile(o), (begin, warm_up, sample), options)
-    return Executables(blocks, *compiled)
+    # what runs only once is not worth optimising
+    begin = begin.compile({"xla_backend_optimization_level": 0})
+    return Executables(blocks, begin, warm_up.compile(), sample.compile())
 
 
 @dataclass

@@ -192,9 +192,12 @@ def test_a_kernel_for_one_device_on_spread_variables(mesh_of):
 
     mesh = mesh_of(1, 2)
     kernel = phx.from_blackjax(lambda f: blackjax.mala(f, 0.1))
-    refuses(ValueError, "this algorithm is written for one device, and 'level' is spread over ('data',). Use phx.hmc "
-                        "or "
-            "phx.rwmh, or data that are not sharded.", rows, phx.shard({"y": Y}, mesh), mesh=mesh, kernel=kernel)  # fmt: skip
+    refuses(
+        ValueError,
+        "this algorithm is written for one device, and 'level' is spread over ('data',). Use phx.hmc or phx.rwmh, or "
+        "data that are not sharded.",
+        rows, phx.shard({"y": Y}, mesh), mesh=mesh, kernel=kernel,
+    )  # fmt: skip
 
 
 def test_metrics_that_do_not_fit():
@@ -222,8 +225,10 @@ def test_unknown_names_to_keep():
 
 
 def test_precision_and_seed():
-    refuses(ValueError, "matmul_precision must be one of float32, tensorfloat32, bfloat16; got 'half'.", model, {"y": Y},
-            matmul_precision="half")  # fmt: skip
+    known = "float32, tensorfloat32, bfloat16"
+    refuses(
+        ValueError, f"matmul_precision must be one of {known}; got 'half'.", model, {"y": Y}, matmul_precision="half"
+    )
     refuses(ValueError, "seed must be a whole number from 0 to 2**32 - 1, got -1.", model, {"y": Y}, seed=-1)
 
 

@@ -1,0 +1,118 @@
+"""HMC on the MNIST regression: Phalanx against NumPyro, same step size and trajectory, one chain and four.
+
+Both may use the whole machine as they best can. NumPyro: chains vectorised or in parallel, on one device, or with its
+data sharded by hand over two (which its manual does not promise, but JAX makes work). Phalanx: data over one device or
+two, or chains over two. The best of each is quoted.
+
+NumPyro's kernel runs in a compiled loop over `HMC.sample`, with the data as arguments: what `MCMC.run` does, without
+its compiling anew in every call.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import mnist_regression as regression
+import side_by_side
+from side_by_side import Times, Way
+
+CHAINS = 1, 4
+
+
+def numpyro_model(x, y):
+    import numpyro
+    import numpyro.distributions as dist
+
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([regression.PIXELS, regression.CLASSES]).to_event(2))
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0).expand([regression.CLASSES]).to_event(1))
+    numpyro.sample("y", dist.Categorical(logits=x @ w + b), obs=y)
+
+
+def numpyro_block(data, options: argparse.Namespace, *, num_chains: int, method: str) -> Callable[[], None]:
+    """NumPyro's compiled block: so many draws, from where the last block ended."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax, random
+    from numpyro.infer import HMC
+
+    kernel = HMC(
+        numpyro_model,
+        step_size=regression.STEP_SIZE,
+        num_steps=options.leapfrogs,
+        trajectory_length=None,
+        adapt_step_size=False,
+        adapt_mass_matrix=False,
+    )
+    keys = random.split(random.key(0), num_chains)
+    # HMC.init prepares HMC.sample for one chain, or for a batch of them when given a batch of keys
+    several = method == "vectorized" and num_chains > 1
+    state = kernel.init(keys if several else keys[0], 0, None, (), data)
+
+    def block(state, data):
+        def draw(i, carry):
+            state, draws = carry
+            state = kernel.sample(state, (), data)
+            return state, jax.tree.map(lambda d, new: d.at[i].set(new), draws, state.z)
+
+        draws = jax.tree.map(lambda z: jnp.zeros((options.draws, *z.shape), z.dtype), state.z)
+        return lax.fori_loop(0, options.draws, draw, (state, draws))
+
+    if method == "parallel":
+        run_block = jax.pmap(block, in_axes=(0, None))
+        state = jax.pmap(lambda key: kernel.init(key, 0, None, (), data))(keys)
+    else:
+        run_block = jax.jit(block)
+
+    def run() -> None:
+        nonlocal state
+        state, _ = jax.block_until_ready(run_block(state, data))
+        assert int(jnp.max(state.num_steps)) == options.leapfrogs
+
+    return run
+
+
+def ways(options: argparse.Namespace) -> dict[str, Way]:
+    import jax
+
+    devices, host = options.serve_on, regression.load(options.data)
+    leapfrogs = options.draws * options.leapfrogs
+    whole = {name: jax.device_put(values, jax.devices()[0]) for name, values in host.items()}
+    found = {}
+    for chains in CHAINS:
+        if devices in (1, 2):
+            block = regression.phalanx_block(host, options, num_chains=chains, chain=1, data=devices)
+            found[f"Phalanx, chains: {chains}, data over {devices}"] = Way(block, leapfrogs)
+        if devices == 2 and chains > 1:
+            block = regression.phalanx_block(host, options, num_chains=chains, chain=2)
+            found[f"Phalanx, chains: {chains}, chains over 2"] = Way(block, leapfrogs)
+        if devices == 1:
+            block = numpyro_block(whole, options, num_chains=chains, method="vectorized")
+            found[f"NumPyro, chains: {chains}, vectorized"] = Way(block, leapfrogs)
+        if devices == 2:
+            mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+            sharded = jax.device_put(host, jax.NamedSharding(mesh, jax.P("data")))
+            block = numpyro_block(sharded, options, num_chains=chains, method="vectorized")
+            found[f"NumPyro, chains: {chains}, vectorized, data sharded by hand over 2"] = Way(block, leapfrogs)
+        if devices == chains > 1:
+            block = numpyro_block(whole, options, num_chains=chains, method="parallel")
+            found[f"NumPyro, chains: {chains}, parallel"] = Way(block, leapfrogs)
+    return found
+
+
+def rows(times: Times) -> list[dict]:
+    return [
+        side_by_side.compare(
+            f"a leapfrog of every chain, chains: {chains}",
+            side_by_side.fastest(times, f"Phalanx, chains: {chains}"),
+            side_by_side.fastest(times, f"NumPyro, chains: {chains}"),
+            times,
+            at_most=1.0,
+        )
+        for chains in CHAINS
+    ]
+
+
+if __name__ == "__main__":
+    parser = regression.add_options(side_by_side.arguments(__doc__, rounds=7))
+    side_by_side.run(__file__, parser, (1, 2, 4), ways, rows, regression.settings)

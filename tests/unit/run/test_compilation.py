@@ -1,0 +1,76 @@
+"""The persistent compilation cache, and the cores of a CPU machine: what a process finds when it starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from phalanx.mesh.devices import count_cores
+from phalanx.run.compilation import cache_folder
+
+RUN = """
+import sys
+import numpy as np, numpyro.distributions as dist, phalanx as phx
+if "started" in sys.argv:
+    import jax.numpy as jnp
+    jnp.ones(1)
+def model(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+    phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+posterior = phx.mcmc(model, {"y": np.ones(3)}, kernel=phx.hmc(4), num_chains=4, num_warmup=5, num_samples=5)
+print(len(posterior.record.devices), posterior.timing.compile)
+"""
+
+
+def run(*arguments: str, cache: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PHALANX_CACHE": cache, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, env=environment, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_every_core_is_used_unasked_and_programs_are_kept_between_processes(tmp_path):
+    first = run(cache=str(tmp_path / "cache"))
+    assert int(first.stdout.split()[0]) == max(n for n in (1, 2, 4) if n <= count_cores() and count_cores() % n == 0)
+    kept = {path.name for path in (tmp_path / "cache").iterdir() if path.name.endswith("-cache")}
+    assert kept
+    run(cache=str(tmp_path / "cache"))
+    assert {path.name for path in (tmp_path / "cache").iterdir() if path.name.endswith("-cache")} == kept
+
+
+@pytest.mark.skipif(count_cores() == 1, reason="on one core there is nothing to say")
+def test_when_jax_has_started_one_line_says_what_to_call_first(tmp_path):
+    done = run("started", cache="off")
+    assert done.stdout.startswith("1 ")
+    lines = [line for line in done.stderr.splitlines() if "phalanx:" in line]
+    assert lines == [
+        f"phalanx: JAX had already started with one CPU device, so 1 of {count_cores()} cores runs chains. "
+        f"Call phx.use_cpu_devices({count_cores()}) before the first array is made to use them all."
+    ]
+
+
+@pytest.fixture
+def without_jax_setting():
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_where_the_cache_is(monkeypatch, tmp_path, without_jax_setting):
+    monkeypatch.setenv("PHALANX_CACHE", "off")
+    assert cache_folder() is None
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv("PHALANX_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == Path(tmp_path) / "phalanx"
+    jax.config.update("jax_compilation_cache_dir", "/elsewhere")
+    assert cache_folder() == Path("/elsewhere")
