@@ -1,5 +1,6 @@
 """Phalanx: probabilistic programming for many chains, big data and big models, on JAX."""
 
+from phalanx import datasets as datasets
 from phalanx.kernels.blackjax import from_blackjax as from_blackjax
 from phalanx.kernels.hmc import hmc as hmc
 from phalanx.kernels.kernel import Kernel as Kernel

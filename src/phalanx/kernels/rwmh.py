@@ -39,8 +39,9 @@ def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[St
     move = density.space.normal(key_proposal, state.position)
     proposal = density.space.axpy(tuning.step_size, move, state.position)
     log_density = density.log_density(proposal)
-    accepted, acceptance_rate = metropolis(random.uniform(key_accept, dtype=log_density.dtype), log_density -
-    state.log_density) proposed = State(proposal, log_density)
+    uniform = random.uniform(key_accept, dtype=log_density.dtype)
+    accepted, acceptance_rate = metropolis(uniform, log_density - state.log_density)
+    proposed = State(proposal, log_density)
     new = jax.tree.map(lambda a, b: lax.select(jnp.broadcast_to(accepted, a.shape), a, b), proposed, state)
     return new, Info(acceptance_rate, jnp.isnan(log_density), jnp.int32(1), -new.log_density)
 

@@ -1,0 +1,85 @@
+"""Pictures of a posterior over softmax regressions: calibration, accuracy, and what the weights look like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phalanx.demos.scores import Scores
+from phalanx.report.style import ACCENT, BAND, INK, MUTED, SECOND, explain, finish, new_figure
+from phalanx.run.posterior import Posterior
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def reliability(scores: Scores) -> Figure:
+    """Accuracy against confidence of the Bayesian model average, and how many images are that confident."""
+    figure = new_figure(5.2, 5.4)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
+    width, shown = 1 / len(scores.share), scores.share > 0
+    middle = (np.arange(len(scores.share)) + 0.5) * width
+    above.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
+    above.bar(middle[shown], scores.hit_rate[shown], width * 0.92, color=BAND)
+    above.plot(scores.confidence[shown], scores.hit_rate[shown], "o-", color=ACCENT, markersize=5, linewidth=1.5)
+    title = f"Expected calibration error {scores.calibration_error:.3f}"
+    finish(above, title, "", "accuracy")
+    above.set(xlim=(0, 1), ylim=(0, 1.02))
+    below.bar(middle, scores.share, width * 0.92, color=ACCENT)
+    finish(below, "", "confidence of the Bayesian model average", "share of images")
+    return figure
+
+
+def accuracy(scores: Scores) -> Figure:
+    """Accuracy of single draws, and of the Bayesian model average as draws are added."""
+    figure = new_figure(7.5, 3.6)
+    axes = figure.subplots()
+    counts, running = scores.running_accuracy
+    draws = np.arange(1, len(scores.draw_accuracy) + 1)
+    axes.plot(draws, scores.draw_accuracy, ".", color=SECOND, markersize=2, alpha=0.5, label="one draw")
+    mean = scores.draw_accuracy.mean()
+    axes.axhline(mean, color=SECOND, linewidth=1.5, label=f"mean over draws, {mean:.4f}")
+    axes.plot(counts, running, color=ACCENT, linewidth=2, label=f"Bayesian model average, {scores.accuracy:.4f}")
+    finish(axes, "Test accuracy", "draws", "")
+    explain(figure)
+    return figure
+
+
+def weights(posterior: Posterior, side: int) -> Figure:
+    """Posterior mean and standard deviation of each class's weights, as images of `side` x `side` pixels."""
+    flat = posterior.draws["w"].reshape(-1, *posterior.draws["w"].shape[2:])
+    figure = new_figure(10.0, 2.5)
+    rows = figure.subplots(2, flat.shape[-1])
+    for values, axes, name, colors in (
+        (flat.mean(0), rows[0], "mean", "RdBu_r"),
+        (flat.std(0), rows[1], "sd", "viridis"),
+    ):
+        limit = np.abs(values).max()
+        for digit, panel in enumerate(axes):
+            image = values[:, digit].reshape(side, side)
+            low = -limit if name == "mean" else 0.0
+            panel.imshow(image, cmap=colors, vmin=low, vmax=limit, interpolation="nearest")
+            panel.set(xticks=[], yticks=[])
+            panel.spines[:].set_visible(False)
+            if name == "mean":
+                panel.set_title(str(digit), fontsize=9, color=INK)
+        axes[0].set_ylabel(name, fontsize=9, color=MUTED)
+    return figure
+
+
+def cloud(draws: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> Figure:
+    """Draws in the plane over the ellipses of one, two and three standard deviations of the exact Gaussian."""
+    figure = new_figure(5.2, 5.0)
+    axes = figure.subplots()
+    flat = draws.reshape(-1, 2)
+    few = flat[:: max(1, len(flat) // 4000)]
+    axes.plot(*few.T, ".", color=ACCENT, markersize=2, alpha=0.35, label="draws")
+    angle = np.linspace(0, 2 * np.pi, 200)
+    circle = np.linalg.cholesky(covariance) @ np.stack([np.cos(angle), np.sin(angle)])
+    for radius in (1, 2, 3):
+        label = "1, 2, 3 standard deviations" if radius == 1 else None
+        axes.plot(*(mean[:, None] + radius * circle), color=SECOND, linewidth=1.5, label=label)
+    finish(axes, "", "first coordinate", "second coordinate", grid="both")
+    explain(figure)
+    return figure

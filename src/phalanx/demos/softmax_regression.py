@@ -1,0 +1,78 @@
+"""Bayesian softmax regression on images, the model of two demos: data over `data`, chains over `chain`."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+
+from phalanx.datasets import Classification
+from phalanx.demos import pictures
+from phalanx.demos.options import Options, Sizes, mesh_with
+from phalanx.demos.scores import score
+from phalanx.demos.show import finish, introduce
+from phalanx.kernels.kernel import Kernel
+from phalanx.mesh.placement import shard
+from phalanx.programs.tracing import sample
+from phalanx.run.mcmc import mcmc
+from phalanx.run.posterior import Posterior
+
+MATHEMATICS = """
+    w ~ Normal(0, 1)                  [{pixels}, 10]
+    b ~ Normal(0, 1)                  [10]
+    y ~ Categorical(logits = x w + b)  for each of {rows:,} images x
+"""
+
+
+def model(x: Array, y: Array) -> None:
+    """Softmax regression: `x` is (images, pixels), `y` the classes."""
+    w = sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1], 10]))
+    b = sample("b", dist.Normal(0.0, 1.0).expand([10]))
+    sample("y", dist.Categorical(logits=x @ w + b), obs=y)
+
+
+def run(data: Classification, kernel: Kernel, sizes: Sizes, data_shards: int, options: Options) -> Posterior:
+    """Fit, print, draw, and write everything to `options.out`."""
+    images, test_images = _flat(data.train_images), _flat(data.test_images)
+    mesh = mesh_with(data_shards)
+    mathematics = MATHEMATICS.format(pixels=images.shape[1], rows=len(images))
+    introduce(f"Bayesian softmax regression on {data.name}", mathematics, f"{data.source}; {data.licence}")
+    posterior = mcmc(
+        model,
+        shard({"x": images, "y": data.train_labels}, mesh),
+        kernel=kernel,
+        num_chains=sizes.chains,
+        num_warmup=sizes.warmup,
+        num_samples=sizes.draws,
+        seed=options.seed,
+        mesh=mesh,
+        matmul_precision=options.precision,
+    )
+    scores = score(posterior, test_images, data.test_labels)
+    mean = float(scores.draw_accuracy.mean())
+    headline = {
+        "data": data.name,
+        "test_accuracy_mean_over_draws": mean,
+        "test_accuracy_bayesian_model_average": scores.accuracy,
+        "test_log_loss_bayesian_model_average": scores.log_loss,
+        "expected_calibration_error": scores.calibration_error,
+    }
+    words = (
+        f"test accuracy {mean:.4f} averaged over draws, {scores.accuracy:.4f} of the Bayesian model average "
+        f"({100 * (scores.accuracy - mean):+.2f} points); log loss {scores.log_loss:.4f}, "
+        f"expected calibration error {scores.calibration_error:.4f}"
+    )
+    figures = {
+        "reliability": pictures.reliability(scores),
+        "accuracy": pictures.accuracy(scores),
+        "weights": pictures.weights(posterior, data.train_images.shape[1]),
+    }
+    finish(posterior, headline, words, figures, options.out)
+    return posterior
+
+
+def _flat(images: np.ndarray) -> np.ndarray:
+    """Images as rows of pixels from 0 to 1."""
+    rows = images.reshape(len(images), -1)
+    return (rows / 255).astype(jnp.float32) if rows.dtype == np.uint8 else rows
