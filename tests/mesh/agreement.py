@@ -12,13 +12,20 @@ from tests.mesh.models import CASES
 import phalanx as phx
 
 
+def ranks(name: str):
+    """The rank promotion that the named case needs: none, unless NumPyro promotes ranks itself."""
+    return jax.numpy_rank_promotion("allow" if CASES[name].promotes else "raise")
+
+
 def first_rows(data: Any, rows: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[:rows] if np.ndim(leaf) else leaf, data)
 
 
-def on_mesh(data: Any, mesh: jax.sharding.Mesh) -> Any:
-    """`data` with its arrays spread over `data`; numbers and strings as they are."""
-    return jax.tree.map(lambda leaf: phx.shard(leaf, mesh) if np.ndim(leaf) else leaf, data)
+def on_mesh(name: str, rows: int, mesh: jax.sharding.Mesh) -> phx.Target:
+    """The named case on a mesh, its arrays spread over `data`; numbers and strings as they are."""
+    data = first_rows(CASES[name].data, rows)
+    placed = jax.tree.map(lambda leaf: phx.shard(leaf, mesh) if np.ndim(leaf) else leaf, data)
+    return phx.Target(CASES[name].model, placed, mesh=mesh)
 
 
 @cache
@@ -26,7 +33,7 @@ def truth(name: str, rows: int):
     """The named case on one device: where it is evaluated, value and gradient there, and the constrained values."""
     target = phx.Target(CASES[name].model, first_rows(CASES[name].data, rows))
     position = target.initial_position(jax.random.key(1))
-    return position, *target.value_and_grad(position), target.constrain(position)
+    return jax.tree.map(np.asarray, (position, *target.value_and_grad(position), target.constrain(position)))
 
 
 def assert_agree(target: phx.Target, position: Any, value: Any, gradient: Any) -> None:

@@ -22,19 +22,20 @@ LABELS = RNG.integers(0, 3, size=16).astype(np.uint8)
 
 
 class Case(NamedTuple):
-    """A model, its data, and whether it keeps rows apart, so that padded rows can be left out."""
+    """A model, its data, whether it keeps rows apart (then padded rows can be left out), and NumPyro promotes ranks."""
 
     model: Callable[..., Any]
     data: dict[str, Any]
     rows_apart: bool = True
+    promotes: bool = False
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(called: str, /, *, rows_apart: bool = True, **data: Any):
+def case(called: str, /, *, rows_apart: bool = True, promotes: bool = False, **data: Any):
     def add(model):
-        CASES[called] = Case(model, data or {"x": X, "y": Y}, rows_apart)
+        CASES[called] = Case(model, data or {"x": X, "y": Y}, rows_apart, promotes)
         return model
 
     return add
@@ -250,28 +251,28 @@ def global_support(x, y):
     phx.sample("y", dist.Normal(rows, 1.0), obs=y)
 
 
-@case("mixtures")
+@case("mixtures", promotes=True)
 def mixture(x, y):
     shares = phx.sample("shares", dist.Dirichlet(jnp.ones(2)))
     means = phx.sample("means", dist.Normal(0.0, 2.0).expand([2]))
     phx.sample("y", dist.MixtureSameFamily(dist.Categorical(shares), dist.Normal(means, 1.0)), obs=y)
 
 
-@case("simplices per row", labels=LABELS)
+@case("simplices per row", promotes=True, labels=LABELS)
 def simplices(labels):
     strength = phx.sample("strength", dist.HalfNormal(2.0))
     rows = phx.sample("rows", dist.Dirichlet(jnp.full(3, strength)).expand([labels.shape[0]]))
     phx.sample("labels", dist.Categorical(rows), obs=labels)
 
 
-@case("multivariate normals per row")
+@case("multivariate normals per row", promotes=True)
 def multivariate(x, y):
     covariance = jnp.array([[1.0, 0.3], [0.3, 0.5]])
     rows = phx.sample("rows", dist.MultivariateNormal(weights(), covariance).expand([x.shape[0]]))
     phx.sample("x", dist.MultivariateNormal(rows, covariance), obs=x)
 
 
-@case("lkj and an ordered vector, global")
+@case("lkj and an ordered vector, global", promotes=True)
 def correlation(x, y):
     factor = phx.sample("factor", dist.LKJCholesky(2, 1.5))
     phx.sample("cuts", dist.ImproperUniform(dist.constraints.ordered_vector, (), (3,)))

@@ -14,10 +14,14 @@ DEFAULT = Sizes(chains=4, warmup=1000, draws=1000)
 
 
 def main(options: Options) -> Posterior:
-    """Run the workload: trajectories of 100 leapfrogs from 1e-2, tuned by dual averaging in the first half of warm-up."""
+    """Run the workload: 100 leapfrogs, from steps of 1e-2 that are tuned in the first half of warm-up."""
     sizes = choose(options, DEFAULT)
     kernel = hmc(
-        num_steps=100, initial_step_size=1e-2, target_acceptance=0.75, tuned_steps=sizes.warmup // 2, step_size_jitter=0.0
+        num_steps=100,
+        initial_step_size=1e-2,
+        target_acceptance=0.75,
+        tuned_steps=sizes.warmup // 2,
+        step_size_jitter=0.0,
     )
     shards = jax.device_count() if options.data_shards is None else options.data_shards
     return run(mnist(options.data), kernel, sizes, shards, options)

@@ -58,6 +58,7 @@ def mesh_with(data_shards: int) -> Mesh:
     if data_shards < 1 or count % data_shards:
         divisors = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
         raise ValueError(
-            f"--data-shards {data_shards}: there are {count} devices, and the data can be spread over {divisors} of them."
+            f"--data-shards {data_shards}: there are {count} devices, and the data can be spread over {divisors} of "
+            f"them."
         )
     return make_mesh(data=data_shards)

@@ -53,7 +53,8 @@ def finish(
         files.append(out / f"{name}.png")
     result = out / "result.json"
     record = {k: v for k, v in asdict(posterior.record).items() if k != "source"}
-    r_hat = {"log_density": float(table["r_hat"].iloc[0]), "worst": float(table["r_hat"].max())}
+    found = table["r_hat"].to_numpy()
+    r_hat = {"log_density": float(found[0]), "worst": float(found.max())}
     document = {"headline": dict(headline), "r_hat": r_hat, "timing": asdict(timing), "run": record}
     result.write_text(json.dumps(document, indent=1) + "\n")
     console.print(f"written: {', '.join(str(file) for file in [*files, result])}", highlight=False, soft_wrap=True)

@@ -29,7 +29,7 @@ def model(x: Array, y: Array) -> None:
     """Softmax regression: `x` is (images, pixels), `y` the classes."""
     w = sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1], 10]))
     b = sample("b", dist.Normal(0.0, 1.0).expand([10]))
-    sample("y", dist.Categorical(logits=x @ w + b), obs=y)
+    sample("y", dist.CategoricalLogits(x @ w + b[None]), obs=y)
 
 
 def run(data: Classification, kernel: Kernel, sizes: Sizes, data_shards: int, options: Options) -> Posterior:

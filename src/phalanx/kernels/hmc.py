@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax, random
 
 from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, metropolis
 from phalanx.kernels.integrators import Phase, trajectory
-from phalanx.kernels.kernel import Info, Kernel, positive, whole
+from phalanx.kernels.kernel import Info, Kernel, hyperparameter, positive, whole
 from phalanx.kernels.metrics import Metric, as_metric, kinetic_energy
 from phalanx.mesh.space import Position
 from phalanx.programs.target import Density
@@ -109,15 +108,14 @@ def hmc(
         raise ValueError(f"hmc: step_size_jitter must lie between 0 and 1, got {step_size_jitter!r}.")
     if tuned_steps is not None:
         whole("hmc", "tuned_steps", tuned_steps, least=0)
-    real = jnp.result_type(float)
     return Kernel(
         name=f"hmc(num_steps={num_steps}, step_size={step_size})",
         init=init,
         step=step,
         tuning=Tuning(
-            np.asarray(initial_step_size if step_size is None else step_size, real),
-            np.asarray(step_size_jitter, real),
-            np.asarray(num_steps, np.int32),
+            hyperparameter(initial_step_size if step_size is None else step_size),
+            hyperparameter(step_size_jitter),
+            hyperparameter(num_steps),
             as_metric(inverse_mass_matrix),
         ),
         target_acceptance=target_acceptance if step_size is None else None,

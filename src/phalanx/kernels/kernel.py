@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import jax
+import numpy as np
 from jax import Array
 
 from phalanx.mesh.space import Position
@@ -67,6 +69,11 @@ class Kernel:
     tuned_steps: int | None = field(default=None, compare=False)
     uses_gradient: bool = True
     knows_mesh: bool = True
+
+
+def hyperparameter(value: float | int) -> Any:
+    """A number as compiled code takes it: one of NumPy's, since a kernel may be made before JAX starts."""
+    return np.asarray(value, jax.dtypes.canonicalize_dtype(np.asarray(value).dtype))
 
 
 def positive(kernel: str, name: str, value: Any) -> None:

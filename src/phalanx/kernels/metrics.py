@@ -51,8 +51,8 @@ class Dense(NamedTuple):
     A covariance between devices' coordinates would cost communication in every step, and more memory than the data.
     """
 
-    covariance: Array
-    cholesky: Array  # lower factor, computed once: every momentum needs it
+    covariance: Array | np.ndarray
+    cholesky: Array | np.ndarray  # lower factor, computed once: every momentum needs it
 
     def momentum(self, space: Space, key: Array, like: Position) -> Position:
         """Draw a momentum: with covariance L Lᵀ = M⁻¹, p = L⁻ᵀ z."""
@@ -88,14 +88,15 @@ def as_metric(inverse_mass_matrix: Any) -> Metric:
     Raises:
         ValueError: when a variance is not positive, or the matrix is not symmetric positive definite.
     """
+    real = np.result_type(jax.dtypes.canonicalize_dtype(float))
     if inverse_mass_matrix is None:
         return Identity()
     if isinstance(inverse_mass_matrix, Mapping):
-        variance = {name: np.asarray(value, np.result_type(float)) for name, value in inverse_mass_matrix.items()}
+        variance = {name: np.asarray(value, real) for name, value in inverse_mass_matrix.items()}
         for name, value in variance.items():
             if not (np.isfinite(value).all() and (value > 0).all()):
                 raise ValueError(f"inverse_mass_matrix: the variances of {name!r} must be positive and finite.")
-        return Diagonal({name: jnp.asarray(value, jnp.result_type(float)) for name, value in variance.items()})
+        return Diagonal(variance)  # NumPy's arrays: a kernel may be made before JAX starts
     matrix = np.asarray(inverse_mass_matrix, np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(
@@ -105,4 +106,4 @@ def as_metric(inverse_mass_matrix: Any) -> Metric:
         )
     if not np.allclose(matrix, matrix.T, rtol=1e-4) or not (np.linalg.eigvalsh(matrix) > 0).all():
         raise ValueError("inverse_mass_matrix: the matrix must be symmetric and positive definite.")
-    return Dense(*(jnp.asarray(a, jnp.result_type(float)) for a in (matrix, np.linalg.cholesky(matrix))))
+    return Dense(matrix.astype(real), np.linalg.cholesky(matrix).astype(real))

@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax, random
 
 from phalanx.kernels.acceptance import metropolis
-from phalanx.kernels.kernel import Info, Kernel, positive
+from phalanx.kernels.kernel import Info, Kernel, hyperparameter, positive
 from phalanx.mesh.space import Position
 from phalanx.programs.target import Density
 
@@ -79,7 +78,7 @@ def rwmh(step_size: float | None = None, *, initial_step_size: float = 0.1, targ
         name=f"rwmh(step_size={step_size})",
         init=init,
         step=step,
-        tuning=Tuning(np.asarray(initial_step_size if step_size is None else step_size, jnp.result_type(float))),
+        tuning=Tuning(hyperparameter(initial_step_size if step_size is None else step_size)),
         target_acceptance=target_acceptance if step_size is None else None,
         uses_gradient=False,
     )

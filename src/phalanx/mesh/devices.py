@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh
@@ -15,9 +16,7 @@ CHAIN = "chain"
 AXES = (CHAIN, "data", "model")
 
 
-def make_mesh(
-    chain: int | None = None, data: int = 1, model: int = 1, devices: Sequence[jax.Device] | None = None
-) -> Mesh:
+def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
     """Arrange devices in a mesh with the axes `chain`, `data` and `model`.
 
     Args:
@@ -112,7 +111,7 @@ def count_cores() -> int:
 def _ask_for_cpu_devices(n: int) -> bool:
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return False  # the user has said how many, and JAX refuses to be told twice
-    if jax.config.jax_num_cpu_devices > 0:
+    if jax.config.values["jax_num_cpu_devices"] > 0:
         return False
     try:
         jax.config.update("jax_num_cpu_devices", n)

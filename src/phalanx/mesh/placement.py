@@ -127,9 +127,9 @@ def _place(leaf: Any, mesh: Mesh, axes: tuple[str, ...]) -> Array | PaddedRows:
     devices = math.prod(mesh.shape[axis] for axis in axes)
     padded = -(-rows // devices) * devices
     dtype = jax.dtypes.canonicalize_dtype(getattr(leaf, "dtype", np.float64))
-    sharding = NamedSharding(mesh, PartitionSpec(axes if len(axes) > 1 else axes[0]))
+    sharding = NamedSharding(mesh, PartitionSpec(axes))
 
-    def rows_of_a_device(index: tuple[slice, ...]) -> np.ndarray:
+    def rows_of_a_device(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(padded)
         piece = np.asarray(leaf[start : min(stop, rows)], dtype=dtype)
         missing = stop - start - len(piece)

@@ -36,7 +36,7 @@ class RandomVariable:
         """Log density of the value, elementwise: of shape sample + batch. Zero where there is no distribution."""
         if self.distribution is None:
             return jnp.zeros(())
-        log_prob = self.distribution.log_prob(self.value)
+        log_prob = jnp.asarray(self.distribution.log_prob(self.value))
         return log_prob if isinstance(self.scale, float) and self.scale == 1.0 else self.scale * log_prob
 
     @property
@@ -76,7 +76,7 @@ class RandomVariable:
                 f"phx.seed(program, 0)(...), or give the value with phx.condition or phx.substitute."
             )
         try:
-            return self.distribution.sample(self.key)
+            return jnp.asarray(self.distribution.sample(self.key))
         except NotImplementedError:
             raise ValueError(
                 f"Variable {self.name!r}: {type(self.distribution).__name__} cannot be drawn from. "

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro.distributions import Distribution
 
@@ -57,13 +58,13 @@ class Sharded(Distribution):
         for axis in self.axes:
             self._check_types(axis)
             key = random.fold_in(key, lax.axis_index(axis))
-        return self.distribution.sample(key, sample_shape)
+        return jnp.asarray(self.distribution.sample(key, sample_shape))
 
     def log_prob(self, value: Any, intermediates=None) -> Array:
         """Log density of the whole, equal on every device along the axes."""
         for axis in self.axes:
             self._check_types(axis)
-        log_prob = self.distribution.log_prob(value)
+        log_prob = jnp.asarray(self.distribution.log_prob(value))
         return lax.psum(log_prob, self.axes) if self.axes else log_prob
 
     @staticmethod

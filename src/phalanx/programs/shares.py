@@ -192,7 +192,7 @@ class _Reading:
     def shares(self) -> Shares:
         spreads = self._latent_spreads()
         outputs = self._outputs(spreads)
-        terms = {term: self._term_spread(term, outputs[term]) for term in self.whole.terms}
+        terms = {term: self._term_spread(term, outputs[term], spreads) for term in self.whole.terms}
         others = {
             name: self._rows(
                 f"The deterministic value {name!r}", outputs[name], before.shape, self.local.deterministic[name].shape
@@ -271,8 +271,8 @@ class _Reading:
         if found:
             where = " as over ".join(sorted(named_axes(tuple(axes)) for axes in found))
             raise ValueError(
-                f"{what} has one row for each of the data's, but data of {before[0]} rows are sharded over {where}: say "
-                f"which, as in phx.sample(name, distribution, axis='data')."
+                f"{what} has one row for each of the data's, but data of {before[0]} rows are sharded over {where}: "
+                f"say which, as in phx.sample(name, distribution, axis='data')."
             )
         raise ValueError(
             f"{what} has shape {before} on the whole data but {after} on one device: its size follows the sharded "
@@ -288,12 +288,14 @@ class _Reading:
         found = [axes & self.sizes.keys() for axes in varying_axes(self.jaxpr, [*position, *arrays])]
         return dict(zip([*sorted(self.local.terms), *sorted(self.local.deterministic)], found, strict=True))
 
-    def _term_spread(self, term: Term, axes: Axes) -> Spread:
+    def _term_spread(self, term: Term, axes: Axes, latents: Mapping[str, Spread]) -> Spread:
         name, _ = term
         before, after = self.whole.terms[term].shape, self.local.terms[term].shape
         self._check_event(name)
         if not axes and before != after:
-            axes = self._axes_of_rows(f"The log density of variable {name!r}", before, after)
+            own = latents.get(name, GLOBAL)  # log |det T'| of a shift is zero for each of its rows
+            follows = before and after and (before[0], after[0]) == (own.rows, own.local_rows)
+            axes = frozenset(own.axes) if follows else self._axes_of_rows(f"A term of variable {name!r}", before, after)
         if not axes:
             axes = self._if_only_shapes_differ(term)
         names = tuple(axis for axis in self.sizes if axis in axes)

@@ -101,12 +101,12 @@ class Density:
     def outside_support(self) -> dict[str, Array]:
         """For each observed variable, how many of its values its distribution cannot take, added over devices."""
         run = self._run(self.initial_position(jax.random.key(0), 0.0))
-        checked = {n: v for n, v in run.variables.items() if v.observed and v.distribution is not None}
-        return {
-            name: self._add(jnp.sum(~v.distribution.support(v.value)))
-            for name, v in checked.items()
-            if v.distribution is not None and not isinstance(v.distribution, Unit)
-        }
+        counts: dict[str, Array] = {}
+        for name, variable in run.variables.items():
+            support = getattr(variable.distribution, "support", None)
+            if variable.observed and support is not None and not isinstance(variable.distribution, Unit):
+                counts[name] = self._add(jnp.sum(jnp.logical_not(support(variable.value))))
+        return counts
 
     def _add(self, share: Array) -> Array:
         return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share

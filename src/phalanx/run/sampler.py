@@ -65,7 +65,7 @@ def compile_blocks(blocks: Blocks, arrays: Sequence[Array], matmul_precision: st
         sample = jax.jit(sample, in_shardings=_shardings(mesh, in_specs), donate_argnums=5)
         sample = sample.lower(_SEED, arrays, warmed.tuning, _INT, _INT, warmed.state)
     # what runs only once is not worth optimising
-    begin = begin.compile({"xla_backend_optimization_level": 0})
+    begin = begin.compile({"xla_backend_optimization_level": "0"})
     return Executables(blocks, begin, warm_up.compile(), sample.compile())
 
 
