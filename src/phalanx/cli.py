@@ -78,12 +78,12 @@ def main() -> None:
     """Run the command; a user's mistake is one line on standard error, and exit status 2."""
     try:
         app(standalone_mode=False)
-    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
-        _fail(str(error))
     except typer.Exit as done:
         sys.exit(done.exit_code)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+        _fail(str(error))
     except Exception as error:
         if not hasattr(error, "format_message"):  # Click's errors about arguments have it; all else is ours to mend
             raise

@@ -57,10 +57,10 @@ def first_row(x, y):
 
 
 def softmax_over_rows(x, y):
-    phx.factor("y", jnp.sum(y * jax_log_softmax(level() * x[:, 0])))
+    phx.factor("y", jnp.sum(y * log_softmax(level() * x[:, 0])))
 
 
-def jax_log_softmax(x):
+def log_softmax(x):
     return x - jnp.log(jnp.sum(jnp.exp(x)))
 
 
@@ -97,7 +97,7 @@ def test_a_model_that_mixes_rows_is_refused(model, mesh_of):
     words = "Variable 'y': its log density on the whole data is not the sum of those on the rows of each device along "
     with pytest.raises(ValueError, match=re.escape(words + "'data'; on made-up rows it is ")) as error:
         phx.Target(model, phx.shard({"x": X, "y": Y}, mesh))
-    assert "or over all devices, as in jax.lax.pmean(x.mean(0), 'data'); or do not shard these data." in str(error.value)
+    assert "over all devices, as in jax.lax.pmean(x.mean(0), 'data'); or do not shard these data." in str(error.value)
     phx.Target(model, {"x": X, "y": Y}, mesh=mesh)  # unsharded, it is fine
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from phalanx.kernels.kernel import Info, Kernel
+from phalanx.kernels.kernel import Info, Kernel, hyperparameter
 from phalanx.mesh.space import Position
 from phalanx.programs.target import Density
 
@@ -29,7 +29,7 @@ class State(NamedTuple):
 class Tuning(NamedTuple):
     """No hyperparameters of ours: the algorithm has its own."""
 
-    step_size: float = float("nan")
+    step_size: Any = hyperparameter(float("nan"))
 
 
 def from_blackjax(build: Callable[[Callable[[Position], Array]], Any]) -> Kernel:

@@ -113,8 +113,8 @@ def hmc(
         init=init,
         step=step,
         tuning=Tuning(
-            hyperparameter(initial_step_size if step_size is None else step_size),
-            hyperparameter(step_size_jitter),
+            hyperparameter(float(initial_step_size if step_size is None else step_size)),
+            hyperparameter(float(step_size_jitter)),
             hyperparameter(num_steps),
             as_metric(inverse_mass_matrix),
         ),

@@ -73,7 +73,7 @@ class Kernel:
 
 def hyperparameter(value: float | int) -> Any:
     """A number as compiled code takes it: one of NumPy's, since a kernel may be made before JAX starts."""
-    return np.asarray(value, jax.dtypes.canonicalize_dtype(np.asarray(value).dtype))
+    return np.asarray(value, np.int32 if isinstance(value, int) else jax.dtypes.canonicalize_dtype(float))
 
 
 def positive(kernel: str, name: str, value: Any) -> None:

@@ -78,7 +78,7 @@ def rwmh(step_size: float | None = None, *, initial_step_size: float = 0.1, targ
         name=f"rwmh(step_size={step_size})",
         init=init,
         step=step,
-        tuning=Tuning(hyperparameter(initial_step_size if step_size is None else step_size)),
+        tuning=Tuning(hyperparameter(float(initial_step_size if step_size is None else step_size))),
         target_acceptance=target_acceptance if step_size is None else None,
         uses_gradient=False,
     )

@@ -24,7 +24,7 @@ def pooled_mean(values: Array) -> Array:
 
 def pooled_sum(values: Array) -> Array:
     """Sum over all chains: over this device's lanes (leading dimension), then over the devices along `chain`."""
-    return lax.psum(jnp.sum(values, axis=0), CHAIN)
+    return lax.psum(jnp.sum(values, axis=0, dtype=values.dtype), CHAIN)
 
 
 def over_lanes(f: Callable[..., Any], lanes: int) -> Callable[..., Any]:

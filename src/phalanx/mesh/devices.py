@@ -56,6 +56,11 @@ def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: 
     return jax.make_mesh((chain, data, model), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[:needed])
 
 
+def with_auto_axes(mesh: Mesh) -> Mesh:
+    """The mesh with Auto axis types; `jax.make_mesh` makes Explicit ones, under which arrays must say where they lie."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
 def default_mesh(num_chains: int) -> Mesh:
     """The mesh of a run that names none: as many devices along `chain` as the number of chains can fill evenly."""
     count = len(jax.devices())

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from phalanx.mesh.devices import with_auto_axes
 from phalanx.mesh.space import Spread
 
 
@@ -76,6 +77,7 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
         >>> phx.shard({"x": np.ones((6, 2))}, mesh)["x"].shape
         (6, 2)
     """
+    mesh = with_auto_axes(mesh)
     axes = (axis,) if isinstance(axis, str) else tuple(axis)
     for name in axes:
         if name not in mesh.axis_names:

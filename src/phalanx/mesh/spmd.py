@@ -8,6 +8,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
+from phalanx.mesh.devices import with_auto_axes
+
 AxisMap = int | str | Sequence[str] | PartitionSpec | None
 
 
@@ -38,6 +40,7 @@ def spmd(f: Callable[..., Any], mesh: Mesh, in_axes: Any = 0, out_axes: Any = 0)
         ...     jnp.ones(1), 2.0).item()
         2.0
     """
+    mesh = with_auto_axes(mesh)
 
     def mapped(*args):
         ins = _per_argument(in_axes, len(args))

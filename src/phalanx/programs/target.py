@@ -14,7 +14,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro.distributions import Unit
 
-from phalanx.mesh.devices import CHAIN, make_mesh
+from phalanx.mesh.devices import CHAIN, make_mesh, with_auto_axes
 from phalanx.mesh.placement import mesh_of, spread_spec
 from phalanx.mesh.space import GLOBAL, Position, Space, Spread
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
@@ -124,6 +124,7 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
     placed = mesh_of(arguments.arrays)
     if mesh is None:
         mesh = placed if placed is not None else make_mesh(chain=1, devices=jax.devices()[:1])
+    mesh = with_auto_axes(mesh)
     if placed is not None and placed != mesh:
         raise ValueError(
             f"mesh: the data were placed with phx.shard on a mesh of shape {dict(placed.shape)}, but the run has "

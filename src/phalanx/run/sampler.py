@@ -157,7 +157,8 @@ class _Run:
             compilations=sampler.compilations,
         )
         draws, stats = host.finish(self.blocks.names)
-        stats["step_size"] = np.full(stats["energy"].shape, np.asarray(warmed.tuning.step_size), np.float32)
+        step_size = np.asarray(warmed.tuning.step_size)
+        stats["step_size"] = np.full(stats["energy"].shape, step_size, step_size.dtype)
         record = sampler.record.of_run(int(self.seed), started, self.interrupted)
         return Posterior(draws, stats, timing, record)
 

@@ -74,3 +74,20 @@ def test_where_the_cache_is(monkeypatch, tmp_path, without_jax_setting):
     assert cache_folder() == Path(tmp_path) / "phalanx"
     jax.config.update("jax_compilation_cache_dir", "/elsewhere")
     assert cache_folder() == Path("/elsewhere")
+
+
+def test_double_precision_where_the_user_enables_it():
+    code = """
+import jax
+jax.config.update("jax_enable_x64", True)
+import numpy as np, numpyro.distributions as dist, phalanx as phx
+def model(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0).expand([2]))
+    phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+for kernel in (phx.hmc(4), phx.rwmh()):
+    posterior = phx.mcmc(model, {"y": np.ones((3, 2))}, kernel=kernel, num_warmup=9, num_samples=9, progress=False)
+    print(posterior.draws["mean"].dtype, posterior.stats["log_density"].dtype, posterior.stats["step_size"].dtype)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["float64"] * 6
