@@ -31,7 +31,8 @@ def spmd(f: Callable[..., Any], mesh: Mesh, in_axes: Any = 0, out_axes: Any = 0)
         The function on whole arrays, jitted.
 
     Raises:
-        ValueError: when `in_axes` names no axis of the mesh, or a leading dimension is not the number of devices.
+        ValueError: when `in_axes` or `out_axes` names no axis of the mesh or has another length than there are
+            arguments or outputs, or a leading dimension is not the number of devices.
 
     Example:
         >>> import jax, jax.numpy as jnp, phalanx as phx
@@ -51,6 +52,9 @@ def spmd(f: Callable[..., Any], mesh: Mesh, in_axes: Any = 0, out_axes: Any = 0)
             out = f(*(_strip(s, len(_dims(a, mesh))) for s, a in zip(slices, ins, strict=True)))
             if not isinstance(out_axes, tuple | list):
                 return _unstrip(out, len(_dims(out_axes, mesh)))
+            if not isinstance(out, tuple | list) or len(out) != len(out_axes):
+                count = len(out) if isinstance(out, tuple | list) else 1
+                raise ValueError(f"spmd: out_axes has {len(out_axes)} entries for {count} output(s): {out_axes!r}.")
             return tuple(_unstrip(o, len(_dims(a, mesh))) for o, a in zip(out, out_axes, strict=True))
 
         outs = out_axes if isinstance(out_axes, tuple | list) else (out_axes,)

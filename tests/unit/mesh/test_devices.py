@@ -1,0 +1,75 @@
+"""Meshes, and asking for CPU devices."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import jax
+import pytest
+from jax.sharding import AxisType
+
+import phalanx as phx
+from phalanx.mesh.devices import default_mesh
+
+
+def test_axes_are_auto_and_chains_take_what_is_left():
+    mesh = phx.make_mesh(data=4)
+    assert dict(mesh.shape) == {"chain": 2, "data": 4, "model": 1}
+    assert mesh.axis_types == (AxisType.Auto,) * 3
+    assert dict(phx.make_mesh(data=2, model=2).shape) == {"chain": 2, "data": 2, "model": 2}
+
+
+def test_given_all_sizes_the_first_devices_are_used():
+    assert phx.make_mesh(chain=1, data=3).devices.ravel().tolist() == jax.devices()[:3]
+    chosen = jax.devices()[4:6]
+    assert phx.make_mesh(data=2, devices=chosen).devices.ravel().tolist() == chosen
+
+
+@pytest.mark.parametrize("chains, along", [(1, 1), (4, 4), (6, 2), (8, 8), (12, 4), (16, 8)])
+def test_without_a_mesh_chains_fill_the_devices_evenly(chains, along):
+    assert default_mesh(chains).shape["chain"] == along
+
+
+@pytest.mark.parametrize("sizes, words", [
+    ({"chain": 0}, "make_mesh: chain must be a whole number of devices, at least 1; got 0."),
+    ({"data": 2.0}, "make_mesh: data must be a whole number of devices, at least 1; got 2.0."),
+    ({"model": True}, "make_mesh: model must be a whole number of devices, at least 1; got True."),
+    ({"data": 3}, "make_mesh: 8 devices cannot be split into groups of data * model = 3 * 1; choose sizes whose product "
+                  "divides 8, or pass devices=."),
+    ({"data": 4, "model": 4}, "make_mesh: 8 devices cannot be split into groups of data * model = 4 * 4;"),
+    ({"chain": 4, "data": 4}, "make_mesh: chain * data * model = 4 * 4 * 1 = 16 devices were asked for, but there are 8. "
+                              "On a CPU machine call phx.use_cpu_devices(16) before anything else."),
+])  # fmt: skip
+def test_sizes_that_do_not_fit_are_refused(sizes, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        phx.make_mesh(**sizes)
+
+
+def test_asking_again_for_as_many_cpu_devices_as_there_are_is_fine():
+    jax.devices()
+    assert phx.use_cpu_devices(8) == 8
+
+
+def test_asking_for_other_cpu_devices_once_jax_has_started_says_what_to_do():
+    jax.devices()
+    words = (
+        "use_cpu_devices(3): JAX has already started with 8 CPU device(s). Call phx.use_cpu_devices(3) at the top of the "
+        "script, before the first array is made or jax.devices() is called, or set the environment variable "
+        "XLA_FLAGS=--xla_force_host_platform_device_count=3."
+    )
+    with pytest.raises(RuntimeError, match=re.escape(words)):
+        phx.use_cpu_devices(3)
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.0, True])
+def test_a_number_of_devices_is_a_whole_number(n):
+    words = f"use_cpu_devices: n must be a whole number of devices, at least 1; got {n!r}."
+    with pytest.raises(ValueError, match=re.escape(words)):
+        phx.use_cpu_devices(n)
+
+
+def test_asked_for_in_time_there_are_as_many():
+    script = "import phalanx as phx, jax; assert phx.use_cpu_devices(3) == 3 == len(jax.devices())"
+    subprocess.run([sys.executable, "-c", script], check=True)
