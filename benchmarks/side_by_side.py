@@ -4,8 +4,8 @@ A machine's speed may change by up to 2x within minutes, so times of different r
 takes its turn in every round, and a ratio is the median over rounds of the ratio within a round. JAX fixes the number
 of devices when it starts, so ways on one device and ways on two live in two processes, idle until their turn comes.
 
-A benchmark is a script with a function `ways(options) -> {name: Way}`, called in each process, and a function that turns
-the times into rows of the table; it ends with `run(...)`.
+A benchmark is a script with a function `ways(options) -> {name: Way}`, called in each process, and a function that
+turns the times into rows of the table; it ends with `run(...)`.
 """
 
 from __future__ import annotations
@@ -169,9 +169,11 @@ def write(
 def machine() -> dict[str, Any]:
     """What was measured on, without names."""
     cpu = Path("/proc/cpuinfo")
-    models = [line.split(":")[1].strip() for line in cpu.read_text().splitlines() if line.startswith("model name")] if (
-        cpu.exists()
-    ) else []
+    models = (
+        [line.split(":")[1].strip() for line in cpu.read_text().splitlines() if line.startswith("model name")]
+        if (cpu.exists())
+        else []
+    )
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "processor": models[0] if models else platform.processor(),

@@ -268,9 +268,9 @@ def test_it_refuses_where_gradients_would_be_wrong(context, use):
         return d.log_prob(x) if use == "log_prob" else d.sample(jax.random.key(0)) + x
 
     words = (
-        "Sharded over 'data': JAX does not track here which values differ from device to device, and gradients through "
-        "the sum over devices would be wrong. Use phx.spmd, or jax.shard_map with its default check_vma=True, instead of "
-        "pmap, vmap or an unchecked shard_map."
+        "Sharded over 'data': JAX does not track here which values differ from device to device, and gradients "
+        "through the sum over devices would be wrong. Use phx.spmd, or jax.shard_map with its default check_vma=True, "
+        "instead of pmap, vmap or an unchecked shard_map."
     )
     with pytest.raises(RuntimeError, match=re.escape(words)):
         context(f)(jnp.zeros(4))

@@ -57,7 +57,7 @@ def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: 
 
 
 def with_auto_axes(mesh: Mesh) -> Mesh:
-    """The mesh with Auto axis types; `jax.make_mesh` makes Explicit ones, under which arrays must say where they lie."""
+    """The mesh with Auto axis types; `jax.make_mesh` makes Explicit ones, where arrays must say how they lie."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 

@@ -79,7 +79,8 @@ def split_arguments(program: Any, data: Mapping[str, Any]) -> Arguments:
     """Split `data`, the keyword arguments of `program`.
 
     Raises:
-        TypeError: when `data` is no dict, or the program does not take these arguments.
+        TypeError: when `data` is no dict, the program does not take these arguments, or one can neither be computed
+            with nor be part of a compiled program.
         ValueError: when an array is empty.
     """
     if not isinstance(data, Mapping):
@@ -91,7 +92,7 @@ def split_arguments(program: Any, data: Mapping[str, Any]) -> Arguments:
     paths, tree = jax.tree_util.tree_flatten_with_path(
         dict(data), is_leaf=lambda x: isinstance(x, PaddedRows) or x is None
     )
-    leaves = [_as_array(leaf) for _, leaf in paths]
+    leaves = [_as_argument(_name(path), leaf) for path, leaf in paths]
     is_array = [isinstance(leaf, Array | np.ndarray | PaddedRows) for leaf in leaves]
     names = tuple(_name(path) for (path, _), array in zip(paths, is_array, strict=True) if array)
     kept = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
@@ -99,21 +100,28 @@ def split_arguments(program: Any, data: Mapping[str, Any]) -> Arguments:
         if 0 in leaf.shape:
             raise ValueError(f"data: {name} has shape {leaf.shape}: it is empty. Give it at least one row.")
     fixed = tuple(_ARRAY if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
-    try:
-        hash(fixed)
-    except TypeError:
-        raise TypeError("data: values that are not arrays must be hashable (numbers, strings, functions).") from None
     arrays = tuple(leaf.array if isinstance(leaf, PaddedRows) else leaf for leaf in kept)
     return Arguments(Layout(tree, fixed), arrays, tuple(spread_of(leaf) for leaf in kept), names)
 
 
-def _as_array(leaf: Any) -> Any:
+def _as_argument(name: str, leaf: Any) -> Any:
+    """`leaf` as an array to be passed, or as it is, to be compiled in."""
     if isinstance(leaf, float | np.generic):
-        return np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
+        leaf = np.asarray(leaf)
     if isinstance(leaf, np.ndarray):
-        if leaf.dtype == object or leaf.dtype.kind in "USmM":
-            raise TypeError(f"data: an array of {leaf.dtype} cannot be computed with; encode it as numbers.")
+        if leaf.dtype.kind in "OUSmMV":
+            raise TypeError(
+                f"data: {name} is an array of {leaf.dtype}, which cannot be computed with; encode it as numbers."
+            )
         return np.asarray(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype))
+    if not isinstance(leaf, Array | PaddedRows):
+        try:
+            hash(leaf)
+        except TypeError:
+            raise TypeError(
+                f"data: {name} is a {type(leaf).__name__}, which cannot be part of a compiled program; give arrays, "
+                f"numbers, strings or functions."
+            ) from None
     return leaf
 
 

@@ -224,13 +224,21 @@ class _Reading:
         before, after = self.whole.variables[name].shape, self.local.variables[name].shape
         if not axes:
             return self._rows(f"Variable {name!r}", None, before, after)
+        if not self._has_rows(axes, before, after):
+            devices = math.prod(self.sizes[axis] for axis in axes)
+            raise ValueError(
+                f"Variable {name!r} is declared axis={named_axes(axes)}, but its shape is {before} on the whole data "
+                f"and {after} on one of {devices} devices: its rows are not spread over them. Take its size from the "
+                f"data, as in .expand([x.shape[0]]), or leave out axis=."
+            )
         return self._rows(f"Variable {name!r}", frozenset(axes), before, after)
 
     def _widen(self, name: str, spread: Spread, found: Axes) -> Spread:
         if declared := self.whole.variables[name].axes:
             raise ValueError(
                 f"Variable {name!r} is declared axis={named_axes(declared)}, but its distribution depends on what is "
-                f"sharded over {named_axes(tuple(found))}. Declare that axis, or none: it then follows from the data."
+                f"sharded over {named_axes(tuple(found - set(declared)))}. Declare that axis, or none: it then "
+                f"follows from the data."
             )
         before, after = self.whole.variables[name].shape, self.local.variables[name].shape
         return self._rows(f"Variable {name!r}", found | set(spread.axes), before, after)

@@ -119,13 +119,20 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
     """The mesh asked for, else the one the data lie on, else one device.
 
     Raises:
-        ValueError: when the data lie on another mesh than the one asked for, or it has no `chain` axis.
+        ValueError: when the data lie on several meshes or on another than the one asked for, or it has no `chain` axis.
     """
-    placed = mesh_of(arguments.arrays)
+    spread = [array for array, s in zip(arguments.arrays, arguments.spreads, strict=True) if s.axes]
+    meshes = {with_auto_axes(found) for array in spread if (found := mesh_of(array)) is not None}
+    if len(meshes) > 1:
+        shapes = " and ".join(sorted(str(dict(found.shape)) for found in meshes))
+        raise ValueError(
+            f"data: arrays were placed with phx.shard on different meshes, of shapes {shapes}. Use one for all."
+        )
+    placed = next(iter(meshes), mesh_of(arguments.arrays))
     if mesh is None:
         mesh = placed if placed is not None else make_mesh(chain=1, devices=jax.devices()[:1])
     mesh = with_auto_axes(mesh)
-    if placed is not None and placed != mesh:
+    if meshes and placed != mesh:
         raise ValueError(
             f"mesh: the data were placed with phx.shard on a mesh of shape {dict(placed.shape)}, but the run has "
             f"{dict(mesh.shape)}. Use one mesh for both."

@@ -68,6 +68,11 @@ def sample(name: str, distribution: Distribution, *, obs: Any = None, axis: str 
     """
     if not isinstance(name, str):
         raise TypeError(f"phx.sample: the first argument is the variable's name, a string; got {name!r}.")
+    if isinstance(distribution, type):
+        raise TypeError(
+            f"Variable {name!r}: expected a distribution, got the class {distribution.__name__} itself; give it "
+            f"parameters, as in {distribution.__name__}(...)."
+        )
     if not isinstance(distribution, Distribution):
         raise TypeError(
             f"Variable {name!r}: expected a numpyro.distributions.Distribution, got {type(distribution).__name__}."

@@ -51,7 +51,7 @@ def scan_that_passes_it_on(x, w):
 
 
 def while_with_local_trips(x, w):
-    return lax.while_loop(lambda t: t[0] < x.sum(), lambda t: (t[0] + 1, t[1]), (0.0, w))
+    return lax.while_loop(lambda t: t[0] < x.sum(), lambda t: (t[0] + 1, t[1] + w), (0.0, w))
 
 
 def while_with_global_trips(x, w):

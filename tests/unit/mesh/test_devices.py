@@ -36,11 +36,11 @@ def test_without_a_mesh_chains_fill_the_devices_evenly(chains, along):
     ({"chain": 0}, "make_mesh: chain must be a whole number of devices, at least 1; got 0."),
     ({"data": 2.0}, "make_mesh: data must be a whole number of devices, at least 1; got 2.0."),
     ({"model": True}, "make_mesh: model must be a whole number of devices, at least 1; got True."),
-    ({"data": 3}, "make_mesh: 8 devices cannot be split into groups of data * model = 3 * 1; choose sizes whose product "
-                  "divides 8, or pass devices=."),
+    ({"data": 3}, "make_mesh: 8 devices cannot be split into groups of data * model = 3 * 1; choose sizes whose "
+                  "product divides 8, or pass devices=."),
     ({"data": 4, "model": 4}, "make_mesh: 8 devices cannot be split into groups of data * model = 4 * 4;"),
-    ({"chain": 4, "data": 4}, "make_mesh: chain * data * model = 4 * 4 * 1 = 16 devices were asked for, but there are 8. "
-                              "On a CPU machine call phx.use_cpu_devices(16) before anything else."),
+    ({"chain": 4, "data": 4}, "make_mesh: chain * data * model = 4 * 4 * 1 = 16 devices were asked for, but there "
+                              "are 8. On a CPU machine call phx.use_cpu_devices(16) before anything else."),
 ])  # fmt: skip
 def test_sizes_that_do_not_fit_are_refused(sizes, words):
     with pytest.raises(ValueError, match=re.escape(words)):
@@ -55,8 +55,8 @@ def test_asking_again_for_as_many_cpu_devices_as_there_are_is_fine():
 def test_asking_for_other_cpu_devices_once_jax_has_started_says_what_to_do():
     jax.devices()
     words = (
-        "use_cpu_devices(3): JAX has already started with 8 CPU device(s). Call phx.use_cpu_devices(3) at the top of the "
-        "script, before the first array is made or jax.devices() is called, or set the environment variable "
+        "use_cpu_devices(3): JAX has already started with 8 CPU device(s). Call phx.use_cpu_devices(3) at the top of "
+        "the script, before the first array is made or jax.devices() is called, or set the environment variable "
         "XLA_FLAGS=--xla_force_host_platform_device_count=3."
     )
     with pytest.raises(RuntimeError, match=re.escape(words)):

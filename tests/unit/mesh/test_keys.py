@@ -20,7 +20,7 @@ def test_no_two_draws_share_a_key():
     )(seeds)
     words = np.asarray(keys).reshape(-1, 2)
     assert len(words) == 600
-    assert len(np.unique(words, axis=0)) == 600
+    assert len(np.unique(np.asarray(words), axis=0)) == 600
 
 
 def test_a_key_depends_on_seed_chain_and_draw_alone():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +19,7 @@ ROWS = 13
 
 def space_on(data, model=1, axes=("data",)):
     """A global leaf `a`, and a leaf `b` with its rows over `axes`."""
-    devices = np.prod([{"data": data, "model": model}[axis] for axis in axes])
+    devices = math.prod({"data": data, "model": model}[axis] for axis in axes)
     spread = Spread(axes, ROWS, -(-ROWS // devices))
     return phx.Space((GLOBAL, spread), ("data", "model") if model > 1 else ("data",)), spread
 

@@ -1,0 +1,116 @@
+"""What the compiled sampling block says to other devices: read from its HLO."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+
+X = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+Y = X.sum(1)
+
+
+def many_sites(x, y):
+    weights = phx.sample("weights", dist.Normal(0.0, 1.0).expand([3]))
+    others = [phx.sample(f"site{i}", dist.Normal(0.0, 1.0).expand([i + 1])) for i in range(6)]
+    noise = phx.sample("noise", dist.HalfNormal(1.0))
+    phx.sample("y", dist.Normal(x @ weights + sum(other.sum() for other in others), noise), obs=y)
+
+
+def with_a_local_variable(x, y):
+    weights = phx.sample("weights", dist.Normal(0.0, 1.0).expand([3]))
+    noise = phx.sample("noise", dist.HalfNormal(1.0))
+    shift = phx.sample("shift", dist.Normal(0.0, 1.0).expand([x.shape[0]]))
+    phx.sample("y", dist.Normal(x @ weights + shift, noise), obs=y)
+
+
+def computations(hlo: str) -> dict[str, str]:
+    """The text of each computation of a module, by name."""
+    pieces = re.split(r"\n(?=%?\S+ \(.*\{|ENTRY)", hlo)
+    return {match[1]: piece for piece in pieces if (match := re.match(r"(?:ENTRY )?%?(\S+) \(", piece))}
+
+
+def loops(hlo: str) -> dict[str, str]:
+    """The computations that are bodies of while loops."""
+    bodies = set(re.findall(r" while\(.*?body=%?([\w.\-]+)", hlo))
+    return {name: text for name, text in computations(hlo).items() if name in bodies}
+
+
+def operations(text: str, *names: str) -> list[str]:
+    """The lines that apply an operation of one of `names`; what only mentions one, as an operand does, has no call."""
+    return re.findall(rf"^.* = .* (?:{'|'.join(names)})(?:-start)?\(.*", text, re.MULTILINE)
+
+
+def all_reduces(text: str) -> list[str]:
+    return operations(text, "all-reduce")
+
+
+def sampling_hlo(model, mesh, data, num_chains=4):
+    sampler = phx.compile(
+        model, data, kernel=phx.hmc(num_steps=5), mesh=mesh, num_chains=num_chains, num_samples=2, progress=False
+    )
+    return sampler.executables.sample.as_text()
+
+
+@pytest.mark.parametrize("num_chains", [2, 4], ids=["one lane", "two lanes"])
+@pytest.mark.parametrize("model", [many_sites, with_a_local_variable])
+def test_one_all_reduce_per_leapfrog_and_none_over_chains(model, num_chains, mesh_of):
+    mesh = mesh_of(2, 4)
+    hlo = sampling_hlo(model, mesh, phx.shard({"x": X, "y": Y}, mesh), num_chains)
+    bodies = loops(hlo)
+    # Inside a leapfrog loop: a body with an all-reduce that calls no other loop with one.
+    communicating = {name: all_reduces(text) for name, text in bodies.items() if all_reduces(text)}
+    inner = [name for name in communicating if not any(o in bodies[name] for o in communicating if o != name)]
+    assert len(inner) == 1 and len(communicating[inner[0]]) == 1
+    # Per draw there may be one more, for the kinetic energy of spread variables, and nothing outside the draws.
+    everywhere = all_reduces(hlo)
+    assert len(everywhere) == (2 if model is with_a_local_variable else 1)
+    for operation in everywhere:
+        assert "replica_groups={{0,1,2,3},{4,5,6,7}}" in operation  # the data groups of chain 0 and of chain 1
+    assert not operations(hlo, "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+
+
+def test_what_is_sent_is_the_gradient_of_the_global_variables_and_one_number(mesh_of):
+    mesh = mesh_of(1, 8)
+    hlo = sampling_hlo(with_a_local_variable, mesh, phx.shard({"x": X, "y": Y}, mesh), num_chains=1)
+    sent = [re.findall(r"f32\[([\d,]*)\]", op.split(" all-reduce(")[0]) for op in all_reduces(hlo)]
+    sizes = sorted(sum(int(np.prod([int(d) for d in s.split(",") if d])) for s in shapes) for shapes in sent)
+    assert sizes == [2, 3 + 1 + 1]  # two kinetic energies per draw; weights, noise and the log density per leapfrog
+
+
+def test_chains_alone_say_nothing(mesh_of):
+    hlo = sampling_hlo(many_sites, mesh_of(4, 1), {"x": X, "y": Y})
+    assert not operations(hlo, "all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+
+
+def test_a_second_run_of_the_same_model_and_shapes_compiles_nothing():
+    compiled = []
+
+    def listen(event: str, duration: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(duration)
+
+    def run(**changes):
+        arguments = {"data": {"x": X, "y": Y}, "kernel": phx.hmc(num_steps=3), "seed": 0, "num_samples": 7} | changes
+        return phx.mcmc(with_a_local_variable, num_warmup=5, progress=False, **arguments)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        assert run().timing.compilations == 3
+        assert len(compiled) >= 3
+        compiled.clear()
+        for changes in (
+            {"seed": 1},
+            {"num_samples": 9},
+            {"data": {"x": X + 1, "y": Y}},
+            {"kernel": phx.hmc(num_steps=4, target_acceptance=0.8, initial_step_size=0.3)},
+        ):
+            assert run(**changes).timing.compilations == 0
+        assert compiled == []
+    finally:
+        jax.monitoring.clear_event_listeners()

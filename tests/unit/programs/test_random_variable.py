@@ -1,0 +1,107 @@
+"""Random variables: shapes, values, and distributions that cannot be drawn from."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import phalanx as phx
+
+
+class Triangle(dist.Distribution):
+    """Density 2 x on (0, 1): no part of NumPyro, and nothing but a log density."""
+
+    support = constraints.unit_interval
+
+    def log_prob(self, value):
+        return jnp.log(2 * value)
+
+
+def drawn(distribution, **kwargs):
+    return phx.trace(phx.seed(lambda: phx.sample("x", distribution, **kwargs), 0))()["x"]
+
+
+@pytest.mark.parametrize("distribution, shape", [
+    (dist.Normal(0.0, 1.0), ()),
+    (dist.Normal(jnp.zeros(3), 1.0), (3,)),
+    (dist.Normal(0.0, 1.0).expand([2, 3]).to_event(1), (2, 3)),
+    (dist.Dirichlet(jnp.ones((4, 3))), (4, 3)),
+    (dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)).expand([5]), (5, 2)),
+])  # fmt: skip
+def test_a_drawn_value_has_batch_and_event_shape(distribution, shape):
+    with jax.numpy_rank_promotion("allow"):  # NumPyro's multivariate normal promotes
+        variable = drawn(distribution)
+        log_prob = variable.log_prob()
+    assert variable.shape == variable.value.shape == shape
+    assert log_prob.shape == distribution.batch_shape
+    assert variable.dtype == jnp.float32
+    assert variable.is_latent and not variable.observed
+
+
+def test_a_given_value_may_have_sample_dimensions_in_front():
+    variable = drawn(dist.Normal(jnp.zeros(()), 1.0).expand([3]).to_event(1), obs=np.zeros((7, 3)))
+    assert variable.shape == (7, 3)
+    assert variable.log_prob().shape == (7,)
+    assert variable.observed and not variable.is_latent
+
+
+@pytest.mark.parametrize("distribution, given, words", [
+    (dist.Normal(jnp.zeros(3), 1.0), np.zeros(2),
+     "Variable 'x': the value has shape (2,), but its distribution Normal needs shape (3,) (batch (3,) + event ()), or "
+     "that with sample dimensions in front. Reshape the value or the distribution's parameters."),
+    (dist.Normal(jnp.zeros(3), 1.0), 0.0, "Variable 'x': the value has shape (), but"),
+    (dist.Normal(jnp.zeros((3, 1)), 1.0), np.zeros(3), "the value has shape (3,), but its distribution Normal needs "
+                                                      "shape (3, 1)"),
+    (dist.Dirichlet(jnp.ones((2, 3))), np.zeros((3, 2)), "needs shape (2, 3) (batch (2,) + event (3,))"),
+])  # fmt: skip
+def test_a_value_of_the_wrong_shape_is_refused(distribution, given, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        drawn(distribution, obs=given)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        phx.condition(lambda: phx.sample("x", distribution), {"x": given})()
+
+
+def test_a_variable_with_neither_value_nor_key_says_where_to_get_one():
+    words = (
+        "Variable 'x' has no value and no key to draw one with. Run the program under a seed, phx.seed(program, "
+        "0)(...), "
+        "or give the value with phx.condition or phx.substitute."
+    )
+    with pytest.raises(ValueError, match=re.escape(words)):
+        phx.sample("x", dist.Normal(0.0, 1.0))
+
+
+def test_a_distribution_that_cannot_be_drawn_from_needs_a_value():
+    words = "Variable 'x': Triangle cannot be drawn from. Give it a value with obs=, phx.condition or phx.substitute."
+    with pytest.raises(ValueError, match=re.escape(words)):
+        drawn(Triangle())
+    assert drawn(Triangle(), obs=0.5).value == 0.5
+    with pytest.raises(ValueError, match="Variable 'x': ImproperUniform cannot be drawn from."):
+        drawn(dist.ImproperUniform(constraints.real, (), ()))
+
+
+def test_any_distribution_counts_like_a_built_in():
+    def program():
+        x = phx.sample("x", Triangle())
+        phx.sample("y", dist.Normal(x, 1.0), obs=0.25)
+
+    expected = np.log(2 * 0.75) + dist.Normal(0.75, 1.0).log_prob(0.25)
+    assert phx.log_joint(program)({"x": 0.75}) == pytest.approx(float(expected))
+    # and as a target, through the bijection onto its support: log 2x + log x(1 - x)
+    target = phx.Target(program)
+    u = jnp.log(3.0)
+    total = expected + np.log(0.75 * 0.25)
+    assert target.log_density({"x": u}) == pytest.approx(float(total), rel=1e-5)
+
+
+def test_what_has_no_distribution_counts_nothing():
+    with phx.tape() as variables:
+        phx.deterministic("d", jnp.ones(3))
+    assert variables["d"].log_prob() == 0
+    assert variables["d"].shape == (3,)
