@@ -132,7 +132,7 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
     if mesh is None:
         mesh = placed if placed is not None else make_mesh(chain=1, devices=jax.devices()[:1])
     mesh = with_auto_axes(mesh)
-    if meshes and placed != mesh:
+    if meshes and placed is not None and placed != mesh:
         raise ValueError(
             f"mesh: the data were placed with phx.shard on a mesh of shape {dict(placed.shape)}, but the run has "
             f"{dict(mesh.shape)}. Use one mesh for both."
