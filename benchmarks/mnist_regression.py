@@ -56,17 +56,23 @@ def model(x, y):
 
 
 def phalanx_block(
-    data: Mapping[str, np.ndarray], options: argparse.Namespace, *, num_chains: int = 1, **mesh: int
+    host: Mapping[str, np.ndarray], options: argparse.Namespace, *, num_chains: int = 1, **sizes: int
 ) -> Callable[[], None]:
     """Phalanx's compiled block: so many draws, from where the last block ended."""
     import jax
 
     import phalanx as phx
 
-    mesh = phx.make_mesh(**mesh)
+    mesh = phx.make_mesh(**sizes)
     kernel = phx.hmc(num_steps=options.leapfrogs, step_size=STEP_SIZE)
     sampler = phx.compile(
-        model, phx.shard(data, mesh), kernel=kernel, num_chains=num_chains, num_samples=options.draws, mesh=mesh
+        model,
+        phx.shard(host, mesh),
+        kernel=kernel,
+        num_chains=num_chains,
+        num_samples=options.draws,
+        mesh=mesh,
+        progress=False,
     )
     blocks, seed, first, count = sampler.executables, np.uint32(0), np.int32(1), np.int32(options.draws)
     state = blocks.begin(seed, sampler.arrays).state

@@ -138,8 +138,7 @@ def test_data_lie_on_one_mesh(mesh_of):
     two = {"x": phx.shard(X, mesh_of(1, 2)), "y": phx.shard(Y, mesh_of(1, 3))}
     words = (
         "data: arrays were placed with phx.shard on different meshes, of shapes {'chain': 1, 'data': 2, 'model': 1} "
-        "and "
-        "{'chain': 1, 'data': 3, 'model': 1}. Use one for all."
+        "and {'chain': 1, 'data': 3, 'model': 1}. Use one for all."
     )
     with pytest.raises(ValueError, match=re.escape(words)):
         phx.Target(regression, two)
