@@ -10,8 +10,8 @@ from phalanx.demos.softmax_regression import run
 from phalanx.kernels.hmc import hmc
 from phalanx.run.posterior import Posterior
 
-DEFAULT = Sizes(chains=4, warmup=300, draws=500)
-NUM_STEPS = 24
+DEFAULT = Sizes(chains=4, warmup=300, draws=1000)
+NUM_STEPS = 32
 
 
 def main(options: Options) -> Posterior:
