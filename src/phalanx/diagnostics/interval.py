@@ -13,7 +13,7 @@ def hdi(draws: np.ndarray, prob: float = 0.94) -> np.ndarray:
 
     Args:
         draws: `(chain, draw, ...)`.
-        prob: the share inside, above 0 and at most 1.
+        prob: the share inside, above 0 and below 1.
 
     Returns:
         Lower and upper end of each element's interval, of shape `draws.shape[2:] + (2,)`; NaN where an element is not
@@ -26,14 +26,14 @@ def hdi(draws: np.ndarray, prob: float = 0.94) -> np.ndarray:
     Example:
         >>> import numpy as np
         >>> from phalanx.diagnostics import hdi
-        >>> hdi(np.arange(100.0).reshape(2, 50), prob=1.0)
-        array([ 0., 99.])
+        >>> hdi(np.arange(100.0).reshape(2, 50), prob=0.9)
+        array([ 0., 90.])
 
     Source: M.-H. Chen and Q.-M. Shao (1999), Monte Carlo estimation of Bayesian credible and HPD intervals.
     """
     draws = as_draws(draws)
-    if not 0 < prob <= 1:
-        raise ValueError(f"hdi: prob must be above 0 and at most 1; got {prob!r}.")
+    if not 0 < prob < 1:
+        raise ValueError(f"hdi: prob must be above 0 and below 1; got {prob!r}.")
     arviz = require("arviz", "report")
     unknown = (np.nan, np.nan)
     # `prob` goes by position: ArviZ 0.2x calls it hdi_prob.

@@ -114,7 +114,7 @@ def test_no_draws_are_an_error(function):
         (lambda: ebfmi(np.zeros((4, 5, 2))), "energy: expected an array of shape (chain, draw); got shape (4, 5, 2)."),
         (lambda: ess(np.zeros((4, 5)), "middle"), "ess: kind must be 'bulk' or 'tail'; got 'middle'."),
         (lambda: mcse(np.zeros((4, 5)), "median"), "mcse: kind must be 'mean' or 'sd'; got 'median'."),
-        (lambda: hdi(np.zeros((4, 5)), 94), "hdi: prob must be above 0 and at most 1; got 94."),
+        (lambda: hdi(np.zeros((4, 5)), 94), "hdi: prob must be above 0 and below 1; got 94."),
     ],
 )
 def test_wrong_arguments_are_named(call, message):
