@@ -4,6 +4,7 @@ from phalanx import datasets as datasets
 from phalanx.kernels.blackjax import from_blackjax as from_blackjax
 from phalanx.kernels.hmc import hmc as hmc
 from phalanx.kernels.kernel import Kernel as Kernel
+from phalanx.kernels.nuts import nuts as nuts
 from phalanx.kernels.rwmh import rwmh as rwmh
 from phalanx.mesh.devices import make_mesh as make_mesh
 from phalanx.mesh.devices import use_cpu_devices as use_cpu_devices
@@ -32,5 +33,6 @@ from phalanx.run.mcmc import compile as compile
 from phalanx.run.mcmc import mcmc as mcmc
 from phalanx.run.posterior import Posterior as Posterior
 from phalanx.run.sampler import Sampler as Sampler
+from phalanx.run.until import until as until
 
 __version__ = "0.1.0"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import blackjax
 import numpy as np
 
@@ -10,6 +12,9 @@ import phalanx as phx
 COVARIANCE = np.array([[0.4, 0.1, 0.0], [0.1, 0.3, 0.05], [0.0, 0.05, 0.5]])
 
 KERNELS = {
+    "nuts": phx.nuts(),
+    "nuts, diagonal": phx.nuts(metric="diagonal", max_depth=5),
+    "nuts, in step": replace(phx.nuts(), machine=None, metric=None),
     "rwmh": phx.rwmh(),
     "hmc": phx.hmc(num_steps=8),
     "hmc, diagonal": phx.hmc(num_steps=8, inverse_mass_matrix={"weights": np.array([0.5, 1.0, 2.0])}),
@@ -18,7 +23,7 @@ KERNELS = {
 }
 """Kernels for a position with one variable `weights` of three coordinates."""
 
-KNOWING_MESHES = {"rwmh": phx.rwmh(), "hmc": phx.hmc(num_steps=8)}
+KNOWING_MESHES = {"nuts": phx.nuts(), "rwmh": phx.rwmh(), "hmc": phx.hmc(num_steps=8)}
 """Kernels that move variables spread over devices, for positions of any shape."""
 
 MESHES = [(1, 1), (2, 1), (1, 2), (2, 4), (1, 8)]

@@ -54,7 +54,7 @@ def sampling_hlo(model, mesh, data, num_chains=4):
     sampler = phx.compile(
         model, data, kernel=phx.hmc(num_steps=5), mesh=mesh, num_chains=num_chains, num_samples=2, progress=False
     )
-    return sampler.executables.sample.as_text()
+    return sampler.executables.advance.as_text()
 
 
 @pytest.mark.parametrize("num_chains", [2, 4], ids=["one lane", "two lanes"])

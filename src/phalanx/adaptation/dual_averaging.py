@@ -8,62 +8,47 @@ Source: Nesterov (2009), Primal-dual subgradient methods; Hoffman, Gelman (2014)
 
 from __future__ import annotations
 
-from functools import partial
+import math
 from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
-from jax import Array
 
 SHRINKAGE, DELAY, DECAY = 0.2, 10.0, 0.75
 """gamma, t0 and kappa. Hoffman and Gelman tune one chain with gamma = 0.05; acceptance pooled over chains, and random
-walks, whose acceptance is noisier, settle better with a larger one, which changes the step size less per iteration."""
+walks, whose acceptance is noisier, settle better with a larger one, which changes the step size less per update."""
 
 
 class DualAveraging(NamedTuple):
-    """State of the tuning of a step size; scalars."""
+    """State of the tuning of a step size."""
 
-    log_step_size: Array
-    log_averaged: Array
-    error: Array
-    count: Array
-    center: Array
+    log_step_size: float
+    log_averaged: float
+    error: float
+    count: int
+    center: float
 
+    @property
+    def step_size(self) -> float:
+        """The step size to try next."""
+        return math.exp(self.log_step_size)
 
-def start(step_size: Array) -> DualAveraging:
-    """Begin at `step_size`, leaning to ten times it: one too large is quickly mended, one too small is not."""
-    log_step_size = jnp.log(step_size)
-    zero = jnp.zeros_like(log_step_size)
-    return DualAveraging(log_step_size, log_step_size, zero, zero, log_step_size + jnp.log(10.0))
-
-
-def restart(state: DualAveraging) -> DualAveraging:
-    """Forget what was learned on the way to the typical set, and go on from the present step size."""
-    zero = jnp.zeros_like(state.count)
-    return DualAveraging(state.log_step_size, state.log_step_size, zero, zero, state.log_step_size)
+    @property
+    def averaged(self) -> float:
+        """The step size to stay with."""
+        return math.exp(self.log_averaged)
 
 
-def update(state: DualAveraging, acceptance_rate: Array, target: float | Array) -> DualAveraging:
-    """One iteration, from the acceptance rate pooled over all chains."""
+def start(step_size: float, lean: float = 1.0) -> DualAveraging:
+    """Begin at `step_size`, leaning to `lean` times it: one too large is quickly mended, one too small is not."""
+    log_step_size = math.log(step_size)
+    return DualAveraging(log_step_size, log_step_size, 0.0, 0, log_step_size + math.log(lean))
+
+
+def update(state: DualAveraging, acceptance_rate: float, target: float) -> DualAveraging:
+    """One update, from an acceptance rate pooled over all chains."""
     count = state.count + 1
     weight = 1 / (count + DELAY)
-    acceptance_rate = jnp.where(jnp.isnan(acceptance_rate), 0.0, acceptance_rate)
+    acceptance_rate = 0.0 if math.isnan(acceptance_rate) else acceptance_rate
     error = (1 - weight) * state.error + weight * (target - acceptance_rate)
-    log_step_size = state.center - jnp.sqrt(count) / SHRINKAGE * error
+    log_step_size = state.center - math.sqrt(count) / SHRINKAGE * error
     share = count**-DECAY
     averaged = share * log_step_size + (1 - share) * state.log_averaged
     return DualAveraging(log_step_size, averaged, error, count, state.center)
-
-
-def tune(
-    state: DualAveraging, acceptance_rate: Array, target: float, iteration: Array, tuned_steps: Array
-) -> tuple[DualAveraging, Array]:
-    """One warm-up iteration, numbered from one: the new state, and the step size for the next iteration.
-
-    Half-way through its `tuned_steps` iterations the tuning restarts: chains that were still on their way to the
-    typical set call for other steps than chains in it. After the last one the averaged step size stays.
-    """
-    updated = update(state, acceptance_rate, target)
-    updated = jax.tree.map(partial(jnp.where, iteration == tuned_steps // 2), restart(updated), updated)
-    state = jax.tree.map(partial(jnp.where, iteration <= tuned_steps), updated, state)
-    return state, jnp.exp(jnp.where(iteration < tuned_steps, state.log_step_size, state.log_averaged))

@@ -10,8 +10,10 @@ import jax
 import numpy as np
 from jax import Array
 
+from phalanx.kernels.lanes import Lanes
+from phalanx.mesh.keys import Keys
 from phalanx.mesh.space import Position
-from phalanx.programs.target import Density
+from phalanx.programs.target import Density, Target
 
 
 class State(Protocol):
@@ -44,9 +46,61 @@ class Info(NamedTuple):
     energy: Array
 
 
+class Ended(NamedTuple):
+    """What the lanes of a device drew in a tick.
+
+    Attributes:
+        done: which lanes ended a draw, `(lanes,)`; what the others show here counts for nothing.
+        position, gradient: of the draw, by group of coordinates, `(lanes, coordinates)`; a kernel without gradients
+            has none.
+        log_density: at the position, `(lanes,)`.
+        info: what the draws did.
+    """
+
+    done: Array
+    position: tuple[Array, ...]
+    gradient: tuple[Array, ...]
+    log_density: Array
+    info: Any
+
+
+class Machine(Protocol):
+    """A kernel that moves all lanes of a device at once, tick by tick, where draws take lanes different times.
+
+    What a lane draws must depend on its own position and keys alone, not on where the other lanes are. Machines are
+    compared by value: equal ones compile to one program.
+    """
+
+    def start(self, lanes: Lanes, position: Position, keys: Keys, draw: Array) -> Any:
+        """Lanes at rest at positions `(lanes, ...)` by variable, about to make the draw of this number."""
+        ...
+
+    def tick(
+        self, underway: Any, active: Array, abandon: Array, lanes: Lanes, tuning: Any, keys: Keys
+    ) -> tuple[Any, Ended]:
+        """One gradient evaluation of every lane.
+
+        Args:
+            underway: where the lanes are.
+            active: lanes that may start and end draws, `(lanes,)`; the others are at rest, and stay so.
+            abandon: whether to end all trajectories without a draw, because the tuning has changed; a scalar.
+            lanes: the target.
+            tuning: hyperparameters.
+            keys: the lanes' keys.
+
+        Returns:
+            Where they are then, and what was drawn.
+        """
+        ...
+
+    def layout(self, target: Target, underway: Callable[[], Any]) -> Any:
+        """How what is under way is laid out over the mesh; `underway()` gives its shapes on one device."""
+        ...
+
+
 @dataclass(frozen=True)
 class Kernel:
-    """A Markov kernel that leaves the target invariant. Make one with `phx.hmc`, `phx.rwmh` or `phx.from_blackjax`.
+    """A Markov kernel that leaves the target invariant, such as `phx.nuts`, `phx.hmc`, `phx.rwmh`, `phx.from_blackjax`.
 
     Two kernels with equal `init` and `step` compile to one program: hyperparameters are arguments, in `tuning`.
 
@@ -59,16 +113,23 @@ class Kernel:
         tuned_steps: warm-up iterations the step size is tuned in; None means all of them.
         uses_gradient: whether a step's evaluations are gradients.
         knows_mesh: whether it may move variables spread over devices; False for algorithms written for one device.
+        machine: the kernel for all lanes at once, where there is one; a run prefers it to `step`.
+        metric: what warm-up learns of the posterior's covariance: "diagonal", "dense", "auto", or None for nothing.
+            It is put into the tuning's `metric`; the kernel's machine then reports gradients.
+        statistics: fields of the info a step gives.
     """
 
     name: str = field(compare=False)
     init: Callable[[Array, Position, Density], Any]
-    step: Callable[[Array, Any, Density, Any], tuple[Any, Info]]
+    step: Callable[[Array, Any, Density, Any], tuple[Any, Any]]
     tuning: Any = field(compare=False)
     target_acceptance: float | None = None
     tuned_steps: int | None = field(default=None, compare=False)
     uses_gradient: bool = True
     knows_mesh: bool = True
+    machine: Machine | None = None
+    metric: str | None = None
+    statistics: tuple[str, ...] = Info._fields
 
 
 def hyperparameter(value: float | int) -> Any:

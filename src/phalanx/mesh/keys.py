@@ -2,21 +2,45 @@
 
 A chain is therefore the same chain whatever the number of lanes, blocks or devices, and no key feeds two draws: draw 0
 is the chain's initial position, draws 1, 2, ... its steps, warm-up first.
+
+A key is two words, and `jax.random.fold_in` is a hash of a number under them. Written out here, it is hashed for all
+lanes in one fused operation.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import jax.numpy as jnp
 from jax import Array, random
+
+from phalanx.mesh.random_numbers import Words, threefry
 
 INITIAL_POSITION = 0
 """The draw number of a chain's initial position."""
 
 
-def chain_key(seed: Array, chain: Array | int) -> Array:
-    """The key of a chain."""
-    return random.fold_in(random.key(seed, impl="threefry2x32"), chain)
+class Keys(NamedTuple):
+    """The keys of several chains, as words.
+
+    Attributes:
+        chain: the key of each chain.
+    """
+
+    chain: Words
+
+    @classmethod
+    def of_chains(cls, seed: Array, chains: Array) -> Keys:
+        """The keys of the chains with these numbers."""
+        seed, chains = jnp.asarray(seed, jnp.uint32), jnp.asarray(chains, jnp.uint32)
+        return cls(threefry((jnp.zeros_like(seed), seed), jnp.zeros_like(chains), chains))
+
+    def of_draw(self, draw: Array) -> Words:
+        """The key of one draw of each chain; `draw` is a number, or one for each chain."""
+        draw = jnp.asarray(draw, jnp.uint32)
+        return threefry(self.chain, jnp.zeros_like(draw), draw)
 
 
-def draw_key(chain_key: Array, draw: Array | int) -> Array:
-    """The key of one draw of a chain."""
-    return random.fold_in(chain_key, draw)
+def as_key(words: Words) -> Array:
+    """Words as a key of JAX's."""
+    return random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +117,14 @@ class Space:
         """Whether any leaf is spread over devices."""
         return any(spread.axes for spread in self.spreads)
 
+    def coordinate_numbers(self, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+        """Numbers of the coordinates of each leaf of this device, flat, counted through the whole position."""
+        numbers, first = [], 0
+        for spread, shape in zip(self.spreads, shapes, strict=True):
+            numbers.append(first + _coordinates(spread, shape))
+            first += (spread.rows if spread.axes else 1) * math.prod(shape[1:] if spread.axes else shape)
+        return numbers
+
     def _random(self, draw: Callable, key: Array, like: Position) -> Position:
         """Random numbers for every coordinate from one call: each is a function of the key and the coordinate's number.
 
@@ -126,10 +134,7 @@ class Space:
         leaves, treedef = jax.tree.flatten(like)
         if not leaves:
             return like
-        numbers, first = [], 0
-        for spread, leaf in zip(self.spreads, leaves, strict=True):
-            numbers.append(first + _coordinates(spread, leaf.shape))
-            first += (spread.rows if spread.axes else 1) * math.prod(leaf.shape[1:] if spread.axes else leaf.shape)
+        numbers = self.coordinate_numbers([leaf.shape for leaf in leaves])
         flat = draw(key, jnp.concatenate(numbers), jnp.result_type(*leaves))
         sizes = itertools.accumulate(leaf.size for leaf in leaves[:-1])
         values = [part.reshape(leaf.shape) for part, leaf in zip(jnp.split(flat, list(sizes)), leaves, strict=True)]

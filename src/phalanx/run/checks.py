@@ -15,6 +15,7 @@ from phalanx.kernels.metrics import Dense, Diagonal
 from phalanx.mesh.devices import CHAIN
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.target import Target
+from phalanx.run.until import Until
 
 if TYPE_CHECKING:
     from phalanx.run.blocks import Begun, Blocks
@@ -33,6 +34,12 @@ def check_sizes(num_chains: Any, num_warmup: Any, num_samples: Any, thin: Any) -
             raise ValueError(f"{name} must be a whole number, at least {least}; got {value!r}.")
     if thin > num_samples:
         raise ValueError(f"thin={thin} keeps none of num_samples={num_samples} draws; give a smaller thin.")
+
+
+def check_until(until: Any) -> None:
+    """Refuse a condition that is none."""
+    if until is not None and not isinstance(until, Until):
+        raise TypeError(f"until: expected a condition such as phx.until(ess=400, r_hat=1.01), got {until!r}.")
 
 
 def check_chains(num_chains: int, mesh: Mesh) -> None:

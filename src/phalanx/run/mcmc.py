@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from phalanx.kernels.hmc import hmc
 from phalanx.kernels.kernel import Kernel
+from phalanx.kernels.nuts import nuts
 from phalanx.mesh.devices import default_mesh, use_every_core
 from phalanx.mesh.placement import mesh_of
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Program
 from phalanx.run import checks
-from phalanx.run.blocks import Blocks, bytes_per_draw
+from phalanx.run.blocks import Blocks
 from phalanx.run.describe import describe
+from phalanx.run.executables import Executables, compile_blocks
 from phalanx.run.posterior import Posterior
-from phalanx.run.sampler import Executables, Sampler, compile_blocks
+from phalanx.run.sampler import Sampler
+from phalanx.run.until import Until
 
-BLOCK_BYTES = 64 * 2**20
-"""The most device memory a block's draws take."""
+BLOCK_BYTES = 4 * 2**20
+"""Device memory for a block's draws, cleared for each block; more only where one draw of each chain takes more."""
 
 BLOCK_DRAWS = 512
 """The most draws a block has."""
+
+WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
+"""Draws of a warm-up in all, and the least and the most of each chain."""
 
 _kept: OrderedDict[Any, Executables] = OrderedDict()
 """The last compiled blocks, so that calling again with the same model and shapes compiles nothing."""
@@ -42,12 +49,13 @@ def mcmc(
     *,
     kernel: Kernel | None = None,
     num_chains: int = 4,
-    num_warmup: int = 1000,
+    num_warmup: int | None = None,
     num_samples: int = 1000,
     seed: int = 0,
     mesh: Mesh | None = None,
     keep: Sequence[str] | None = None,
     thin: int = 1,
+    until: Until | None = None,
     matmul_precision: str = "float32",
     progress: bool = True,
 ) -> Posterior:
@@ -56,15 +64,18 @@ def mcmc(
     Args:
         model: a program whose keyword arguments are the data.
         data: the keyword arguments; arrays placed with `phx.shard` keep their placement, others go to every device.
-        kernel: the Markov kernel, `phx.hmc()` by default.
+        kernel: the Markov kernel, `phx.nuts()` by default.
         num_chains: chains in all, spread evenly over the mesh's `chain` axis.
-        num_warmup: iterations per chain in which the step size is tuned; not kept.
+        num_warmup: iterations per chain in which step size and metric are tuned, on average over the chains; not kept.
+            None chooses by the number of chains, which tune together: 1,000 for up to 4, 250 for 16, 200 for 20 and
+            more.
         num_samples: iterations per chain after warm-up.
         seed: a whole number; the same seed gives the same chains, whatever the number of devices or lanes.
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or as many as the chains
             fill. On a CPU machine all cores are used.
         keep: names of the variables to store, deterministic ones included; None means all latent variables.
         thin: keep every so-manieth draw.
+        until: a condition on which to stop before `num_samples`, from `phx.until`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         progress: whether to show how the run goes.
 
@@ -88,7 +99,7 @@ def mcmc(
     """
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
-        keep=keep, thin=thin, matmul_precision=matmul_precision, progress=progress,
+        keep=keep, thin=thin, until=until, matmul_precision=matmul_precision, progress=progress,
     )  # fmt: skip
     return sampler.run(seed)
 
@@ -99,11 +110,12 @@ def compile(
     *,
     kernel: Kernel | None = None,
     num_chains: int = 4,
-    num_warmup: int = 1000,
+    num_warmup: int | None = None,
     num_samples: int = 1000,
     mesh: Mesh | None = None,
     keep: Sequence[str] | None = None,
     thin: int = 1,
+    until: Until | None = None,
     matmul_precision: str = "float32",
     progress: bool = True,
 ) -> Sampler:
@@ -116,10 +128,11 @@ def compile(
         >>> sampler.run(seed=1).draws["x"].shape
         (4, 10)
     """
-    checks.check_sizes(num_chains, num_warmup, num_samples, thin)
+    checks.check_sizes(num_chains, 0 if num_warmup is None else num_warmup, num_samples, thin)
+    checks.check_until(until)
     checks.check_precision(matmul_precision)
     began = time.perf_counter()
-    kernel = hmc() if kernel is None else kernel
+    kernel = nuts() if kernel is None else kernel
     checks.check_kernel_type(kernel)
     arguments = split_arguments(model, {} if data is None else data)
     notice = None
@@ -127,17 +140,18 @@ def compile(
         notice, mesh = use_every_core(), default_mesh(num_chains)
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh)
+    num_warmup = default_warmup(num_chains) if num_warmup is None else num_warmup
 
     keep = keep if keep is None or isinstance(keep, str) else tuple(keep)
     key = (
         model, mesh, arguments.layout, arguments.names, arguments.spreads, arguments.local_shapes(), kernel,
-        _shapes(kernel.tuning), num_chains, keep, thin, matmul_precision, jax.config.values["jax_enable_x64"],
+        _shapes(kernel.tuning), num_chains, keep, matmul_precision, jax.config.values["jax_enable_x64"],
     )  # fmt: skip
     executables, compilations = _kept.get(key), 0
     if executables is None:
         target = Target.of(model, arguments, mesh)
         checks.check_kernel(kernel, target)
-        blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target), thin)
+        blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
         executables = compile_blocks(blocks, target.place_arrays(), matmul_precision)
         compilations = executables.count
         _kept[key] = executables
@@ -153,6 +167,8 @@ def compile(
         kernel,
         num_warmup,
         num_samples,
+        thin,
+        until,
         progress,
         describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision),
         time.perf_counter() - began,
@@ -161,10 +177,19 @@ def compile(
     )
 
 
-def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...], thin: int) -> Blocks:
-    most = BLOCK_BYTES // (num_chains * bytes_per_draw(target, names))
+def default_warmup(num_chains: int) -> int:
+    """Iterations of warm-up: some 4,000 draws in all, as 4 chains make in 1,000, but 200 of each chain at least.
+
+    Tuning needs draws, whoever makes them; each chain needs its own time to reach the typical set.
+    """
+    return min(max(WARMUP_DRAWS // num_chains, WARMUP_LEAST), WARMUP_MOST)
+
+
+def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...]) -> Blocks:
     target = target.with_arguments(target.arguments.without_arrays())  # blocks outlive the data
-    return Blocks(target, kernel, num_chains, names, thin, size=max(1, min(BLOCK_DRAWS, most)))
+    one = Blocks(target, kernel, num_chains, names, slots=1)
+    width = sum(one.row_layout.widths) + sum(math.prod(v.shape) for v in target.shares.latents if v.name in names)
+    return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * num_chains * width))))
 
 
 def _shapes(tree: Any) -> Any:

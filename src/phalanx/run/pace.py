@@ -1,4 +1,4 @@
-"""How many iterations the next block should have."""
+"""How many ticks the next block should have."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ BLOCK_SECONDS = 0.5
 
 
 class Pace:
-    """Learns how long an iteration takes. The draws do not depend on it, only when they are handed over."""
+    """Learns how long a tick takes. The draws do not depend on it, only when they are handed over."""
 
     def __init__(self) -> None:
-        self._seconds = BLOCK_SECONDS  # before anything is known, one iteration at a time
+        self._seconds = BLOCK_SECONDS  # before anything is known, one tick at a time
+
+    @property
+    def ticks(self) -> int:
+        """Ticks of a block."""
+        return max(1, int(BLOCK_SECONDS / self._seconds))
 
     @contextmanager
-    def block(self, most: int) -> Iterator[int]:
-        """The number of iterations of the next block; the time spent in the `with` block is what it took."""
-        count = max(1, min(most, int(BLOCK_SECONDS / self._seconds)))
+    def measure(self, ticks: int) -> Iterator[None]:
+        """The time spent in the `with` block is what a block of at most `ticks` takes."""
         began = time.perf_counter()
-        yield count
-        self._seconds = max((time.perf_counter() - began) / count, 1e-7)
+        yield
+        self._seconds = max((time.perf_counter() - began) / ticks, 1e-7)

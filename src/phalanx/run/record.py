@@ -15,6 +15,8 @@ class Timing:
         sampling: seconds of sampling, from the first kept draw to the last one on the host.
         gradient_evaluations: gradients of the log density over all chains, warm-up included.
         compilations: programs compiled for this run; 0 when a compiled sampler was reused.
+        lane_efficiency: share of the gradients computed in sampling that went into draws; the rest were computed for
+            chains that had their draws already.
     """
 
     compile: float = 0.0
@@ -22,6 +24,7 @@ class Timing:
     sampling: float = 0.0
     gradient_evaluations: int = 0
     compilations: int = 0
+    lane_efficiency: float = 1.0
 
     @property
     def total(self) -> float:

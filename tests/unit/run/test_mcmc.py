@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
 from phalanx.run import sampler as sampler_module
+from phalanx.run.pace import Pace
 
 Y = np.array([1.0, 2.0, 4.0], np.float32)
 FAST = {"kernel": phx.hmc(num_steps=4), "num_warmup": 20, "num_samples": 30, "progress": False}
@@ -53,22 +56,20 @@ def test_thinning_keeps_every_third_draw_of_the_same_chain():
     assert (third.stats["num_steps"] == 12).all()
 
 
-def test_draws_do_not_depend_on_how_a_run_is_cut_into_blocks(monkeypatch):
-    whole = phx.mcmc(model, {"y": Y}, **FAST)
+@pytest.mark.parametrize("kernel", [phx.hmc(num_steps=4), phx.nuts()], ids=["hmc", "nuts"])
+def test_draws_do_not_depend_on_how_a_run_is_cut_into_blocks(kernel, monkeypatch):
+    sizes = {name: value for name, value in FAST.items() if name != "kernel"}
+    whole = phx.mcmc(model, {"y": Y}, kernel=kernel, **sizes)
 
-    class OneByOne:
-        def block(self, most):
-            return sampler_module.Pace().block(1)
-
-    sampler = phx.compile(model, {"y": Y}, **FAST)
-    monkeypatch.setattr(sampler, "executables", _with_paces(sampler.executables, OneByOne()))
+    sampler = phx.compile(model, {"y": Y}, kernel=kernel, **sizes)
+    monkeypatch.setattr(sampler, "executables", replace(sampler.executables, pace=OneByOne()))
     np.testing.assert_array_equal(sampler.run(0).draws["mean"], whole.draws["mean"])
 
 
-def _with_paces(executables, pace):
-    from dataclasses import replace
+class OneByOne(Pace):
+    """A tick at a time."""
 
-    return replace(executables, paces={"warm-up": pace, "sampling": pace})
+    ticks = 1
 
 
 def test_seeds_differ_and_repeat():
@@ -123,12 +124,8 @@ def test_interruption_returns_the_draws_so_far(monkeypatch):
             if report.phase == "sampling" and report.done >= 3:
                 raise KeyboardInterrupt
 
-    class Slow:
-        def block(self, most):
-            return sampler_module.Pace().block(1)
-
     monkeypatch.setattr(sampler_module, "make_progress", lambda enabled: Interrupting())
-    sampler.executables = _with_paces(sampler.executables, Slow())
+    sampler.executables = replace(sampler.executables, pace=OneByOne())
     posterior = sampler.run(0)
     assert posterior.record.interrupted and posterior.draws["mean"].shape == (4, 3)
     np.testing.assert_array_equal(posterior.draws["mean"], whole.draws["mean"][:, :3])

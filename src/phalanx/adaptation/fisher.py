@@ -1,0 +1,129 @@
+r"""The metric that draws and their gradients suggest: the one that minimises the Fisher divergence.
+
+Of a Gaussian posterior with covariance $\Sigma$, the draws have covariance $\Sigma$ and the gradients of the log
+density $\Sigma^{-1}$. Among diagonal metrics $s_i^2 = \sqrt{\operatorname{var}(x_i) / \operatorname{var}(g_i)}$
+minimises the Fisher divergence from the posterior to the Gaussian, and among all metrics the geometric mean of
+$\operatorname{cov}(x)$ and $\operatorname{cov}(g)^{-1}$. For a Gaussian it is exact from few draws, whatever their
+number says of the covariance alone, since each draw knows its gradient.
+
+Source: Seyboldt, Carlson, Carpenter (2024), Preconditioning Hamiltonian Monte Carlo by minimizing Fisher divergence.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import eigh
+
+WIDEST = 1e12
+"""Variances lie between this and its inverse, which float32 multiplies and squares without loss."""
+
+CONDITION = 1e8
+"""The largest ratio of variances along directions: beyond, rounding in float32 outweighs what the metric adds."""
+
+PAYS = 9.0
+"""Ratio of variances, after scaling each coordinate, from which correlations are worth a matrix product per leapfrog:
+the number of leapfrogs goes with its root."""
+
+ENTRY = 2.0
+"""A direction counts among the few of a low-rank metric where its variance differs from 1 by this factor."""
+
+SHRINKAGE = 1e-5
+"""Draws' worth of an uncorrelated posterior that is added to the draws: enough to be positive definite."""
+
+FULL = 500
+"""Coordinates up to which whole covariance matrices are taken, draws allowing."""
+
+
+class Correlations(NamedTuple):
+    """Variances along orthonormal directions of coordinates scaled to unit variance; see `kernels.low_rank`."""
+
+    directions: np.ndarray
+    variances: np.ndarray
+    rest: float
+    correlated: bool
+
+
+def scales(position_variance: np.ndarray, gradient_variance: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """A variance for every coordinate; where none can be told, the one before."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        variance = np.sqrt(position_variance) / np.sqrt(gradient_variance)
+    known = np.isfinite(variance) & (variance > 0)
+    return np.clip(np.where(known, variance, before), 1 / WIDEST, WIDEST)
+
+
+def uncorrelated(size: int, rank: int) -> Correlations:
+    """What is known before there are draws."""
+    return Correlations(np.eye(size, rank), np.ones(rank), 0.0 if rank == size else 1.0, False)
+
+
+def correlations(
+    position: np.ndarray, gradient: np.ndarray, variance: np.ndarray, rank: int, always: bool
+) -> Correlations:
+    """Correlations that draws `(draw, coordinate)` and their gradients suggest, along `rank` directions at most.
+
+    Args:
+        position: the draws.
+        gradient: of the log density at them.
+        variance: of every coordinate, the metric's diagonal.
+        rank: directions; as many as coordinates for any covariance.
+        always: whether correlations count even where they seem not to pay.
+
+    Returns:
+        Directions and variances; never indefinite.
+    """
+    count, size = position.shape
+    scale = np.sqrt(variance)
+    x = (position - position.mean(0)) / scale
+    g = (gradient - gradient.mean(0)) * scale
+    basis = np.eye(size) if size <= FULL and count >= 2 * size else _span(x, g, rank)
+    if basis is None:
+        return uncorrelated(size, rank)
+    along, vectors = _geometric_mean(_shrunk(x @ basis), _shrunk(g @ basis))
+    vectors = basis @ vectors
+    if rank == size and vectors.shape[1] == size:
+        along = np.clip(along, along.max() / CONDITION, None)
+        return Correlations(vectors, along, 0.0, always or along.max() / along.min() > PAYS)
+    return _few(along, vectors, size, rank, always)
+
+
+def _few(along: np.ndarray, vectors: np.ndarray, size: int, rank: int, always: bool) -> Correlations:
+    """The directions whose variances differ most from 1, and 1 for all others."""
+    half = np.sqrt(CONDITION)
+    along = np.clip(along, 1 / half, half)
+    far = np.argsort(-np.abs(np.log(along)))[:rank]
+    far = far[np.abs(np.log(along[far])) > np.log(ENTRY)]
+    directions, variances = np.zeros((size, rank)), np.ones(rank)
+    directions[:, : len(far)], variances[: len(far)] = vectors[:, far], along[far]
+    spread = max(along[far].max(initial=1.0), 1.0) / min(along[far].min(initial=1.0), 1.0)
+    return Correlations(directions, variances, 1.0, bool(len(far)) and (always or spread > PAYS))
+
+
+def _span(x: np.ndarray, g: np.ndarray, rank: int) -> np.ndarray | None:
+    """An orthonormal basis of the directions in which draws, or gradients, vary most."""
+    most = min(rank, len(x) // 4)
+    if most == 0:
+        return None
+    leading = [np.linalg.svd(rows, full_matrices=False)[2][:most] for rows in (x, g)]
+    basis, triangle = np.linalg.qr(np.concatenate(leading).T)
+    diagonal = np.abs(np.diag(triangle))
+    return basis[:, diagonal > 1e-6 * diagonal.max(initial=0.0)]
+
+
+def _shrunk(rows: np.ndarray) -> np.ndarray:
+    """The covariance of rows whose mean is zero, drawn a little towards one without correlations."""
+    count, size = rows.shape
+    return (rows.T @ rows + SHRINKAGE * np.eye(size)) / (count - 1 + SHRINKAGE)
+
+
+def _geometric_mean(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    r"""Eigenvalues and vectors of $A \# B^{-1} = B^{-1/2} (B^{1/2} A B^{1/2})^{1/2} B^{-1/2}$."""
+    values, vectors = eigh(b)
+    values = np.maximum(values, values.max() * np.finfo(np.float64).eps)
+    root, inverse = (vectors * np.sqrt(values)) @ vectors.T, (vectors / np.sqrt(values)) @ vectors.T
+    middle, between = eigh(root @ a @ root)
+    half = inverse @ between * np.maximum(middle, 0.0) ** 0.25
+    mean = half @ half.T
+    found, directions = eigh((mean + mean.T) / 2)
+    return np.maximum(found, found.max() / CONDITION), directions

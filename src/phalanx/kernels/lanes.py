@@ -1,0 +1,149 @@
+"""All lanes of a device as the columns of one matrix: what a kernel that moves lanes one leapfrog at a time works on.
+
+A lane is one chain. Coordinates run down and lanes across, so that elementwise work and sums over coordinates run
+along the lanes, which a CPU vectorises, and so that a model of many variables costs no more passes than one of few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from phalanx.mesh.random_numbers import Words, standard_normals_from, threefry
+from phalanx.programs.shares import Latent
+from phalanx.programs.target import Density
+
+Columns = tuple[Array, ...]
+"""Coordinates of every lane, `(coordinates, lanes)`: one array for the global ones and, where variables are spread over
+mesh axes, one for each set of axes."""
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A target for all lanes of a device at once. Use it inside `shard_map`.
+
+    Attributes:
+        density: the target on this device.
+        count: lanes.
+    """
+
+    density: Density
+    count: int
+
+    @cached_property
+    def latents(self) -> list[Latent]:
+        """The latent variables in the order of their coordinates."""
+        return sorted(self.density.shares.latents, key=lambda latent: latent.name)
+
+    @cached_property
+    def groups(self) -> list[tuple[str, ...]]:
+        """Sets of mesh axes coordinates are spread over; the global coordinates, spread over none, come first."""
+        return groups_of(self.latents)
+
+    def flatten(self, position: Mapping[str, Array]) -> Columns:
+        """Arrays `(..., *shape)` by variable as flat ones `(..., coordinates)`, by group."""
+        first = self.latents[0]
+        leading = position[first.name].shape[: position[first.name].ndim - len(first.unconstrained_shape)]
+        nothing = jnp.zeros((*leading, 0), self.dtype)
+
+        def together(group: tuple[str, ...]) -> Array:
+            members = [position[v.name].reshape(*leading, _size(v)) for v in self.latents if v.spread.axes == group]
+            return jnp.concatenate(members or [nothing], -1)
+
+        return tuple(map(together, self.groups))
+
+    def unflatten(self, flat: Columns) -> dict[str, Array]:
+        """The inverse of `flatten`."""
+        position = {}
+        for group, values in zip(self.groups, flat, strict=True):
+            members = [latent for latent in self.latents if latent.spread.axes == group]
+            ends = np.cumsum([_size(latent) for latent in members], dtype=int)
+            parts = jnp.split(values, ends[:-1], axis=-1)
+            for latent, part in zip(members, parts, strict=True):
+                position[latent.name] = part.reshape(*part.shape[:-1], *latent.unconstrained_shape)
+        return {latent.name: position[latent.name] for latent in self.latents}
+
+    def value_and_grad(self, position: Columns) -> tuple[Array, Columns]:
+        """Log density `(lanes,)` and its gradient; one sum over devices for all."""
+        if self.count == 1:  # a batch of one turns a plain matrix product into a batched one, which is slower
+            value, gradient = self.density.value_and_grad(self.unflatten(tuple(part[:, 0] for part in position)))
+            return value[None], tuple(part[:, None] for part in self.flatten(gradient))
+
+        def one(*parts: Array) -> tuple[Array, Columns]:
+            value, gradient = self.density.value_and_grad(self.unflatten(parts))
+            return value, self.flatten(gradient)
+
+        return jax.vmap(one, in_axes=-1, out_axes=-1)(*position)
+
+    def normals(self, key: Words) -> Columns:
+        """Independent standard normals for every coordinate of every lane, given a key for each lane."""
+        words = (key[0][None], key[1][None])
+        zero = jnp.uint32(0)
+        return tuple(
+            standard_normals_from(threefry(words, zero, numbers[:, None]), self.dtype) * mask
+            for numbers, mask in zip(self._numbers, self._masks, strict=True)
+        )
+
+    def inner_products(self, *pairs: tuple[Columns, Columns]) -> list[Array]:
+        """x·y over coordinates and devices for each pair `(..., coordinates, lanes)`; one sum over devices for all."""
+        totals: list[Array] = []
+        for index, axes in enumerate(self.groups):
+            parts = _sums_of_products([(x[index], y[index]) for x, y in pairs])
+            parts = list(lax.psum(parts, axes)) if axes else parts
+            totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
+        return totals
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the coordinates."""
+        return jnp.result_type(*(latent.dtype for latent in self.latents))
+
+    @cached_property
+    def _numbers(self) -> Columns:
+        """Numbers of the coordinates, counted through the whole position."""
+        shapes = [latent.unconstrained_shape for latent in self.latents]
+        numbers = zip(self.latents, self.density.space.coordinate_numbers(shapes), strict=True)
+        return self.flatten({latent.name: value.reshape(latent.unconstrained_shape) for latent, value in numbers})
+
+    @cached_property
+    def _masks(self) -> list[Any]:
+        """One for a coordinate, zero for one in a padded row, which has no momentum and stays where it is."""
+        if not any(self.groups):
+            return [1.0] * len(self.groups)
+        ones = {v.name: v.spread.keep_rows(jnp.ones(v.unconstrained_shape, self.dtype)) for v in self.latents}
+        return [part[:, None] for part in self.flatten(ones)]
+
+
+def groups_of(latents: Sequence[Latent]) -> list[tuple[str, ...]]:
+    """Sets of mesh axes the variables are spread over, each once, the empty one first."""
+    return sorted({(), *(latent.spread.axes for latent in latents)})
+
+
+def group_sizes(latents: Sequence[Latent]) -> tuple[int, ...]:
+    """Coordinates of each group on one device."""
+    return tuple(sum(_size(v) for v in latents if v.spread.axes == group) for group in groups_of(latents))
+
+
+def _size(latent: Latent) -> int:
+    return int(np.prod(latent.unconstrained_shape, dtype=int))
+
+
+def _sums_of_products(pairs: Sequence[tuple[Array, Array]]) -> list[Array]:
+    """Sums over the second to last dimension of x * y; those of one shape in one pass, which is twice as fast."""
+    products = [x * y for x, y in pairs]
+    sums: list[Any] = [None] * len(products)
+    for shape in {product.shape for product in products}:
+        where = [i for i, product in enumerate(products) if product.shape == shape]
+        together = [products[i] for i in where]
+        zeros = [np.zeros((), product.dtype) for product in together]
+        found = lax.reduce(together, zeros, lambda a, b: [x + y for x, y in zip(a, b, strict=True)], (len(shape) - 2,))
+        for i, value in zip(where, found, strict=True):
+            sums[i] = value
+    return sums

@@ -1,0 +1,103 @@
+r"""The metric that warm-up adapts: a variance for every coordinate, and correlations along a few directions.
+
+$$M^{-1} = S \bigl(c I + U (\Lambda - c I) U^\top\bigr) S$$
+
+with $S$ the square roots of the variances, $U$ orthonormal columns over the global coordinates and $\Lambda$ the
+variances along them. With few columns and $c = 1$ it is diagonal plus low rank; with as many columns as coordinates
+and $c = 0$ it is any covariance, multiplied without cancellation. Coordinates spread over devices have variances only:
+a covariance between devices would cost communication in every step.
+
+Source: Bales, Pourzanjani, Vehtari, Petzold (2019), Selecting the metric in Hamiltonian Monte Carlo; Seyboldt, Carlson,
+Carpenter (2024), Preconditioning Hamiltonian Monte Carlo by minimizing Fisher divergence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import PartitionSpec
+
+from phalanx.kernels.lanes import Columns
+
+
+class LowRank(NamedTuple):
+    """The metric as blocks of a run pass it around.
+
+    Attributes:
+        variance: one for every coordinate, flat, by group as in `Columns`.
+        directions: U, `(global coordinates, rank)`.
+        variances: the diagonal of Λ, `(rank,)`.
+        rest: c, the variance outside of U.
+        correlated: whether U counts; where it does not, no time is spent on it.
+    """
+
+    variance: Any
+    directions: Any
+    variances: Any
+    rest: Any
+    correlated: Any
+
+    @classmethod
+    def layout(cls, groups: Sequence[tuple[str, ...]]) -> LowRank:
+        """How it is laid out over the mesh, given the axes each group of coordinates is spread over."""
+        alike = PartitionSpec()
+        return cls(tuple(PartitionSpec(axes or None) for axes in groups), alike, alike, alike, alike)
+
+    def for_columns(self) -> LaneMetric:
+        """The metric as it acts on columns."""
+        scale = tuple(jnp.sqrt(part)[:, None] for part in self.variance)
+        return LaneMetric(scale, self.directions, self.variances, self.rest, self.correlated)
+
+
+class LaneMetric(NamedTuple):
+    """The metric acting on columns. `scale` is the diagonal of S, by group."""
+
+    scale: Columns
+    directions: Array
+    variances: Array
+    rest: Array
+    correlated: Array
+
+    @classmethod
+    def identity(cls, dtype: Any, groups: int) -> LaneMetric:
+        """No metric: unit mass."""
+        one, none = jnp.ones((), dtype), jnp.zeros((0, 0), dtype)
+        return cls((one[None, None],) * groups, none, jnp.zeros(0, dtype), one, jnp.zeros((), bool))
+
+    def velocity(self, momentum: Columns) -> Columns:
+        r"""$M^{-1} p$."""
+
+        def stretch(along: Array) -> Array:
+            return (self.variances - self.rest)[:, None] * along
+
+        scaled = _times(self.scale, momentum)
+        return _times(self.scale, self._along(stretch, self.rest, scaled))
+
+    def momentum(self, normals: Columns) -> Columns:
+        """Momenta of standard normals z: with $M^{-1} = S A S$, $p = S^{-1} A^{-1/2} z$."""
+        # with c = 0, U has all coordinates and nothing lies outside of it
+        outside = jnp.where(self.rest > 0, 1.0, 0.0).astype(self.rest.dtype)
+
+        def shrink(along: Array) -> Array:
+            return (1 / jnp.sqrt(self.variances) - outside)[:, None] * along
+
+        whitened = self._along(shrink, outside, normals)
+        return tuple(part / scale for part, scale in zip(whitened, self.scale, strict=True))
+
+    def _along(self, change: Callable[[Array], Array], rest: Array, columns: Columns) -> Columns:
+        """`rest` times the global coordinates plus U times what `change` makes of their components along U."""
+        if not self.variances.size:
+            return columns
+
+        def correlated(first: Array) -> Array:
+            along = jnp.matmul(self.directions.T, first, precision="highest")  # whatever the model's precision
+            return rest * first + jnp.matmul(self.directions, change(along), precision="highest")
+
+        return (lax.cond(self.correlated, correlated, lambda first: first, columns[0]), *columns[1:])
+
+
+def _times(scale: Columns, columns: Columns) -> Columns:
+    return tuple(s * part for s, part in zip(scale, columns, strict=True))

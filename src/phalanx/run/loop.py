@@ -1,0 +1,143 @@
+"""One run of compiled blocks, from the first position to the last draw."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from phalanx.adaptation.warm_up import Batch, WarmUp
+from phalanx.run.checks import check_beginning
+from phalanx.run.executables import Executables, order_of, shardings
+from phalanx.run.host import HostBlock, HostDraws, fetch_block
+from phalanx.run.progress import Progress, Report
+from phalanx.run.until import Until
+
+FULLNESS = 0.9
+"""How full the slots of a block should be when it ends: chains whose slots are full wait for the others."""
+
+
+class Work(NamedTuple):
+    """What has been computed: ticks of a lane, and gradient evaluations in trajectories that ended, over all chains."""
+
+    ticks: int = 0
+    evaluations: int = 0
+
+
+class Run:
+    """One run: where the chains are, and what has been counted."""
+
+    def __init__(self, executables: Executables, kernel: Any, seed: int, arrays: tuple[Array, ...], progress: Progress):
+        self.executables, self.kernel, self.arrays = executables, kernel, arrays
+        self.blocks, self.progress = executables.blocks, progress
+        self.seed = np.uint32(seed)
+        self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
+        self.interrupted = False
+
+    def warm_up(self, num_warmup: int) -> None:
+        """Find where to begin, and tune."""
+        begun = self.executables.begin(self.seed, self.arrays)
+        check_beginning(self.blocks, begun, self.arrays)
+        self._underway = begun.underway
+        position, gradient = ([np.asarray(part) for part in x] for x in (begun.position, begun.gradient))
+        warm_up = WarmUp(self.kernel, self.blocks.num_chains, num_warmup, Batch(position, gradient, {}))
+        self._use(warm_up)
+        divergences = 0
+        while not warm_up.over:
+            drawn = self._round(warm_up)
+            warm_up.learn(drawn)
+            self._use(warm_up)
+            divergences += int(drawn.stats["diverging"].sum())
+            done = min(int(warm_up.iterations), num_warmup)
+            self._show("warm-up", done, num_warmup, drawn.stats["acceptance_rate"], divergences)
+        self._mean_steps = warm_up.mean_steps
+
+    def sample(self, num_samples: int, thin: int, until: Until | None) -> HostDraws:
+        """Draw, until every chain has `num_samples // thin` draws stored, or `until` is met."""
+        total = num_samples // thin
+        host = HostDraws(self.blocks.target, self.blocks.num_chains, total)
+        watch = None if until is None else until.watch(host, self.blocks.names)
+        try:
+            while host.left.any() and not (watch and watch.is_met()):
+                goal = host.left if watch is None else np.minimum(host.left, np.maximum(watch.next - host.counts, 0))
+                block = self._block(goal, thin)
+                host.add(*block)
+                self._show("sampling", host.count, total, block[1].stats["acceptance_rate"], host.divergences)
+        except KeyboardInterrupt:
+            if not host.count:
+                raise
+            self.interrupted = True
+            self.progress.say(f"Interrupted: returning the {host.count} of {total} draws per chain made so far.")
+        return host
+
+    @property
+    def step_size(self) -> np.ndarray:
+        """The step size in use."""
+        return np.asarray(self._tuning.step_size)
+
+    def _use(self, warm_up: WarmUp) -> None:
+        """Take over the tuning that warm-up asks for. A metric is placed on the devices once, not in every round."""
+        tuning, self._abandon = warm_up.tuning, warm_up.abandon
+        metric = getattr(tuning, "metric", None)
+        if metric is not None:
+            if metric is not getattr(self, "_metric", None):
+                self._metric = metric
+                layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(metric))
+                self._placed_metric = jax.device_put(metric, layout)
+            tuning = tuning._replace(metric=self._placed_metric)
+        self._tuning = jax.tree.map(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf), tuning)
+
+    def _round(self, warm_up: WarmUp) -> Batch:
+        """The ticks of one round of warm-up. How they are cut into blocks changes nothing: no chain's slots fill up."""
+        batches, ticks = [], warm_up.ticks
+        while ticks:
+            now = min(ticks, self.blocks.slots, self.executables.pace.ticks)
+            _, block = self._advance(np.full(self.blocks.num_chains, self.blocks.slots), now, thin=1)
+            batches.append(self._batch(block))
+            self.warmup = self._worked(self.warmup, now, block)
+            ticks -= now
+        return batches[0] if len(batches) == 1 else jax.tree.map(lambda *parts: np.concatenate(parts), *batches)
+
+    def _block(self, goal: np.ndarray, thin: int) -> tuple[dict[str, Array], HostBlock]:
+        """One block of sampling."""
+        slots, ticks = self.blocks.slots, self.executables.pace.ticks
+        if goal.max() > slots:
+            ticks = min(ticks, math.ceil(FULLNESS * slots * thin * self._mean_steps))
+        advanced, block = self._advance(np.minimum(goal, slots), ticks, thin)
+        values = self.executables.constrain(self.arrays, advanced.drawn.rows)
+        self.sampling = self._worked(self.sampling, int(np.asarray(advanced.ticks).max()), block)
+        if block.count.any() and self.kernel.machine is not None:
+            self._mean_steps = float(block.stats["num_steps"][block.filled].mean()) / thin
+        return values, block
+
+    def _advance(self, draws: np.ndarray, ticks: int, thin: int) -> tuple[Any, HostBlock]:
+        order = order_of(draws, ticks, thin, self._abandon)
+        with self.executables.pace.measure(ticks):
+            advanced = self.executables.advance(self.seed, self.arrays, self._tuning, order, self._underway)
+            self._underway, self._abandon = advanced.underway, False
+            return advanced, fetch_block(self.blocks, advanced)
+
+    def _batch(self, block: HostBlock) -> Batch:
+        filled, layout = block.filled.T, self.blocks.row_layout
+
+        # chain by chain, so that the order does not depend on the devices
+        def chosen(values: Any) -> np.ndarray:
+            return np.swapaxes(values, 0, 1)[filled]
+
+        vectors = [
+            [chosen(part).reshape(filled.sum(), math.prod(part.shape[2:])) for part in layout.vectors(block.rows, part)]
+            for part in range(layout.parts)
+        ]
+        position, gradient = (*vectors, [])[:2]
+        return Batch(position, gradient, {name: chosen(values) for name, values in block.stats.items()})
+
+    def _worked(self, work: Work, ticks: int, block: HostBlock) -> Work:
+        evaluations = int(block.stats["num_steps"][block.filled].sum(dtype=np.int64))
+        return Work(work.ticks + ticks, work.evaluations + evaluations)
+
+    def _show(self, phase: str, done: int, total: int, acceptance: np.ndarray, divergences: int) -> None:
+        rate = float(np.mean(acceptance)) if acceptance.size else math.nan
+        self.progress.show(Report(phase, done, total, self.blocks.num_chains, rate, divergences))

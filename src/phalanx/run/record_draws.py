@@ -1,0 +1,111 @@
+"""Recording draws inside a block: each lane has slots, and fills one whenever it ends a draw that is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from phalanx.kernels.kernel import Ended
+from phalanx.kernels.lanes import Columns, Lanes
+
+
+class Partial(NamedTuple):
+    """Draws of each lane since the last one kept: how many, and what is added up over them."""
+
+    draws: Any
+    num_steps: Any
+    diverging: Any
+
+    @classmethod
+    def none(cls, count: int) -> Partial:
+        """Of `count` lanes that have just kept one."""
+        return cls(jnp.zeros(count, jnp.int32), jnp.zeros(count, jnp.int32), jnp.zeros(count, bool))
+
+
+class Drawn(NamedTuple):
+    """Draws of a block, as flat rows: writing a draw is one operation for each group of coordinates.
+
+    Attributes:
+        rows: for each group, `(slot, chain, row)`. A row is the position, then the gradient where one is kept and,
+            with the global coordinates, the statistics.
+        count: draws of each chain; slots from there on are empty.
+    """
+
+    rows: Any
+    count: Any
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """What is where in rows.
+
+    Attributes:
+        sizes: coordinates of each group, on one device.
+        parts: vectors in a row: the position, or the position and the gradient.
+        stats: names of the statistics.
+    """
+
+    sizes: tuple[int, ...]
+    parts: int
+    stats: tuple[str, ...]
+
+    @property
+    def widths(self) -> list[int]:
+        """Lengths of the rows on one device."""
+        widths = [size * self.parts for size in self.sizes]
+        return [widths[0] + len(self.stats), *widths[1:]]
+
+    def vectors(self, rows: Any, part: int) -> Columns:
+        """The positions (part 0) or gradients (part 1) in the rows of one device, `(..., coordinates)` by group."""
+        return tuple(r[..., part * size : (part + 1) * size] for r, size in zip(rows, self.sizes, strict=True))
+
+    def statistics(self, rows: Any) -> dict[str, Any]:
+        """The statistics in rows, by name."""
+        first = self.parts * self.sizes[0]
+        return {name: rows[0][..., first + i] for i, name in enumerate(self.stats)}
+
+
+@dataclass(frozen=True)
+class DrawRecorder:
+    """Writes the draws of a block; each lane of a device has room for `slots`."""
+
+    lanes: Lanes
+    slots: int
+    layout: RowLayout
+
+    def empty(self) -> Drawn:
+        """No draws."""
+        shape = (self.slots, self.lanes.count)
+        rows = tuple(jnp.zeros((*shape, width), self.lanes.dtype) for width in self.layout.widths)
+        return Drawn(rows, jnp.zeros(self.lanes.count, jnp.int32))
+
+    def add(self, partial: Partial, drawn: Drawn, ended: Ended, active: Array, thin: Array) -> tuple[Partial, Drawn]:
+        """Record the draws that have ended, every `thin`-th of each lane."""
+        done = ended.done & active
+        since = Partial(
+            partial.draws + done,
+            partial.num_steps + jnp.where(done, ended.info.num_steps, 0),
+            partial.diverging | done & ended.info.diverging,
+        )
+        kept = since.draws == thin
+        info = ended.info._replace(num_steps=since.num_steps, diverging=since.diverging)
+        new = self._rows({**info._asdict(), "log_density": ended.log_density}, ended)
+        # a slot that does not exist is not written to
+        slot, lane = jnp.where(kept, drawn.count, self.slots), jnp.arange(self.lanes.count)
+        rows = tuple(
+            buffer.at[slot, lane].set(row, mode="drop", unique_indices=True)
+            for buffer, row in zip(drawn.rows, new, strict=True)
+        )
+        partial = jax.tree.map(lambda value: jnp.where(kept, jnp.zeros_like(value), value), since)
+        return partial, Drawn(rows, drawn.count + kept)
+
+    def _rows(self, stats: dict[str, Array], ended: Ended) -> list[Array]:
+        vectors = [ended.position, ended.gradient][: self.layout.parts]
+        rows = [list(parts) for parts in zip(*vectors, strict=True)]
+        # one type for all: whole numbers up to 2**24 are exact in float32
+        rows[0].append(jnp.stack([stats[name].astype(self.lanes.dtype) for name in self.layout.stats], -1))
+        return [jnp.concatenate(row, -1) for row in rows]
