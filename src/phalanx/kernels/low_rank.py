@@ -22,6 +22,9 @@ from jax.sharding import PartitionSpec
 
 from phalanx.kernels.lanes import Columns
 
+FEW_TERMS = 16
+"""Terms in the sums of a matrix product up to which it is written out."""
+
 
 class LowRank(NamedTuple):
     """The metric as blocks of a run pass it around.
@@ -93,10 +96,19 @@ class LaneMetric(NamedTuple):
             return columns
 
         def correlated(first: Array) -> Array:
-            along = jnp.matmul(self.directions.T, first, precision="highest")  # whatever the model's precision
-            return rest * first + jnp.matmul(self.directions, change(along), precision="highest")
+            return rest * first + _product(self.directions, change(_product(self.directions.T, first)))
 
         return (lax.cond(self.correlated, correlated, lambda first: first, columns[0]), *columns[1:])
+
+
+def _product(matrix: Array, columns: Array) -> Array:
+    """A matrix product; a small one is written out, which on a CPU keeps a tick one function, as a dot would not."""
+    inner = matrix.shape[1]
+    if inner <= FEW_TERMS:
+        return sum(
+            (matrix[:, i, None] * columns[i, None] for i in range(1, inner)), matrix[:, 0, None] * columns[0, None]
+        )
+    return jnp.matmul(matrix, columns, precision="highest")  # whatever the model's precision
 
 
 def _times(scale: Columns, columns: Columns) -> Columns:

@@ -132,7 +132,8 @@ class Blocks:
         """Move the chains tick by tick, until they have their draws or the ticks are used up."""
         lanes, keys = self._lanes(arrays), self._keys(seed)
 
-        recorder = DrawRecorder(lanes, self.slots, self.row_layout)
+        on_cpu = self.target.mesh.devices.flat[0].platform == "cpu"
+        recorder = DrawRecorder(lanes, self.slots, self.row_layout, on_cpu)
 
         def go_on(carry: tuple[Any, Any, Array]) -> Array:
             _, drawn, ticks = carry
