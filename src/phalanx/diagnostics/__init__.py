@@ -1,4 +1,4 @@
-"""Checks on draws: has the chain converged, and how much do the draws say? Thin over ArviZ."""
+"""Checks on draws: has the chain converged, and how much do the draws say? All elements at once, in NumPy."""
 
 from phalanx.diagnostics.convergence import ess as ess
 from phalanx.diagnostics.convergence import mcse as mcse

@@ -54,7 +54,7 @@ def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]
 
     Raises:
         ValueError: when there are no draws.
-        ImportError: when ArviZ or matplotlib is not installed.
+        ImportError: when pandas or matplotlib is not installed.
 
     Example:
         >>> from phalanx.report import save_figures

@@ -47,7 +47,7 @@ def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
 
     Raises:
         ValueError: when there are no draws.
-        ImportError: when ArviZ or matplotlib is not installed.
+        ImportError: when pandas or matplotlib is not installed.
 
     Example:
         >>> from phalanx.report import write_report

@@ -81,7 +81,7 @@ class Posterior:
 
         Raises:
             ValueError: when a name is unknown or there are no draws.
-            ImportError: when ArviZ is not installed.
+            ImportError: when pandas is not installed.
 
         Example:
             >>> posterior.summary(["mean"]).loc["mean", "r_hat"] < 1.01  # doctest: +SKIP
@@ -107,7 +107,8 @@ class Posterior:
 
         Returns:
             `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x: the groups `posterior` and
-            `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp).
+            `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp; of NUTS also tree_depth and
+            reached_max_treedepth).
 
         Raises:
             ImportError: when ArviZ is not installed.
@@ -190,7 +191,7 @@ class Posterior:
 
         Raises:
             ValueError: when there are no draws.
-            ImportError: when ArviZ or matplotlib is not installed.
+            ImportError: when pandas or matplotlib is not installed.
 
         Example:
             >>> posterior.report("report.html")  # doctest: +SKIP
