@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from phalanx.diagnostics.elements import as_draws
+
+LOW_EBFMI = 0.3
+"""Below this the momentum moves the energy too little for the tails to be trusted (Betancourt, 2016)."""
 
 
 def ebfmi(energy: np.ndarray) -> np.ndarray:
@@ -44,3 +49,12 @@ def ebfmi(energy: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         moved = np.square(np.diff(energy, axis=1)).sum(axis=1) / (energy.shape[1] - 1)
         return np.where(np.ptp(energy, axis=1) > 0, moved / energy.var(axis=1, ddof=1), np.nan)
+
+
+def has_energy(stats: Mapping[str, np.ndarray]) -> bool:
+    """Tell whether the kernel has a kinetic energy; a random walk reports NaN, or the potential energy alone."""
+    energy = stats.get("energy")
+    if energy is None or not np.isfinite(energy).any():
+        return False
+    log_density = stats.get("log_density")
+    return log_density is None or not np.array_equal(energy, -log_density, equal_nan=True)

@@ -13,14 +13,14 @@ from phalanx.diagnostics.interval import check_share
 from phalanx.extras import require
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from phalanx.diagnostics.table import SummaryTable
 
 COLUMNS = ["mean", "sd", "hdi_low", "hdi_high", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
 
 
 def summary_table(
     draws: Mapping[str, np.ndarray], names: Iterable[str] | None = None, hdi_prob: float = 0.94
-) -> DataFrame:
+) -> SummaryTable:
     """Summarise the draws: one row per scalar element, with its location, spread, interval, errors and convergence.
 
     Args:

@@ -8,8 +8,9 @@ from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 
+from phalanx.diagnostics.checks import least_ess
 from phalanx.report.figures import draw_figures, png
-from phalanx.report.headline import Card, Finding, headline
+from phalanx.report.headline import headline_html
 from phalanx.report.reported import Reported
 from phalanx.report.tables import phases_html, record_html, summary_html
 
@@ -35,8 +36,8 @@ _PICTURES = {
 def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
     """Write the report of a run as one self-contained HTML file.
 
-    It holds headline figures and what they mean, the summary table, trace, rank, energy and acceptance plots, and what
-    was run where.
+    It holds the verdict, headline figures and what they mean, the summary table, trace, rank, energy and acceptance
+    plots, and what was run where.
 
     Args:
         posterior: the run.
@@ -63,8 +64,12 @@ def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
 
 def _page(posterior: Reported) -> str:
     """Return the whole page."""
-    record, table = posterior.record, posterior.summary()
-    cards, findings = headline(posterior, table)
+    record = posterior.record
+    table = summary_html(
+        posterior.summary(),
+        has_log_density="log_density" in posterior.stats,
+        needed=least_ess(posterior.num_chains),
+    )
     title = f"Posterior of {record.model}" if record.model else "Posterior"
     subtitle = " · ".join(filter(None, [record.kernel, f"seed {record.seed}", record.started]))
     pictures = "\n".join(_picture(name, png(figure)) for name, figure in draw_figures(posterior).items())
@@ -80,9 +85,9 @@ def _page(posterior: Reported) -> str:
 <body>
 <main>
 <header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>
-{_headline(cards, findings)}
+<section>{headline_html(posterior)}</section>
 <section><h2>Summary</h2>
-{summary_html(table, has_log_density="log_density" in posterior.stats)}</section>
+{table}</section>
 {pictures}
 <section><h2>What was run where</h2>
 {phases_html(posterior)}
@@ -92,18 +97,6 @@ def _page(posterior: Reported) -> str:
 </body>
 </html>
 """
-
-
-def _headline(cards: list[Card], findings: list[Finding]) -> str:
-    boxes = "".join(
-        f'<div class="card {level}"><div class="label">{escape(label)}</div><div class="value">{escape(value)}</div>'
-        f'<div class="remark">{escape(remark)}</div></div>\n'
-        for label, value, remark, level in cards
-    )
-    # What needs attention comes first.
-    ranked = sorted(findings, key=lambda finding: ("warn", "unknown", "good").index(finding.level))
-    sentences = "".join(f'<li class="{level}">{escape(words)}</li>\n' for level, words in ranked)
-    return f'<section><div class="cards">\n{boxes}</div>\n<ul class="findings">\n{sentences}</ul></section>'
 
 
 def _picture(name: str, image: bytes) -> str:
