@@ -25,6 +25,12 @@ _PICTURES = {
         "Where each chain's draws rank among all draws. Chains that have converged take even shares; draws that depend "
         "on one another stray somewhat further than independent ones would.",
     ),
+    "pairs": (
+        "Pairs",
+        "The elements whose values tell most about divergences (or energies), and those with the worst R-hat, two by "
+        "two. Where divergent draws crowd, as in the neck of a funnel, the sampler cannot follow the density. The "
+        "outermost draws may lie beyond the ends of an axis.",
+    ),
     "energy": (
         "Energy and acceptance",
         "Energies should spread no wider than one draw moves them. Dots are the means of each chain, bars hold nine "
@@ -36,8 +42,8 @@ _PICTURES = {
 def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
     """Write the report of a run as one self-contained HTML file.
 
-    It holds the verdict, headline figures and what they mean, the summary table, trace, rank, energy and acceptance
-    plots, and what was run where.
+    It holds the verdict, headline figures and what they mean, the summary table, trace, rank, pair, energy and
+    acceptance plots, and what was run where.
 
     Args:
         posterior: the run.
