@@ -39,6 +39,7 @@ def test_a_demo_writes_its_report_pictures_and_result(phalanx, tmp_path, name, p
     assert result["run"]["num_chains"] == 8 and result["run"]["num_samples"] == 12 and result["run"]["seed"] == 3
     assert result["timing"]["gradient_evaluations"] > 0
     assert "log_density" in out and "made/report.html" in out.replace("\n", "")
+    assert "ood to use" in out
 
 
 def test_the_digits_are_learnt(phalanx, tmp_path):

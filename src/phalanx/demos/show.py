@@ -30,7 +30,7 @@ def introduce(title: str, mathematics: str, source: str) -> None:
 def finish(
     posterior: Posterior, headline: Mapping[str, Any], words: str, figures: Mapping[str, Figure], out: Path
 ) -> None:
-    """Print the summary and the headline figures; write the report, the pictures and `result.json` to `out`."""
+    """Print summary, headline figures and verdict; write the report, the pictures and `result.json` to `out`."""
     console, table = _console(), posterior.summary()
     rest = table.iloc[1:].sort_values("r_hat", ascending=False)
     shown = require("pandas", "report").concat([table.iloc[:1], rest.iloc[: SHOWN_ROWS - 1]])
@@ -45,6 +45,9 @@ def finish(
         f"{timing.gradient_evaluations:,} gradients, {posterior.num_divergences} divergences",
         highlight=False,
     )
+    verdict = posterior.verdict()
+    # Names of elements have brackets, which are no markup.
+    console.print(str(verdict), style="green" if verdict else "yellow", highlight=False, markup=False, soft_wrap=True)
 
     out.mkdir(parents=True, exist_ok=True)
     files = [posterior.report(out / "report.html"), *save_figures(posterior, out)]

@@ -1,5 +1,6 @@
-"""Checks on draws: has the chain converged, and how much do the draws say? Thin over ArviZ."""
+"""Checks on draws: has the chain converged, and how much do the draws say? All elements at once, in NumPy."""
 
+from phalanx.diagnostics.checks import Finding as Finding
 from phalanx.diagnostics.convergence import ess as ess
 from phalanx.diagnostics.convergence import mcse as mcse
 from phalanx.diagnostics.convergence import rhat as rhat
@@ -7,3 +8,5 @@ from phalanx.diagnostics.energy import ebfmi as ebfmi
 from phalanx.diagnostics.exchange import to_arviz as to_arviz
 from phalanx.diagnostics.interval import hdi as hdi
 from phalanx.diagnostics.summary import summary_table as summary_table
+from phalanx.diagnostics.verdict import Verdict as Verdict
+from phalanx.diagnostics.verdict import judge as judge

@@ -6,8 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from phalanx.diagnostics.elements import as_draws, per_element
-from phalanx.extras import require
+from phalanx.diagnostics.elements import as_draws, measure
 
 
 def rhat(draws: np.ndarray) -> np.ndarray:
@@ -30,7 +29,6 @@ def rhat(draws: np.ndarray) -> np.ndarray:
 
     Raises:
         ValueError: when there are no draws or an axis is missing.
-        ImportError: when ArviZ is not installed.
 
     Example:
         >>> import numpy as np
@@ -42,11 +40,7 @@ def rhat(draws: np.ndarray) -> np.ndarray:
     Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
     localization: an improved R-hat for assessing convergence of MCMC.
     """
-    draws = as_draws(draws)
-    if len(draws) == 1:
-        return np.full(draws.shape[2:], np.nan)
-    arviz = require("arviz", "report")
-    return per_element(lambda element: arviz.rhat(element, method="rank"), draws)
+    return measure(lambda batch: batch.rhat, as_draws(draws))
 
 
 def ess(draws: np.ndarray, kind: Literal["bulk", "tail"] = "bulk") -> np.ndarray:
@@ -69,7 +63,6 @@ def ess(draws: np.ndarray, kind: Literal["bulk", "tail"] = "bulk") -> np.ndarray
 
     Raises:
         ValueError: when there are no draws, an axis is missing, or `kind` is neither.
-        ImportError: when ArviZ is not installed.
 
     Example:
         >>> import numpy as np
@@ -82,12 +75,9 @@ def ess(draws: np.ndarray, kind: Literal["bulk", "tail"] = "bulk") -> np.ndarray
     localization: an improved R-hat for assessing convergence of MCMC.
     """
     draws = as_draws(draws)
-    # ArviZ 1.x has no default for `prob` on arrays.
-    options = {"bulk": {"method": "bulk"}, "tail": {"method": "tail", "prob": (0.05, 0.95)}}.get(kind)
-    if options is None:
+    if kind not in ("bulk", "tail"):
         raise ValueError(f"ess: kind must be 'bulk' or 'tail'; got {kind!r}.")
-    arviz = require("arviz", "report")
-    return per_element(lambda element: arviz.ess(element, **options), draws)
+    return measure(lambda batch: batch.ess_bulk if kind == "bulk" else batch.ess_tail, draws)
 
 
 def mcse(draws: np.ndarray, kind: Literal["mean", "sd"] = "mean") -> np.ndarray:
@@ -104,7 +94,6 @@ def mcse(draws: np.ndarray, kind: Literal["mean", "sd"] = "mean") -> np.ndarray:
 
     Raises:
         ValueError: when there are no draws, an axis is missing, or `kind` is neither.
-        ImportError: when ArviZ is not installed.
 
     Example:
         >>> import numpy as np
@@ -119,5 +108,4 @@ def mcse(draws: np.ndarray, kind: Literal["mean", "sd"] = "mean") -> np.ndarray:
     draws = as_draws(draws)
     if kind not in ("mean", "sd"):
         raise ValueError(f"mcse: kind must be 'mean' or 'sd'; got {kind!r}.")
-    arviz = require("arviz", "report")
-    return per_element(lambda element: arviz.mcse(element, method=kind), draws)
+    return measure(lambda batch: batch.mcse_mean if kind == "mean" else batch.mcse_sd, draws)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-# With fewer draws there is nothing to split in halves and compare.
-FEWEST_DRAWS = 4
+from phalanx.diagnostics.batch import Batch
+
+BATCH_NUMBERS = 2**15
+"""Draws of a batch, all its elements together: few enough for the processor's cache."""
+
+MOST_NUMBERS = 2**23
+"""Draws of all batches that are worked on at a time, for which some ten times their size is taken."""
 
 
 def as_draws(draws: np.ndarray, name: str = "draws") -> np.ndarray:
@@ -32,31 +39,27 @@ def element_names(name: str, shape: tuple[int, ...]) -> list[str]:
     return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(shape)]
 
 
-def elements(draws: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the draws of each element in row-major order, float64 `(chain, draw)`."""
-    flat = draws.reshape(*draws.shape[:2], -1)
-    for index in range(flat.shape[2]):
-        yield np.ascontiguousarray(flat[:, :, index], dtype=np.float64)
-
-
-def per_element(statistic: Callable[[np.ndarray], float], draws: np.ndarray) -> np.ndarray:
-    """Apply `statistic` to the draws of each element; NaN where the element is constant, not finite, or too short.
-
-    Such an element is never shown to ArviZ, which divides by its variance and warns.
+def measure(statistic: Callable[[Batch], np.ndarray], draws: np.ndarray) -> np.ndarray:
+    """Apply `statistic` to every element, a batch of elements at a time, which bounds the memory taken.
 
     Args:
-        statistic: from `(chain, draw)` to a number.
+        statistic: from a batch of elements to an array with as many rows.
         draws: `(chain, draw, ...)`.
 
     Returns:
-        The statistic of each element, float64, of shape `draws.shape[2:]`.
+        The statistic of each element, of shape `draws.shape[2:]` and what `statistic` adds for one element.
     """
-    # Chains that each stand still, at different values, have no variance within: infinity is the answer, not a warning.
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        values = [statistic(element) if _varies(element) else np.nan for element in elements(draws)]
-    return np.array(values, dtype=np.float64).reshape(draws.shape[2:])
+    flat = draws.reshape(*draws.shape[:2], int(np.prod(draws.shape[2:])))
+    size = max(1, BATCH_NUMBERS // (flat.shape[0] * flat.shape[1]))
 
+    def of_batch(first: int) -> np.ndarray:
+        values = np.moveaxis(flat[:, :, first : first + size], 2, 0)
+        # Of chains that stand still, or draws that are infinite, the answer is infinity or NaN, and no warning.
+        with np.errstate(all="ignore"):
+            return statistic(Batch(np.ascontiguousarray(values, dtype=np.float64)))
 
-def _varies(element: np.ndarray) -> bool:
-    """Tell whether there is something to measure: enough draws, all finite, not all the same."""
-    return element.shape[1] >= FEWEST_DRAWS and bool(np.isfinite(element).all()) and bool(np.ptp(element) > 0)
+    # NumPy lets other threads run while it computes.
+    workers = min(os.cpu_count() or 1, max(1, MOST_NUMBERS // (size * flat.shape[0] * flat.shape[1])))
+    with ThreadPoolExecutor(workers) as pool:
+        values = np.concatenate(list(pool.map(of_batch, range(0, max(1, flat.shape[2]), size))))
+    return values.reshape(draws.shape[2:] + values.shape[1:])

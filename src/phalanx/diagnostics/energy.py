@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from phalanx.diagnostics.elements import as_draws
-from phalanx.extras import require
+
+LOW_EBFMI = 0.3
+"""Below this the momentum moves the energy too little for the tails to be trusted (Betancourt, 2016)."""
 
 
 def ebfmi(energy: np.ndarray) -> np.ndarray:
@@ -27,7 +31,6 @@ def ebfmi(energy: np.ndarray) -> np.ndarray:
 
     Raises:
         ValueError: when there are no draws or an axis is missing.
-        ImportError: when ArviZ is not installed.
 
     Example:
         >>> import numpy as np
@@ -40,9 +43,18 @@ def ebfmi(energy: np.ndarray) -> np.ndarray:
     energy = as_draws(energy, "energy").astype(np.float64)
     if energy.ndim != 2:
         raise ValueError(f"energy: expected an array of shape (chain, draw); got shape {energy.shape}.")
-    fractions = np.full(len(energy), np.nan)
-    with np.errstate(invalid="ignore"):
-        known = np.isfinite(energy).all(axis=1) & (np.ptp(energy, axis=1) > 0)
-    if known.any():
-        fractions[known] = require("arviz", "report").bfmi(energy[known])
-    return fractions
+    if energy.shape[1] < 2:
+        return np.full(len(energy), np.nan)
+    # Of equal energies the variance may be rounding alone, so they are told by their range.
+    with np.errstate(all="ignore"):
+        moved = np.square(np.diff(energy, axis=1)).sum(axis=1) / (energy.shape[1] - 1)
+        return np.where(np.ptp(energy, axis=1) > 0, moved / energy.var(axis=1, ddof=1), np.nan)
+
+
+def has_energy(stats: Mapping[str, np.ndarray]) -> bool:
+    """Tell whether the kernel has a kinetic energy; a random walk reports NaN, or the potential energy alone."""
+    energy = stats.get("energy")
+    if energy is None or not np.isfinite(energy).any():
+        return False
+    log_density = stats.get("log_density")
+    return log_density is None or not np.array_equal(energy, -log_density, equal_nan=True)

@@ -10,7 +10,7 @@ import numpy as np
 from phalanx.extras import require
 
 # Where ArviZ has its own word for a statistic.
-_ARVIZ_NAMES = {"num_steps": "n_steps", "log_density": "lp"}
+_ARVIZ_NAMES = {"num_steps": "n_steps", "log_density": "lp", "reached_max_depth": "reached_max_treedepth"}
 
 
 def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -> Any:
@@ -18,8 +18,8 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -
 
     Args:
         draws: arrays of shape `(chain, draw, ...)` by variable name: the group `posterior`.
-        stats: arrays of shape `(chain, draw)` by name: the group `sample_stats`, where `num_steps` is called `n_steps`
-            and `log_density` is called `lp`.
+        stats: arrays of shape `(chain, draw)` by name: the group `sample_stats`, where `num_steps` is called `n_steps`,
+            `log_density` is called `lp`, and `reached_max_depth` is called `reached_max_treedepth`.
 
     Returns:
         `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x. Dimensions are called `chain`, `draw`

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.diagnostics.elements import as_draws, elements
-from phalanx.extras import require
+from phalanx.diagnostics.elements import as_draws, measure
 
 
 def hdi(draws: np.ndarray, prob: float = 0.94) -> np.ndarray:
@@ -21,7 +20,6 @@ def hdi(draws: np.ndarray, prob: float = 0.94) -> np.ndarray:
 
     Raises:
         ValueError: when there are no draws, an axis is missing, or `prob` is out of range.
-        ImportError: when ArviZ is not installed.
 
     Example:
         >>> import numpy as np
@@ -32,10 +30,11 @@ def hdi(draws: np.ndarray, prob: float = 0.94) -> np.ndarray:
     Source: M.-H. Chen and Q.-M. Shao (1999), Monte Carlo estimation of Bayesian credible and HPD intervals.
     """
     draws = as_draws(draws)
+    check_share("hdi: prob", prob)
+    return measure(lambda batch: batch.hdi(prob), draws)
+
+
+def check_share(name: str, prob: float) -> None:
+    """Raise a ValueError unless `prob` is a share of draws that an interval can hold."""
     if not 0 < prob < 1:
-        raise ValueError(f"hdi: prob must be above 0 and below 1; got {prob!r}.")
-    arviz = require("arviz", "report")
-    unknown = (np.nan, np.nan)
-    # `prob` goes by position: ArviZ 0.2x calls it hdi_prob.
-    ends = [arviz.hdi(flat, prob) if np.isfinite(flat).all() else unknown for flat in map(np.ravel, elements(draws))]
-    return np.array(ends, dtype=np.float64).reshape(*draws.shape[2:], 2)
+        raise ValueError(f"{name} must be above 0 and below 1; got {prob!r}.")

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.diagnostics.convergence import ess, mcse, rhat
-from phalanx.diagnostics.elements import as_draws, element_names
-from phalanx.diagnostics.interval import hdi
+from phalanx.diagnostics.batch import Batch
+from phalanx.diagnostics.elements import as_draws, element_names, measure
+from phalanx.diagnostics.interval import check_share
 from phalanx.extras import require
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from phalanx.diagnostics.table import SummaryTable
+
+COLUMNS = ["mean", "sd", "hdi_low", "hdi_high", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
 
 
 def summary_table(
     draws: Mapping[str, np.ndarray], names: Iterable[str] | None = None, hdi_prob: float = 0.94
-) -> DataFrame:
+) -> SummaryTable:
     """Summarise the draws: one row per scalar element, with its location, spread, interval, errors and convergence.
 
     Args:
@@ -32,7 +34,7 @@ def summary_table(
 
     Raises:
         ValueError: when a name is unknown, there are no draws, or `hdi_prob` is out of range.
-        ImportError: when ArviZ is not installed.
+        ImportError: when pandas is not installed.
 
     Example:
         >>> import numpy as np
@@ -41,16 +43,16 @@ def summary_table(
         >>> list(table.index)
         ['b[0]', 'b[1]']
     """
+    check_share("summary: hdi_prob", hdi_prob)
     chosen = _choose(draws, names)
     if not chosen:
         raise ValueError("summary: there are no variables to summarise; keep at least one when running (keep=None).")
     rows = [row for name, value in chosen for row in element_names(name, value.shape[2:])]
-    parts = [_columns(value, hdi_prob) for _, value in chosen]
-    columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     require("pandas", "report")
     from phalanx.diagnostics.table import SummaryTable  # a pandas class, so it needs pandas to be defined
 
-    return SummaryTable(columns, index=rows)
+    parts = [measure(lambda batch: _row(batch, hdi_prob), value).reshape(-1, len(COLUMNS)) for _, value in chosen]
+    return SummaryTable(np.concatenate(parts), index=rows, columns=COLUMNS)
 
 
 def _choose(draws: Mapping[str, np.ndarray], names: Iterable[str] | None) -> list[tuple[str, np.ndarray]]:
@@ -63,28 +65,7 @@ def _choose(draws: Mapping[str, np.ndarray], names: Iterable[str] | None) -> lis
     return [(name, as_draws(draws[name], name)) for name in wanted]
 
 
-def _columns(draws: np.ndarray, hdi_prob: float) -> dict[str, np.ndarray]:
-    """Return the columns of one variable's rows."""
-    interval = hdi(draws, hdi_prob).reshape(-1, 2)
-    mean, deviation = _moments(draws)
-    return {
-        "mean": mean.ravel(),
-        "sd": deviation.ravel(),
-        "hdi_low": interval[:, 0],
-        "hdi_high": interval[:, 1],
-        "mcse_mean": mcse(draws, "mean").ravel(),
-        "mcse_sd": mcse(draws, "sd").ravel(),
-        "ess_bulk": ess(draws, "bulk").ravel(),
-        "ess_tail": ess(draws, "tail").ravel(),
-        "r_hat": rhat(draws).ravel(),
-    }
-
-
-def _moments(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and sample standard deviation over all draws; a single draw has no deviation."""
-    # Of infinite or huge draws the mean or the deviation is not a number, and that is what the table shows.
-    with np.errstate(invalid="ignore", over="ignore"):
-        mean = draws.mean(axis=(0, 1), dtype=np.float64)
-        if draws.shape[0] * draws.shape[1] < 2:
-            return mean, np.full_like(mean, np.nan)
-        return mean, draws.std(axis=(0, 1), ddof=1, dtype=np.float64)
+def _row(batch: Batch, hdi_prob: float) -> np.ndarray:
+    """Return the row of each element of a batch, in the order of the columns."""
+    errors = [batch.mcse_mean, batch.mcse_sd, batch.ess_bulk, batch.ess_tail, batch.rhat]
+    return np.column_stack([batch.mean, batch.sd, batch.hdi(hdi_prob), *errors])

@@ -35,22 +35,35 @@ def choose_quantities(posterior: Reported) -> list[Quantity]:
     Returns:
         The quantities, with their values `(chain, draw)`.
     """
-    chosen = []
-    if "log_density" in posterior.stats:
-        chosen.append(_quantity("log_density", posterior.stats["log_density"]))
-    # Rows stand in the order of the draws, behind the log density; by number, since names need not be unique.
-    rows = posterior.summary().iloc[len(chosen) :].reset_index(names="name")
-    worst = worst_first(rows).head(_MOST)
-    ends = np.cumsum([_elements(draws).shape[2] for draws in posterior.draws.values()])
-    for row, name in zip(worst.index.to_numpy(), worst["name"], strict=True):
+    worst = worst_first(element_rows(posterior)).head(_MOST)
+    return [*log_density(posterior), *take_elements(posterior, worst)]
+
+
+def log_density(posterior: Reported) -> list[Quantity]:
+    """Return the log density, if the run has it."""
+    return [_quantity("log_density", posterior.stats["log_density"])] if "log_density" in posterior.stats else []
+
+
+def element_rows(posterior: Reported) -> DataFrame:
+    """Return the rows of the summary that are elements of variables, numbered, with their names in a column `name`.
+
+    They stand in the order of the draws, behind the log density; by number, since names need not be unique.
+    """
+    return posterior.summary().iloc[len(log_density(posterior)) :].reset_index(names="name")
+
+
+def take_elements(posterior: Reported, rows: DataFrame) -> list[Quantity]:
+    """Return the elements that belong to some rows of `element_rows`."""
+    ends = np.cumsum([elements(draws).shape[2] for draws in posterior.draws.values()])
+    taken = []
+    for row, name in zip(rows.index.to_numpy(), rows["name"], strict=True):
         variable = int(np.searchsorted(ends, row, side="right"))
-        elements = _elements(list(posterior.draws.values())[variable])
-        element = elements.shape[2] + row - ends[variable]
-        chosen.append(_quantity(str(name), elements[:, :, element]))
-    return chosen
+        values = elements(list(posterior.draws.values())[variable])
+        taken.append(_quantity(str(name), values[:, :, values.shape[2] + row - ends[variable]]))
+    return taken
 
 
-def _elements(draws: np.ndarray) -> np.ndarray:
+def elements(draws: np.ndarray) -> np.ndarray:
     """View draws as `(chain, draw, element)`."""
     return draws.reshape(*draws.shape[:2], int(np.prod(draws.shape[2:])))
 

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.diagnostics import ebfmi
-from phalanx.report.reported import Reported, has_energy
+from phalanx.diagnostics.energy import LOW_EBFMI, ebfmi, has_energy
+from phalanx.report.reported import Reported
 from phalanx.report.style import ACCENT, ALARM, INK, MUTED, SECOND, bin_edges, finish, new_figure, say, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Below this the momentum moves the energy too little for the tails to be trusted (Betancourt, 2016).
-LOW_EBFMI = 0.3
 
 
 def energy_figure(posterior: Reported) -> Figure:
@@ -33,7 +30,7 @@ def energy_figure(posterior: Reported) -> Figure:
     finish(fractions, "E-BFMI", x="chain")
     finish(acceptance, "Acceptance rate", x="chain")
     finish(divergences, "Divergent draws", x="chain")
-    if has_energy(posterior):
+    if has_energy(posterior.stats):
         _energies(energy, posterior.stats["energy"].astype(np.float64))
         _fractions(fractions, ebfmi(posterior.stats["energy"]))
     else:

@@ -11,8 +11,10 @@ import numpy as np
 
 from phalanx.report.chosen import choose_quantities
 from phalanx.report.energy import energy_figure
+from phalanx.report.pairs import pair_figure
 from phalanx.report.ranks import rank_figure
 from phalanx.report.reported import Reported
+from phalanx.report.suspects import choose_suspects
 from phalanx.report.traces import trace_figure
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def draw_figures(posterior: Reported) -> dict[str, Figure]:
-    """Draw the figures of a run: traces, ranks and energy.
+    """Draw the figures of a run: traces, ranks, pairs and energy.
 
     Args:
         posterior: the run.
@@ -33,9 +35,11 @@ def draw_figures(posterior: Reported) -> dict[str, Figure]:
     """
     quantities = choose_quantities(posterior)
     sizes = (posterior.num_chains, posterior.num_draws)
+    diverging = posterior.stats.get("diverging", np.zeros(sizes, bool)).astype(bool)
     return {
-        "traces": trace_figure(quantities, posterior.stats.get("diverging", np.zeros(sizes, bool)).astype(bool)),
+        "traces": trace_figure(quantities, diverging),
         "ranks": rank_figure(quantities),
+        "pairs": pair_figure(choose_suspects(posterior), diverging),
         "energy": energy_figure(posterior),
     }
 
@@ -43,23 +47,24 @@ def draw_figures(posterior: Reported) -> dict[str, Figure]:
 def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]:
     """Save the figures of a run as PNG files.
 
-    The log density is drawn, and up to five scalar elements with the worst R-hat.
+    The log density is drawn, and up to five scalar elements with the worst R-hat; in pairs, up to four elements that
+    divergences depend on or that have mixed worst.
 
     Args:
         posterior: the run.
         folder: where to; made when missing.
 
     Returns:
-        The files written: `traces.png`, `ranks.png` and `energy.png`.
+        The files written: `traces.png`, `ranks.png`, `pairs.png` and `energy.png`.
 
     Raises:
         ValueError: when there are no draws.
-        ImportError: when ArviZ or matplotlib is not installed.
+        ImportError: when pandas or matplotlib is not installed.
 
     Example:
         >>> from phalanx.report import save_figures
         >>> [path.name for path in save_figures(posterior, "figures")]  # doctest: +SKIP
-        ['traces.png', 'ranks.png', 'energy.png']
+        ['traces.png', 'ranks.png', 'pairs.png', 'energy.png']
     """
     folder = Path(folder)
     figures = draw_figures(posterior)

@@ -9,6 +9,8 @@ import numpy as np
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from phalanx.diagnostics import Verdict
+
 
 class Reported(Protocol):
     """A posterior, as far as a report looks at it; see `phalanx.Posterior`."""
@@ -52,11 +54,6 @@ class Reported(Protocol):
         """One row per scalar element, the log density first."""
         ...
 
-
-def has_energy(posterior: Reported) -> bool:
-    """Tell whether the kernel has a kinetic energy; a random walk reports NaN, or the potential energy alone."""
-    energy = posterior.stats.get("energy")
-    if energy is None or not np.isfinite(energy).any():
-        return False
-    log_density = posterior.stats.get("log_density")
-    return log_density is None or not np.array_equal(energy, -log_density, equal_nan=True)
+    def verdict(self) -> Verdict:
+        """Whether the draws are good to use."""
+        ...

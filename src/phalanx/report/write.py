@@ -8,8 +8,9 @@ from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 
+from phalanx.diagnostics.checks import least_ess
 from phalanx.report.figures import draw_figures, png
-from phalanx.report.headline import Card, Finding, headline
+from phalanx.report.headline import headline_html
 from phalanx.report.reported import Reported
 from phalanx.report.tables import phases_html, record_html, summary_html
 
@@ -24,6 +25,12 @@ _PICTURES = {
         "Where each chain's draws rank among all draws. Chains that have converged take even shares; draws that depend "
         "on one another stray somewhat further than independent ones would.",
     ),
+    "pairs": (
+        "Pairs",
+        "The elements whose values tell most about divergences (or energies), and those with the worst R-hat, two by "
+        "two. Where divergent draws crowd, as in the neck of a funnel, the sampler cannot follow the density. The "
+        "outermost draws may lie beyond the ends of an axis.",
+    ),
     "energy": (
         "Energy and acceptance",
         "Energies should spread no wider than one draw moves them. Dots are the means of each chain, bars hold nine "
@@ -35,8 +42,8 @@ _PICTURES = {
 def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
     """Write the report of a run as one self-contained HTML file.
 
-    It holds headline figures and what they mean, the summary table, trace, rank, energy and acceptance plots, and what
-    was run where.
+    It holds the verdict, headline figures and what they mean, the summary table, trace, rank, pair, energy and
+    acceptance plots, and what was run where.
 
     Args:
         posterior: the run.
@@ -47,7 +54,7 @@ def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
 
     Raises:
         ValueError: when there are no draws.
-        ImportError: when ArviZ or matplotlib is not installed.
+        ImportError: when pandas or matplotlib is not installed.
 
     Example:
         >>> from phalanx.report import write_report
@@ -63,8 +70,12 @@ def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
 
 def _page(posterior: Reported) -> str:
     """Return the whole page."""
-    record, table = posterior.record, posterior.summary()
-    cards, findings = headline(posterior, table)
+    record = posterior.record
+    table = summary_html(
+        posterior.summary(),
+        has_log_density="log_density" in posterior.stats,
+        needed=least_ess(posterior.num_chains),
+    )
     title = f"Posterior of {record.model}" if record.model else "Posterior"
     subtitle = " · ".join(filter(None, [record.kernel, f"seed {record.seed}", record.started]))
     pictures = "\n".join(_picture(name, png(figure)) for name, figure in draw_figures(posterior).items())
@@ -80,9 +91,9 @@ def _page(posterior: Reported) -> str:
 <body>
 <main>
 <header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>
-{_headline(cards, findings)}
+<section>{headline_html(posterior)}</section>
 <section><h2>Summary</h2>
-{summary_html(table, has_log_density="log_density" in posterior.stats)}</section>
+{table}</section>
 {pictures}
 <section><h2>What was run where</h2>
 {phases_html(posterior)}
@@ -92,18 +103,6 @@ def _page(posterior: Reported) -> str:
 </body>
 </html>
 """
-
-
-def _headline(cards: list[Card], findings: list[Finding]) -> str:
-    boxes = "".join(
-        f'<div class="card {level}"><div class="label">{escape(label)}</div><div class="value">{escape(value)}</div>'
-        f'<div class="remark">{escape(remark)}</div></div>\n'
-        for label, value, remark, level in cards
-    )
-    # What needs attention comes first.
-    ranked = sorted(findings, key=lambda finding: ("warn", "unknown", "good").index(finding.level))
-    sentences = "".join(f'<li class="{level}">{escape(words)}</li>\n' for level, words in ranked)
-    return f'<section><div class="cards">\n{boxes}</div>\n<ul class="findings">\n{sentences}</ul></section>'
 
 
 def _picture(name: str, image: bytes) -> str:

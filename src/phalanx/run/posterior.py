@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phalanx.diagnostics import summary_table, to_arviz
+from phalanx.diagnostics import Verdict, judge, summary_table, to_arviz
 from phalanx.extras import require
 from phalanx.report import write_report
 from phalanx.run.posterior_file import read_posterior, write_posterior
@@ -19,7 +19,7 @@ from phalanx.run.posterior_predict import predict
 from phalanx.run.record import RunRecord, Timing
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from phalanx.diagnostics.table import SummaryTable
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -28,7 +28,8 @@ class Posterior:
 
     Attributes:
         draws: arrays of shape `(chain, draw, ...)` by variable name.
-        stats: arrays of shape `(chain, draw)`: acceptance_rate, diverging, num_steps, energy, step_size, log_density.
+        stats: arrays of shape `(chain, draw)`: acceptance_rate, diverging, num_steps, energy, step_size, log_density;
+            of NUTS also tree_depth and reached_max_depth.
         timing: seconds of each phase, and gradient evaluations.
         record: model, kernel, sizes, mesh, devices, data, versions.
         reduced: what the reducers folded the draws into, by reducer name.
@@ -69,7 +70,7 @@ class Posterior:
         arrays = [*self.stats.values(), *self.draws.values()]
         return arrays[0].shape[:2] if arrays else (0, 0)
 
-    def summary(self, names: Iterable[str] | None = None) -> DataFrame:
+    def summary(self, names: Iterable[str] | None = None) -> SummaryTable:
         """Summarise every scalar element of every variable in one table; see `phalanx.diagnostics.summary_table`.
 
         Args:
@@ -77,24 +78,44 @@ class Posterior:
 
         Returns:
             A table with the columns mean, sd, hdi_low, hdi_high (94%), mcse_mean, mcse_sd, ess_bulk, ess_tail and
-            r_hat. Its first row is the log density of the draws.
+            r_hat. Its first row is the log density of the draws. The table of all variables ends with the verdict on
+            the run, and has it as its attribute `verdict`.
 
         Raises:
             ValueError: when a name is unknown or there are no draws.
-            ImportError: when ArviZ is not installed.
+            ImportError: when pandas is not installed.
 
         Example:
             >>> posterior.summary(["mean"]).loc["mean", "r_hat"] < 1.01  # doctest: +SKIP
             True
         """
         # Thousands of elements take seconds, and a report asks again after the user did.
-        return self._summary_of_all.copy() if names is None else self._summarize(names)
+        if names is not None:
+            return self._summarize(names)
+        table = self._summary_of_all.copy()
+        table.verdict = self.verdict()
+        return table
+
+    def verdict(self) -> Verdict:
+        """Say whether the draws are good to use, or what is wrong and what to try; see `phalanx.diagnostics.judge`.
+
+        Returns:
+            The verdict: `good`, `headline`, `findings` (each a problem and an advice) and what was `passed`.
+
+        Raises:
+            ImportError: when pandas is not installed.
+
+        Example:
+            >>> posterior.verdict().good  # doctest: +SKIP
+            True
+        """
+        return judge(self._summary_of_all if self.num_draws else None, self.stats)
 
     @cached_property
-    def _summary_of_all(self) -> DataFrame:
+    def _summary_of_all(self) -> SummaryTable:
         return self._summarize(self.draws)
 
-    def _summarize(self, names: Iterable[str]) -> DataFrame:
+    def _summarize(self, names: Iterable[str]) -> SummaryTable:
         names = [names] if isinstance(names, str) else list(names)
         # Two tables, because a variable may also be called log_density.
         tables = [summary_table(self.stats, ["log_density"])] if "log_density" in self.stats else []
@@ -107,7 +128,8 @@ class Posterior:
 
         Returns:
             `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x: the groups `posterior` and
-            `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp).
+            `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp; of NUTS also tree_depth and
+            reached_max_treedepth).
 
         Raises:
             ImportError: when ArviZ is not installed.
@@ -190,7 +212,7 @@ class Posterior:
 
         Raises:
             ValueError: when there are no draws.
-            ImportError: when ArviZ or matplotlib is not installed.
+            ImportError: when pandas or matplotlib is not installed.
 
         Example:
             >>> posterior.report("report.html")  # doctest: +SKIP

@@ -30,3 +30,8 @@ def test_arviz_reads_it():
 def test_more_chains_than_draws_do_not_warn():
     data = to_arviz({"a": np.zeros((50, 3))}, {})
     assert data.posterior.sizes["chain"] == 50
+
+
+def test_the_statistics_of_nuts_go_under_arviz_names():
+    stats = {"tree_depth": np.full((2, 5), 3), "reached_max_depth": np.zeros((2, 5), bool)}
+    assert set(to_arviz({"a": np.zeros((2, 5))}, stats).sample_stats) == {"tree_depth", "reached_max_treedepth"}

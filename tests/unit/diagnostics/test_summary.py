@@ -2,7 +2,7 @@ import arviz
 import numpy as np
 import pytest
 
-from phalanx.diagnostics import summary_table
+from phalanx.diagnostics import Finding, Verdict, summary_table
 
 COLUMNS = ["mean", "sd", "hdi_low", "hdi_high", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
 
@@ -89,3 +89,19 @@ def test_no_draws_and_no_variables_are_errors():
         summary_table({"x": np.zeros((4, 0, 2))})
     with pytest.raises(ValueError, match=r"^summary: there are no variables to summarise; keep at least one"):
         summary_table({})
+
+
+def test_a_share_out_of_range_is_an_error(draws):
+    with pytest.raises(ValueError, match=r"^summary: hdi_prob must be above 0 and below 1; got 94\.$"):
+        summary_table(draws, hdi_prob=94)
+
+
+def test_the_verdict_is_printed_under_the_whole_table_and_under_no_part(draws):
+    table = summary_table(draws)
+    rows = repr(table)
+    table.verdict = Verdict(False, "Not good to use yet: x<y.", (Finding("x<y", "It is bad.", "harder"),))
+    assert repr(table) == f"{rows}\n\nNot good to use yet: x<y.\n- It is bad.\n  Try harder."
+    assert "<pre>Not good to use yet: x&lt;y." in table._repr_html_()
+    for part in (table.head(3), table[["mean"]], table.sort_values("r_hat"), table.copy(), table.loc[["a"]]):
+        assert part.verdict is None
+        assert "Not good" not in repr(part) + part._repr_html_()

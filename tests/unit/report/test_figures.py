@@ -19,9 +19,9 @@ def words(figure):
 
 
 @pytest.mark.parametrize("chains, draws", [(1, 10), (1, 1), (2, 3), (4, 100), (8, 3000), (256, 20)])
-def test_three_pictures_whatever_the_sizes(tmp_path, chains, draws):
+def test_four_pictures_whatever_the_sizes(tmp_path, chains, draws):
     paths = save_figures(make_posterior(chains, draws, variables={}), tmp_path / "figures")
-    assert [path.name for path in paths] == ["traces.png", "ranks.png", "energy.png"]
+    assert [path.name for path in paths] == ["traces.png", "ranks.png", "pairs.png", "energy.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
@@ -33,7 +33,7 @@ def test_constants_infinities_and_odd_names_can_be_drawn(tmp_path):
         "huge": np.full((4, 50), 1e300),
         "n": np.arange(200).reshape(4, 50) * 10**12,
     }
-    assert len(save_figures(make_posterior(draws=50, variables=values), tmp_path)) == 3
+    assert len(save_figures(make_posterior(draws=50, variables=values), tmp_path)) == 4
 
 
 def test_pyplot_is_left_alone():

@@ -43,7 +43,7 @@ def test_one_file_that_needs_nothing_beside_it(tmp_path):
     path = write_report(make_posterior(), tmp_path / "new" / "report.html")
     text = path.read_text(encoding="utf-8")
     page = Page(text)
-    assert len(page.references) == 3
+    assert len(page.references) == 4
     for reference in page.references:
         assert b64decode(reference.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
     assert not {"script", "link", "iframe"} & set(page.tags)
@@ -89,7 +89,7 @@ def test_names_and_sources_cannot_break_the_page(tmp_path):
     posterior = make_posterior(variables={"<script>alert(1)</script>": np.random.default_rng(0).normal(size=(4, 100))})
     record = replace(posterior.record, model='<img src="x">', kernel="<b>", data={"</table>": "&"}, source="</pre><i>")
     page = report(replace(posterior, record=record), tmp_path)
-    assert len(page.references) == 3
+    assert len(page.references) == 4
     assert "script" not in page.tags
     assert "<script>alert(1)</script>" in page.text
     assert '<img src="x">' in page.text

@@ -78,6 +78,14 @@ class TestSummary:
         ):
             make_posterior().summary(["v"])
 
+    def test_the_whole_table_ends_with_the_verdict_and_a_part_does_not(self):
+        posterior = make_posterior(draws=1000)
+        verdict = posterior.verdict()
+        assert verdict.good
+        assert posterior.summary().verdict == verdict
+        assert repr(posterior.summary()).splitlines()[-1] == verdict.headline
+        assert posterior.summary(["b"]).verdict is None
+
     def test_no_draws_are_an_error(self):
         message = r"^log_density: there are no draws to summarise: 4 chains of 0 draws\.$"
         with pytest.raises(ValueError, match=message):

@@ -1,0 +1,234 @@
+"""The checks behind the verdict, one function each: what is wrong and what to try, or what was found in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from phalanx.diagnostics.batch import FEWEST_DRAWS
+from phalanx.diagnostics.energy import LOW_EBFMI, ebfmi, has_energy
+from phalanx.diagnostics.words import count, format_rhat
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+HIGH_RHAT = 1.01
+"""From here on, chains have not forgotten where they started (Vehtari et al., 2021)."""
+
+SHORT_CHAIN = 100
+"""With fewer draws, what one chain says of itself is mostly noise."""
+
+MANY_CHAINS = 64
+"""From here on, chains are many enough to be short."""
+
+LOW_ACCEPTANCE = 0.1
+"""Below this mean acceptance rate a chain hardly moves, whatever its kernel aims at."""
+
+FULL_TREES = 0.01
+"""A share of trajectories cut off at the largest tree depth that is more than an accident."""
+
+_NAMED = 3
+
+
+class Finding(NamedTuple):
+    """Something wrong with a run.
+
+    Attributes:
+        topic: what it is about in a word or two, e.g. `high R-hat`.
+        problem: what was found, in a sentence.
+        advice: what to try.
+    """
+
+    topic: str
+    problem: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n  Try {self.advice}."
+
+
+class Evidence(NamedTuple):
+    """What a run is judged by: its summary, its statistics `(chain, draw)`, and its size."""
+
+    table: DataFrame
+    stats: Mapping[str, np.ndarray]
+    num_chains: int
+    num_draws: int
+
+
+def least_ess(num_chains: int) -> int:
+    """The effective draws that estimates and the diagnostics themselves need: 100 per chain, of at most four chains.
+
+    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat for assessing convergence of MCMC.
+    """
+    return 100 * min(num_chains, 4)
+
+
+def check_sizes(run: Evidence) -> Finding | None:
+    """Check that there is something to compare."""
+    if run.num_draws < FEWEST_DRAWS:
+        problem = f"There are {count(run.num_draws, 'draw')} of each chain, and R-hat and ESS take {FEWEST_DRAWS}."
+        return Finding("few draws", problem, "a larger num_samples: 1,000 is a good start")
+    if run.num_chains == 1:
+        problem = "There is one chain, and R-hat compares chains."
+        return Finding("one chain", problem, "num_chains=4 or more, which start apart")
+    return None
+
+
+def check_values(run: Evidence) -> Finding | None:
+    """Check that every draw is finite."""
+    wrong = ~np.isfinite(run.table["hdi_low"].to_numpy())
+    if not wrong.any():
+        return None
+    problem = f"{_of_quantities(wrong)} not finite in some draws: {_first(run.table.index[wrong])}."
+    return Finding("not finite", problem, "to find what overflows in the model; a larger dtype or a log scale may do")
+
+
+def check_movement(run: Evidence) -> Finding | str | None:
+    """Check that something varies. Single constants are in order: a correlation matrix has ones on its diagonal."""
+    constant = np.isfinite(run.table["hdi_low"].to_numpy()) & np.isnan(run.table["ess_bulk"].to_numpy())
+    if not constant.any() or run.num_draws < FEWEST_DRAWS:
+        return None
+    if constant.all():
+        return Finding("no movement", "No quantity varies: the chains stand still.", "a smaller step_size")
+    return f"{_of_quantities(constant)} constant, and left out: {_first(run.table.index[constant])}."
+
+
+def check_rhat(run: Evidence) -> Finding | str | None:
+    """Check that the chains agree."""
+    values = run.table["r_hat"].to_numpy()
+    if np.isnan(values).all():
+        return None
+    high = values >= HIGH_RHAT
+    if not high.any():
+        return f"The chains agree: every R-hat is below {HIGH_RHAT}, the largest is {format_rhat(np.nanmax(values))}."
+    rows = np.flatnonzero(high)[np.argsort(-values[high])]
+    problem = (
+        f"The chains do not agree: {_of_quantities(high, 'has', 'have')} an R-hat of {HIGH_RHAT} or more: "
+        f"{_figures(run.table, rows, values, format_rhat)}."
+    )
+    advice = "a longer warm-up and more draws; if that does not help, another parametrisation"
+    if run.num_chains >= MANY_CHAINS and run.num_draws < SHORT_CHAIN:
+        advice = (
+            "more draws of each chain: chains this short hardly ever pass, converged or not "
+            "(if they started in groups, nested_rhat tells)"
+        )
+    return Finding("high R-hat", problem, advice)
+
+
+def check_ess(run: Evidence) -> Finding | str | None:
+    """Check that there are effective draws enough, in the bulk and in the tails."""
+    values = np.fmin(run.table["ess_bulk"].to_numpy(), run.table["ess_tail"].to_numpy())
+    if np.isnan(values).all():
+        return None
+    needed, least = least_ess(run.num_chains), np.nanmin(values)
+    low = values < needed
+    if not low.any():
+        return f"There are enough draws: every quantity has {least:,.0f} effective ones or more, in bulk and tails."
+    rows = np.flatnonzero(low)[np.argsort(values[low])]
+    problem = (
+        f"{_of_quantities(low, 'has', 'have')} fewer than {needed} effective draws: "
+        f"{_figures(run.table, rows, values, '{:,.0f}'.format)}."
+    )
+    times = f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws"
+    advice = f"{times} (num_samples)" if least >= 0.1 * needed else f"another parametrisation; with this one, {times}"
+    return Finding("low ESS", problem, advice)
+
+
+def check_divergences(run: Evidence) -> Finding | str | None:
+    """Check that no trajectory diverged."""
+    diverging = run.stats.get("diverging")
+    if diverging is None:
+        return None
+    if not diverging.any():
+        return "No draw diverged."
+    problem = (
+        f"{count(int(diverging.sum()), 'draw')} diverged ({_share(diverging)}): the sampler could not follow the "
+        "density there, and a part of it may be missing."
+    )
+    advice = "a target_acceptance closer to 1 or a smaller step_size; in a hierarchy, the non-centred parametrisation"
+    return Finding("divergences", problem, advice)
+
+
+def check_tree_depth(run: Evidence) -> Finding | str | None:
+    """Check that trajectories were as long as they wanted to be."""
+    reached = run.stats.get("reached_max_depth")
+    if reached is None:
+        return None
+    if reached.mean() < FULL_TREES:
+        return "Trajectories ended by themselves, below the largest tree depth."
+    problem = f"Trajectories were cut off at the largest tree depth in {_share(reached)}: the chains move slowly."
+    advice = "a larger max_depth, variables of one scale, or a metric that knows their correlations"
+    return Finding("full trees", problem, advice)
+
+
+def check_energy(run: Evidence) -> Finding | str | None:
+    """Check that every chain reaches every energy."""
+    if not has_energy(run.stats):
+        return None
+    fractions = ebfmi(run.stats["energy"])
+    fractions = fractions[np.isfinite(fractions)]
+    if not fractions.size:
+        return None
+    low = _low(fractions, LOW_EBFMI, run.num_draws)
+    if not low:
+        return f"The chains move freely through their energies: the median E-BFMI is {np.median(fractions):.2f}."
+    problem = (
+        f"E-BFMI is below {LOW_EBFMI} in {count(low, 'chain')} (least: {fractions.min():.2f}): a fresh momentum moves "
+        "the energy too little, and the tails are not to be trusted."
+    )
+    return Finding("low E-BFMI", problem, "another parametrisation, such as the non-centred one; or a longer warm-up")
+
+
+def check_acceptance(run: Evidence) -> Finding | None:
+    """Check that proposals are accepted."""
+    rates = run.stats.get("acceptance_rate")
+    if rates is None or not np.isfinite(rates).any():
+        return None
+    rates = np.array([chain[np.isfinite(chain)].mean() for chain in rates if np.isfinite(chain).any()])
+    low = _low(rates, LOW_ACCEPTANCE, run.num_draws)
+    if not low:
+        return None
+    problem = f"Hardly a proposal is accepted in {count(low, 'chain')} (least: {rates.min():.1%})."
+    return Finding("low acceptance", problem, "a smaller step_size, or a longer warm-up to tune it in")
+
+
+CHECKS: tuple[Callable[[Evidence], Finding | str | None], ...] = (
+    check_values,
+    check_movement,
+    check_sizes,
+    check_rhat,
+    check_divergences,
+    check_energy,
+    check_ess,
+    check_tree_depth,
+    check_acceptance,
+)
+"""In the order to read them: what spoils the draws altogether comes before what makes them few."""
+
+
+def _low(figures: np.ndarray, bound: float, num_draws: int) -> int:
+    """Count the chains whose figure is below the bound; of short chains, only if they are the most."""
+    low = int((figures < bound).sum())
+    return low if num_draws >= SHORT_CHAIN or 2 * low > len(figures) else 0
+
+
+def _of_quantities(which: np.ndarray, one: str = "is", many: str = "are") -> str:
+    return f"{int(which.sum()):,} of {count(len(which), 'quantity')} {one if which.sum() == 1 else many}"
+
+
+def _share(draws: np.ndarray) -> str:
+    return f"{draws.mean():.1%} of the draws, in {count(int(draws.any(axis=1).sum()), 'chain')}"
+
+
+def _figures(table: DataFrame, rows: np.ndarray, values: np.ndarray, written: Callable[[float], str]) -> str:
+    return _first(f"{table.index[row]} {written(float(values[row]))}" for row in rows[: _NAMED + 1])
+
+
+def _first(words: Iterable[Any]) -> str:
+    """Join the first few words, and show when there are more."""
+    words = list(map(str, words))
+    return ", ".join(words[:_NAMED] + ["..."] * (len(words) > _NAMED))

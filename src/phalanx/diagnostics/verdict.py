@@ -1,0 +1,88 @@
+"""Are the draws fit to be used? What the diagnostics say together, in words, and what to try when they say no."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phalanx.diagnostics.checks import CHECKS, Evidence, Finding
+from phalanx.diagnostics.words import format_rhat
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a run is good to use; true or false like `good`, and printed as the headline with the findings under it.
+
+    Attributes:
+        good: whether every check was passed.
+        headline: the verdict in one line.
+        findings: what is wrong and what to try, the worst first; none for a good run.
+        passed: what was found in order, in sentences.
+    """
+
+    good: bool
+    headline: str
+    findings: tuple[Finding, ...] = ()
+    passed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.good
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(f"- {finding}" for finding in self.findings)])
+
+
+def judge(table: DataFrame | None, stats: Mapping[str, np.ndarray]) -> Verdict:
+    r"""Say whether draws are good to use, or what is wrong with them and what to try.
+
+    They are good to use when every $\hat R$ is below 1.01; when bulk and tail ESS of every quantity are 100 per chain
+    or more, of at most four chains; when no draw diverged, E-BFMI is not below 0.3, fewer than 1% of the trajectories
+    were cut off at the largest tree depth, and proposals are accepted; and when all draws are finite. A check is left
+    out where there is nothing to check, such as the energy of a random walk.
+
+    Args:
+        table: the summary of the draws, one row per scalar element, see `summary_table`; None when there are no draws.
+        stats: arrays of shape `(chain, draw)` by name: diverging, energy, reached_max_depth, acceptance_rate,
+            log_density, as far as the kernel has them; one of them at least.
+
+    Returns:
+        The verdict.
+
+    Raises:
+        ValueError: when there are no statistics.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.diagnostics import judge, summary_table
+        >>> random = np.random.default_rng(0)
+        >>> table = summary_table({"b": random.normal(size=(4, 1000))})
+        >>> print(judge(table, {"diverging": random.random((4, 1000)) < 0.01}).findings[0].topic)
+        divergences
+
+    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat for assessing convergence of MCMC; M. Betancourt (2016), Diagnosing suboptimal
+    cotangent disintegrations in Hamiltonian Monte Carlo.
+    """
+    if not stats:
+        raise ValueError("judge: there are no statistics; give one array of shape (chain, draw) at least, by name.")
+    if table is None or table.empty:
+        nothing = Finding("no draws", "There are no draws to judge.", "a larger num_samples, and keep=None")
+        return Verdict(False, f"Not good to use yet: {nothing.topic}.", (nothing,))
+    run = Evidence(table, stats, *next(iter(stats.values())).shape[:2])
+    results = [result for check in CHECKS if (result := check(run)) is not None]
+    findings = tuple(result for result in results if isinstance(result, Finding))
+    passed = tuple(result for result in results if isinstance(result, str))
+    headline = f"Not good to use yet: {', '.join(finding.topic for finding in findings)}."
+    return Verdict(not findings, headline if findings else f"Good to use: {_best(table)}.", findings, passed)
+
+
+def _best(table: DataFrame) -> str:
+    """Say how far R-hat and ESS are on the right side."""
+    worst, least = np.nanmax(table["r_hat"]), np.nanmin(table[["ess_bulk", "ess_tail"]])
+    return f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"

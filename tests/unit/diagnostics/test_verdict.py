@@ -1,0 +1,193 @@
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.unit.report.posteriors import make_posterior, with_divergences, with_stats
+
+from phalanx.diagnostics import judge
+
+
+@pytest.fixture(scope="module")
+def converged():
+    return make_posterior(draws=1000)
+
+
+def topics(posterior):
+    return [finding.topic for finding in posterior.verdict().findings]
+
+
+def only_finding(posterior):
+    (finding,) = posterior.verdict().findings
+    return finding
+
+
+def with_draws(posterior, **variables):
+    return replace(posterior, draws={**posterior.draws, **variables})
+
+
+def test_a_converged_run_is_good_to_use(converged):
+    verdict = converged.verdict()
+    assert verdict and verdict.good
+    assert verdict.findings == ()
+    assert re.fullmatch(
+        r"Good to use: R-hat is 1\.00\d or less, and there are 3,\d\d\d effective draws or more\.", str(verdict)
+    )
+    assert [words.split(":")[0] for words in verdict.passed] == [
+        "The chains agree",
+        "No draw diverged.",
+        "The chains move freely through their energies",
+        "There are enough draws",
+    ]
+
+
+def test_chains_that_disagree_are_named_worst_first(converged):
+    w = converged.draws["w"].copy()
+    w[..., 1, 2] += np.arange(4)[:, None]
+    verdict = with_draws(converged, w=w, b=converged.draws["b"] + 9 * np.arange(4)[:, None]).verdict()
+    assert not verdict
+    assert verdict.headline == "Not good to use yet: high R-hat, low ESS."
+    rhat, ess = verdict.findings
+    assert re.search(
+        r"2 of 9 quantities have an R-hat of 1\.01 or more: b \d\.\d{3}, w\[1,2\] \d\.\d{3}\.$", rhat.problem
+    )
+    assert re.search(r"^2 of 9 quantities have fewer than 400 effective draws: b \d, w\[1,2\] \d+\.$", ess.problem)
+    assert "parametrisation" in rhat.advice and "parametrisation" in ess.advice
+    assert str(verdict).splitlines() == [
+        verdict.headline,
+        f"- {rhat.problem}",
+        f"  Try {rhat.advice}.",
+        f"- {ess.problem}",
+        f"  Try {ess.advice}.",
+    ]
+
+
+def test_of_many_bad_ones_three_are_named(converged):
+    w = converged.draws["w"] + 3 * np.arange(4)[:, None, None, None]
+    problem = with_draws(converged, w=w).verdict().findings[0].problem
+    assert "6 of 9 quantities have" in problem
+    assert problem.count("w[") == 3 and problem.endswith(", ....")
+
+
+@pytest.mark.parametrize("chains, needed", [(2, 200), (3, 300), (4, 400), (64, 400)])
+def test_a_hundred_effective_draws_a_chain_are_enough_and_four_hundred_in_all(chains, needed):
+    posterior = make_posterior(chains, 4, variables={})
+    table = posterior.summary().assign(r_hat=1.0, ess_bulk=1000.0, ess_tail=float(needed))
+    assert judge(table, posterior.stats).good
+    (finding,) = judge(table.assign(ess_tail=needed - 1.0), posterior.stats).findings
+    assert finding.topic == "low ESS"
+
+
+@pytest.mark.parametrize(
+    "effective, advice",
+    [
+        (399, "2 times as many draws (num_samples)"),
+        (90, "5 times as many draws (num_samples)"),
+        (8, "another parametrisation; with this one, 50 times as many draws"),
+    ],
+)
+def test_few_effective_draws_are_told_how_many_more_it_takes(effective, advice):
+    posterior = make_posterior(4, 4, variables={})
+    table = posterior.summary().assign(r_hat=1.0, ess_bulk=float(effective), ess_tail=1000.0)
+    assert judge(table, posterior.stats).findings[0].advice == advice
+
+
+def test_divergences_are_counted(converged):
+    finding = only_finding(with_divergences(converged, 12))
+    assert finding.topic == "divergences"
+    assert finding.problem.startswith("12 draws diverged (0.3% of the draws, in 1 chain)")
+    assert "target_acceptance" in finding.advice and "non-centred" in finding.advice
+    assert topics(with_divergences(converged, 1)) == ["divergences"]
+
+
+def test_trees_that_are_cut_off_are_a_finding_once_they_are_no_accident(converged):
+    reached = np.zeros((4, 1000), dtype=bool)
+    reached[2, :39] = True
+    assert "Trajectories ended by themselves, below the largest tree depth." in (
+        with_stats(converged, reached_max_depth=reached).verdict().passed
+    )
+    reached[2, :200] = True
+    finding = only_finding(with_stats(converged, reached_max_depth=reached))
+    assert finding.topic == "full trees"
+    assert "in 5.0% of the draws, in 1 chain" in finding.problem
+    assert "max_depth" in finding.advice
+
+
+def test_energies_that_barely_move_are_a_finding(converged):
+    energy = converged.stats["energy"].astype(np.float64)
+    energy[1] = np.random.default_rng(0).normal(size=1000).cumsum()
+    finding = only_finding(with_stats(converged, energy=energy))
+    assert finding.problem.startswith("E-BFMI is below 0.3 in 1 chain (least: 0.0")
+
+
+def test_of_short_chains_one_alone_does_not_decide():
+    random = np.random.default_rng(0)
+    posterior = make_posterior(100, 20, variables={})
+    slow = random.normal(size=(100, 20)).cumsum(axis=1)
+    energy = np.where(np.arange(100)[:, None] < 40, slow, posterior.stats["energy"])
+    rates = np.where(np.arange(100)[:, None] < 40, 0.01, posterior.stats["acceptance_rate"])
+    assert topics(with_stats(posterior, energy=energy, acceptance_rate=rates)) == []
+    steady = np.linspace(0, 1, 20) + np.zeros((100, 1))
+    most = with_stats(posterior, energy=steady, acceptance_rate=np.full((100, 20), 0.01))
+    assert topics(most) == ["low E-BFMI", "low acceptance"]
+
+
+@pytest.mark.parametrize("energy", ["nan", "potential"])
+def test_a_kernel_without_kinetic_energy_is_not_asked_for_it(converged, energy):
+    log_density = converged.stats["log_density"]
+    walk = with_stats(converged, energy=np.full_like(log_density, np.nan) if energy == "nan" else -log_density)
+    assert walk.verdict().good
+    assert not any("energies" in words for words in walk.verdict().passed)
+
+
+def test_chains_that_reject_nearly_everything_are_a_finding(converged):
+    rates = converged.stats["acceptance_rate"].copy()
+    rates[3] = 0.004
+    finding = only_finding(with_stats(converged, acceptance_rate=rates))
+    assert finding.problem == "Hardly a proposal is accepted in 1 chain (least: 0.4%)."
+    assert with_stats(converged, acceptance_rate=np.full((4, 1000), np.nan)).verdict().good
+
+
+def test_one_chain_is_not_enough():
+    assert topics(make_posterior(chains=1, draws=1000)) == ["one chain"]
+
+
+@pytest.mark.parametrize("chains, draws, topic", [(4, 3, "few draws"), (1, 1, "few draws"), (4, 0, "no draws")])
+def test_too_few_draws_to_tell(chains, draws, topic):
+    verdict = make_posterior(chains, draws).verdict()
+    assert verdict.headline == f"Not good to use yet: {topic}."
+    assert [finding.topic for finding in verdict.findings] == [topic]
+
+
+def test_draws_that_are_not_finite_are_named(converged):
+    b = converged.draws["b"].copy()
+    b[0, 7] = np.inf
+    finding = only_finding(with_draws(converged, b=b))
+    assert finding.problem == "1 of 9 quantities is not finite in some draws: b."
+
+
+def test_a_constant_element_is_in_order_and_constants_alone_are_not(converged):
+    w = converged.draws["w"].copy()
+    w[..., 0, 1] = 0
+    verdict = with_draws(converged, w=w).verdict()
+    assert verdict.good
+    assert "1 of 9 quantities is constant, and left out: w[0,1]." in verdict.passed
+    still = np.ones((4, 1000))
+    posterior = with_stats(make_posterior(draws=1000, variables={"x": still}), log_density=still, energy=still * np.nan)
+    assert topics(posterior) == ["no movement"]
+
+
+def test_chains_stuck_at_different_places_disagree_beyond_bounds(converged):
+    stuck = np.repeat(np.arange(4.0)[:, None], 1000, axis=1)
+    assert "b over 100" in with_draws(converged, b=stuck).verdict().findings[0].problem
+
+
+def test_many_short_chains_are_told_that_they_are_short():
+    values = np.random.default_rng(0).normal(size=(64, 20, 1)).cumsum(axis=1)
+    advice = make_posterior(64, 20, variables={"x": values}).verdict().findings[0].advice
+    assert advice.startswith("more draws of each chain: chains this short")
+
+
+def test_without_statistics_there_is_nothing_to_judge_by():
+    with pytest.raises(ValueError, match=r"^judge: there are no statistics; give one array of shape"):
+        judge(make_posterior().summary(), {})

@@ -1,0 +1,16 @@
+import numpy as np
+import pytest
+
+from phalanx.diagnostics.words import count, format_rhat
+
+
+@pytest.mark.parametrize(
+    "number, noun, words", [(1, "chain", "1 chain"), (0, "draw", "0 draws"), (2000, "quantity", "2,000 quantities")]
+)
+def test_things_are_counted_as_people_say_it(number, noun, words):
+    assert count(number, noun) == words
+
+
+def test_rhat_of_chains_that_stand_still_is_out_of_bounds():
+    assert format_rhat(1.0) == "1.000"
+    assert format_rhat(np.inf) == "over 100"
