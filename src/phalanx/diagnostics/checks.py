@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -113,8 +113,8 @@ def check_rhat(run: Evidence) -> Finding | str | None:
     advice = "a longer warm-up and more draws; if that does not help, another parametrisation"
     if run.num_chains >= MANY_CHAINS and run.num_draws < SHORT_CHAIN:
         advice = (
-            "more draws of each chain: chains this short hardly ever pass, converged or not "
-            "(if they started in groups, nested_rhat tells)"
+            "more draws of each chain: chains this short hardly ever pass, converged or not; "
+            "if they start in groups, nested_rhat can tell"
         )
     return Finding("high R-hat", problem, advice)
 
@@ -225,10 +225,10 @@ def _share(draws: np.ndarray) -> str:
 
 
 def _figures(table: DataFrame, rows: np.ndarray, values: np.ndarray, written: Callable[[float], str]) -> str:
-    return _first(f"{table.index[row]} {written(float(values[row]))}" for row in rows[: _NAMED + 1])
+    return _first(rows, lambda row: f"{table.index[row]} {written(float(values[row]))}")
 
 
-def _first(words: Iterable[Any]) -> str:
-    """Join the first few words, and show when there are more."""
-    words = list(map(str, words))
-    return ", ".join(words[:_NAMED] + ["..."] * (len(words) > _NAMED))
+def _first(items: Any, written: Callable[[Any], str] = str) -> str:
+    """Write the first few items of a sequence, and how many more there are."""
+    left = len(items) - _NAMED
+    return ", ".join(map(written, items[:_NAMED])) + (f" and {left:,} more" if left > 0 else "")

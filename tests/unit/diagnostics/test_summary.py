@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import arviz
 import numpy as np
 import pytest
@@ -48,6 +51,16 @@ def test_values_are_those_of_numpy_and_arviz(draws):
             "r_hat": arviz.rhat(values),
         }
         np.testing.assert_allclose(table.loc[row].to_numpy(), list(expected.values()), rtol=1e-10)
+
+
+def test_arviz_is_not_needed():
+    script = (
+        "import sys; sys.modules['arviz'] = None; import numpy as np;"
+        "from phalanx.diagnostics import ebfmi, summary_table;"
+        "x = np.random.default_rng(0).normal(size=(4, 50)); assert summary_table({'x': x}).notna().all(axis=None);"
+        "assert np.isfinite(ebfmi(x)).all()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, env={"PYTHONPATH": ":".join(sys.path)})
 
 
 def test_names_choose_and_order(draws):
