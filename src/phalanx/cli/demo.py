@@ -1,0 +1,50 @@
+"""`phalanx demo NAME`: run a headline workload."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phalanx.cli.options import (
+    Chains,
+    DataShards,
+    Devices,
+    MatrixPrecision,
+    Out,
+    Precision,
+    Seed,
+    Warmup,
+    start_devices,
+)
+from phalanx.demos.options import Options
+
+
+class Demo(StrEnum):
+    """The demos there are."""
+
+    digits = "digits"
+    mnist = "mnist"
+    chains = "chains"
+
+
+def demo(
+    name: Annotated[Demo, typer.Argument(help="Which demo to run.")],
+    data: Annotated[Path | None, typer.Option(help="Folder of the data files.")] = None,
+    chains: Chains = None,
+    warmup: Warmup = None,
+    draws: Annotated[int | None, typer.Option(help="Draws per chain.")] = None,
+    devices: Devices = None,
+    data_shards: DataShards = None,
+    seed: Seed = 0,
+    out: Out = None,
+    precision: Precision = MatrixPrecision.float32,
+) -> None:
+    """Run a headline workload: prints the model, progress, summary and figures; writes a report and pictures."""
+    start_devices(devices)
+    folder = out or Path("out") / name.value
+    options = Options(data, chains, warmup, draws, data_shards, seed, precision.value, folder)
+    import_module(f"phalanx.demos.{name.value}").main(options)

@@ -1,0 +1,24 @@
+"""`phalanx info`: devices, mesh, versions."""
+
+from __future__ import annotations
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from phalanx.cli.options import Devices, start_devices
+from phalanx.mesh.devices import count_cores, default_mesh
+from phalanx.run.compilation import cache_folder
+from phalanx.run.describe import versions
+
+
+def info(devices: Devices = None) -> None:
+    """Show devices, the mesh a run of four chains would use, versions, and where compiled programs are kept."""
+    start_devices(devices)
+    table = Table(show_header=False, box=None)
+    table.add_row("devices", ", ".join(str(device) for device in jax.devices()))
+    table.add_row("cores", str(count_cores()))
+    table.add_row("mesh of 4 chains", ", ".join(f"{axis} {size}" for axis, size in default_mesh(4).shape.items()))
+    table.add_row("versions", ", ".join(f"{name} {version}" for name, version in versions().items()))
+    table.add_row("compilation cache", str(cache_folder() or "off"))
+    Console().print(table)

@@ -1,0 +1,81 @@
+"""What a model asks for, and what a file of data has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from phalanx.mesh.placement import shard
+
+
+class Matched(NamedTuple):
+    """The keyword arguments of a model, and the names that it does not ask for."""
+
+    arguments: dict[str, Any]
+    left_out: list[str]
+
+
+def match_data(model: Callable[..., Any], data: Mapping[str, Any]) -> Matched:
+    """Choose what a model asks for; arguments with a default may be absent.
+
+    Args:
+        model: the model.
+        data: values by name.
+
+    Returns:
+        What is asked for, and what is left out.
+
+    Raises:
+        ValueError: when the model asks for a name that the data do not have, or a whole number is too large for a
+            32-bit integer, and JAX would cut it off.
+    """
+    parameters = inspect.signature(model).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        wanted = list(data)
+    else:
+        wanted = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if missing := [name for name in needed if name not in data]:
+        has = f"the data have only {', '.join(data)}" if data else "there are no data: name a file of them with --data"
+        asked = f"{getattr(model, '__name__', 'the model')}{inspect.signature(model)}"
+        raise ValueError(f"{asked} asks for {', '.join(missing)}, and {has}.")
+    arguments = {name: data[name] for name in wanted if name in data}
+    for name, value in arguments.items():
+        _check_range(name, value)
+    return Matched(arguments, [name for name in data if name not in arguments])
+
+
+def shard_rows(arguments: Mapping[str, Any], mesh: Mesh) -> tuple[dict[str, Any], list[str]]:
+    """Spread the rows of the data over the mesh's `data` axis: those of the arrays with the most rows there are.
+
+    Args:
+        arguments: the keyword arguments of a model.
+        mesh: the devices.
+
+    Returns:
+        The arguments, and the names of those that were spread; the others go to every device whole.
+
+    Raises:
+        ValueError: when there is no array with rows.
+    """
+    rows = {name: np.shape(value)[0] for name, value in arguments.items() if np.ndim(value) > 0}
+    if not rows:
+        raise ValueError("--data-shards: there is no array in the data whose rows could be spread over devices.")
+    spread = [name for name, count in rows.items() if count == max(rows.values())]
+    return {**arguments, **shard({name: arguments[name] for name in spread}, mesh)}, spread
+
+
+def _check_range(name: str, value: Any) -> None:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
+        return
+    kept = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
+    if value.size and (value.max() > kept.max or value.min() < kept.min):
+        raise ValueError(
+            f"{name} holds whole numbers from {value.min()} to {value.max()}, beyond those of {kept.bits} bits. Scale "
+            f"them, write them with a decimal point, or set JAX_ENABLE_X64=1."
+        )

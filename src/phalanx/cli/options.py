@@ -1,0 +1,36 @@
+"""The options that several commands have, and what has to happen before JAX starts."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class MatrixPrecision(StrEnum):
+    """Precisions of matrix products."""
+
+    float32 = "float32"
+    tensorfloat32 = "tensorfloat32"
+    bfloat16 = "bfloat16"
+
+
+Chains = Annotated[int | None, typer.Option(help="Chains in all.")]
+Warmup = Annotated[int | None, typer.Option(help="Warm-up iterations per chain.")]
+Devices = Annotated[int | None, typer.Option(help="CPU devices; one per core by default.")]
+DataShards = Annotated[int | None, typer.Option(help="Devices the rows of the data are spread over.")]
+Seed = Annotated[int, typer.Option(help="Seed of the run.")]
+Out = Annotated[Path | None, typer.Option(help="Folder to write to; out/NAME by default.")]
+Precision = Annotated[MatrixPrecision, typer.Option(help="Precision of matrix products.")]
+
+
+def start_devices(devices: int | None) -> None:
+    """Ask for CPU devices before anything else touches JAX."""
+    from phalanx.mesh.devices import use_cpu_devices, use_every_core
+
+    if devices is not None:
+        use_cpu_devices(devices)
+    else:
+        use_every_core()

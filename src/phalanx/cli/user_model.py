@@ -1,0 +1,97 @@
+"""A model in the user's own file: `FILE.py:NAME`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+MODULE = "phalanx_user_file"
+"""What the file is called as a module: not after itself, since a file may be called `types.py`."""
+
+
+def load_model(place: str) -> Callable[..., Any]:
+    """Import a Python file and return the model that is named after the colon.
+
+    The file is run as when it is imported: what stands under `if __name__ == "__main__":` is not. It may import its
+    neighbours.
+
+    Args:
+        place: the file and the name of a function in it, e.g. "models.py:regression".
+
+    Returns:
+        The model.
+
+    Raises:
+        FileNotFoundError: when there is no such file.
+        ValueError: when `place` is of another form, running the file fails (the line is named), or nothing in it has
+            that name.
+        TypeError: when what has that name cannot be called.
+    """
+    path, name = split_place(place)
+    if not path.is_file():
+        why = "it is a folder" if path.is_dir() else f"there is no such file in {path.absolute().parent}"
+        raise FileNotFoundError(f"model {place!r}: {path} cannot be read, {why}.")
+    module = _import(path)
+    functions = ", ".join(_functions(module))
+    there = f"Its functions: {functions}." if functions else "It defines no functions."
+    if not hasattr(module, name):
+        raise ValueError(f"model {place!r}: {path} has no {name!r}. {there}")
+    model = getattr(module, name)
+    if not callable(model):
+        raise TypeError(f"model {place!r}: {name!r} is no function but a {type(model).__name__}. {there}")
+    return model
+
+
+def split_place(place: str) -> tuple[Path, str]:
+    """Split `FILE.py:NAME` at its last colon."""
+    file, colon, name = place.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise ValueError(f"model {place!r}: expected FILE.py:NAME, such as models.py:regression.")
+    return Path(file).expanduser(), name
+
+
+@contextmanager
+def naming_lines_of(path: Path) -> Iterator[None]:
+    """Say of an error that comes from the user's file, or passes through it, in which line that was.
+
+    Raises:
+        ValueError: in place of the error.
+    """
+    try:
+        yield
+    except Exception as error:
+        line = _line_in(path, error)
+        if line is None:
+            raise
+        first, *_ = str(error).strip().splitlines() or [""]
+        raise ValueError(f"{path}, line {line}: {type(error).__name__}: {first}") from error
+
+
+def _import(path: Path) -> ModuleType:
+    spec = spec_from_file_location(MODULE, path.absolute())
+    assert spec is not None and spec.loader is not None, "a name that ends in .py has a loader"
+    module = module_from_spec(spec)
+    sys.modules[MODULE] = module  # where dataclasses look for the names in their annotations
+    sys.path.insert(0, str(path.absolute().parent))
+    with naming_lines_of(path):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return [n for n, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == MODULE]
+
+
+def _line_in(path: Path, error: Exception) -> int | None:
+    """The last line of the file that the error came through."""
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).name == path.name:
+        return error.lineno
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path.absolute()]
+    return lines[-1] if lines else None

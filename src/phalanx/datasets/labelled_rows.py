@@ -1,0 +1,41 @@
+"""What a loader of rows with a yes-or-no label returns."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class LabelledRows(NamedTuple):
+    """Rows of columns with a label of 0 or 1, split into train and test, and where they come from.
+
+    Attributes:
+        train_x: shape `(train, columns)`, float32.
+        train_y: labels 0 and 1, int32, shape `(train,)`.
+        test_x: shape `(test, columns)`, float32.
+        test_y: labels 0 and 1, int32, shape `(test,)`.
+        columns: the names of the columns.
+        name: what to call the data in a report.
+        source: who made the data and where this copy came from.
+        licence: the licence of the data.
+        true_weights: shape `(columns,)`, what generated labels were drawn with; None for real data.
+    """
+
+    train_x: np.ndarray
+    train_y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+    columns: tuple[str, ...]
+    name: str
+    source: str
+    licence: str
+    true_weights: np.ndarray | None = None
+
+
+def check_split(who: str, test_fraction: float, seed: int) -> None:
+    """Refuse a share of test rows or a seed that is out of range, in the name of the function `who`."""
+    if not 0 <= test_fraction < 1:
+        raise ValueError(f"{who}: test_fraction must be at least 0 and below 1; got {test_fraction!r}.")
+    if not (isinstance(seed, int) and 0 <= seed < 2**32):
+        raise ValueError(f"{who}: seed must be a whole number from 0 to 2**32 - 1; got {seed!r}.")

@@ -1,0 +1,65 @@
+"""A run as a folder of files: the report, the pictures, and the record of the run for other programs to read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.report.figures import png, save_figures
+from phalanx.report.reported import Reported
+from phalanx.report.write import write_report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def write_folder(
+    posterior: Reported,
+    folder: str | PathLike[str],
+    *,
+    headline: Mapping[str, Any] | None = None,
+    figures: Mapping[str, Figure] | None = None,
+) -> list[Path]:
+    """Write `report.html`, the figures of the run, and `result.json` to a folder.
+
+    `result.json` has the headline, the R-hat of the log density and the worst one, the seconds of each phase, and what
+    was run where.
+
+    Args:
+        posterior: the run.
+        folder: where to; made when missing.
+        headline: numbers worth reading first, by name.
+        figures: other figures to save, by name.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ValueError: when there are no draws.
+        ImportError: when ArviZ or matplotlib is not installed.
+    """
+    folder = Path(folder)
+    files = [write_report(posterior, folder / "report.html"), *save_figures(posterior, folder)]
+    for name, figure in (figures or {}).items():
+        files.append(folder / f"{name}.png")
+        files[-1].write_bytes(png(figure))
+    found = posterior.summary()["r_hat"]
+    document = {
+        "headline": dict(headline or {}),
+        "r_hat": {"log_density": _number(found.iloc[0]), "worst": _number(found.max())},
+        "timing": asdict(posterior.timing),
+        "run": {name: value for name, value in asdict(posterior.record).items() if name != "source"},
+    }
+    files.append(folder / "result.json")
+    files[-1].write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return files
+
+
+def _number(value: Any) -> float | None:
+    """JSON has no word for what is not finite."""
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,52 @@
+"""A run on a terminal: the rows of its summary that matter most, and what it took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.extras import require
+from phalanx.report.chosen import worst_first
+from phalanx.report.reported import Reported
+
+SHOWN_ROWS = 8
+"""Rows of the summary that are printed: the log density and those that have mixed worst."""
+
+
+def console() -> Any:
+    """Return where to print: standard output, as wide as the terminal."""
+    return require("rich.console", "cli").Console()
+
+
+def print_run(posterior: Reported) -> None:
+    """Print the log density and the elements that have mixed worst, what the run took, and the verdict.
+
+    Args:
+        posterior: the run.
+
+    Raises:
+        ValueError: when there are no draws.
+        ImportError: when Rich or pandas is not installed.
+    """
+    to, table = console(), posterior.summary()
+    # a copy ends with no verdict: it comes last
+    shown = table.copy() if len(table) <= SHOWN_ROWS else _worst(table)
+    to.print(repr(shown), markup=False, highlight=False, soft_wrap=True)
+    if left := len(table) - len(shown):
+        to.print(
+            f"({left} more rows; these are the log density and the highest R-hats)", highlight=False, soft_wrap=True
+        )
+    timing = posterior.timing
+    to.print(
+        f"\n{timing.compile:.1f} s compiling, {timing.warmup:.1f} s warm-up, {timing.sampling:.1f} s sampling; "
+        f"{timing.gradient_evaluations:,} gradients, {posterior.num_divergences} divergences",
+        highlight=False,
+        soft_wrap=True,
+    )
+    verdict = posterior.verdict()
+    # names of elements have brackets, which are no markup
+    to.print(str(verdict), style="green" if verdict else "yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def _worst(table: Any) -> Any:
+    first, rest = table.iloc[:1], worst_first(table.iloc[1:])
+    return require("pandas", "report").concat([first, rest.iloc[: SHOWN_ROWS - 1]])

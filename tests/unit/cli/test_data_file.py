@@ -1,0 +1,82 @@
+"""Data in files: what comes out of each format, and what is said of a file that is of none."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phalanx.cli.data_file import read_data
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_an_archive(tmp_path: Path) -> None:
+    x = np.arange(6.0, dtype=np.float32).reshape(3, 2)
+    np.savez(tmp_path / "d.npz", x=x, groups=np.array([0, 1, 1]), size=7, scale=0.5)
+    data = read_data(tmp_path / "d.npz")
+    np.testing.assert_array_equal(data["x"], x)
+    assert data["x"].dtype == np.float32 and data["groups"].dtype.kind == "i"
+    assert data["size"] == 7 and type(data["size"]) is int, "a size may decide a shape"
+    assert data["scale"] == 0.5
+
+
+def test_a_table(tmp_path: Path) -> None:
+    text = 'id, floor,"log radon",county,old\n1, 0,0.5,"Aitkin, MN",True\n2, 1,,Anoka,False\n'
+    data = read_data(written(tmp_path, "d.CSV", text))
+    assert list(data) == ["id", "floor", "log radon", "county", "old"]
+    assert data["floor"].tolist() == [0, 1] and data["floor"].dtype.kind == "i"
+    assert data["log radon"][0] == 0.5 and np.isnan(data["log radon"][1])
+    assert data["county"].tolist() == ["Aitkin, MN", "Anoka"]
+    assert data["old"].tolist() == [True, False] and data["old"].dtype == bool
+
+
+def test_an_object(tmp_path: Path) -> None:
+    values = {"J": 8, "scale": 2.5, "y": [28, 8], "x": [[1, 2.5], [3, 4]], "name": "schools", "prior": {"sd": [1.5]}}
+    data = read_data(written(tmp_path, "d.json", json.dumps(values)))
+    assert data["J"] == 8 and data["scale"] == 2.5 and data["name"] == "schools"
+    assert data["y"].tolist() == [28, 8] and data["y"].dtype.kind == "i"
+    assert data["x"].shape == (2, 2) and data["x"].dtype.kind == "f"
+    assert data["prior"]["sd"].tolist() == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("d.txt", "x\n1\n", "expected a file that ends in .npz, .csv, .json."),
+        ("d.npz", "words", "no archive of plain arrays, as np.savez(path, x=x, y=y) writes: "),
+        ("d.csv", "", "no table of values with commas between them: "),
+        ("d.csv", "x,y\n1,2\n1,2,3\n", "no table of values with commas between them: "),
+        ("d.csv", "x,y\n1,2,3\n1,2,3\n", "no table of values with commas between them: "),
+        ("d.csv", b"x\n\xff\xfe\n", "no table of values with commas between them: "),
+        ("d.csv", "1,2.5\n3,4\n", "the first line must hold the names of the columns, but it has 1, 2.5."),
+        ("d.csv", "x,y\n", "there are no rows under the line of names."),
+        ("d.json", "{'x': 1}", "no JSON: "),
+        ("d.json", "[1, 2]", "expected an object of values by name, got a list."),
+        ("d.json", '{"x": [[1, 2], [3]]}', "the lists within x differ in length; pad them to one shape."),
+        ("d.json", '{"p": {"x": [1, null]}}', "p['x'] holds something other than numbers, such as null; leave it out."),
+    ],
+)
+def test_a_file_that_is_something_else(tmp_path: Path, name: str, content: str | bytes, complaint: str) -> None:
+    path = written(tmp_path, name, content)
+    with pytest.raises(ValueError, match=f"^{re.escape(f'--data {path}: {complaint}')}"):
+        read_data(path)
+
+
+def test_an_archive_of_pickles(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=np.array([{}, "object"], dtype=object))
+    with pytest.raises(ValueError, match="no archive of plain arrays"):
+        read_data(tmp_path / "d.npz")
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    message = f"--data {tmp_path / 'd.csv'}: there is no such file in {tmp_path}."
+    with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
+        read_data(tmp_path / "d.csv")

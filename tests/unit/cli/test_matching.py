@@ -1,0 +1,56 @@
+"""What a model asks for, against what the data have; and which rows are spread over devices."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from phalanx.cli.matching import match_data, shard_rows
+
+
+def model(x, y, scale=1.0):
+    raise AssertionError("matching runs nothing")
+
+
+def test_columns_not_asked_for_are_left_out() -> None:
+    matched = match_data(model, {"id": [1], "y": 2, "x": 3, "name": "a"})
+    assert matched.arguments == {"x": 3, "y": 2} and matched.left_out == ["id", "name"]
+    assert match_data(model, {"x": 1, "y": 2, "scale": 3}).arguments == {"x": 1, "y": 2, "scale": 3}
+
+
+def test_a_model_that_takes_everything_or_nothing() -> None:
+    assert match_data(lambda **data: None, {"x": 1, "y": 2}).left_out == []
+    assert match_data(lambda: None, {"x": 1}) == ({}, ["x"])
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ({"x": 1, "z": 2}, "model(x, y, scale=1.0) asks for y, and the data have only x, z."),
+        ({}, "model(x, y, scale=1.0) asks for x, y, and there are no data: name a file of them with --data."),
+    ],
+)
+def test_what_is_missing(data: dict, complaint: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(complaint)}$"):
+        match_data(model, data)
+
+
+def test_whole_numbers_that_would_be_cut_off() -> None:
+    x = np.array([0, 2**31])
+    with pytest.raises(ValueError, match="^x holds whole numbers from 0 to 2147483648, beyond those of 32 bits."):
+        match_data(model, {"x": x, "y": 1})
+    assert match_data(model, {"x": x - 1, "y": 1, "id": x}).left_out == ["id"], "nobody asks for the large ones"
+
+
+def test_the_longest_arrays_have_the_rows(mesh_of) -> None:
+    data = {"x": np.ones((6, 2)), "y": np.ones(6), "prior": np.ones(2), "size": 6}
+    arguments, spread = shard_rows(data, mesh_of(1, 2))
+    assert spread == ["x", "y"] and len(arguments["x"].sharding.device_set) == 2
+    assert arguments["prior"] is data["prior"] and arguments["size"] == 6
+
+
+def test_nothing_has_rows(mesh_of) -> None:
+    with pytest.raises(ValueError, match="^--data-shards: there is no array in the data whose rows"):
+        shard_rows({"size": 6}, mesh_of(1, 2))

@@ -1,0 +1,120 @@
+"""`phalanx sample`: a user's model and data in, draws and a report out; a mistake is one line."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from phalanx.run.posterior import Posterior
+
+MODEL = """
+import numpyro.distributions as dist
+import phalanx as phx
+
+FACTOR = 2.0
+
+
+def line(x, y):
+    slope = phx.sample("slope", dist.Normal(0.0, 5.0))
+    noise = phx.sample("noise", dist.HalfNormal(1.0))
+    phx.deterministic("double", FACTOR * slope)
+    phx.sample("y", dist.Normal(slope * x, noise), obs=y)
+
+
+def coin():
+    phx.sample("p", dist.Beta(2.0, 2.0))
+
+
+def broken(x):
+    slope = phx.sample("slope", dist.Normal(0.0, 5.0))
+    phx.sample("y", dist.Normal(slope * x, 1.0), obs=x.shape[1])
+"""
+SIZES = ("--kernel", "hmc", "--chains", "4", "--warmup", "100", "--draws", "100")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the model and 41 rows: slope 2, noise 0.1."""
+    (tmp_path / "models.py").write_text(MODEL)
+    random = np.random.default_rng(0)
+    x = random.normal(size=41)
+    y = 2 * x + 0.1 * random.normal(size=41)
+    rows = "\n".join(f"r{i},{a},{b}" for i, (a, b) in enumerate(zip(x, y, strict=True)))
+    (tmp_path / "rows.csv").write_text(f"name,x,y\n{rows}\n")
+    return tmp_path
+
+
+def test_what_is_printed_and_written(phalanx, folder):
+    status, out, _ = phalanx("sample", "models.py:line", "--data", "rows.csv", *SIZES, "--seed", "3", "--out", "made")
+    assert status == 0
+    assert "models.py:line" in out and "data: rows.csv: x [41], y [41]" in out
+    assert "left out, since the model does not ask for it: name" in out
+    assert re.search(r"slope +1\.9|slope +2\.0", out) and "gradients" in out and "made/report.html" in out
+    made = folder / "made"
+    files = {"posterior.npz", "report.html", "traces.png", "ranks.png", "energy.png", "summary.csv", "result.json"}
+    assert files <= {path.name for path in made.iterdir()}
+    posterior = Posterior.load(made / "posterior.npz")
+    assert set(posterior.draws) == {"slope", "noise"} and posterior.draws["slope"].shape == (4, 100)
+    # The mean of 400 draws of a slope whose posterior sd is about 0.016.
+    assert abs(posterior.draws["slope"].mean() - 2) < 0.1
+    lines = (made / "summary.csv").read_text().splitlines()
+    assert lines[0].startswith("variable,mean,sd,") and [line.split(",")[0] for line in lines[1:]] == [
+        "log_density",
+        "slope",
+        "noise",
+    ]
+    assert json.loads((made / "result.json").read_text())["run"]["seed"] == 3
+
+
+def test_rows_over_devices_give_the_same_answer(phalanx, folder):
+    arguments = ("sample", "models.py:line", "--data", "rows.csv", *SIZES)
+    phalanx(*arguments, "--out", "whole")
+    status, out, _ = phalanx(*arguments, "--data-shards", "2", "--out", "spread")
+    assert status == 0 and "spread over devices: the rows of x, y" in out
+    whole, spread = (Posterior.load(folder / name / "posterior.npz") for name in ("whole", "spread"))
+    assert spread.record.mesh["data"] == 2 and "rows over 'data'" in spread.record.data["x"]
+    # 400 draws each of sd 0.016; their means differ by 5 sd for 100 effective draws once in a million runs.
+    assert abs(whole.draws["slope"].mean() - spread.draws["slope"].mean()) < 5 * 0.016 * np.sqrt(2 / 100)
+
+
+def test_options_reach_the_run(phalanx, folder):
+    options = ("--kernel", "rwmh", "--keep", "double", "--keep", "slope", "--thin", "5", "--precision", "bfloat16")
+    status, *_ = phalanx("sample", "models.py:line", "--data", "rows.csv", *SIZES, *options)
+    assert status == 0
+    posterior = Posterior.load(folder / "out" / "line" / "posterior.npz")
+    assert posterior.draws["double"].shape == (4, 20) and list(posterior.draws) == ["double", "slope"]
+    np.testing.assert_allclose(posterior.draws["double"], 2 * posterior.draws["slope"], rtol=1e-6)
+    assert posterior.record.kernel.startswith("rwmh") and posterior.record.matmul_precision == "bfloat16"
+
+
+def test_a_model_without_data(phalanx, folder):
+    status, out, _ = phalanx("sample", "models.py:coin", *SIZES)
+    assert status == 0 and "data:" not in out
+    assert Posterior.load(folder / "out" / "coin" / "posterior.npz").draws["p"].shape == (4, 100)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("models.py:lin", "--data", "rows.csv"), "models.py has no 'lin'. Its functions: line, coin, broken."),
+        (("model.py:line",), "model 'model.py:line': model.py cannot be read, there is no such file in "),
+        (("models.py:line",), "line(x, y) asks for x, y, and there are no data: name a file of them with --data."),
+        (("models.py:line", "--data", "no.csv"), "--data no.csv: there is no such file in "),
+        (
+            ("models.py:broken", "--data", "rows.csv", *SIZES),
+            "models.py, line 21: IndexError: tuple index out of range",
+        ),
+        (("models.py:line", "--data", "rows.csv", "--draws", "0"), "num_samples must be a whole number, at least 1"),
+        (("models.py:line", "--data", "rows.csv", "--kernel", "gibbs"), "'gibbs' is not one of"),
+        (("models.py:line", "--data", "rows.csv", "--keep", "slop"), "keep: the model has no variable 'slop'"),
+        (("models.py:line", "--data", "rows.csv", "--data-shards", "3"), "--data-shards 3: there are 8 devices"),
+        (("models.py:line", "--data", "rows.csv", "--out", "rows.csv"), "File exists: 'rows.csv'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_status_two(phalanx, folder, arguments, line):
+    status, _, err = phalanx("sample", *arguments)
+    assert status == 2
+    assert len(err.strip().splitlines()) == 1 and err.startswith("phalanx: error: ") and line in err
