@@ -74,14 +74,17 @@ def phalanx_block(
         mesh=mesh,
         progress=False,
     )
-    blocks, seed, first, count = sampler.executables, np.uint32(0), np.int32(1), np.int32(options.draws)
-    state = blocks.begin(seed, sampler.arrays).state
+    from phalanx.run.executables import order_of
+
+    blocks, seed = sampler.executables, np.uint32(0)
+    underway = blocks.begin(seed, sampler.arrays).underway
     everywhere = jax.NamedSharding(mesh, jax.P())
     tuning = jax.device_put(kernel.tuning, everywhere)
+    order = order_of(np.full(num_chains, options.draws), ticks=options.draws)
 
     def run() -> None:
-        nonlocal state
-        sampled = jax.block_until_ready(blocks.sample(seed, sampler.arrays, tuning, first, count, state))
-        state = sampled.state
+        nonlocal underway
+        advanced = jax.block_until_ready(blocks.advance(seed, sampler.arrays, tuning, order, underway))
+        underway = advanced.underway
 
     return run

@@ -121,7 +121,7 @@ class DrawRecorder:
 
         On a CPU a tick is quickest where all of it is one function; a scatter would not let it be.
         """
-        numbers = jnp.arange(self.lanes.count)
+        numbers = jnp.arange(self.lanes.count, dtype=jnp.int32)
 
         def after(lane: Array) -> Array:
             return jnp.min(jnp.where(kept & (numbers > lane), numbers, self.lanes.count))
@@ -129,7 +129,7 @@ class DrawRecorder:
         def write(carry: tuple[Array, tuple[Array, ...]]) -> tuple[Array, tuple[Array, ...]]:
             lane, buffers = carry
             rows = (lax.dynamic_slice_in_dim(row, lane, 1)[None] for row in new)
-            where = drawn.count[lane], lane, 0
+            where = drawn.count[lane], lane, jnp.int32(0)
             return after(lane), tuple(
                 lax.dynamic_update_slice(buffer, row, where) for buffer, row in zip(buffers, rows, strict=True)
             )

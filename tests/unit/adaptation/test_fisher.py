@@ -1,0 +1,74 @@
+"""Metrics from draws and gradients, on Gaussians whose covariance is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from phalanx.adaptation.fisher import CONDITION, correlations, scales, uncorrelated
+from phalanx.adaptation.moments import Moments
+
+
+def gaussian(size, count, condition, seed=0):
+    """Draws and gradients of a Gaussian with log-spaced eigenvalues, and its covariance."""
+    random = np.random.default_rng(seed)
+    basis = np.linalg.qr(random.normal(size=(size, size)))[0]
+    covariance = (basis * np.geomspace(1, condition, size)) @ basis.T
+    x = random.multivariate_normal(np.zeros(size), covariance, count)
+    return x, -x @ np.linalg.inv(covariance), covariance
+
+
+def matrix(found, variance):
+    """The metric as a matrix."""
+    size, scale = len(variance), np.sqrt(variance)
+    along = found.directions.T
+    inner = found.rest * np.eye(size) + found.directions @ ((found.variances - found.rest)[:, None] * along)
+    return scale[:, None] * inner * scale
+
+
+def variance_of(x, g):
+    return scales(x.var(0, ddof=1), g.var(0, ddof=1), np.ones(x.shape[1]))
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e3, 1e6])
+def test_a_gaussian_is_found_exactly_from_few_draws(condition):
+    x, g, covariance = gaussian(6, 30, condition)
+    variance = variance_of(x, g)
+    found = correlations(x, g, variance, rank=6, always=False)
+    relative = np.linalg.solve(covariance, matrix(found, variance))
+    np.testing.assert_allclose(np.linalg.eigvals(relative).real, 1.0, rtol=0.02)
+    assert found.correlated == (condition > 1)
+
+
+def test_few_directions_of_many_coordinates():
+    random = np.random.default_rng(1)
+    size, direction = 600, np.zeros(600)
+    direction[:3] = 1 / np.sqrt(3)
+    x = random.normal(size=(400, size)) + 9 * random.normal(size=(400, 1)) * direction
+    g = -(x - (1 - 1 / 82) * np.outer(x @ direction, direction))
+    found = correlations(x, g, np.ones(size), rank=32, always=False)
+    assert found.correlated and found.rest == 1.0
+    assert abs(direction @ matrix(found, np.ones(size)) @ direction / 82 - 1) < 0.3
+
+
+@pytest.mark.parametrize("count, size", [(2, 5), (3, 40), (30, 5), (200, 100)])
+def test_a_metric_is_never_indefinite_nor_worse_conditioned_than_the_limit(count, size):
+    random = np.random.default_rng(2)
+    x = random.standard_t(1, size=(count, size)) * np.geomspace(1e-4, 1e4, size)
+    g = random.standard_t(1, size=(count, size))
+    found = correlations(x, g, np.ones(size), rank=min(size, 32), always=True)
+    values = np.linalg.eigvalsh(matrix(found, np.ones(size)))
+    assert values.min() > 0 and values.max() / values.min() <= 1.01 * CONDITION
+
+
+def test_what_cannot_be_told_stays():
+    before = np.array([3.0, 4.0, 5.0])
+    np.testing.assert_array_equal(scales(np.array([0.0, np.nan, 4.0]), np.array([1.0, 1.0, 1.0]), before), [3, 4, 2])
+    assert not uncorrelated(4, 4).correlated
+
+
+def test_moments_of_batches_are_those_of_all():
+    rows = 1e4 + np.random.default_rng(3).normal(size=(100, 3))
+    merged = Moments.of(rows[:0]).merge(Moments.of(rows[:1])).merge(Moments.of(rows[1:37])).merge(Moments.of(rows[37:]))
+    np.testing.assert_allclose(merged.mean, rows.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(merged.variance, rows.var(0, ddof=1), rtol=1e-9)

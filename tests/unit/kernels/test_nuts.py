@@ -1,0 +1,100 @@
+"""The NUTS machine: lanes that do not wait draw what lanes in lock-step draw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.run.executables import first_tuning, order_of
+
+Y = np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32)
+SIGMA = np.array([15, 10, 16, 11, 9, 11, 10, 18], np.float32)
+
+
+def centred(y, sigma):
+    mu = phx.sample("mu", dist.Normal(0.0, 5.0))
+    tau = phx.sample("tau", dist.HalfCauchy(5.0))
+    theta = phx.sample("theta", dist.Normal(mu, tau).expand([8]))
+    phx.sample("y", dist.Normal(theta, sigma), obs=y)
+
+
+def sampler_of(kernel, mesh, num_chains=6):
+    data = {"y": Y, "sigma": SIGMA}
+    return phx.compile(centred, data, kernel=kernel, num_chains=num_chains, mesh=mesh, progress=False)
+
+
+def rows_of(sampler, per_block, draws):
+    """Rows of every chain's draws, made in blocks of so many draws; a block ends when the last lane has them."""
+    executables, seed = sampler.executables, np.uint32(4)
+    tuning = first_tuning(executables.blocks)._replace(step_size=np.float32(0.3))
+    underway, blocks = executables.begin(seed, sampler.arrays).underway, []
+    for _ in range(draws // per_block):
+        order = order_of(np.full(executables.blocks.num_chains, per_block), ticks=10**9)
+        advanced = executables.advance(seed, sampler.arrays, tuning, order, underway)
+        underway = advanced.underway
+        assert (np.asarray(advanced.drawn.count) == per_block).all()
+        blocks.append(np.asarray(advanced.drawn.rows[0])[:per_block])
+    return np.concatenate(blocks)
+
+
+def test_desynchronised_draws_are_bit_identical_to_those_of_lanes_that_wait_for_each_draw(mesh_of):
+    sampler = sampler_of(phx.nuts(), mesh_of(2, 1))
+    free, waiting = rows_of(sampler, 60, 60), rows_of(sampler, 1, 60)
+    np.testing.assert_array_equal(free, waiting)
+    steps = sampler.executables.blocks.row_layout.statistics([free])["num_steps"]
+    assert len(np.unique(steps)) > 3  # the lanes did have something to wait for
+
+
+def test_the_machine_draws_what_the_plain_step_draws(mesh_of):
+    given = {"step_size": 0.3, "metric": "diagonal"}
+    machine = phx.nuts(**given)
+    plain = replace(machine, machine=None, metric=None)
+    runs = [
+        phx.mcmc(
+            centred, {"y": Y, "sigma": SIGMA}, kernel=kernel, mesh=mesh_of(1, 1), num_chains=3, num_warmup=0,
+            num_samples=8, progress=False,
+        )
+        for kernel in (machine, plain)
+    ]  # fmt: skip
+    for name in ("num_steps", "tree_depth", "diverging"):
+        np.testing.assert_array_equal(runs[0].stats[name], runs[1].stats[name])
+    np.testing.assert_allclose(runs[0].draws["theta"], runs[1].draws["theta"], rtol=2e-3, atol=2e-3)
+
+
+def test_a_chain_is_the_same_whatever_the_number_of_chains_and_devices(mesh_of):
+    few, many = (rows_of(sampler_of(phx.nuts(), mesh_of(*sizes), n), 8, 8) for sizes, n in (((1, 1), 2), ((4, 1), 12)))
+    np.testing.assert_allclose(few, many[:, :2], rtol=5e-3, atol=5e-3)
+
+
+def test_statistics_of_trees():
+    posterior = phx.mcmc(centred, {"y": Y, "sigma": SIGMA}, kernel=phx.nuts(max_depth=3), num_warmup=50, progress=False)
+    steps, depth = posterior.stats["num_steps"], posterior.stats["tree_depth"]
+    assert depth.max() == 3 and (steps <= 7).all() and (steps >= 1).all()
+    assert (steps[posterior.stats["reached_max_depth"]] == 7).all() and posterior.stats["reached_max_depth"].any()
+    assert (depth[~posterior.stats["diverging"]] >= 1).any() and (2.0**depth <= steps + 1).all()
+
+
+def test_several_lanes_share_one_tuning_and_are_busy():
+    posterior = phx.mcmc(centred, {"y": Y, "sigma": SIGMA}, num_chains=16, num_samples=300, progress=False)
+    assert posterior.record.num_warmup == 250
+    assert len(np.unique(posterior.stats["step_size"])) == 1
+    assert 0.5 < posterior.timing.lane_efficiency <= 1.0
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"max_depth": 0}, "max_depth must be a whole number, at least 1; got 0"),
+        ({"max_depth": 30}, "max_depth must be at most 20, got 30"),
+        ({"step_size": -1.0}, "step_size must be a positive number, got -1.0"),
+        ({"target_acceptance": 1.0}, "target_acceptance must lie between 0 and 1, got 1.0"),
+        ({"metric": "full"}, "metric must be one of 'auto', 'diagonal', 'dense'; got 'full'"),
+    ],
+)
+def test_hyperparameters_out_of_range_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        phx.nuts(**arguments)
