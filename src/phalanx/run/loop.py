@@ -35,7 +35,7 @@ class Run:
         self.blocks, self.progress = executables.blocks, progress
         self.seed = np.uint32(seed)
         self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
-        self.interrupted = False
+        self.interrupted, self._acceptance = False, math.nan
 
     def warm_up(self, num_warmup: int) -> None:
         """Find where to begin, and tune."""
@@ -139,5 +139,6 @@ class Run:
         return Work(work.ticks + ticks, work.evaluations + evaluations)
 
     def _show(self, phase: str, done: int, total: int, acceptance: np.ndarray, divergences: int) -> None:
-        rate = float(np.mean(acceptance)) if acceptance.size else math.nan
-        self.progress.show(Report(phase, done, total, self.blocks.num_chains, rate, divergences))
+        if acceptance.size:  # in a short block no draw may have ended
+            self._acceptance = float(np.mean(acceptance))
+        self.progress.show(Report(phase, done, total, self.blocks.num_chains, self._acceptance, divergences))

@@ -1,7 +1,7 @@
 """NUTS with default settings, in single precision, against the reference posteriors.
 
-A mean is off by more than 4 standard errors with probability 6e-5; with some 80 parameters a right sampler fails once in
-two hundred seeds. The seed is fixed, so the tests are the same on every run.
+A mean is off by more than 4 standard errors with probability 6e-5; with some 80 parameters a right sampler fails
+once in two hundred seeds. The seed is fixed, so the tests are the same on every run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ QUICK = ("eight_schools_noncentered", "kidiq", "earnings")
 """The two regressions whose columns are unscaled, and the hierarchy; the others are slow for compiling each."""
 
 FUNNEL = "eight_schools_centered"
-"""Its neck lets no step size through at which R-hat comes below 1.01 in 4,000 draws: 1.01 to 1.2 is usual, and tau comes out a little large."""
+"""Its neck lets no step size through at which R-hat comes below 1.01 in 4,000 draws: 1.01 to 1.2 is usual."""
 
 NAMES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ENTRIES if name != FUNNEL]
 
