@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from phalanx.demos.calibration import Calibration
 from phalanx.demos.scores import Scores
 from phalanx.report.style import ACCENT, BAND, INK, MUTED, SECOND, explain, finish, new_figure
 from phalanx.run.posterior import Posterior
@@ -14,20 +15,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def reliability(scores: Scores) -> Figure:
-    """Accuracy against confidence of the Bayesian model average, and how many images are that confident."""
+def reliability(calibration: Calibration, frequency: str, probability: str, rows: str) -> Figure:
+    """Draw how often what is predicted comes true, against its probability, and how many rows have that probability."""
     figure = new_figure(5.2, 5.4)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
-    width, shown = 1 / len(scores.share), scores.share > 0
-    middle = (np.arange(len(scores.share)) + 0.5) * width
+    share = calibration.share
+    width, shown = 1 / len(share), share > 0
+    middle = (np.arange(len(share)) + 0.5) * width
     above.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
-    above.bar(middle[shown], scores.hit_rate[shown], width * 0.92, color=BAND)
-    above.plot(scores.confidence[shown], scores.hit_rate[shown], "o-", color=ACCENT, markersize=5, linewidth=1.5)
-    title = f"Expected calibration error {scores.calibration_error:.3f}"
-    finish(above, title, "", "accuracy")
+    above.bar(middle[shown], calibration.frequency[shown], width * 0.92, color=BAND)
+    line = calibration.probability[shown], calibration.frequency[shown]
+    above.plot(*line, "o-", color=ACCENT, markersize=5, linewidth=1.5)
+    finish(above, f"Expected calibration error {calibration.error:.3f}", "", frequency)
     above.set(xlim=(0, 1), ylim=(0, 1.02))
-    below.bar(middle, scores.share, width * 0.92, color=ACCENT)
-    finish(below, "", "confidence of the Bayesian model average", "share of images")
+    below.bar(middle, share, width * 0.92, color=ACCENT)
+    finish(below, "", probability, f"share of {rows}")
     return figure
 
 

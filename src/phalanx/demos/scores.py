@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from phalanx.demos.calibration import Calibration, calibrate
 from phalanx.run.posterior import Posterior
 
-BINS = 10
 BATCH = 16
 """Draws scored at a time: probabilities of 10,000 images take 0.4 MB a draw."""
 
@@ -23,18 +23,14 @@ class Scores(NamedTuple):
         running_accuracy: accuracy of the Bayesian model average as draws are added; counts of draws, and accuracies.
         accuracy: accuracy of the Bayesian model average, the mean over draws of the predictive probabilities.
         log_loss: its mean negative log probability of the true class, in nats.
-        calibration_error: its expected calibration error: |accuracy - confidence|, averaged over images.
-        confidence, hit_rate, share: in each confidence bin, the mean confidence, the accuracy, the share of images.
+        calibration: its accuracy, given its confidence.
     """
 
     draw_accuracy: np.ndarray
     running_accuracy: tuple[np.ndarray, np.ndarray]
     accuracy: float
     log_loss: float
-    calibration_error: float
-    confidence: np.ndarray
-    hit_rate: np.ndarray
-    share: np.ndarray
+    calibration: Calibration
 
 
 def score(posterior: Posterior, images: np.ndarray, labels: np.ndarray) -> Scores:
@@ -62,19 +58,11 @@ def score(posterior: Posterior, images: np.ndarray, labels: np.ndarray) -> Score
 def _scores(
     mean: np.ndarray, labels: np.ndarray, accuracies: np.ndarray, running: tuple[np.ndarray, np.ndarray]
 ) -> Scores:
-    hits, confidence = mean.argmax(-1) == labels, mean.max(-1)
-    which = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    share = np.bincount(which, minlength=BINS) / len(labels)
-    filled = np.maximum(share * len(labels), 1)
-    mean_confidence = np.bincount(which, confidence, minlength=BINS) / filled
-    hit_rate = np.bincount(which, hits, minlength=BINS) / filled
+    hits = mean.argmax(-1) == labels
     return Scores(
         accuracies,
         running,
         float(hits.mean()),
         float(-np.mean(np.log(mean[np.arange(len(labels)), labels] + 1e-30))),
-        float(np.sum(share * np.abs(hit_rate - mean_confidence))),
-        mean_confidence,
-        hit_rate,
-        share,
+        calibrate(mean.max(-1), hits),
     )

@@ -56,15 +56,17 @@ def run(data: Classification, kernel: Kernel, sizes: Sizes, data_shards: int, op
         "test_accuracy_mean_over_draws": mean,
         "test_accuracy_bayesian_model_average": scores.accuracy,
         "test_log_loss_bayesian_model_average": scores.log_loss,
-        "expected_calibration_error": scores.calibration_error,
+        "expected_calibration_error": scores.calibration.error,
     }
     words = (
         f"test accuracy {mean:.4f} averaged over draws, {scores.accuracy:.4f} of the Bayesian model average "
         f"({100 * (scores.accuracy - mean):+.2f} points); log loss {scores.log_loss:.4f}, "
-        f"expected calibration error {scores.calibration_error:.4f}"
+        f"expected calibration error {scores.calibration.error:.4f}"
     )
     figures = {
-        "reliability": pictures.reliability(scores),
+        "reliability": pictures.reliability(
+            scores.calibration, "accuracy", "confidence of the Bayesian model average", "images"
+        ),
         "accuracy": pictures.accuracy(scores),
         "weights": pictures.weights(posterior, data.train_images.shape[1]),
     }

@@ -31,7 +31,9 @@ def print_run(posterior: Reported) -> None:
     shown = table if len(table) <= SHOWN_ROWS else _worst(table)
     to.print(repr(shown), markup=False, highlight=False, soft_wrap=True)
     if left := len(table) - len(shown):
-        to.print(f"({left} more rows; these are the log density and the highest R-hats)", highlight=False, soft_wrap=True)
+        to.print(
+            f"({left} more rows; these are the log density and the highest R-hats)", highlight=False, soft_wrap=True
+        )
     timing = posterior.timing
     to.print(
         f"\n{timing.compile:.1f} s compiling, {timing.warmup:.1f} s warm-up, {timing.sampling:.1f} s sampling; "

@@ -1,0 +1,40 @@
+"""Whether what is predicted with some probability happens that often."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+BINS = 10
+
+
+class Calibration(NamedTuple):
+    """Predictions sorted into bins by their probability.
+
+    Attributes:
+        probability: mean predicted probability in each bin; 0 in an empty one.
+        frequency: how often it came true.
+        share: share of the predictions in each bin.
+        error: expected calibration error: |frequency - probability|, averaged over predictions.
+    """
+
+    probability: np.ndarray
+    frequency: np.ndarray
+    share: np.ndarray
+    error: float
+
+
+def calibrate(probability: np.ndarray, came_true: np.ndarray) -> Calibration:
+    """Compare predicted probabilities (n,) with what came true (n,).
+
+    Source: M. P. Naeini, G. F. Cooper, M. Hauskrecht (2015), Obtaining well calibrated probabilities using Bayesian
+    binning.
+    """
+    which = np.minimum((probability * BINS).astype(int), BINS - 1)
+    count = np.bincount(which, minlength=BINS)
+    filled = np.maximum(count, 1)
+    mean = np.bincount(which, probability, minlength=BINS) / filled
+    frequency = np.bincount(which, came_true, minlength=BINS) / filled
+    share = count / len(probability)
+    return Calibration(mean, frequency, share, float(np.sum(share * np.abs(frequency - mean))))
