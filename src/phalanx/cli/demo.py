@@ -29,6 +29,7 @@ class Demo(StrEnum):
     digits = "digits"
     mnist = "mnist"
     chains = "chains"
+    covertype = "covertype"
 
 
 def demo(

@@ -1,0 +1,107 @@
+"""The No-U-Turn sampler on a regression of 581,012 rows: is a cell of forest covered by lodgepole pine?"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+
+from phalanx.datasets import LabelledRows, covertype, generate_covertype
+from phalanx.demos.binary_scores import BinaryScores, score_binary
+from phalanx.demos.coefficients import WIDE, intervals
+from phalanx.demos.options import Options, Sizes, choose, mesh_with
+from phalanx.demos.pictures import reliability
+from phalanx.demos.show import finish, introduce
+from phalanx.kernels.nuts import nuts
+from phalanx.mesh.placement import shard
+from phalanx.programs.tracing import sample
+from phalanx.run.mcmc import mcmc
+from phalanx.run.posterior import Posterior
+
+DEFAULT = Sizes(chains=8, warmup=400, draws=800)
+
+TARGET_ACCEPTANCE = 0.85
+"""Of soils with few rows, all or none may be pine: coefficients have a long tail, where longer steps diverge."""
+
+MATHEMATICS = """
+    w ~ Normal(0, 1)                  [{columns}]
+    y ~ Bernoulli(logits = x w)        for each of {rows:,} rows x
+"""
+PANELS = (
+    {"Terrain": np.r_[0:10, 54], "Wilderness": np.r_[10:14]},
+    {"Soil": np.r_[14:34]},
+    {"Soil, continued": np.r_[34:54]},
+)
+
+
+def model(x: Array, y: Array) -> None:
+    """Logistic regression: `x` is (rows, columns), `y` the labels 0 and 1."""
+    w = sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]))
+    sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def main(options: Options) -> Posterior:
+    """Run the demo: data over every device, since reading them is what a leapfrog takes its time for."""
+    sizes = choose(options, DEFAULT)
+    mesh = mesh_with(jax.device_count() if options.data_shards is None else options.data_shards)
+    data = load(options)
+    rows, columns = data.train_x.shape
+    mathematics = MATHEMATICS.format(rows=rows, columns=columns)
+    introduce(f"Bayesian logistic regression on {data.name}", mathematics, f"{data.source}; {data.licence}")
+    posterior = mcmc(
+        model,
+        shard({"x": data.train_x, "y": data.train_y}, mesh),
+        kernel=nuts(target_acceptance=TARGET_ACCEPTANCE),
+        num_chains=sizes.chains,
+        num_warmup=sizes.warmup,
+        num_samples=sizes.draws,
+        seed=options.seed,
+        mesh=mesh,
+        matmul_precision=options.precision,
+    )
+    draws, rate = posterior.draws["w"], float(data.train_y.mean())
+    scores = score_binary(draws, data.test_x, data.test_y, rate)
+    headline, words = _headline(data, scores, draws)
+    names = [name.replace("_", " ").lower() for name in data.columns]
+    unseen = np.ptp(data.train_x, axis=0) == 0
+    unseen[-1] = False  # the intercept is the same in all rows, and they tell it
+    figures = {
+        "coefficients": intervals(draws, names, PANELS, unseen, data.true_weights),
+        "reliability": reliability(scores.calibration, "share of lodgepole pine", "predicted probability", "test rows"),
+    }
+    finish(posterior, headline, words, figures, options.out)
+    return posterior
+
+
+def load(options: Options) -> LabelledRows:
+    """The real rows, all or those there are; generated ones for who has none, but not for who named a folder."""
+    try:
+        return covertype(options.data)
+    except FileNotFoundError as error:
+        if options.data is not None:
+            raise
+        print(f"The rows are generated, because there are no real ones. {error}")
+        return generate_covertype()
+
+
+def _headline(data: LabelledRows, scores: BinaryScores, draws: np.ndarray) -> tuple[dict[str, object], str]:
+    headline: dict[str, object] = {
+        "data": data.name,
+        "source": data.source,
+        "test_accuracy": scores.accuracy,
+        "test_accuracy_of_the_class_rate": scores.base_accuracy,
+        "test_log_loss": scores.log_loss,
+        "test_log_loss_of_the_class_rate": scores.base_log_loss,
+        "expected_calibration_error": scores.calibration.error,
+    }
+    words = (
+        f"test accuracy {scores.accuracy:.4f} ({scores.base_accuracy:.4f} by the class rate alone), log loss "
+        f"{scores.log_loss:.4f} ({scores.base_log_loss:.4f}), expected calibration error {scores.calibration.error:.4f}"
+    )
+    if data.true_weights is not None:
+        low, high = np.quantile(draws.reshape(-1, draws.shape[-1]), WIDE, axis=0)
+        within = int(np.sum((low <= data.true_weights) & (data.true_weights <= high)))
+        headline["true_coefficients_within_94_percent_intervals"] = within
+        words += f"; {within} of {len(low)} true coefficients within their 94% intervals"
+    return headline, words
