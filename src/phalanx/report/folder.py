@@ -27,8 +27,8 @@ def write_folder(
 ) -> list[Path]:
     """Write `report.html`, the figures of the run, and `result.json` to a folder.
 
-    `result.json` has the headline, the R-hat of the log density and the worst one, the seconds of each phase, and what
-    was run where.
+    `result.json` has the headline, the verdict, the R-hat of the log density and the worst one, the seconds of each
+    phase, and what was run where.
 
     Args:
         posterior: the run.
@@ -48,9 +48,10 @@ def write_folder(
     for name, figure in (figures or {}).items():
         files.append(folder / f"{name}.png")
         files[-1].write_bytes(png(figure))
-    found = posterior.summary()["r_hat"]
+    found, verdict = posterior.summary()["r_hat"], posterior.verdict()
     document = {
         "headline": dict(headline or {}),
+        "verdict": {"good": verdict.good, "headline": verdict.headline},
         "r_hat": {"log_density": _number(found.iloc[0]), "worst": _number(found.max())},
         "timing": asdict(posterior.timing),
         "run": {name: value for name, value in asdict(posterior.record).items() if name != "source"},
