@@ -46,7 +46,8 @@ def test_generated_rows_are_said_to_be_so(phalanx, monkeypatch, tmp_path):
     status, out, err = phalanx("demo", "covertype", *SIZES)
     assert status == 0, err
     assert "The rows are generated, because there are no real ones. covertype: no folder was given" in out
-    assert "NOT REAL DATA: 500 rows" in out and "true coefficients within their 94% intervals" in out
+    said = " ".join(out.split())  # the console wraps lines
+    assert "NOT REAL DATA: 500 rows" in said and "true coefficients within their 94% intervals" in said
     headline = json.loads((tmp_path / "made" / "result.json").read_text())["headline"]
     assert headline["data"] == "covertype-generated"
     # Each interval holds its coefficient with a probability of about 0.94: fewer than 40 of 55 once in a million runs.
