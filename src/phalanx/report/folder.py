@@ -27,8 +27,8 @@ def write_folder(
 ) -> list[Path]:
     """Write `report.html`, the figures of the run, and `result.json` to a folder.
 
-    `result.json` has the headline, the verdict, the R-hat of the log density and the worst one, the seconds of each phase, and what
-    was run where.
+    `result.json` has the headline, the verdict, the R-hat of the log density and the worst one, the seconds of each
+    phase, and what was run where.
 
     Args:
         posterior: the run.
