@@ -66,9 +66,10 @@ def main(options: Options) -> Posterior:
     names = [name.replace("_", " ").lower() for name in data.columns]
     unseen = np.ptp(data.train_x, axis=0) == 0
     unseen[-1] = False  # the intercept is the same in all rows, and they tell it
+    ones = "lodgepole pine" if data.true_weights is None else "ones"
     figures = {
         "coefficients": intervals(draws, names, PANELS, unseen, data.true_weights),
-        "reliability": reliability(scores.calibration, "share of lodgepole pine", "predicted probability", "test rows"),
+        "reliability": reliability(scores.calibration, f"share of {ones}", "predicted probability", "test rows"),
     }
     finish(posterior, numbers, words, figures, options.out)
     return posterior
