@@ -77,7 +77,7 @@ def generate_covertype(rows: int = ROWS, *, test_fraction: float = 0.1, seed: in
         x[:train], y[:train], x[train:], y[train:], COLUMNS,
         name="covertype-generated",
         source=f"NOT REAL DATA: {rows:,} rows generated like Covertype, as sparse and with known coefficients",
-        licence="none needed",
+        licence="no licence needed",
         true_weights=weights,
     )  # fmt: skip
 

@@ -62,15 +62,16 @@ def main(options: Options) -> Posterior:
     )
     draws, rate = posterior.draws["w"], float(data.train_y.mean())
     scores = score_binary(draws, data.test_x, data.test_y, rate)
-    headline, words = _headline(data, scores, draws)
+    numbers, words = headline(data, scores, draws)
     names = [name.replace("_", " ").lower() for name in data.columns]
     unseen = np.ptp(data.train_x, axis=0) == 0
     unseen[-1] = False  # the intercept is the same in all rows, and they tell it
+    ones = "lodgepole pine" if data.true_weights is None else "ones"
     figures = {
         "coefficients": intervals(draws, names, PANELS, unseen, data.true_weights),
-        "reliability": reliability(scores.calibration, "share of lodgepole pine", "predicted probability", "test rows"),
+        "reliability": reliability(scores.calibration, f"share of {ones}", "predicted probability", "test rows"),
     }
-    finish(posterior, headline, words, figures, options.out)
+    finish(posterior, numbers, words, figures, options.out)
     return posterior
 
 
@@ -85,8 +86,9 @@ def load(options: Options) -> LabelledRows:
         return generate_covertype()
 
 
-def _headline(data: LabelledRows, scores: BinaryScores, draws: np.ndarray) -> tuple[dict[str, object], str]:
-    headline: dict[str, object] = {
+def headline(data: LabelledRows, scores: BinaryScores, draws: np.ndarray) -> tuple[dict[str, object], str]:
+    """The numbers worth reading first, by name and in words; `draws` of the weights are `(chain, draw, columns)`."""
+    numbers: dict[str, object] = {
         "data": data.name,
         "source": data.source,
         "test_accuracy": scores.accuracy,
@@ -102,6 +104,6 @@ def _headline(data: LabelledRows, scores: BinaryScores, draws: np.ndarray) -> tu
     if data.true_weights is not None:
         low, high = np.quantile(draws.reshape(-1, draws.shape[-1]), WIDE, axis=0)
         within = int(np.sum((low <= data.true_weights) & (data.true_weights <= high)))
-        headline["true_coefficients_within_94_percent_intervals"] = within
+        numbers["true_coefficients_within_94_percent_intervals"] = within
         words += f"; {within} of {len(low)} true coefficients within their 94% intervals"
-    return headline, words
+    return numbers, words

@@ -9,9 +9,10 @@ import pytest
 
 from phalanx.datasets import generate_covertype
 from phalanx.demos import covertype as demo
+from phalanx.demos.binary_scores import score_binary
 from phalanx.demos.options import Options
 
-SIZES = ("--chains", "4", "--warmup", "40", "--draws", "40", "--data-shards", "2", "--out", "made")
+SIZES = ("--chains", "4", "--warmup", "30", "--draws", "20", "--data-shards", "2", "--out", "made")
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def rows(tmp_path):
 def test_real_rows(phalanx, tmp_path, rows):
     status, out, err = phalanx("demo", "covertype", "--data", str(rows), *SIZES)
     assert status == 0, err
-    assert "for each of 363 rows x" in out and "a subset of 403 of the 581,012 rows" in out.replace("\n", "")
+    assert "for each of 363 rows x" in out and "a subset of 403 of the 581,012 rows" in " ".join(out.split())
     made = tmp_path / "made"
     assert {"coefficients.png", "reliability.png", "report.html"} <= {path.name for path in made.iterdir()}
     result = json.loads((made / "result.json").read_text())
@@ -40,18 +41,25 @@ def test_real_rows(phalanx, tmp_path, rows):
     assert headline["test_log_loss"] < headline["test_log_loss_of_the_class_rate"]
 
 
-def test_generated_rows_are_said_to_be_so(phalanx, monkeypatch, tmp_path):
+def test_generated_rows_are_said_to_be_so(monkeypatch, capsys):
     monkeypatch.delenv("PHALANX_DATA", raising=False)
-    monkeypatch.setattr(demo, "generate_covertype", lambda: generate_covertype(500))
-    status, out, err = phalanx("demo", "covertype", *SIZES)
-    assert status == 0, err
-    assert "The rows are generated, because there are no real ones. covertype: no folder was given" in out
-    said = " ".join(out.split())  # the console wraps lines
-    assert "NOT REAL DATA: 500 rows" in said and "true coefficients within their 94% intervals" in said
-    headline = json.loads((tmp_path / "made" / "result.json").read_text())["headline"]
-    assert headline["data"] == "covertype-generated"
-    # Each interval holds its coefficient with a probability of about 0.94: fewer than 40 of 55 once in a million runs.
-    assert 40 <= headline["true_coefficients_within_94_percent_intervals"] <= 55
+    monkeypatch.setattr(demo, "generate_covertype", lambda: generate_covertype(100))
+    data = demo.load(Options())
+    said = capsys.readouterr().out
+    assert said.startswith("The rows are generated, because there are no real ones. covertype: no folder was given")
+    assert data.name == "covertype-generated" and data.source.startswith("NOT REAL DATA: 100 rows")
+
+
+def test_true_coefficients_in_their_intervals_are_counted():
+    data = generate_covertype(100)
+    draws = data.true_weights + np.linspace(-1, 1, 2000).reshape(2, 1000, 1)
+    draws[:, :, :5] += 0.95  # true values are where 2.5% of the draws lie below
+    scores = score_binary(draws.astype(np.float32), data.test_x, data.test_y, 0.5)
+    numbers, words = demo.headline(data, scores, draws)
+    assert numbers["true_coefficients_within_94_percent_intervals"] == 50
+    assert words.endswith("; 50 of 55 true coefficients within their 94% intervals")
+    _, words = demo.headline(data._replace(true_weights=None), scores, draws)
+    assert "true coefficients" not in words
 
 
 def test_a_folder_without_the_file_is_a_mistake(tmp_path):
