@@ -11,7 +11,7 @@ from phalanx.adaptation.fisher import correlations, scales, uncorrelated
 from phalanx.adaptation.moments import Moments
 from phalanx.kernels.low_rank import LowRank
 
-RANK = 32
+RANK = 128
 """Directions along which correlations are learned where there are more coordinates than this."""
 
 MOST_BYTES = 128 * 2**20

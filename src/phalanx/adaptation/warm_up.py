@@ -116,7 +116,8 @@ class WarmUp:
         count = len(batch.stats["acceptance_rate"])
         acceptance = float(batch.stats["acceptance_rate"].mean(dtype=np.float64)) if count else math.nan
         if self._searching:
-            self._learn_from_search(acceptance)
+            if count:  # none where the round ended trajectories of another metric
+                self._learn_from_search(acceptance)
             return
         if not count:  # longer trajectories than ever
             self.mean_steps *= 2
@@ -158,7 +159,7 @@ class WarmUp:
         if self._metric is not None:
             self._metric.update()
             self._placed = self._metric.metric
-            self.abandon = True
+            self.abandon, self.mean_steps = True, 1.0  # trajectories may be much shorter than before, or longer
             if self._kernel.target_acceptance is not None:
                 self._searching, self._search = True, Search(self._averaging.averaged)
 
@@ -181,6 +182,8 @@ class Search(NamedTuple):
     def after(self, acceptance: float, target: float) -> Search:
         """The search after a round at its step size."""
         factor = 2.0 if acceptance > target else 0.5  # so written, a NaN calls for a smaller step
-        if (self.tries and factor != self.factor) or self.tries == SEARCHES:
+        if self.tries and factor != self.factor:
+            return Search(self.step_size * min(factor, 1.0), 0.0, self.tries)  # of the two the smaller
+        if self.tries == SEARCHES:
             return Search(self.step_size, 0.0, self.tries)
         return Search(self.step_size * factor, factor, self.tries + 1)

@@ -11,12 +11,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from phalanx.kernels.kernel import Ended, Kernel
+from phalanx.kernels.kernel import Ended, Kernel, Start
 from phalanx.kernels.lanes import Lanes
 from phalanx.mesh.chains import over_lanes
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys, as_key
-from phalanx.mesh.space import Position
 from phalanx.programs.target import Target
 
 
@@ -33,11 +32,11 @@ class InStep:
 
     kernel: Kernel
 
-    def start(self, lanes: Lanes, position: Position, keys: Keys, draw: Array) -> Underway:
+    def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Underway:
         """The kernel's state at every lane's position."""
         draws = jnp.full(lanes.count, draw, jnp.int32)
         init = over_lanes(lambda key, u: self.kernel.init(key, u, lanes.density), lanes.count)
-        return Underway(draws, init(as_key(keys.of_draw(draws)), position))
+        return Underway(draws, init(as_key(keys.of_draw(draws)), start.position))
 
     def tick(
         self, underway: Underway, active: Array, abandon: Array, lanes: Lanes, tuning: Any, keys: Keys

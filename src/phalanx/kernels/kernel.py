@@ -46,6 +46,14 @@ class Info(NamedTuple):
     energy: Array
 
 
+class Start(NamedTuple):
+    """Where a chain begins; the gradient is empty for kernels without."""
+
+    position: Position
+    log_density: Array
+    gradient: Position
+
+
 class Ended(NamedTuple):
     """What the lanes of a device drew in a tick.
 
@@ -71,7 +79,7 @@ class Machine(Protocol):
     compared by value: equal ones compile to one program.
     """
 
-    def start(self, lanes: Lanes, position: Position, keys: Keys, draw: Array) -> Any:
+    def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Any:
         """Lanes at rest at positions `(lanes, ...)` by variable, about to make the draw of this number."""
         ...
 

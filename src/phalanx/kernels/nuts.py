@@ -21,7 +21,7 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD
-from phalanx.kernels.kernel import Ended, Kernel, hyperparameter, positive, whole
+from phalanx.kernels.kernel import Ended, Kernel, Start, hyperparameter, positive, whole
 from phalanx.kernels.lanes import Columns, Lanes, groups_of
 from phalanx.kernels.low_rank import LaneMetric, LowRank
 from phalanx.kernels.u_turns import Corners, turning_ends, update_corners
@@ -114,9 +114,11 @@ class Trip(NamedTuple):
     corners: Corners
 
 
-def rest(lanes: Lanes, position: Columns, key: Words, next_key: Words, draw: Array, max_depth: int) -> Trip:
+def rest(
+    lanes: Lanes, position: Columns, log_density: Array, gradient: Columns, key: Words, next_key: Words, draw: Array,
+    max_depth: int,
+) -> Trip:  # fmt: skip
     """Lanes at rest at a position, about to start a draw. Its key need not be one of a run's."""
-    log_density, gradient = lanes.value_and_grad(position)
     zero = jnp.zeros_like(log_density)
     count = jnp.zeros(log_density.shape, jnp.int32)
     phase, point = Phase(position, position, gradient), Point(position, gradient, log_density, zero)
@@ -274,11 +276,12 @@ class Nuts:
 
     max_depth: int
 
-    def start(self, lanes: Lanes, position: Position, keys: Keys, draw: Array) -> Trip:
+    def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Trip:
         """Lanes at rest at positions."""
-        columns = tuple(part.T for part in lanes.flatten(position))
+        position, gradient = (tuple(part.T for part in lanes.flatten(x)) for x in (start.position, start.gradient))
         draws = jnp.full(lanes.count, draw, jnp.int32)
-        return rest(lanes, columns, keys.of_draw(draws), keys.of_draw(draws + 1), draws, self.max_depth)
+        now, then = keys.of_draw(draws), keys.of_draw(draws + 1)
+        return rest(lanes, position, start.log_density, gradient, now, then, draws, self.max_depth)
 
     def tick(
         self, underway: Trip, active: Array, abandon: Array, lanes: Lanes, tuning: Tuning, keys: Keys
@@ -328,13 +331,16 @@ class Step:
         """A draw."""
         lanes, (first, second) = Lanes(density, 1), key_words(key)
         words = first[None], second[None]
-        columns = tuple(part[:, None] for part in lanes.flatten(state.position))
+        position, gradient = (
+            tuple(part[:, None] for part in lanes.flatten(x)) for x in (state.position, state.gradient)
+        )
         always = jnp.ones(1, bool)
 
         def on(carry: tuple[Trip, Array, Info]) -> tuple[Trip, Array, Info]:
             return tick(carry[0], always, ~always, lanes, tuning, lambda _: words)
 
-        trip = rest(lanes, columns, words, words, jnp.zeros(1, jnp.int32), self.max_depth)
+        draw = jnp.zeros(1, jnp.int32)
+        trip = rest(lanes, position, state.log_density[None], gradient, words, words, draw, self.max_depth)
         begun = on((trip, ~always, Info(*(always,) * len(Info._fields))))
         trip, _, info = lax.while_loop(lambda carry: ~carry[1][0], on, begun)
         position, gradient = (

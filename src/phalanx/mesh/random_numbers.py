@@ -67,14 +67,18 @@ def threefry(key: Words, high: Array, low: Array) -> Words:
     The same function as JAX's, without its loop over the rounds: a loop cannot be fused with what uses the words, which
     on a CPU makes it some seven times slower inside a compiled step.
     """
-    schedule = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
-    first, second = high + schedule[0], low + schedule[1]
+    first, second, *keys = jnp.broadcast_arrays(high, low, *key)
+    add, xor = lax.add, lax.bitwise_xor  # the operators on arrays take several times as long to trace
+    schedule = (*keys, xor(xor(*keys), np.uint32(0x1BD11BDA)))
+    first, second = add(first, schedule[0]), add(second, schedule[1])
     for group in range(5):
         for distance in _ROTATIONS[group % 2]:
-            first = first + second
-            second = first ^ (second << np.uint32(distance) | second >> np.uint32(32 - distance))
-        first = first + schedule[(group + 1) % 3]
-        second = second + schedule[(group + 2) % 3] + np.uint32(group + 1)
+            first = add(first, second)
+            left, right = np.uint32(distance), np.uint32(32 - distance)
+            rotated = lax.bitwise_or(lax.shift_left(second, left), lax.shift_right_logical(second, right))
+            second = xor(first, rotated)
+        first = add(first, schedule[(group + 1) % 3])
+        second = add(add(second, schedule[(group + 2) % 3]), np.uint32(group + 1))
     return first, second
 
 

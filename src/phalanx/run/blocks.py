@@ -29,7 +29,7 @@ from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
 from phalanx.mesh.placement import spread_spec
 from phalanx.programs.target import Target
 from phalanx.run.record_draws import Drawn, DrawRecorder, Partial, RowLayout
-from phalanx.run.starts import finite_position
+from phalanx.run.starts import finite_start
 
 # Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
 
@@ -41,7 +41,6 @@ class Begun(NamedTuple):
     position: Any
     gradient: Any
     finite: Any
-    contributions: Any
     outside_support: Any
 
 
@@ -120,13 +119,17 @@ class Blocks:
     def begin(self, seed: Array, arrays: Sequence[Array]) -> Begun:
         """A finite initial position of every chain."""
         lanes, keys = self._lanes(arrays), self._keys(seed)
-        find = over_lanes(lambda key: finite_position(lanes.density, self.kernel.uses_gradient, key), self.count)
-        position, gradient, finite = find(as_key(keys.of_draw(jnp.int32(INITIAL_POSITION))))
-        machine = self.machine.start(lanes, position, keys, jnp.int32(INITIAL_POSITION + 1))
+        find = over_lanes(lambda key: finite_start(lanes.density, self.kernel.uses_gradient, key), self.count)
+        start, finite = find(as_key(keys.of_draw(jnp.int32(INITIAL_POSITION))))
+        machine = self.machine.start(lanes, start, keys, jnp.int32(INITIAL_POSITION + 1))
         underway = Underway(machine, Partial.none(self.count))
-        contributions = over_lanes(lanes.density.contributions, self.count)(position)
-        position, gradient = lanes.flatten(position), lanes.flatten(gradient) if gradient else ()
-        return Begun(underway, position, gradient, finite, contributions, lanes.density.outside_support())
+        gradient = lanes.flatten(start.gradient) if start.gradient else ()
+        return Begun(underway, lanes.flatten(start.position), gradient, finite, lanes.density.outside_support())
+
+    def contributions(self, arrays: Sequence[Array], position: Sequence[Array]) -> dict[str, Array]:
+        """What each variable contributes to the log density where the chains begin."""
+        lanes = self._lanes(arrays)
+        return over_lanes(lanes.density.contributions, self.count)(lanes.unflatten(tuple(position)))
 
     def advance(self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway) -> Advanced:
         """Move the chains tick by tick, until they have their draws or the ticks are used up."""
@@ -181,7 +184,7 @@ class Blocks:
         chains = PartitionSpec(CHAIN)
         position = tuple(PartitionSpec(CHAIN, axes or None) for axes in self.groups)
         gradient = position if self.kernel.uses_gradient else ()
-        return Begun(self.underway_specs(), position, gradient, chains, chains, PartitionSpec())
+        return Begun(self.underway_specs(), position, gradient, chains, PartitionSpec())
 
     def underway_specs(self) -> Underway:
         """Layout of where chains are."""

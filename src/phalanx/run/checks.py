@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.metrics import Dense, Diagonal
@@ -175,7 +176,7 @@ def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> No
     if finite.all():
         return
     chain = int(np.argmin(finite))
-    values = {name: float(np.asarray(v)[chain]) for name, v in begun.contributions.items()}
+    values = {name: float(np.asarray(v)[chain]) for name, v in _contributions(blocks, begun, arrays).items()}
     guilty = {name: value for name, value in values.items() if not np.isfinite(value)}
     if not guilty:
         raise ValueError(
@@ -191,6 +192,12 @@ def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> No
         f"the "
         f"start where the likelihood is zero."
     )
+
+
+def _contributions(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> Mapping[str, Any]:
+    """What each variable contributes; compiled when something is wrong, and not before."""
+    in_specs = (blocks.target.array_specs(), blocks.begun_specs().position)
+    return jax.jit(blocks.on_mesh(blocks.contributions, in_specs, PartitionSpec(CHAIN)))(arrays, begun.position)
 
 
 def _nan_hint(blocks: Blocks, arrays: Sequence[Array]) -> str:

@@ -37,4 +37,4 @@ def use_cache() -> None:
     except OSError:  # a read-only home is no reason not to sample
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -39,9 +39,12 @@ def compile_blocks(blocks: Blocks, arrays: Sequence[Array], matmul_precision: st
     use_cache()
     mesh, shared, chains = blocks.target.mesh, PartitionSpec(), PartitionSpec(CHAIN)
     data, seed = blocks.target.array_specs(), np.uint32(0)
-    with jax.default_matmul_precision(matmul_precision):
+    # the compiler lets go of Python's lock: while it compiles one program the next is traced
+    with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
         begin = blocks.on_mesh(blocks.begin, (shared, data), blocks.begun_specs())
         begin = jax.jit(begin, in_shardings=shardings(mesh, (shared, data))).lower(seed, arrays)
+        # what runs only once is not worth optimising
+        begin_compiled = pool.submit(begin.compile, {"xla_backend_optimization_level": "0"})
 
         tuning, order = first_tuning(blocks), order_of(np.zeros(blocks.num_chains))
         order_specs = Order(shared, chains, shared, shared)
@@ -49,16 +52,13 @@ def compile_blocks(blocks: Blocks, arrays: Sequence[Array], matmul_precision: st
         advance = blocks.on_mesh(blocks.advance, in_specs, blocks.advanced_specs())
         advance = jax.jit(advance, in_shardings=shardings(mesh, in_specs), donate_argnums=4)
         advance = advance.lower(seed, arrays, tuning, order, begin.out_info.underway)
+        advance_compiled = pool.submit(advance.compile)
 
         in_specs = (data, blocks.row_specs())
         constrain = blocks.on_mesh(blocks.constrain, in_specs, blocks.value_specs())
         constrain = jax.jit(constrain, in_shardings=shardings(mesh, in_specs))
-        constrain = constrain.lower(arrays, advance.out_info.drawn.rows)
-    # what runs only once is not worth optimising
-    options = [{"xla_backend_optimization_level": "0"}, {}, {}]
-    with ThreadPoolExecutor() as pool:  # the compiler lets go of Python's lock
-        compiled = pool.map(lambda program, chosen: program.compile(chosen), (begin, advance, constrain), options)
-        return Executables(blocks, *compiled)
+        constrain = constrain.lower(arrays, advance.out_info.drawn.rows).compile()
+        return Executables(blocks, begin_compiled.result(), advance_compiled.result(), constrain)
 
 
 def order_of(draws: np.ndarray, ticks: int = 1, thin: int = 1, abandon: bool = False) -> Order:
