@@ -19,6 +19,7 @@ import numpy as np
 from phalanx.adaptation import dual_averaging
 from phalanx.adaptation.metric import MetricLearner, Vectors
 from phalanx.adaptation.schedule import windows
+from phalanx.adaptation.strays import Moved, Strays
 from phalanx.kernels.kernel import Kernel
 
 EARLY_DEPTH = 6
@@ -35,11 +36,12 @@ SEARCHES = 50
 
 
 class Batch(NamedTuple):
-    """Draws that ended in a round, of all chains: vectors `(draw, coordinate)` by group, statistics `(draw,)`."""
+    """Draws that ended in a round, chain by chain: vectors `(draw, coordinate)` by group, statistics `(draw,)`."""
 
     position: Vectors
     gradient: Vectors
     stats: Mapping[str, np.ndarray]
+    chain: np.ndarray
 
 
 class WarmUp:
@@ -63,6 +65,9 @@ class WarmUp:
         """Ticks of a draw, on average."""
         self.abandon = False
         """Whether trajectories under way must end, because the metric they follow is no longer in use."""
+        self.moved: Moved | None = None
+        """Where the chains must go on, because some have settled in the wrong place."""
+        self._strays = Strays(beginning.position)
 
         step_size = float(kernel.tuning.step_size)
         self._searching = num_warmup > 0 and self._has_machine and kernel.target_acceptance is not None
@@ -112,7 +117,7 @@ class WarmUp:
 
     def learn(self, batch: Batch) -> None:
         """Take in a round."""
-        self.abandon = False
+        self.abandon, self.moved = False, None
         count = len(batch.stats["acceptance_rate"])
         acceptance = float(batch.stats["acceptance_rate"].mean(dtype=np.float64)) if count else math.nan
         if self._searching:
@@ -126,6 +131,7 @@ class WarmUp:
             self.mean_steps = float(batch.stats["num_steps"].mean(dtype=np.float64))
         if self._metric is not None:
             self._metric.see(batch.position, batch.gradient)
+        self._strays.see(batch.position, batch.stats["log_density"], batch.chain)
         target = self._kernel.target_acceptance
         if target is not None and self._window < self._tuned_windows:
             self._averaging = dual_averaging.update(self._averaging, acceptance, target)
@@ -153,6 +159,8 @@ class WarmUp:
 
     def _next_window(self) -> None:
         self._window, self._draws_of_window = self._window + 1, 0
+        self.moved = self._strays.move()
+        self._strays.forget()
         if self._window >= self._tuned_windows:
             return
         self._averaging = dual_averaging.start(self._averaging.averaged)

@@ -34,7 +34,7 @@ class InStep:
 
     def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Underway:
         """The kernel's state at every lane's position."""
-        draws = jnp.full(lanes.count, draw, jnp.int32)
+        draws = jnp.broadcast_to(draw, (lanes.count,))
         init = over_lanes(lambda key, u: self.kernel.init(key, u, lanes.density), lanes.count)
         return Underway(draws, init(as_key(keys.of_draw(draws)), start.position))
 

@@ -80,7 +80,7 @@ class Machine(Protocol):
     """
 
     def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Any:
-        """Lanes at rest at positions `(lanes, ...)` by variable, about to make the draw of this number."""
+        """Lanes at rest at positions `(lanes, ...)` by variable, about to make the draw of this number, or of these."""
         ...
 
     def tick(

@@ -279,7 +279,7 @@ class Nuts:
     def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Trip:
         """Lanes at rest at positions."""
         position, gradient = (tuple(part.T for part in lanes.flatten(x)) for x in (start.position, start.gradient))
-        draws = jnp.full(lanes.count, draw, jnp.int32)
+        draws = jnp.broadcast_to(draw, (lanes.count,))
         now, then = keys.of_draw(draws), keys.of_draw(draws + 1)
         return rest(lanes, position, start.log_density, gradient, now, then, draws, self.max_depth)
 

@@ -42,6 +42,8 @@ def print_run(posterior: Reported) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if remark := posterior.record.remark:
+        to.print(remark, highlight=False, soft_wrap=True)
     verdict = posterior.verdict()
     # names of elements have brackets, which are no markup
     to.print(str(verdict), style="green" if verdict else "yellow", highlight=False, markup=False, soft_wrap=True)

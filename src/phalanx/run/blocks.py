@@ -29,7 +29,7 @@ from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
 from phalanx.mesh.placement import spread_spec
 from phalanx.programs.target import Target
 from phalanx.run.record_draws import Drawn, DrawRecorder, Partial, RowLayout
-from phalanx.run.starts import finite_start
+from phalanx.run.starts import finite_start, start_at
 
 # Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
 
@@ -125,6 +125,13 @@ class Blocks:
         underway = Underway(machine, Partial.none(self.count))
         gradient = lanes.flatten(start.gradient) if start.gradient else ()
         return Begun(underway, lanes.flatten(start.position), gradient, finite, lanes.density.outside_support())
+
+    def restart(self, seed: Array, arrays: Sequence[Array], position: Sequence[Array], draw: Array) -> Underway:
+        """Chains at rest at positions laid out as `begin` gives them, about to make the draws of these numbers."""
+        lanes = self._lanes(arrays)
+        look = over_lanes(lambda u: start_at(lanes.density, self.kernel.uses_gradient, u), self.count)
+        start = look(lanes.unflatten(tuple(position)))
+        return Underway(self.machine.start(lanes, start, self._keys(seed), draw), Partial.none(self.count))
 
     def contributions(self, arrays: Sequence[Array], position: Sequence[Array]) -> dict[str, Array]:
         """What each variable contributes to the log density where the chains begin."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -32,6 +33,14 @@ class Executables:
     constrain: Executable
     count = 3
     pace: Pace = field(default_factory=Pace)
+
+    @cached_property
+    def restart(self) -> Executable:
+        """`Blocks.restart`, compiled when a chain has strayed, and not before."""
+        blocks, shared, chains = self.blocks, PartitionSpec(), PartitionSpec(CHAIN)
+        in_specs = (shared, blocks.target.array_specs(), blocks.begun_specs().position, chains)
+        restart = blocks.on_mesh(blocks.restart, in_specs, blocks.underway_specs())
+        return jax.jit(restart, in_shardings=shardings(blocks.target.mesh, in_specs))
 
 
 def compile_blocks(blocks: Blocks, arrays: Sequence[Array], matmul_precision: str) -> Executables:

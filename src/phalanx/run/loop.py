@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from phalanx.adaptation.strays import Moved
 from phalanx.adaptation.warm_up import Batch, WarmUp
 from phalanx.run.checks import check_beginning
 from phalanx.run.executables import Executables, order_of, shardings
@@ -35,6 +36,7 @@ class Run:
         self.blocks, self.progress = executables.blocks, progress
         self.seed = np.uint32(seed)
         self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
+        self.moved_chains = 0
         self.interrupted, self._acceptance = False, math.nan
 
     def warm_up(self, num_warmup: int) -> None:
@@ -43,13 +45,16 @@ class Run:
         check_beginning(self.blocks, begun, self.arrays)
         self._underway = begun.underway
         position, gradient = ([np.asarray(part) for part in x] for x in (begun.position, begun.gradient))
-        warm_up = WarmUp(self.kernel, self.blocks.num_chains, num_warmup, Batch(position, gradient, {}))
+        chains = np.arange(self.blocks.num_chains)
+        warm_up = WarmUp(self.kernel, len(chains), num_warmup, Batch(position, gradient, {}, chains))
         self._use(warm_up)
         divergences = 0
         while not warm_up.over:
             drawn = self._round(warm_up)
             warm_up.learn(drawn)
             self._use(warm_up)
+            if warm_up.moved is not None:
+                self._move(warm_up.moved)
             divergences += int(drawn.stats["diverging"].sum())
             done = min(int(warm_up.iterations), num_warmup)
             self._show("warm-up", done, num_warmup, drawn.stats["acceptance_rate"], divergences)
@@ -99,7 +104,17 @@ class Run:
             batches.append(self._batch(block))
             self.warmup = self._worked(self.warmup, now, block)
             ticks -= now
-        return batches[0] if len(batches) == 1 else jax.tree.map(lambda *parts: np.concatenate(parts), *batches)
+        if len(batches) == 1:
+            return batches[0]
+        together = jax.tree.map(lambda *parts: np.concatenate(parts), *batches)
+        order = np.argsort(together.chain, kind="stable")
+        return jax.tree.map(lambda part: part[order], together)
+
+    def _move(self, moved: Moved) -> None:
+        """Put chains that have strayed beside others."""
+        draw = np.asarray(self._underway.machine.draw) + 1
+        self._underway = self.executables.restart(self.seed, self.arrays, tuple(moved.position), draw)
+        self.moved_chains += moved.count
 
     def _block(self, goal: np.ndarray, thin: int) -> tuple[dict[str, Array], HostBlock]:
         """One block of sampling."""
@@ -132,7 +147,8 @@ class Run:
             for part in range(layout.parts)
         ]
         position, gradient = (*vectors, [])[:2]
-        return Batch(position, gradient, {name: chosen(values) for name, values in block.stats.items()})
+        stats = {name: chosen(values) for name, values in block.stats.items()}
+        return Batch(position, gradient, stats, np.nonzero(filled)[0])
 
     def _worked(self, work: Work, ticks: int, block: HostBlock) -> Work:
         evaluations = int(block.stats["num_steps"][block.filled].sum(dtype=np.int64))

@@ -48,6 +48,8 @@ class RunRecord:
         matmul_precision: precision of matrix products in the run.
         started: local time at the start, ISO 8601.
         interrupted: True when Ctrl-C ended the run early.
+        moved_chains: chains that warm-up moved beside another, because they had settled where the posterior has next to
+            no mass.
     """
 
     model: str
@@ -64,8 +66,20 @@ class RunRecord:
     matmul_precision: str = "float32"
     started: str = ""
     interrupted: bool = False
+    moved_chains: int = 0
     source: str = field(default="", repr=False)
 
-    def of_run(self, seed: int, started: str, interrupted: bool) -> RunRecord:
+    @property
+    def remark(self) -> str:
+        """What a reader of the draws must know of the warm-up; empty when there is nothing."""
+        if not self.moved_chains:
+            return ""
+        were = "chain was" if self.moved_chains == 1 else "chains were"
+        return (
+            f"In warm-up {self.moved_chains} {were} moved beside another, because where they had settled the posterior "
+            f"has next to no mass."
+        )
+
+    def of_run(self, seed: int, started: str, interrupted: bool, moved_chains: int) -> RunRecord:
         """The record of one run of a compiled sampler."""
-        return replace(self, seed=seed, started=started, interrupted=interrupted)
+        return replace(self, seed=seed, started=started, interrupted=interrupted, moved_chains=moved_chains)

@@ -86,7 +86,8 @@ class Sampler:
         draws, stats = host.finish(self.executables.blocks.names)
         stats["step_size"] = np.full(stats["energy"].shape, run.step_size, run.step_size.dtype)
         self.compile_seconds, self.compilations = 0.0, 0
-        return Posterior(draws, stats, timing, self.record.of_run(int(seed), started, run.interrupted))
+        record = self.record.of_run(int(seed), started, run.interrupted, run.moved_chains)
+        return Posterior(draws, stats, timing, record)
 
     def _timing(self, run: Run, warmup: float, sampling: float) -> Timing:
         chains, gradients = self.executables.blocks.num_chains, self.kernel.uses_gradient

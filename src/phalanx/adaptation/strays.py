@@ -1,0 +1,93 @@
+r"""Chains that have settled where the posterior has next to no mass, and beside which chains they go on.
+
+A chain may begin near a minor mode and never leave it. What mass the region has that a chain explores, its draws tell:
+if they are draws of $q$, the logarithm of the mass is at least $E_q[\log \pi(x)] + H(q)$. With the entropy $H$ of a
+normal distribution of the same variances this is a rough estimate, but one that a narrow peak of high density does not
+deceive, as the log density alone would. A chain whose region weighs less than another's by a factor that no roughness
+explains adds nothing to the answer but error; in warm-up, whose draws are not kept, it may go anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from phalanx.adaptation.metric import Vectors
+
+LEAST = 20
+"""Draws of each chain from which its region is told."""
+
+MARGIN = 10.0
+"""How much less the logarithm of the mass must be, besides one for every coordinate, by which the entropy may err."""
+
+MOST = 2**24
+"""Coordinates of all chains together beyond which nothing is told, to save memory."""
+
+
+class Moved(NamedTuple):
+    """Where all chains go on, `(chain, coordinate)` by group, and how many of them have been moved."""
+
+    position: Vectors
+    count: int
+
+
+class Strays:
+    """What each chain has seen since the window began.
+
+    Args:
+        beginning: where the chains begin, `(chain, coordinate)` by group.
+    """
+
+    def __init__(self, beginning: Vectors):
+        self._last = [part.copy() for part in beginning]
+        self._shape = len(beginning[0]), sum(part.shape[1] for part in beginning)
+        self._tells = self._shape[0] > 1 and self._shape[0] * self._shape[1] <= MOST
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin a window."""
+        if self._tells:
+            self._count, self._log_density = (np.zeros(self._shape[0]) for _ in range(2))
+            self._sum, self._squares = (np.zeros(self._shape) for _ in range(2))
+            self._origin = np.zeros(0)
+
+    def see(self, position: Vectors, log_density: np.ndarray, chain: np.ndarray) -> None:
+        """Take in draws; `chain` says whose each is, in ascending order."""
+        if not self._tells or not len(chain):
+            return
+        rows = np.concatenate(position, axis=1).astype(np.float64)
+        self._origin = self._origin if len(self._origin) else rows[0]  # so that squares of the rest are small
+        rows = rows - self._origin
+        chains, first = np.unique(chain, return_index=True)
+        for total, values in (
+            (self._count, np.ones(len(chain))),
+            (self._log_density, log_density.astype(np.float64)),
+            (self._sum, rows),
+            (self._squares, np.square(rows)),
+        ):
+            total[chains] += np.add.reduceat(values, first)
+        for last, part in zip(self._last, position, strict=True):
+            last[chains] = part[np.append(first[1:], len(chain)) - 1]
+
+    def log_mass(self) -> np.ndarray:
+        """The logarithm of the mass of each chain's region, up to a constant; NaN where it cannot be told."""
+        with np.errstate(all="ignore"):
+            count = self._count[:, None]
+            variance = (self._squares - np.square(self._sum) / count) / (count - 1)
+            entropy = 0.5 * np.log(np.maximum(variance, 0.0)).sum(1)
+            mass = self._log_density / self._count + entropy
+        return np.where((self._count >= LEAST) & ~np.isposinf(mass), mass, np.nan)
+
+    def move(self) -> Moved | None:
+        """Where the chains go on when some have strayed: those at the last draw of another, the rest at their own."""
+        mass = self.log_mass() if self._tells else np.array([np.nan])
+        if np.isnan(mass).all():
+            return None
+        stray = mass < np.nanmax(mass) - MARGIN - self._shape[1]
+        if not stray.any():
+            return None
+        good = np.flatnonzero(~stray & ~np.isnan(mass))
+        source = np.arange(len(mass))
+        source[stray] = good[np.arange(stray.sum()) % len(good)]
+        return Moved([part[source] for part in self._last], int(stray.sum()))
