@@ -103,7 +103,7 @@ class _Process:
 def compare(what: str, ours: str, theirs: str, times: Times, *, at_most: float, unit: str = "ms") -> dict[str, Any]:
     """A row of the table: the time of one way over that of another, and the middle half of the rounds."""
     ratios = [a / b for a, b in zip(times[ours], times[theirs], strict=True)]
-    low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     return {
         "what": what,
         "ours": ours,
@@ -160,9 +160,10 @@ def write(
     watch: Watch,
     folder: Path = RESULTS,
     times: Times | None = None,
+    **more: Any,
 ) -> None:
     """Print the rows and put them, with the settings and the machine, into `<folder>/<name>.json`."""
-    record = {"name": name, "rows": rows, "settings": settings, "machine": machine(), **watch.look()}
+    record = {"name": name, "rows": rows, "settings": settings, "machine": machine(), **watch.look(), **more}
     if times is not None:
         record["milliseconds"] = {way: [round(1e3 * t, 3) for t in taken] for way, taken in times.items()}
     folder.mkdir(parents=True, exist_ok=True)

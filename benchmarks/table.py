@@ -27,11 +27,22 @@ def lines() -> list[str]:
     return out
 
 
+def tables() -> list[str]:
+    """Results that are a table of their own."""
+    out = []
+    for path in sorted((FOLDER / "results").glob("*.json")):
+        if found := json.loads(path.read_text()).get("table"):
+            out += ["", f"`{path.stem}`, line by line:", ""]
+            out += [f"| {' | '.join(found['columns'])} |", "|---" * len(found["columns"]) + "|"]
+            out += [f"| {' | '.join(line)} |" for line in found["lines"]]
+    return out
+
+
 def main() -> None:
     readme = FOLDER / "README.md"
     before, _, rest = readme.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    readme.write_text(before + "\n".join([BEGIN, "", *lines(), "", END]) + after)
+    readme.write_text(before + "\n".join([BEGIN, "", *lines(), *tables(), "", END]) + after)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,8 @@ def finite_start(density: Density, needs_gradient: bool, key: Array) -> tuple[St
         return (carry[0] + 1, *look(carry[0]))
 
     # the first look is a turn of the loop, too: the model is compiled once
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look, jnp.int32(0)))
-    _, start, finite = lax.while_loop(missed, again, (jnp.int32(0), *nothing))
+    zeros = {v.name: jnp.zeros(v.unconstrained_shape, v.dtype) for v in density.shares.latents}
+    value = jnp.zeros((), jax.eval_shape(density.log_density, zeros).dtype)
+    nothing = Start(zeros, value, dict(zeros) if needs_gradient else {})
+    _, start, finite = lax.while_loop(missed, again, (jnp.int32(0), nothing, jnp.zeros((), bool)))
     return start, finite
