@@ -48,12 +48,10 @@ def compile_blocks(blocks: Blocks, arrays: Sequence[Array], matmul_precision: st
     use_cache()
     mesh, shared, chains = blocks.target.mesh, PartitionSpec(), PartitionSpec(CHAIN)
     data, seed = blocks.target.array_specs(), np.uint32(0)
-    # the compiler lets go of Python's lock: while it compiles one program the next is traced
+    # the compiler lets go of Python's lock: while it works on `advance`, by far the longest, the others are prepared
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
         begin = blocks.on_mesh(blocks.begin, (shared, data), blocks.begun_specs())
-        begin = jax.jit(begin, in_shardings=shardings(mesh, (shared, data))).lower(seed, arrays)
-        # what runs only once is not worth optimising
-        begin_compiled = pool.submit(begin.compile, {"xla_backend_optimization_level": "0"})
+        begin = jax.jit(begin, in_shardings=shardings(mesh, (shared, data))).trace(seed, arrays)
 
         tuning, order = first_tuning(blocks), order_of(np.zeros(blocks.num_chains))
         order_specs = Order(shared, chains, shared, shared)
@@ -62,6 +60,9 @@ def compile_blocks(blocks: Blocks, arrays: Sequence[Array], matmul_precision: st
         advance = jax.jit(advance, in_shardings=shardings(mesh, in_specs), donate_argnums=4)
         advance = advance.lower(seed, arrays, tuning, order, begin.out_info.underway)
         advance_compiled = pool.submit(advance.compile)
+
+        # what runs only once is not worth optimising
+        begin_compiled = pool.submit(begin.lower().compile, {"xla_backend_optimization_level": "0"})
 
         in_specs = (data, blocks.row_specs())
         constrain = blocks.on_mesh(blocks.constrain, in_specs, blocks.value_specs())

@@ -1,0 +1,72 @@
+"""Any reducer, of every so-manieth draw."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from phalanx.reducers.reducer import Reducer
+
+
+class Thinned(NamedTuple):
+    """Draws of each chain since the last that counted, and the state of what is thinned."""
+
+    since: Any
+    state: Any
+
+
+def thinned(reducer: Reducer, every: int) -> Reducer:
+    """A reducer of every so-manieth draw of each chain: less memory for autocorrelated ones, where it keeps draws.
+
+    Args:
+        reducer: what is to be thinned.
+        every: draws of a chain from one that counts to the next.
+
+    Returns:
+        A reducer with the same result.
+
+    Raises:
+        ValueError: when `every` is no whole number of at least 1.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.reducers.thinned(phx.reducers.moments(), 10)
+        thinned(moments(), 10)
+    """
+    if not isinstance(every, int) or every < 1:
+        raise ValueError(f"thinned: every must be a whole number of at least 1, got {every!r}.")
+    name = f"thinned({reducer}, {every})"
+    return Reducer(name, _Init(reducer), _Update(reducer, every), _Merge(reducer), _Finalize(reducer))
+
+
+class _Init(NamedTuple):
+    reducer: Reducer
+
+    def __call__(self, example: Array) -> Thinned:
+        return Thinned(jnp.zeros(example.shape[0], jnp.int32), self.reducer.init(example))
+
+
+class _Update(NamedTuple):
+    reducer: Reducer
+    every: int
+
+    def __call__(self, state: Thinned, draw: Array, where: Array) -> Thinned:
+        counts = where & (state.since == 0)
+        since = jnp.where(where, jnp.where(state.since + 1 == self.every, 0, state.since + 1), state.since)
+        return Thinned(since, self.reducer.update(state.state, draw, counts))
+
+
+class _Merge(NamedTuple):
+    reducer: Reducer
+
+    def __call__(self, a: Thinned, b: Thinned) -> Thinned:
+        return Thinned(b.since, self.reducer.merge(a.state, b.state))
+
+
+class _Finalize(NamedTuple):
+    reducer: Reducer
+
+    def __call__(self, state: Thinned) -> Any:
+        return self.reducer.finalize(state.state)
