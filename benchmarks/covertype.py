@@ -93,7 +93,7 @@ def numpyro_ways(options: argparse.Namespace) -> dict[str, Way]:
         )  # fmt: skip
 
     for chains in CHAINS:
-        fixed = HMC(model, 1e-4, num_steps=LEAPFROGS, adapt_step_size=False, adapt_mass_matrix=False)
+        fixed = HMC(model, step_size=1e-4, num_steps=LEAPFROGS, adapt_step_size=False, adapt_mass_matrix=False)
         steps, run = mcmc(fixed, chains, 0, options.steps), mcmc(NUTS(model), chains, options.warmup, options.draws)
 
         def timed(sampler, data):

@@ -1,6 +1,7 @@
 """Phalanx: probabilistic programming for many chains, big data and big models, on JAX."""
 
 from phalanx import datasets as datasets
+from phalanx import reducers as reducers
 from phalanx.kernels.blackjax import from_blackjax as from_blackjax
 from phalanx.kernels.hmc import hmc as hmc
 from phalanx.kernels.kernel import Kernel as Kernel
@@ -29,6 +30,7 @@ from phalanx.programs.target import Target as Target
 from phalanx.programs.tracing import deterministic as deterministic
 from phalanx.programs.tracing import factor as factor
 from phalanx.programs.tracing import sample as sample
+from phalanx.reducers import reduce as reduce
 from phalanx.run.mcmc import compile as compile
 from phalanx.run.mcmc import mcmc as mcmc
 from phalanx.run.posterior import Posterior as Posterior

@@ -9,8 +9,6 @@ explains adds nothing to the answer but error; in warm-up, whose draws are not k
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from phalanx.adaptation.metric import Vectors
@@ -25,24 +23,17 @@ MOST = 2**24
 """Coordinates of all chains together beyond which nothing is told, to save memory."""
 
 
-class Moved(NamedTuple):
-    """Where all chains go on, `(chain, coordinate)` by group, and how many of them have been moved."""
-
-    position: Vectors
-    count: int
-
-
 class Strays:
     """What each chain has seen since the window began.
 
     Args:
-        beginning: where the chains begin, `(chain, coordinate)` by group.
+        num_chains: chains in all.
+        coordinates: of a position.
     """
 
-    def __init__(self, beginning: Vectors):
-        self._last = [part.copy() for part in beginning]
-        self._shape = len(beginning[0]), sum(part.shape[1] for part in beginning)
-        self._tells = self._shape[0] > 1 and self._shape[0] * self._shape[1] <= MOST
+    def __init__(self, num_chains: int, coordinates: int):
+        self._shape = (num_chains, coordinates)
+        self._tells = num_chains > 1 and num_chains * coordinates <= MOST
         self.forget()
 
     def forget(self) -> None:
@@ -67,8 +58,6 @@ class Strays:
             (self._squares, np.square(rows)),
         ):
             total[chains] += np.add.reduceat(values, first)
-        for last, part in zip(self._last, position, strict=True):
-            last[chains] = part[np.append(first[1:], len(chain)) - 1]
 
     def log_mass(self) -> np.ndarray:
         """The logarithm of the mass of each chain's region, up to a constant; NaN where it cannot be told."""
@@ -79,8 +68,8 @@ class Strays:
             mass = self._log_density / self._count + entropy
         return np.where((self._count >= LEAST) & ~np.isposinf(mass), mass, np.nan)
 
-    def move(self) -> Moved | None:
-        """Where the chains go on when some have strayed: those at the last draw of another, the rest at their own."""
+    def sources(self) -> np.ndarray | None:
+        """The chain beside which each goes on when some have strayed, its own number for the rest; None if none has."""
         mass = self.log_mass() if self._tells else np.array([np.nan])
         if np.isnan(mass).all():
             return None
@@ -88,6 +77,6 @@ class Strays:
         if not stray.any():
             return None
         good = np.flatnonzero(~stray & ~np.isnan(mass))
-        source = np.arange(len(mass))
-        source[stray] = good[np.arange(stray.sum()) % len(good)]
-        return Moved([part[source] for part in self._last], int(stray.sum()))
+        sources = np.arange(len(mass))
+        sources[stray] = good[np.arange(stray.sum()) % len(good)]
+        return sources

@@ -19,7 +19,7 @@ import numpy as np
 from phalanx.adaptation import dual_averaging
 from phalanx.adaptation.metric import MetricLearner, Vectors
 from phalanx.adaptation.schedule import windows
-from phalanx.adaptation.strays import Moved, Strays
+from phalanx.adaptation.strays import Strays
 from phalanx.kernels.kernel import Kernel
 
 EARLY_DEPTH = 6
@@ -65,12 +65,12 @@ class WarmUp:
         """Ticks of a draw, on average."""
         self.abandon = False
         """Whether trajectories under way must end, because the metric they follow is no longer in use."""
-        self.moved: Moved | None = None
-        """Where the chains must go on, because some have settled in the wrong place."""
-        self._strays = Strays(beginning.position)
+        self.sources: np.ndarray | None = None
+        """The chain at whose position each must go on, because some have settled in the wrong place; see `strays`."""
+        self._strays = Strays(num_chains, sum(part.shape[1] for part in beginning.position))
 
         step_size = float(kernel.tuning.step_size)
-        self._searching = num_warmup > 0 and self._has_machine and kernel.target_acceptance is not None
+        self._searching = num_warmup > 0 and self._builds_trees and kernel.target_acceptance is not None
         self._search = Search(step_size)
         self._averaging = dual_averaging.start(step_size, LEAN)
         self._metric = None
@@ -102,7 +102,7 @@ class WarmUp:
             tuning = tuning._replace(metric=self._placed)
         if self._searching:
             return tuning._replace(max_depth=np.int32(1))
-        if self._has_machine and self._window < 2 and not self.over:
+        if self._builds_trees and self._window < 2 and not self.over:
             return tuning._replace(max_depth=np.minimum(tuning.max_depth, np.int32(EARLY_DEPTH)))
         return tuning
 
@@ -117,7 +117,7 @@ class WarmUp:
 
     def learn(self, batch: Batch) -> None:
         """Take in a round."""
-        self.abandon, self.moved = False, None
+        self.abandon, self.sources = False, None
         count = len(batch.stats["acceptance_rate"])
         acceptance = float(batch.stats["acceptance_rate"].mean(dtype=np.float64)) if count else math.nan
         if self._searching:
@@ -127,7 +127,7 @@ class WarmUp:
         if not count:  # longer trajectories than ever
             self.mean_steps *= 2
             return
-        if self._has_machine:
+        if self._builds_trees:
             self.mean_steps = float(batch.stats["num_steps"].mean(dtype=np.float64))
         if self._metric is not None:
             self._metric.see(batch.position, batch.gradient)
@@ -141,8 +141,9 @@ class WarmUp:
             self._next_window()
 
     @property
-    def _has_machine(self) -> bool:
-        return self._kernel.machine is not None
+    def _builds_trees(self) -> bool:
+        """Whether trajectories have lengths of their own."""
+        return hasattr(self._kernel.tuning, "max_depth")
 
     @property
     def _step_size(self) -> float:
@@ -159,7 +160,8 @@ class WarmUp:
 
     def _next_window(self) -> None:
         self._window, self._draws_of_window = self._window + 1, 0
-        self.moved = self._strays.move()
+        self.sources = self._strays.sources()
+        self.abandon = self.sources is not None
         self._strays.forget()
         if self._window >= self._tuned_windows:
             return

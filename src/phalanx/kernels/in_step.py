@@ -49,6 +49,10 @@ class InStep:
         ended = Ended(jnp.ones(lanes.count, bool), lanes.flatten(new.position), (), new.log_density, info)
         return Underway(underway.draw + 1, new), ended
 
+    def moved(self, underway: Underway, take: Callable[[Array, int], Array]) -> Underway:
+        """Lanes that go on in others' states."""
+        return underway._replace(state=jax.tree.map(lambda leaf: take(leaf, 0), underway.state))
+
     def layout(self, target: Target, underway: Callable[[], Any]) -> Any:
         """Chains first; a dict by variable is laid out as positions are."""
         position = target.position_specs(CHAIN)

@@ -101,6 +101,13 @@ class Machine(Protocol):
         """
         ...
 
+    def moved(self, underway: Any, take: Callable[[Array, int], Array]) -> Any:
+        """Lanes that go on at the positions of others, on the host; `take(leaf, axis)` takes what is theirs.
+
+        Their trajectories are abandoned in the next tick. Draws keep their numbers, and so their keys.
+        """
+        ...
+
     def layout(self, target: Target, underway: Callable[[], Any]) -> Any:
         """How what is under way is laid out over the mesh; `underway()` gives its shapes on one device."""
         ...
@@ -138,6 +145,11 @@ class Kernel:
     machine: Machine | None = None
     metric: str | None = None
     statistics: tuple[str, ...] = Info._fields
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether warm-up has anything to learn."""
+        return self.target_acceptance is not None or self.metric is not None
 
 
 def hyperparameter(value: float | int) -> Any:

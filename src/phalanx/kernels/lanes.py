@@ -82,6 +82,23 @@ class Lanes:
 
         return jax.vmap(one, in_axes=-1, out_axes=-1)(*position)
 
+    def value(self, position: Columns) -> Array:
+        """Log density `(lanes,)`."""
+        if self.count == 1:
+            return self.density.log_density(self.unflatten(tuple(part[:, 0] for part in position)))[None]
+        return jax.vmap(lambda *parts: self.density.log_density(self.unflatten(parts)), in_axes=-1)(*position)
+
+    def words(self, key: Words, draw: Array) -> list[Words]:
+        """Two random words for every coordinate of every lane, by group, given its key and the number of its draw."""
+        key = (key[0][None], key[1][None])
+        return [threefry(key, draw.astype(jnp.uint32)[None], numbers[:, None]) for numbers in self._numbers]
+
+    def normals_of(self, words: Sequence[Words]) -> Columns:
+        """Standard normals made of random words."""
+        return tuple(
+            standard_normals_from(pair, self.dtype) * mask for pair, mask in zip(words, self._masks, strict=True)
+        )
+
     def normals(self, key: Words) -> Columns:
         """Independent standard normals for every coordinate of every lane, given a key for each lane."""
         words = (key[0][None], key[1][None])

@@ -291,6 +291,10 @@ class Nuts:
         position, gradient = (tuple(part.T for part in x) for x in (trip.sample.position, trip.sample.gradient))
         return trip, Ended(done, position, gradient, trip.sample.log_density, info)
 
+    def moved(self, underway: Trip, take: Callable[[Array, int], Array]) -> Trip:
+        """Lanes that go on at others' draws."""
+        return underway._replace(sample=jax.tree.map(lambda leaf: take(leaf, -1), underway.sample))
+
     def layout(self, target: Target, underway: Callable[[], Any]) -> Trip:
         """How a trip is laid out over the mesh: lanes come last."""
         groups = groups_of(target.shares.latents)

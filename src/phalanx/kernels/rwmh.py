@@ -1,17 +1,33 @@
-"""Random-walk Metropolis."""
+"""Random-walk Metropolis, all lanes at once.
+
+A draw costs one evaluation of the log density, and for a density of a few operations the random numbers are most of
+the work. They come from one hash for each coordinate: the two words of Threefry under the chain's key, with the numbers
+of the draw and of the coordinate as counter. The first word makes the proposal; the second, of the first coordinate,
+decides.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax, random
+from jax import Array
+from jax.sharding import PartitionSpec
 
 from phalanx.kernels.acceptance import metropolis
-from phalanx.kernels.kernel import Info, Kernel, hyperparameter, positive
+from phalanx.kernels.kernel import Ended, Info, Kernel, Start, hyperparameter, positive
+from phalanx.kernels.lanes import Columns, Lanes, groups_of
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.keys import Keys
+from phalanx.mesh.random_numbers import Words, key_words, threefry, uniforms_from
 from phalanx.mesh.space import Position
-from phalanx.programs.target import Density
+from phalanx.programs.target import Density, Target
+
+DECIDES = 0xFFFFFFFF
+"""The number under which the word that decides is made, where no coordinate has one to spare."""
 
 
 class State(NamedTuple):
@@ -27,22 +43,92 @@ class Tuning(NamedTuple):
     step_size: Array
 
 
+class Walk(NamedTuple):
+    """Where every lane is, lanes last.
+
+    Attributes:
+        draw: number of the next draw.
+        position, log_density: of the last.
+        moves, uniform: standard normals for the next proposal, and a uniform on [0, 1) that decides on it. They are
+            made one draw ahead: what enters the next tick as an argument is computed once, and not again in every
+            operation it is fused into.
+    """
+
+    draw: Any
+    position: Any
+    log_density: Any
+    moves: Any
+    uniform: Any
+
+
+def walk(at: Walk, lanes: Lanes, tuning: Tuning, key: Words) -> tuple[Walk, Info]:
+    """A draw of every lane: propose a normal step, accept or stay."""
+    proposal = tuple(x + tuning.step_size * z for x, z in zip(at.position, at.moves, strict=True))
+    log_density = lanes.value(proposal)
+    wrong = jnp.isnan(log_density)
+    accepted, acceptance_rate = metropolis(at.uniform, log_density - at.log_density)
+    position = tuple(jnp.where(accepted, a, b) for a, b in zip(proposal, at.position, strict=True))
+    log_density = jnp.where(accepted, log_density, at.log_density)
+    new = Walk(at.draw + 1, position, log_density, *_random(lanes, key, at.draw + 1))
+    one = jnp.ones(lanes.count, jnp.int32)
+    return new, Info(acceptance_rate, wrong, one, -log_density)
+
+
+def _random(lanes: Lanes, key: Words, draw: Array) -> tuple[Columns, Array]:
+    """Standard normals for a proposal, and a uniform on [0, 1)."""
+    words = lanes.words(key, draw)
+    if words[0][1].shape[0] and lanes.dtype == jnp.float32:  # a normal in float64 needs both words
+        decides = words[0][1][0]
+        words = [(first, jnp.zeros_like(first)) for first, _ in words]
+    else:
+        decides = threefry(key, draw.astype(jnp.uint32), jnp.uint32(DECIDES))[0]
+    return lanes.normals_of(words), uniforms_from((decides, jnp.zeros_like(decides)), jnp.float32)
+
+
+@dataclass(frozen=True)
+class Walkers:
+    """Random-walk Metropolis as a machine; see `phalanx.kernels.kernel.Machine`. A tick is a draw of every lane."""
+
+    def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Walk:
+        """Lanes at rest at positions."""
+        position = tuple(part.T for part in lanes.flatten(start.position))
+        draws = jnp.broadcast_to(draw, (lanes.count,))
+        return Walk(draws, position, start.log_density, *_random(lanes, keys.chain, draws))
+
+    def tick(
+        self, underway: Walk, active: Array, abandon: Array, lanes: Lanes, tuning: Any, keys: Keys
+    ) -> tuple[Walk, Ended]:
+        """One draw of every lane."""
+        new, info = walk(underway, lanes, tuning, keys.chain)
+        done = jnp.ones(lanes.count, bool)
+        return new, Ended(done, tuple(part.T for part in new.position), (), new.log_density, info)
+
+    def moved(self, underway: Walk, take: Callable[[Array, int], Array]) -> Walk:
+        """Lanes that go on at others' positions."""
+        position = tuple(take(part, -1) for part in underway.position)
+        return underway._replace(position=position, log_density=take(underway.log_density, 0))
+
+    def layout(self, target: Target, underway: Callable[[], Any]) -> Walk:
+        """How it is laid out over the mesh."""
+        lane, groups = PartitionSpec(CHAIN), groups_of(target.shares.latents)
+        vectors = tuple(PartitionSpec(axes or None, CHAIN) for axes in groups)
+        return Walk(lane, vectors, lane, vectors, lane)
+
+
 def init(key: Array, position: Position, density: Density) -> State:
     """The state at a position."""
     return State(position, density.log_density(position))
 
 
 def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[State, Info]:
-    """Propose a normal step, accept or stay."""
-    key_proposal, key_accept = random.split(key)
-    move = density.space.normal(key_proposal, state.position)
-    proposal = density.space.axpy(tuning.step_size, move, state.position)
-    log_density = density.log_density(proposal)
-    uniform = random.uniform(key_accept, dtype=log_density.dtype)
-    accepted, acceptance_rate = metropolis(uniform, log_density - state.log_density)
-    proposed = State(proposal, log_density)
-    new = jax.tree.map(lambda a, b: lax.select(jnp.broadcast_to(accepted, a.shape), a, b), proposed, state)
-    return new, Info(acceptance_rate, jnp.isnan(log_density), jnp.int32(1), -new.log_density)
+    """One draw of one lane, for code that steps a kernel by itself."""
+    lanes, (first, second) = Lanes(density, 1), key_words(key)
+    position = tuple(part[:, None] for part in lanes.flatten(state.position))
+    words, draw = (first[None], second[None]), jnp.zeros(1, jnp.int32)
+    at = Walk(draw, position, state.log_density[None], *_random(lanes, words, draw))
+    new, info = walk(at, lanes, tuning, words)
+    position = lanes.unflatten(tuple(part[:, 0] for part in new.position))
+    return State(position, new.log_density[0]), jax.tree.map(lambda value: value[0], info)
 
 
 def rwmh(step_size: float | None = None, *, initial_step_size: float = 0.1, target_acceptance: float = 0.234) -> Kernel:
@@ -81,4 +167,5 @@ def rwmh(step_size: float | None = None, *, initial_step_size: float = 0.1, targ
         tuning=Tuning(hyperparameter(float(initial_step_size if step_size is None else step_size))),
         target_acceptance=target_acceptance if step_size is None else None,
         uses_gradient=False,
+        machine=Walkers(),
     )

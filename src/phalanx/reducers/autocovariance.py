@@ -15,8 +15,8 @@ from phalanx.reducers.shifted import at_lanes, begin_at
 class Lagged(NamedTuple):
     """Of each chain: draws, an origin, sums of deviations from it, and of products of those up to `lags` draws apart.
 
-    `first` are the first draws and `last` the last, the newest first, `(chains, lags, ...)`: what joins two stretches of
-    a chain.
+    `first` are the first draws and `last` the last, the newest first, `(chains, lags, ...)`: what joins two stretches
+    of a chain.
     """
 
     count: Any

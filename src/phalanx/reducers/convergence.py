@@ -1,4 +1,4 @@
-"""R-hat, over chains or superchains, and effective sample sizes by batch means; of the draws themselves, not of ranks."""
+"""R-hat, of chains or superchains, and effective sample sizes by batch means; of draws themselves, not of ranks."""
 
 from __future__ import annotations
 
@@ -58,20 +58,16 @@ class _Rhat(NamedTuple):
             if self.superchains is None:
                 within, between = variances.mean(0), means.var(0, ddof=1)
                 return np.sqrt((draws - 1) / draws + between / within)
-            return np.sqrt(1 + self._between(means) / self._within(means, variances))
+            groups, variances = (_grouped(values, self.superchains) for values in (means, variances))
+            between = groups.mean(1).var(0, ddof=1)
+            inside = groups.var(1, ddof=1) if groups.shape[1] > 1 else np.zeros(groups[:, 0].shape)
+            return np.sqrt(1 + between / (inside + variances.mean(1)).mean(0))
 
-    def _groups(self, values: np.ndarray) -> np.ndarray:
-        if len(values) % (self.superchains or 1):
-            raise ValueError(f"rhat: {len(values)} chains cannot be parted into {self.superchains} superchains.")
-        return values.reshape(self.superchains, -1, *values.shape[1:])
 
-    def _between(self, means: np.ndarray) -> np.ndarray:
-        return self._groups(means).mean(1).var(0, ddof=1)
-
-    def _within(self, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
-        groups = self._groups(means)
-        inside = groups.var(1, ddof=1) if groups.shape[1] > 1 else np.zeros(groups[:, 0].shape)
-        return (inside + self._groups(variances).mean(1)).mean(0)
+def _grouped(values: np.ndarray, groups: int) -> np.ndarray:
+    if len(values) % groups:
+        raise ValueError(f"rhat: {len(values)} chains cannot be parted into {groups} superchains.")
+    return values.reshape(groups, -1, *values.shape[1:])
 
 
 class Batches(NamedTuple):
@@ -86,8 +82,8 @@ class Batches(NamedTuple):
 def ess(batch: int = 100) -> Reducer:
     r"""Effective sample size over all chains, by batch means: $N s^2 / (b\, s_b^2)$.
 
-    $s^2$ is the variance of all $N$ draws and $s_b^2$ that of the means of batches of $b$ draws. It is right when batches
-    are long against the time in which draws forget one another. Batches do not span blocks of a run.
+    $s^2$ is the variance of all $N$ draws and $s_b^2$ that of the means of batches of $b$ draws. It is right when
+    batches are long against the time in which draws forget one another. Batches do not span blocks of a run.
 
     Args:
         batch: draws of a batch.
@@ -133,7 +129,8 @@ class _AddToBatch(NamedTuple):
 
 def _merge_batches(a: Batches, b: Batches) -> Batches:
     # the batch that a had under way is given up: it would have to go on in b
-    return Batches(Sums.merge(a.draws, b.draws), *on_host((b.size, b.total)), Sums.merge(a.means, b.means))
+    size, total = on_host((b.size, b.total))
+    return Batches(Sums.merge(a.draws, b.draws), size, total, Sums.merge(a.means, b.means))
 
 
 class _Ess(NamedTuple):

@@ -68,7 +68,7 @@ class _Count(NamedTuple):
     edges: tuple[float, ...]
 
     def __call__(self, state: Counts, draw: Array, where: Array) -> Counts:
-        edges = jnp.asarray(self.edges, draw.dtype).reshape(-1, *[1] * (draw.ndim - 1))
+        edges = jnp.asarray(self.edges, draw.dtype).reshape(1, -1, *[1] * (draw.ndim - 1))
         reached = (draw[:, None] >= edges) & at_lanes(where, draw[:, None])
         return Counts(
             state.draws + where.sum(dtype=jnp.int32), state.from_edge + reached.sum(0, dtype=jnp.int32, keepdims=True)

@@ -80,9 +80,9 @@ def moments() -> Reducer:
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
         >>> model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
-        >>> posterior = phx.mcmc(model, keep=[], reducers={"m": phx.reducers.moments()}, num_samples=500, progress=False)
+        >>> posterior = phx.mcmc(model, keep=[], reducers={"m": phx.reducers.moments()}, progress=False)
         >>> posterior.reduced["m"]["x"].count
-        2000
+        4000
 
     Source:
         Chan, Golub, LeVeque (1983), Algorithms for computing the sample variance.

@@ -18,8 +18,8 @@ Draw = Array
 class Reducer:
     """A fold over draws whose state does not grow.
 
-    A run keeps one state for the draws of a block, on the device, in the type of the draws; between blocks the states are
-    merged on the host, in float64. So a billion draws in float32 are added up in float64, a few thousand at a time.
+    A run keeps one state for the draws of a block, on the device, in the type of the draws; between blocks the states
+    are merged on the host, in float64. So a billion draws in float32 are added up in float64, some thousands at a time.
     States are NamedTuples of arrays whose leading dimension is that of the chains, or one where chains are pooled; they
     can be saved and gone on with.
 
@@ -54,7 +54,8 @@ def reduce(fn: Callable[[Mapping[str, Array]], Any], reducer: Reducer) -> Reduce
     """Reduce any function of a draw, such as a posterior predictive mean.
 
     Args:
-        fn: from the values of one draw, a dict by variable (deterministic ones included), to an array or a dict of arrays.
+        fn: from the values of one draw, a dict by variable (deterministic ones included), to an array or a dict of
+            arrays.
         reducer: what is to be learned of it.
 
     Returns:

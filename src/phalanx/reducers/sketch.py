@@ -23,7 +23,7 @@ SIZE = 2**16
 
 
 class Taken(NamedTuple):
-    """Draws of each chain, and those taken: one of every `APART`, the latest over older ones, `(chains, slots, ...)`."""
+    """Draws of each chain, and those taken, one of every `APART`, later ones over older: `(chains, slots, ...)`."""
 
     count: Any
     values: Any
@@ -39,9 +39,10 @@ class Kept(NamedTuple):
 def quantiles(qs: Sequence[float]) -> Reducer:
     """Quantiles over all chains, of draws taken evenly from the run.
 
-    One draw of every chain in 16 is taken, and fewer of more than 256 chains: the last of each chain in every block. They
-    are sorted, and every other one is left out whenever there are more than 131,072. The rank of a result is off by less
-    than 1e-4 through the latter; its standard error as a quantile of `n` independent draws would be `sqrt(q (1 - q) / n)`.
+    One draw in 16 is taken of every chain, and of more than 256 chains fewer: the latest of each in every block. They
+    are sorted, and every other one is left out whenever there are more than 131,072. The rank of a result is off by
+    less than 1e-4 through the latter; its standard error as a quantile of `n` independent draws would be
+    `sqrt(q (1 - q) / n)`.
 
     Args:
         qs: which quantiles, between 0 and 1.

@@ -29,7 +29,7 @@ from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
 from phalanx.mesh.placement import spread_spec
 from phalanx.programs.target import Target
 from phalanx.run.record_draws import Drawn, DrawRecorder, Partial, RowLayout
-from phalanx.run.starts import finite_start, start_at
+from phalanx.run.starts import finite_start
 
 # Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
 
@@ -118,7 +118,7 @@ class Blocks:
 
     def begin(self, seed: Array, arrays: Sequence[Array]) -> Begun:
         """A finite initial position of every chain."""
-        lanes, keys = self._lanes(arrays), self._keys(seed)
+        lanes, keys = self.lanes(arrays), self._keys(seed)
         find = over_lanes(lambda key: finite_start(lanes.density, self.kernel.uses_gradient, key), self.count)
         start, finite = find(as_key(keys.of_draw(jnp.int32(INITIAL_POSITION))))
         machine = self.machine.start(lanes, start, keys, jnp.int32(INITIAL_POSITION + 1))
@@ -126,21 +126,14 @@ class Blocks:
         gradient = lanes.flatten(start.gradient) if start.gradient else ()
         return Begun(underway, lanes.flatten(start.position), gradient, finite, lanes.density.outside_support())
 
-    def restart(self, seed: Array, arrays: Sequence[Array], position: Sequence[Array], draw: Array) -> Underway:
-        """Chains at rest at positions laid out as `begin` gives them, about to make the draws of these numbers."""
-        lanes = self._lanes(arrays)
-        look = over_lanes(lambda u: start_at(lanes.density, self.kernel.uses_gradient, u), self.count)
-        start = look(lanes.unflatten(tuple(position)))
-        return Underway(self.machine.start(lanes, start, self._keys(seed), draw), Partial.none(self.count))
-
     def contributions(self, arrays: Sequence[Array], position: Sequence[Array]) -> dict[str, Array]:
         """What each variable contributes to the log density where the chains begin."""
-        lanes = self._lanes(arrays)
+        lanes = self.lanes(arrays)
         return over_lanes(lanes.density.contributions, self.count)(lanes.unflatten(tuple(position)))
 
     def advance(self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway) -> Advanced:
         """Move the chains tick by tick, until they have their draws or the ticks are used up."""
-        lanes, keys = self._lanes(arrays), self._keys(seed)
+        lanes, keys = self.lanes(arrays), self._keys(seed)
 
         on_cpu = self.target.mesh.devices.flat[0].platform == "cpu"
         recorder = DrawRecorder(lanes, self.slots, self.row_layout, on_cpu)
@@ -162,7 +155,7 @@ class Blocks:
 
     def constrain(self, arrays: Sequence[Array], rows: Sequence[Array]) -> dict[str, Array]:
         """The variables to store of the draws of a block."""
-        lanes = self._lanes(arrays)
+        lanes = self.lanes(arrays)
 
         def one(u: Any) -> dict[str, Array]:
             values = lanes.density.constrain(u)
@@ -170,7 +163,8 @@ class Blocks:
 
         return jax.vmap(jax.vmap(one))(lanes.unflatten(self.row_layout.vectors(rows, 0)))
 
-    def _lanes(self, arrays: Sequence[Array]) -> Lanes:
+    def lanes(self, arrays: Sequence[Array]) -> Lanes:
+        """The target for the lanes of this device."""
         return Lanes(self.target.on_device(arrays), self.count)
 
     def _keys(self, seed: Array) -> Keys:

@@ -37,10 +37,15 @@ def check_sizes(num_chains: Any, num_warmup: Any, num_samples: Any, thin: Any) -
         raise ValueError(f"thin={thin} keeps none of num_samples={num_samples} draws; give a smaller thin.")
 
 
-def check_until(until: Any) -> None:
-    """Refuse a condition that is none."""
+def check_until(until: Any, keep: Any) -> None:
+    """Refuse a condition that is none, or that asks for draws that are not stored."""
     if until is not None and not isinstance(until, Until):
         raise TypeError(f"until: expected a condition such as phx.until(ess=400, r_hat=1.01), got {until!r}.")
+    if until is not None and keep is not None and not len(keep) and (until.r_hat or until.ess):
+        raise ValueError(
+            "until: r_hat= and ess= look at stored draws, and keep=[] stores none. Keep a variable, or give seconds= "
+            "alone."
+        )
 
 
 def check_chains(num_chains: int, mesh: Mesh) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -18,57 +17,110 @@ from phalanx.adaptation.metric import MetricLearner
 from phalanx.mesh.devices import CHAIN
 from phalanx.run.blocks import Blocks, Order
 from phalanx.run.compilation import use_cache
+from phalanx.run.folding import Folding
 from phalanx.run.pace import Pace
-
-Executable = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Executables:
-    """The compiled blocks. They hold no data, and serve every run of one model, kernel and set of shapes."""
+    """The compiled blocks. They hold no data, and serve every run of one model, kernel and set of shapes.
+
+    Attributes:
+        blocks, folding: what is compiled.
+        begin: where the chains start.
+        advance: draws stored in rows; None where none are stored and nothing is to be tuned.
+        constrain: the variables of those rows; None where none are stored.
+        empty, fold: draws that go into reducers alone; None where draws are stored.
+        reduce: reducers of stored rows; None where there are none of either.
+        pace: how long a tick takes.
+    """
 
     blocks: Blocks
-    begin: Executable
-    advance: Executable
-    constrain: Executable
-    count = 3
+    folding: Folding
+    begin: Callable[..., Any]
+    advance: Any = None
+    constrain: Any = None
+    empty: Any = None
+    fold: Any = None
+    reduce: Any = None
     pace: Pace = field(default_factory=Pace)
 
-    @cached_property
-    def restart(self) -> Executable:
-        """`Blocks.restart`, compiled when a chain has strayed, and not before."""
-        blocks, shared, chains = self.blocks, PartitionSpec(), PartitionSpec(CHAIN)
-        in_specs = (shared, blocks.target.array_specs(), blocks.begun_specs().position, chains)
-        restart = blocks.on_mesh(blocks.restart, in_specs, blocks.underway_specs())
-        return jax.jit(restart, in_shardings=shardings(blocks.target.mesh, in_specs))
+    @property
+    def count(self) -> int:
+        """Programs compiled."""
+        programs = (self.begin, self.advance, self.constrain, self.empty, self.fold, self.reduce)
+        return sum(program is not None for program in programs)
 
 
-def compile_blocks(blocks: Blocks, arrays: Sequence[Array], matmul_precision: str) -> Executables:
+def compile_blocks(folding: Folding, arrays: Sequence[Array], matmul_precision: str) -> Executables:
     """Trace and compile the blocks of a run, ahead of time."""
     use_cache()
-    mesh, shared, chains = blocks.target.mesh, PartitionSpec(), PartitionSpec(CHAIN)
-    data, seed = blocks.target.array_specs(), np.uint32(0)
-    # the compiler lets go of Python's lock: while it works on `advance`, by far the longest, the others are prepared
+    # the compiler lets go of Python's lock: while it works on one program the next is traced
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
-        begin = blocks.on_mesh(blocks.begin, (shared, data), blocks.begun_specs())
-        begin = jax.jit(begin, in_shardings=shardings(mesh, (shared, data))).trace(seed, arrays)
+        programs = _Programs(folding, arrays)
+        compiled = {name: pool.submit(program.compile, options) for name, program, options in programs.lowered()}
+        return Executables(folding.blocks, folding, **{name: program.result() for name, program in compiled.items()})
 
-        tuning, order = first_tuning(blocks), order_of(np.zeros(blocks.num_chains))
-        order_specs = Order(shared, chains, shared, shared)
-        in_specs = (shared, data, blocks.tuning_specs(tuning), order_specs, blocks.underway_specs())
-        advance = blocks.on_mesh(blocks.advance, in_specs, blocks.advanced_specs())
-        advance = jax.jit(advance, in_shardings=shardings(mesh, in_specs), donate_argnums=4)
-        advance = advance.lower(seed, arrays, tuning, order, begin.out_info.underway)
-        advance_compiled = pool.submit(advance.compile)
 
+class _Programs:
+    """The programs that a run needs, lowered one by one, those that take longest to compile first."""
+
+    def __init__(self, folding: Folding, arrays: Sequence[Array]):
+        self._folding, self._blocks, self._arrays = folding, folding.blocks, arrays
+        self._data, self._shared, self._chains = (
+            self._blocks.target.array_specs(),
+            PartitionSpec(),
+            PartitionSpec(CHAIN),
+        )
+        self._seed, self._tuning = np.uint32(0), first_tuning(self._blocks)
+        self._order = order_of(np.zeros(self._blocks.num_chains))
+
+    def lowered(self) -> Iterator[tuple[str, Any, dict[str, str]]]:
+        """Each program's name, the lowered program, and options of the compiler."""
+        stores, blocks = self._folding.stores_draws, self._blocks
+        begin = self._jit(blocks.begin, (self._shared, self._data), blocks.begun_specs())
+        begin = begin.trace(self._seed, self._arrays)
+        underway, rows = begin.out_info.underway, None
+        if stores or blocks.kernel.is_tuned:
+            advance = self._advance(underway)
+            rows = advance.out_info.drawn.rows
+            yield "advance", advance, {}
+        if not stores:
+            yield from self._folds(underway)
         # what runs only once is not worth optimising
-        begin_compiled = pool.submit(begin.lower().compile, {"xla_backend_optimization_level": "0"})
+        yield "begin", begin.lower(), {"xla_backend_optimization_level": "0"}
+        if stores:
+            constrain = self._jit(blocks.constrain, (self._data, blocks.row_specs()), blocks.value_specs())
+            yield "constrain", constrain.lower(self._arrays, rows), {}
+        if stores and self._folding.reductions.entries:
+            reduce = self._jit(self._folding.reduce, (self._data, blocks.row_specs(), self._chains), self._chains)
+            yield "reduce", reduce.lower(self._arrays, rows, self._order.draws), {}
 
-        in_specs = (data, blocks.row_specs())
-        constrain = blocks.on_mesh(blocks.constrain, in_specs, blocks.value_specs())
-        constrain = jax.jit(constrain, in_shardings=shardings(mesh, in_specs))
-        constrain = constrain.lower(arrays, advance.out_info.drawn.rows).compile()
-        return Executables(blocks, begin_compiled.result(), advance_compiled.result(), constrain)
+    def _advance(self, underway: Any) -> Any:
+        advance = self._jit(
+            self._blocks.advance,
+            (*self._begun(), self._blocks.underway_specs()),
+            self._blocks.advanced_specs(),
+            donate=4,
+        )
+        return advance.lower(self._seed, self._arrays, self._tuning, self._order, underway)
+
+    def _folds(self, underway: Any) -> Iterator[tuple[str, Any, dict[str, str]]]:
+        empty = self._jit(self._folding.empty, (self._data,), self._chains).trace(self._arrays)
+        specs = (*self._begun(), self._blocks.underway_specs(), self._chains)
+        fold = self._jit(self._folding.fold, specs, self._folding.folded_specs(), donate=(4, 5))
+        arguments = self._seed, self._arrays, self._tuning, self._order, underway, empty.out_info
+        yield "fold", fold.lower(*arguments), {}
+        yield "empty", empty.lower(), {}
+
+    def _begun(self) -> tuple[Any, ...]:
+        """Layout of what every block that moves chains is given."""
+        order = Order(self._shared, self._chains, self._shared, self._shared)
+        return self._shared, self._data, self._blocks.tuning_specs(self._tuning), order
+
+    def _jit(self, f: Any, in_specs: Any, out_specs: Any, donate: int | tuple[int, ...] = ()) -> Any:
+        placed = shardings(self._blocks.target.mesh, in_specs)
+        return jax.jit(self._blocks.on_mesh(f, in_specs, out_specs), in_shardings=placed, donate_argnums=donate)
 
 
 def order_of(draws: np.ndarray, ticks: int = 1, thin: int = 1, abandon: bool = False) -> Order:

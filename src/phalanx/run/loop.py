@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
-from phalanx.adaptation.strays import Moved
 from phalanx.adaptation.warm_up import Batch, WarmUp
 from phalanx.run.checks import check_beginning
 from phalanx.run.executables import Executables, order_of, shardings
+from phalanx.run.folding import Fold
 from phalanx.run.host import HostBlock, HostDraws, fetch_block
+from phalanx.run.host_fold import HostFold
 from phalanx.run.progress import Progress, Report
 from phalanx.run.until import Until
 
@@ -37,6 +40,7 @@ class Run:
         self.seed = np.uint32(seed)
         self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
         self.moved_chains = 0
+        self.told = HostFold(executables.folding.reductions)
         self.interrupted, self._acceptance = False, math.nan
 
     def warm_up(self, num_warmup: int) -> None:
@@ -48,17 +52,58 @@ class Run:
         chains = np.arange(self.blocks.num_chains)
         warm_up = WarmUp(self.kernel, len(chains), num_warmup, Batch(position, gradient, {}, chains))
         self._use(warm_up)
+        if self.executables.advance is None:
+            self._burn_in(num_warmup)
+            return
         divergences = 0
         while not warm_up.over:
             drawn = self._round(warm_up)
             warm_up.learn(drawn)
             self._use(warm_up)
-            if warm_up.moved is not None:
-                self._move(warm_up.moved)
+            if warm_up.sources is not None:
+                self._move(warm_up.sources)
             divergences += int(drawn.stats["diverging"].sum())
             done = min(int(warm_up.iterations), num_warmup)
             self._show("warm-up", done, num_warmup, drawn.stats["acceptance_rate"], divergences)
         self._mean_steps = warm_up.mean_steps
+
+    def _burn_in(self, num_warmup: int) -> None:
+        """A warm-up in which nothing is tuned, and so nothing looked at."""
+        host = self.fold(num_warmup, 1, math.inf, phase="warm-up")
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.warmup, self.sampling = Work(self.sampling.ticks, self.warmup.evaluations + host.evaluations), Work()
+
+    def fold(self, num_samples: int, thin: int, seconds: float, phase: str = "sampling") -> HostFold:
+        """Draw into the reducers, until every chain has `num_samples // thin` draws in them, or the time is over."""
+        total, host = num_samples // thin, HostFold(self.executables.folding.reductions)
+        self.told = host
+        deadline = time.monotonic() + seconds
+        while host.draws < total and time.monotonic() < deadline and not self.interrupted:
+            stretch = min(host.stretch(self.blocks.num_chains), total - host.draws)
+            for ticks, fold in self._stretch(stretch, thin, deadline):
+                self.sampling = self.sampling._replace(ticks=self.sampling.ticks + ticks)
+                done = host.draws + int(np.asarray(fold.tally.draws).min())
+                self._show(phase, done, total, np.asarray(fold.tally.acceptance / fold.tally.made), host.divergences)
+            host.add(fold)
+        self.sampling = self.sampling._replace(evaluations=self.sampling.evaluations + host.evaluations)
+        return host
+
+    def _stretch(self, draws: int, thin: int, deadline: float) -> Iterator[tuple[int, Fold]]:
+        """What is known while each chain makes `draws`: ticks since the last time, and the states."""
+        goal, fold, enough = np.full(self.blocks.num_chains, draws), self.executables.empty(self.arrays), False
+        while not enough:
+            ticks = self.executables.pace.ticks
+            with self.executables.pace.measure(ticks):
+                order = order_of(goal, ticks, thin, self._abandon)
+                arguments = self.seed, self.arrays, self._tuning, order, self._underway, fold
+                self._underway, fold, made = self.executables.fold(*arguments)
+                self._abandon = False
+                try:
+                    enough = bool((np.asarray(fold.tally.draws) >= draws).all()) or time.monotonic() > deadline
+                except KeyboardInterrupt:
+                    self.interrupted = enough = True
+            yield int(np.asarray(made).max()), fold
 
     def sample(self, num_samples: int, thin: int, until: Until | None) -> HostDraws:
         """Draw, until every chain has `num_samples // thin` draws stored, or `until` is met."""
@@ -110,11 +155,11 @@ class Run:
         order = np.argsort(together.chain, kind="stable")
         return jax.tree.map(lambda part: part[order], together)
 
-    def _move(self, moved: Moved) -> None:
-        """Put chains that have strayed beside others."""
-        draw = np.asarray(self._underway.machine.draw) + 1
-        self._underway = self.executables.restart(self.seed, self.arrays, tuple(moved.position), draw)
-        self.moved_chains += moved.count
+    def _move(self, sources: np.ndarray) -> None:
+        """Put each chain where the one of the given number is."""
+        machine = self.blocks.machine.moved(self._underway.machine, lambda leaf, axis: _taken(leaf, sources, axis))
+        self._underway = self._underway._replace(machine=machine)
+        self.moved_chains += int((sources != np.arange(len(sources))).sum())
 
     def _block(self, goal: np.ndarray, thin: int) -> tuple[dict[str, Array], HostBlock]:
         """One block of sampling."""
@@ -123,6 +168,8 @@ class Run:
             ticks = min(ticks, math.ceil(FULLNESS * slots * thin * self._mean_steps))
         advanced, block = self._advance(np.minimum(goal, slots), ticks, thin)
         values = self.executables.constrain(self.arrays, advanced.drawn.rows)
+        if self.executables.reduce is not None:
+            self.told.add_states(self.executables.reduce(self.arrays, advanced.drawn.rows, advanced.drawn.count))
         self.sampling = self._worked(self.sampling, int(np.asarray(advanced.ticks).max()), block)
         if block.count.any() and self.kernel.machine is not None:
             self._mean_steps = float(block.stats["num_steps"][block.filled].mean()) / thin
@@ -158,3 +205,8 @@ class Run:
         if acceptance.size:  # in a short block no draw may have ended
             self._acceptance = float(np.mean(acceptance))
         self.progress.show(Report(phase, done, total, self.blocks.num_chains, self._acceptance, divergences))
+
+
+def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:
+    """Entries of an array in another order, laid out as before. It is small, and rarely done: on the host."""
+    return jax.device_put(np.take(np.asarray(leaf), sources, axis), leaf.sharding)

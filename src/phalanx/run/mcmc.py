@@ -14,17 +14,21 @@ import numpy as np
 from jax.sharding import Mesh
 
 from phalanx.kernels.kernel import Kernel
+from phalanx.kernels.lanes import group_sizes
 from phalanx.kernels.nuts import nuts
 from phalanx.mesh.devices import default_mesh, use_every_core
 from phalanx.mesh.placement import mesh_of
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Program
+from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.run import checks
 from phalanx.run.blocks import Blocks
 from phalanx.run.describe import describe
 from phalanx.run.executables import Executables, compile_blocks
+from phalanx.run.folding import Folding, tile_of
 from phalanx.run.posterior import Posterior
+from phalanx.run.reductions import Reductions
 from phalanx.run.sampler import Sampler
 from phalanx.run.until import Until
 
@@ -33,6 +37,9 @@ BLOCK_BYTES = 4 * 2**20
 
 BLOCK_DRAWS = 512
 """The most draws a block has."""
+
+TILE_ARRAYS = 16
+"""Arrays as large as a position that a draw works on."""
 
 WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
 """Draws of a warm-up in all, and the least and the most of each chain."""
@@ -55,6 +62,7 @@ def mcmc(
     mesh: Mesh | None = None,
     keep: Sequence[str] | None = None,
     thin: int = 1,
+    reducers: Mapping[str, Reducer | Reduce] | None = None,
     until: Until | None = None,
     matmul_precision: str = "float32",
     progress: bool = True,
@@ -73,8 +81,11 @@ def mcmc(
         seed: a whole number; the same seed gives the same chains, whatever the number of devices or lanes.
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or as many as the chains
             fill. On a CPU machine all cores are used.
-        keep: names of the variables to store, deterministic ones included; None means all latent variables.
+        keep: names of the variables to store, deterministic ones included; None means all latent variables, and an
+            empty list none: draws then go into the reducers alone, and memory does not grow with their number.
         thin: keep every so-manieth draw.
+        reducers: what is learned from the draws while they are made, by a name of your choice: reducers of
+            `phx.reducers`, applied to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
         until: a condition on which to stop before `num_samples`, from `phx.until`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         progress: whether to show how the run goes.
@@ -99,7 +110,7 @@ def mcmc(
     """
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
-        keep=keep, thin=thin, until=until, matmul_precision=matmul_precision, progress=progress,
+        keep=keep, thin=thin, reducers=reducers, until=until, matmul_precision=matmul_precision, progress=progress,
     )  # fmt: skip
     return sampler.run(seed)
 
@@ -115,6 +126,7 @@ def compile(
     mesh: Mesh | None = None,
     keep: Sequence[str] | None = None,
     thin: int = 1,
+    reducers: Mapping[str, Reducer | Reduce] | None = None,
     until: Until | None = None,
     matmul_precision: str = "float32",
     progress: bool = True,
@@ -129,7 +141,7 @@ def compile(
         (4, 10)
     """
     checks.check_sizes(num_chains, 0 if num_warmup is None else num_warmup, num_samples, thin)
-    checks.check_until(until)
+    checks.check_until(until, keep)
     checks.check_precision(matmul_precision)
     began = time.perf_counter()
     kernel = nuts() if kernel is None else kernel
@@ -145,14 +157,16 @@ def compile(
     keep = keep if keep is None or isinstance(keep, str) else tuple(keep)
     key = (
         model, mesh, arguments.layout, arguments.names, arguments.spreads, arguments.local_shapes(), kernel,
-        _shapes(kernel.tuning), num_chains, keep, matmul_precision, jax.config.values["jax_enable_x64"],
+        _shapes(kernel.tuning), num_chains, keep, _entries(reducers), matmul_precision,
+        jax.config.values["jax_enable_x64"],
     )  # fmt: skip
     executables, compilations = _kept.get(key), 0
     if executables is None:
         target = Target.of(model, arguments, mesh)
         checks.check_kernel(kernel, target)
         blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
-        executables = compile_blocks(blocks, target.place_arrays(), matmul_precision)
+        folding = _plan_fold(blocks, {} if reducers is None else reducers)
+        executables = compile_blocks(folding, target.place_arrays(), matmul_precision)
         compilations = executables.count
         _kept[key] = executables
         while len(_kept) > _KEEP:
@@ -190,6 +204,21 @@ def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...
     one = Blocks(target, kernel, num_chains, names, slots=1)
     width = sum(one.row_layout.widths) + sum(math.prod(v.shape) for v in target.shares.latents if v.name in names)
     return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * num_chains * width))))
+
+
+def _plan_fold(blocks: Blocks, reducers: Mapping[str, Any]) -> Folding:
+    target = blocks.target
+    known = tuple(name for name in target.value_names() if not target.spread(name).axes)
+    names = blocks.names or tuple(latent.name for latent in target.shares.latents)
+    reductions = Reductions.of(reducers, names)
+    width = sum(size for size in group_sizes(target.shares.latents))
+    on_cpu = target.mesh.devices.flat[0].platform == "cpu"
+    tile = tile_of(blocks.count, 4 * TILE_ARRAYS * width, on_cpu and not blocks.names)
+    return Folding(blocks, reductions, known, tile)
+
+
+def _entries(reducers: Any) -> Any:
+    return tuple(reducers.items()) if isinstance(reducers, Mapping) else reducers
 
 
 def _shapes(tree: Any) -> Any:

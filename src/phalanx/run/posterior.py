@@ -32,7 +32,7 @@ class Posterior:
             of NUTS also tree_depth and reached_max_depth.
         timing: seconds of each phase, and gradient evaluations.
         record: model, kernel, sizes, mesh, devices, data, versions.
-        reduced: what the reducers folded the draws into, by reducer name.
+        reduced: what the reducers folded the draws into, by reducer name, and by variable where there are several.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -63,7 +63,7 @@ class Posterior:
     @property
     def num_divergences(self) -> int:
         """Draws, over all chains, whose trajectory diverged."""
-        return int(np.sum(self.stats.get("diverging", 0)))
+        return int(np.sum(self.stats["diverging"])) if "diverging" in self.stats else self.record.divergences
 
     @property
     def _sizes(self) -> tuple[int, int]:

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+
+class Told(Protocol):
+    """What is known of draws that were not stored."""
+
+    draws: int
+    acceptance_rate: float | None
+    divergences: int
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,9 @@ class RunRecord:
         interrupted: True when Ctrl-C ended the run early.
         moved_chains: chains that warm-up moved beside another, because they had settled where the posterior has next to
             no mass.
+        folded_draws: draws of each chain that went into reducers and were not stored.
+        acceptance_rate: mean over them.
+        divergences: of those, over all chains.
     """
 
     model: str
@@ -67,6 +79,9 @@ class RunRecord:
     started: str = ""
     interrupted: bool = False
     moved_chains: int = 0
+    folded_draws: int = 0
+    acceptance_rate: float | None = None
+    divergences: int = 0
     source: str = field(default="", repr=False)
 
     @property
@@ -80,6 +95,15 @@ class RunRecord:
             f"has next to no mass."
         )
 
-    def of_run(self, seed: int, started: str, interrupted: bool, moved_chains: int) -> RunRecord:
+    def of_run(self, seed: int, started: str, interrupted: bool, moved_chains: int, told: Told) -> RunRecord:
         """The record of one run of a compiled sampler."""
-        return replace(self, seed=seed, started=started, interrupted=interrupted, moved_chains=moved_chains)
+        return replace(
+            self,
+            seed=seed,
+            started=started,
+            interrupted=interrupted,
+            moved_chains=moved_chains,
+            folded_draws=told.draws,
+            acceptance_rate=told.acceptance_rate,
+            divergences=told.divergences,
+        )

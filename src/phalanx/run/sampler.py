@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,13 +82,20 @@ class Sampler:
             run, began = Run(self.executables, self.kernel, int(seed), arrays, progress), time.perf_counter()
             run.warm_up(self.num_warmup)
             warm = time.perf_counter()
-            host = run.sample(self.num_samples, self.thin, self.until)
+            draws, stats, reduced = self._draw(run)
         timing = self._timing(run, warm - began, time.perf_counter() - warm)
-        draws, stats = host.finish(self.executables.blocks.names)
-        stats["step_size"] = np.full(stats["energy"].shape, run.step_size, run.step_size.dtype)
         self.compile_seconds, self.compilations = 0.0, 0
-        record = self.record.of_run(int(seed), started, run.interrupted, run.moved_chains)
-        return Posterior(draws, stats, timing, record)
+        record = self.record.of_run(int(seed), started, run.interrupted, run.moved_chains, run.told)
+        return Posterior(draws, stats, timing, record, reduced)
+
+    def _draw(self, run: Run) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]:
+        """Draws, statistics and what was reduced."""
+        if not self.executables.folding.stores_draws:
+            seconds = math.inf if self.until is None else self.until.seconds or math.inf
+            return {}, {}, run.fold(self.num_samples, self.thin, seconds).finalize()
+        draws, stats = run.sample(self.num_samples, self.thin, self.until).finish(self.executables.blocks.names)
+        stats["step_size"] = np.full(stats["energy"].shape, run.step_size, run.step_size.dtype)
+        return draws, stats, run.told.finalize()
 
     def _timing(self, run: Run, warmup: float, sampling: float) -> Timing:
         chains, gradients = self.executables.blocks.num_chains, self.kernel.uses_gradient

@@ -7,18 +7,10 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from phalanx.kernels.kernel import Start
-from phalanx.mesh.space import Position
 from phalanx.programs.target import INITIAL_RADIUS, Density
 
 ATTEMPTS = 20
 """How often a chain whose initial log density is not finite is started anew, ever closer to zero."""
-
-
-def start_at(density: Density, needs_gradient: bool, position: Position) -> Start:
-    """The start at a given position."""
-    if needs_gradient:
-        return Start(position, *density.value_and_grad(position))
-    return Start(position, density.log_density(position), {})
 
 
 def finite_start(density: Density, needs_gradient: bool, key: Array) -> tuple[Start, Array]:
@@ -30,11 +22,13 @@ def finite_start(density: Density, needs_gradient: bool, key: Array) -> tuple[St
     def look(attempt: Array) -> tuple[Start, Array]:
         # The radius shrinks from 2 towards 0, where every constrained value is moderate.
         radius = INITIAL_RADIUS * (1 - attempt / ATTEMPTS)
-        start = start_at(density, needs_gradient, density.initial_position(random.fold_in(key, attempt), radius))
-        finite = jnp.isfinite(start.log_density)
-        if needs_gradient:
-            finite &= jnp.isfinite(density.space.dot(start.gradient, start.gradient) * 0)
-        return start, finite
+        position = density.initial_position(random.fold_in(key, attempt), radius)
+        if not needs_gradient:
+            value = density.log_density(position)
+            return Start(position, value, {}), jnp.isfinite(value)
+        value, gradient = density.value_and_grad(position)
+        finite = jnp.isfinite(value) & jnp.isfinite(density.space.dot(gradient, gradient) * 0)
+        return Start(position, value, gradient), finite
 
     def missed(carry: tuple[Array, Start, Array]) -> Array:
         attempt, _, finite = carry

@@ -1,0 +1,103 @@
+"""The reducers of a run, side by side: from the values of all variables to one state for each thing that is reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import Array
+
+from phalanx.reducers.reducer import Reduce, Reducer, per_variable
+
+WHOLE = ""
+"""The name of what a function returns that returns one array and not a dict."""
+
+States = dict[str, dict[str, Any]]
+"""A state for each array that is reduced, by reducer name and by the array's name."""
+
+
+@dataclass(frozen=True)
+class Reductions:
+    """What a run reduces; two equal ones compile to one program.
+
+    Attributes:
+        entries: names, and what is reduced how.
+    """
+
+    entries: tuple[tuple[str, Reduce], ...]
+
+    @classmethod
+    def of(cls, reducers: Mapping[str, Any], names: Sequence[str]) -> Reductions:
+        """The user's reducers; one that names no function is applied to each of the variables `names`.
+
+        Raises:
+            TypeError: when something is no reducer.
+        """
+        if not isinstance(reducers, Mapping):
+            raise TypeError(f'reducers must be a dict, such as {{"m": phx.reducers.moments()}}; got {reducers!r}.')
+        for name, reducer in reducers.items():
+            if not isinstance(name, str) or not isinstance(reducer, Reducer | Reduce):
+                raise TypeError(
+                    f"reducers[{name!r}] must be a reducer with a name, such as phx.reducers.moments() or "
+                    f"phx.reduce(fn, ...); got {type(reducer).__name__}."
+                )
+        whole = tuple(names)
+        return cls(
+            tuple(
+                (name, reducer if isinstance(reducer, Reduce) else per_variable(whole, reducer))
+                for name, reducer in reducers.items()
+            )
+        )
+
+    def init(self, values: Mapping[str, Array]) -> States:
+        """States before the first draw; `values` are `(chains, ...)`, of which shapes and types count."""
+        return {
+            name: {part: entry.reducer.init(array) for part, array in _parts(name, entry, values).items()}
+            for name, entry in self.entries
+        }
+
+    def update(self, states: States, values: Mapping[str, Array], where: Array) -> States:
+        """States after a draw of those chains `where` there is one."""
+        return {
+            name: {
+                part: entry.reducer.update(states[name][part], array, where)
+                for part, array in _parts(name, entry, values).items()
+            }
+            for name, entry in self.entries
+        }
+
+    def merge(self, a: States, b: States) -> States:
+        """States of both; `b` is of later draws."""
+        return {
+            name: {part: entry.reducer.merge(a[name][part], b[name][part]) for part in a[name]}
+            for name, entry in self.entries
+        }
+
+    def finalize(self, states: States) -> dict[str, Any]:
+        """What was learned: by reducer name, and by variable where a reducer had several."""
+        found = {}
+        for name, entry in self.entries:
+            parts = {part: entry.reducer.finalize(state) for part, state in states[name].items()}
+            found[name] = parts[WHOLE] if set(parts) == {WHOLE} else parts
+        return found
+
+
+def _parts(name: str, entry: Reduce, values: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays an entry reduces, of all chains."""
+    try:
+        made = jax.vmap(entry.fn)(dict(values))
+    except KeyError as error:
+        raise ValueError(
+            f"reducers[{name!r}]: there is no variable {error} to reduce; there are {', '.join(map(repr, values))}. "
+            f"(Variables spread over devices cannot be reduced.)"
+        ) from error
+    parts = made if isinstance(made, dict) else {WHOLE: made}
+    for part, array in parts.items():
+        if not hasattr(array, "shape"):
+            raise ValueError(
+                f"reducers[{name!r}]: the function must return an array or a dict of arrays, got {type(array).__name__}"
+                f" for {part!r}."
+            )
+    return parts
