@@ -20,8 +20,8 @@ def lines() -> list[str]:
                 ratio = f"{row['above_ms']:.1f} ms above"
             target = f"at most {row['at_most']}"
             out.append(
-                f"| `{path.stem}` | {row['what']} | {row['ours']}: {row['ours_time']:.1f} {row['unit']} "
-                f"| {row['theirs']}: {row['theirs_time']:.1f} {row['unit']} | {ratio} "
+                f"| `{path.stem}` | {row['what']} | {row['ours']}: {row['ours_time']:.3g} {row['unit']} "
+                f"| {row['theirs']}: {row['theirs_time']:.3g} {row['unit']} | {ratio} "
                 f"| {target}: {'met' if row['met'] else 'missed'} |"
             )
     return out

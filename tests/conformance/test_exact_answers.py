@@ -114,3 +114,20 @@ def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
         assert all(np.array_equal(held[first], other) for other in held[first : first + 4])
     rows = [np.asarray(piece.data)[:20, :, :4] for piece in advanced.drawn.rows[1].addressable_shards]
     assert not any(np.allclose(rows[0][..., 0], other[..., 0]) for other in rows[1:3])
+
+
+def independent_rows(y):
+    """Every variable has a row per row of the data: nothing is the same everywhere."""
+    level = phx.sample("level", dist.Normal(0.0, 1.0).expand([len(y)]))
+    phx.sample("y", dist.Normal(level, 1.0), obs=y)
+
+
+@pytest.mark.parametrize("name", KNOWING_MESHES)
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 4)])
+def test_all_variables_may_be_spread_over_devices(name, sizes, mesh_of):
+    mesh, y = mesh_of(*sizes), np.linspace(-2.0, 2.0, 6).astype(np.float32)
+    posterior = phx.mcmc(
+        independent_rows, phx.shard({"y": y}, mesh), kernel=KNOWING_MESHES[name], mesh=mesh, num_chains=4,
+        num_warmup=400, num_samples=1000, progress=False,
+    )  # fmt: skip
+    assert_moments(posterior.draws["level"], y / 2, np.full(6, np.sqrt(0.5)))

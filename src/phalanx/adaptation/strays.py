@@ -13,8 +13,11 @@ import numpy as np
 
 from phalanx.adaptation.metric import Vectors
 
-LEAST = 20
-"""Draws of each chain from which its region is told."""
+LEAST = 5
+"""Draws of a chain from which the extent of its region is told; of a chain that has fewer, it is taken as usual."""
+
+SETTLED = 20
+"""Draws that chains must have made in a window on average. Before, many are on their way, and to different places."""
 
 MARGIN = 10.0
 """How much less the logarithm of the mass must be, besides one for every coordinate, by which the entropy may err."""
@@ -65,12 +68,17 @@ class Strays:
             count = self._count[:, None]
             variance = (self._squares - np.square(self._sum) / count) / (count - 1)
             entropy = 0.5 * np.log(np.maximum(variance, 0.0)).sum(1)
-            mass = self._log_density / self._count + entropy
-        return np.where((self._count >= LEAST) & ~np.isposinf(mass), mass, np.nan)
+            told = self._count >= LEAST
+            if not told.any():
+                return np.full(len(told), np.nan)
+            mass = self._log_density / self._count + np.where(told, entropy, np.median(entropy[told]))
+        return np.where(np.isposinf(mass), np.nan, mass)
 
     def sources(self) -> np.ndarray | None:
         """The chain beside which each goes on when some have strayed, its own number for the rest; None if none has."""
-        mass = self.log_mass() if self._tells else np.array([np.nan])
+        if not self._tells or self._count.mean() < SETTLED:
+            return None
+        mass = self.log_mass()
         if np.isnan(mass).all():
             return None
         stray = mass < np.nanmax(mass) - MARGIN - self._shape[1]

@@ -64,6 +64,8 @@ class Lanes:
         position = {}
         for group, values in zip(self.groups, flat, strict=True):
             members = [latent for latent in self.latents if latent.spread.axes == group]
+            if not members:  # the global group, where all variables are spread
+                continue
             ends = np.cumsum([_size(latent) for latent in members], dtype=int)
             parts = jnp.split(values, ends[:-1], axis=-1)
             for latent, part in zip(members, parts, strict=True):
@@ -127,7 +129,8 @@ class Lanes:
         """Numbers of the coordinates, counted through the whole position."""
         shapes = [latent.unconstrained_shape for latent in self.latents]
         numbers = zip(self.latents, self.density.space.coordinate_numbers(shapes), strict=True)
-        return self.flatten({latent.name: value.reshape(latent.unconstrained_shape) for latent, value in numbers})
+        found = self.flatten({latent.name: value.reshape(latent.unconstrained_shape) for latent, value in numbers})
+        return tuple(part.astype(jnp.uint32) for part in found)  # a group without coordinates has no type of its own
 
     @cached_property
     def _masks(self) -> list[Any]:

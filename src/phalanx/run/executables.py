@@ -119,8 +119,10 @@ class _Programs:
         return self._shared, self._data, self._blocks.tuning_specs(self._tuning), order
 
     def _jit(self, f: Any, in_specs: Any, out_specs: Any, donate: int | tuple[int, ...] = ()) -> Any:
-        placed = shardings(self._blocks.target.mesh, in_specs)
-        return jax.jit(self._blocks.on_mesh(f, in_specs, out_specs), in_shardings=placed, donate_argnums=donate)
+        # of arrays without elements the compiler would forget how they are laid out
+        given, made = (shardings(self._blocks.target.mesh, specs) for specs in (in_specs, out_specs))
+        on_mesh = self._blocks.on_mesh(f, in_specs, out_specs)
+        return jax.jit(on_mesh, in_shardings=given, out_shardings=made, donate_argnums=donate)
 
 
 def order_of(draws: np.ndarray, ticks: int = 1, thin: int = 1, abandon: bool = False) -> Order:

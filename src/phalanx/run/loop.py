@@ -70,8 +70,6 @@ class Run:
     def _burn_in(self, num_warmup: int) -> None:
         """A warm-up in which nothing is tuned, and so nothing looked at."""
         host = self.fold(num_warmup, 1, math.inf, phase="warm-up")
-        if self.interrupted:
-            raise KeyboardInterrupt
         self.warmup, self.sampling = Work(self.sampling.ticks, self.warmup.evaluations + host.evaluations), Work()
 
     def fold(self, num_samples: int, thin: int, seconds: float, phase: str = "sampling") -> HostFold:
@@ -80,17 +78,23 @@ class Run:
         self.told = host
         deadline = time.monotonic() + seconds
         while host.draws < total and time.monotonic() < deadline and not self.interrupted:
-            stretch = min(host.stretch(self.blocks.num_chains), total - host.draws)
-            for ticks, fold in self._stretch(stretch, thin, deadline):
-                self.sampling = self.sampling._replace(ticks=self.sampling.ticks + ticks)
-                done = host.draws + int(np.asarray(fold.tally.draws).min())
-                self._show(phase, done, total, np.asarray(fold.tally.acceptance / fold.tally.made), host.divergences)
-            host.add(fold)
+            draws, known = min(host.stretch(self.blocks.num_chains), total - host.draws), None
+            try:
+                for known in self._stretch(draws, thin, deadline):
+                    done, rates = (np.asarray(known.tally.draws), np.asarray(known.tally.acceptance))
+                    made = np.maximum(np.asarray(known.tally.made), 1)
+                    self._show(phase, host.draws + int(done.min()), total, rates / made, host.divergences)
+            except KeyboardInterrupt:
+                self.interrupted = True
+            if known is not None:
+                host.add(known)
         self.sampling = self.sampling._replace(evaluations=self.sampling.evaluations + host.evaluations)
+        if self.interrupted and (phase != "sampling" or not host.draws):
+            raise KeyboardInterrupt
         return host
 
-    def _stretch(self, draws: int, thin: int, deadline: float) -> Iterator[tuple[int, Fold]]:
-        """What is known while each chain makes `draws`: ticks since the last time, and the states."""
+    def _stretch(self, draws: int, thin: int, deadline: float) -> Iterator[Fold]:
+        """What is known, again and again, while each chain makes `draws`."""
         goal, fold, enough = np.full(self.blocks.num_chains, draws), self.executables.empty(self.arrays), False
         while not enough:
             ticks = self.executables.pace.ticks
@@ -99,11 +103,9 @@ class Run:
                 arguments = self.seed, self.arrays, self._tuning, order, self._underway, fold
                 self._underway, fold, made = self.executables.fold(*arguments)
                 self._abandon = False
-                try:
-                    enough = bool((np.asarray(fold.tally.draws) >= draws).all()) or time.monotonic() > deadline
-                except KeyboardInterrupt:
-                    self.interrupted = enough = True
-            yield int(np.asarray(made).max()), fold
+                enough = bool((np.asarray(fold.tally.draws) >= draws).all()) or time.monotonic() > deadline
+            self.sampling = self.sampling._replace(ticks=self.sampling.ticks + int(np.asarray(made).max()))
+            yield fold
 
     def sample(self, num_samples: int, thin: int, until: Until | None) -> HostDraws:
         """Draw, until every chain has `num_samples // thin` draws stored, or `until` is met."""

@@ -218,7 +218,7 @@ def _plan_fold(blocks: Blocks, reducers: Mapping[str, Any]) -> Folding:
 
 
 def _entries(reducers: Any) -> Any:
-    return tuple(reducers.items()) if isinstance(reducers, Mapping) else reducers
+    return tuple(reducers.items()) if isinstance(reducers, Mapping) else None if reducers is None else repr(reducers)
 
 
 def _shapes(tree: Any) -> Any:

@@ -57,8 +57,8 @@ class RunRecord:
         matmul_precision: precision of matrix products in the run.
         started: local time at the start, ISO 8601.
         interrupted: True when Ctrl-C ended the run early.
-        moved_chains: chains that warm-up moved beside another, because they had settled where the posterior has next to
-            no mass.
+        moved_chains: chains that warm-up moved beside another, because where they were the posterior has next to no
+            mass.
         folded_draws: draws of each chain that went into reducers and were not stored.
         acceptance_rate: mean over them.
         divergences: of those, over all chains.
@@ -91,8 +91,8 @@ class RunRecord:
             return ""
         were = "chain was" if self.moved_chains == 1 else "chains were"
         return (
-            f"In warm-up {self.moved_chains} {were} moved beside another, because where they had settled the posterior "
-            f"has next to no mass."
+            f"In warm-up {self.moved_chains} {were} moved beside another, because where they were the posterior has "
+            f"next to no mass."
         )
 
     def of_run(self, seed: int, started: str, interrupted: bool, moved_chains: int, told: Told) -> RunRecord:

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
-from phalanx.adaptation.strays import LEAST, Strays
+from phalanx.adaptation.strays import SETTLED, Strays
 
 
 def seen(centres, scales, log_densities, draws=100, size=3):
@@ -49,7 +49,15 @@ def test_a_chain_that_stands_still_is_moved():
 
 
 def test_few_draws_tell_nothing():
-    assert seen([0.0, 50.0], [1.0, 1.0], [0.0, -900.0], draws=LEAST - 1).sources() is None
+    assert seen([0.0, 50.0], [1.0, 1.0], [0.0, -900.0], draws=SETTLED - 1).sources() is None
+
+
+def test_a_chain_too_slow_to_tell_its_region_is_judged_by_its_density():
+    random, strays = np.random.default_rng(0), Strays(3, 2)
+    chain = np.repeat([0, 1, 2], [60, 60, 2])
+    rows = random.normal(size=(len(chain), 2))
+    strays.see([rows], np.where(chain == 2, -90.0, -1.0), chain)
+    assert strays.sources().tolist() == [0, 1, 0]
 
 
 def two_modes(gap):

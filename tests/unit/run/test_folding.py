@@ -1,0 +1,153 @@
+"""Runs that store no draw: the reducers say what the draws would have said, however lanes are cut into tiles."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.run import mcmc
+from phalanx.run.folding import tile_of
+
+R = phx.reducers
+
+
+def model():
+    phx.sample("x", dist.Normal(1.0, 2.0).expand([2]))
+    phx.deterministic("sum", phx.sample("scale", dist.HalfNormal(1.0)) + 1.0)
+
+
+KERNELS = {"nuts": phx.nuts(), "hmc": phx.hmc(4, 0.5), "rwmh": phx.rwmh(0.8), "rwmh tuned": phx.rwmh()}
+SIZES = {"num_chains": 8, "num_warmup": 50, "num_samples": 120, "progress": False}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("thin", [1, 3])
+def test_reduced_is_what_stored_draws_say(name, thin):
+    # one device: an equal warm-up then makes equal draws, stored or not
+    reducers = {"m": R.moments(), "c": R.covariance(), "s": phx.reduce(lambda v: v["sum"], R.extremes())}
+    options = {**SIZES, "kernel": KERNELS[name], "thin": thin, "mesh": phx.make_mesh(devices=jax.devices()[:1])}
+    stored = phx.mcmc(model, reducers=reducers, keep=["x", "scale"], **options)
+    x = stored.draws["x"].astype(np.float64)
+    found = stored.reduced["m"]["x"]
+    assert found.count == 8 * (120 // thin)
+    np.testing.assert_allclose(found.mean, x.mean((0, 1)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.variance, x.var((0, 1), ddof=1), rtol=1e-5)
+    np.testing.assert_allclose(stored.reduced["c"]["x"].covariance, np.cov(x.reshape(-1, 2).T), rtol=1e-4, atol=1e-5)
+    assert stored.reduced["s"].most == stored.draws["scale"].max() + np.float32(1)
+
+    folded = phx.mcmc(model, reducers=reducers, keep=[], **options)
+    assert folded.draws == {} and folded.stats == {}
+    assert folded.record.folded_draws == 120 // thin and 0 < folded.record.acceptance_rate <= 1
+    for a, b in zip(jax.tree.leaves(folded.reduced), jax.tree.leaves(stored.reduced), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("kernel", [phx.nuts(), phx.rwmh(0.8)], ids=["nuts", "rwmh"])
+def test_tiles_change_nothing(monkeypatch, kernel):
+    found = []
+    for size in (1, 2, 4, 8):
+        monkeypatch.setattr(mcmc, "tile_of", lambda count, *_, size=size: min(size, count))
+        mcmc._kept.clear()
+        run = phx.mcmc(model, keep=[], reducers={"m": R.moments(), "r": R.rhat()}, kernel=kernel, **SIZES)
+        found.append(run.reduced)
+    for other in found[1:]:
+        for a, b in zip(jax.tree.leaves(found[0]), jax.tree.leaves(other), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("chains, data", [(1, 1), (4, 1), (2, 4), (8, 1)])
+def test_reduced_is_the_same_on_any_mesh(chains, data):
+    mesh = phx.make_mesh(chain=chains, data=data, devices=jax.devices()[: chains * data])
+    reduced = [
+        phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), mesh=m, **SIZES).reduced["m"]["x"]
+        for m in (mesh, phx.make_mesh(devices=jax.devices()[:1]))
+    ]
+    np.testing.assert_allclose(reduced[0].mean, reduced[1].mean, rtol=1e-4, atol=1e-5)
+    assert reduced[0].count == reduced[1].count == 960
+
+
+def test_stretches_add_up(monkeypatch):
+    whole = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES).reduced["m"]["x"]
+    monkeypatch.setattr("phalanx.run.host_fold.MOST_DRAWS", 7)
+    parts = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES).reduced["m"]["x"]
+    assert parts.count == whole.count
+    np.testing.assert_allclose(parts.mean, whole.mean, rtol=1e-5)
+    np.testing.assert_allclose(parts.variance, whole.variance, rtol=1e-5)
+
+
+def test_a_second_run_compiles_nothing():
+    for compilations in (3, 0):
+        run = phx.mcmc(
+            model, keep=[], reducers={"m": R.moments(), "q": R.quantiles([0.5])}, kernel=phx.rwmh(0.8), **SIZES
+        )
+        assert run.timing.compilations == compilations
+
+
+def test_seconds_end_a_run():
+    run = phx.mcmc(
+        model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), until=phx.until(seconds=0.3),
+        **{**SIZES, "num_samples": 10**9},
+    )  # fmt: skip
+    assert 0 < run.reduced["m"]["x"].count < 8 * 10**9
+    assert run.record.folded_draws * 8 <= run.reduced["m"]["x"].count
+
+
+def test_an_interrupt_returns_what_is_known(monkeypatch):
+    calls = []
+
+    def interrupt(self, report):
+        calls.append(report)
+        if len([r for r in calls if r.phase == "sampling"]) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("phalanx.run.progress.Silent.show", interrupt)
+    run = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **{**SIZES, "num_samples": 10**7})
+    assert run.record.interrupted and 0 < run.reduced["m"]["x"].count < 8 * 10**7
+
+
+@pytest.mark.parametrize(
+    "reducers, error, words",
+    [
+        ({"m": "moments"}, TypeError, "must be a reducer"),
+        (["moments"], TypeError, "must be a dict"),
+        ({"m": phx.reduce(lambda v: v["y"], R.moments())}, ValueError, "no variable 'y'"),
+    ],
+)
+def test_what_is_no_reducer_is_refused(reducers, error, words):
+    with pytest.raises(error, match=words):
+        phx.mcmc(model, keep=[], reducers=reducers, **SIZES)
+
+
+def test_variables_spread_over_devices_are_not_reduced():
+    mesh = phx.make_mesh(data=2, devices=jax.devices()[:2])
+
+    def rows(y):
+        scale = phx.sample("scale", dist.HalfNormal(1.0).expand([len(y)]))
+        phx.sample("y", dist.Normal(0.0, scale), obs=y)
+
+    data = phx.shard({"y": np.ones(4, np.float32)}, mesh)
+    with pytest.raises(ValueError, match="'scale'.*spread over devices"):
+        phx.mcmc(rows, data, mesh=mesh, reducers={"m": R.moments()}, **{**SIZES, "num_chains": 2})
+
+
+def test_r_hat_of_draws_that_are_not_stored_is_no_condition():
+    with pytest.raises(ValueError, match="keep=\\[\\] stores none"):
+        phx.mcmc(model, keep=[], until=phx.until(r_hat=1.01), **SIZES)
+
+
+def test_tiles_fill_a_cache_and_divide_the_lanes():
+    assert tile_of(10_000, 64, on_cpu=True) == 2500
+    assert tile_of(10_000, 64, on_cpu=False) == 10_000
+    assert tile_of(9973, 64, on_cpu=True) == 9973  # prime
+    assert tile_of(4, 64, on_cpu=True) == 4
+
+
+def test_a_saved_run_has_what_was_reduced(tmp_path):
+    run = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES)
+    run.save(tmp_path / "run.npz")
+    again = phx.Posterior.load(tmp_path / "run.npz")
+    assert again.reduced["m"]["x"].count == run.reduced["m"]["x"].count
+    assert again.record == run.record
