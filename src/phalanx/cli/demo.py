@@ -30,6 +30,7 @@ class Demo(StrEnum):
     mnist = "mnist"
     chains = "chains"
     covertype = "covertype"
+    mixture = "mixture"
 
 
 def demo(
@@ -38,6 +39,9 @@ def demo(
     chains: Chains = None,
     warmup: Warmup = None,
     draws: Annotated[int | None, typer.Option(help="Draws per chain.")] = None,
+    samples: Annotated[
+        float | None, typer.Option(help="Draws of all chains together, such as 1e9; mixture only.")
+    ] = None,
     devices: Devices = None,
     data_shards: DataShards = None,
     seed: Seed = 0,
@@ -47,5 +51,6 @@ def demo(
     """Run a headline workload: prints the model, progress, summary and figures; writes a report and pictures."""
     start_devices(devices)
     folder = out or Path("out") / name.value
-    options = Options(data, chains, warmup, draws, data_shards, seed, precision.value, folder)
+    whole = None if samples is None else int(samples)
+    options = Options(data, chains, warmup, draws, whole, data_shards, seed, precision.value, folder)
     import_module(f"phalanx.demos.{name.value}").main(options)

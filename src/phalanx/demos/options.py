@@ -18,6 +18,7 @@ class Options:
     Attributes:
         data: folder of the data files.
         chains, warmup, draws: sizes of the run.
+        samples: draws of all chains together, where a demo counts those.
         data_shards: devices the data are spread over.
         seed: of the run.
         precision: of matrix products.
@@ -28,6 +29,7 @@ class Options:
     chains: int | None = None
     warmup: int | None = None
     draws: int | None = None
+    samples: int | None = None
     data_shards: int | None = None
     seed: int = 0
     precision: str = "float32"

@@ -27,6 +27,8 @@ def write_folder(
 ) -> list[Path]:
     """Write `report.html`, the figures of the run, and `result.json` to a folder.
 
+    Of a run that stored no draw there are the figures given and `result.json`, without verdict and R-hats.
+
     `result.json` has the headline, the verdict, the R-hat of the log density and the worst one, the seconds of each
     phase, and what was run where.
 
@@ -40,25 +42,34 @@ def write_folder(
         The files written.
 
     Raises:
-        ValueError: when there are no draws.
         ImportError: when ArviZ or matplotlib is not installed.
     """
     folder = Path(folder)
-    files = [write_report(posterior, folder / "report.html"), *save_figures(posterior, folder)]
+    folder.mkdir(parents=True, exist_ok=True)
+    files, findings = [], {}
+    if posterior.num_draws:
+        files = [write_report(posterior, folder / "report.html"), *save_figures(posterior, folder)]
+        findings = _findings(posterior)
     for name, figure in (figures or {}).items():
         files.append(folder / f"{name}.png")
         files[-1].write_bytes(png(figure))
-    found, verdict = posterior.summary()["r_hat"], posterior.verdict()
     document = {
         "headline": dict(headline or {}),
-        "verdict": {"good": verdict.good, "headline": verdict.headline},
-        "r_hat": {"log_density": _number(found.iloc[0]), "worst": _number(found.max())},
+        **findings,
         "timing": asdict(posterior.timing),
         "run": {name: value for name, value in asdict(posterior.record).items() if name != "source"},
     }
     files.append(folder / "result.json")
     files[-1].write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return files
+
+
+def _findings(posterior: Reported) -> dict[str, Any]:
+    found, verdict = posterior.summary()["r_hat"], posterior.verdict()
+    return {
+        "verdict": {"good": verdict.good, "headline": verdict.headline},
+        "r_hat": {"log_density": _number(found.iloc[0]), "worst": _number(found.max())},
+    }
 
 
 def _number(value: Any) -> float | None:

@@ -23,18 +23,14 @@ def print_run(posterior: Reported) -> None:
     Args:
         posterior: the run.
 
+    Of a run that stored no draw, what it took is all there is to print.
+
     Raises:
-        ValueError: when there are no draws.
         ImportError: when Rich or pandas is not installed.
     """
-    to, table = console(), posterior.summary()
-    # a copy ends with no verdict: it comes last
-    shown = table.copy() if len(table) <= SHOWN_ROWS else _worst(table)
-    to.print(repr(shown), markup=False, highlight=False, soft_wrap=True)
-    if left := len(table) - len(shown):
-        to.print(
-            f"({left} more rows; these are the log density and the highest R-hats)", highlight=False, soft_wrap=True
-        )
+    to = console()
+    if posterior.num_draws:
+        _print_summary(to, posterior.summary())
     timing = posterior.timing
     to.print(
         f"\n{timing.compile:.1f} s compiling, {timing.warmup:.1f} s warm-up, {timing.sampling:.1f} s sampling; "
@@ -44,9 +40,20 @@ def print_run(posterior: Reported) -> None:
     )
     if remark := posterior.record.remark:
         to.print(remark, highlight=False, soft_wrap=True)
-    verdict = posterior.verdict()
-    # names of elements have brackets, which are no markup
-    to.print(str(verdict), style="green" if verdict else "yellow", highlight=False, markup=False, soft_wrap=True)
+    if posterior.num_draws:
+        verdict = posterior.verdict()
+        # names of elements have brackets, which are no markup
+        to.print(str(verdict), style="green" if verdict else "yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_summary(to: Any, table: Any) -> None:
+    # a copy ends with no verdict: it comes last
+    shown = table.copy() if len(table) <= SHOWN_ROWS else _worst(table)
+    to.print(repr(shown), markup=False, highlight=False, soft_wrap=True)
+    if left := len(table) - len(shown):
+        to.print(
+            f"({left} more rows; these are the log density and the highest R-hats)", highlight=False, soft_wrap=True
+        )
 
 
 def _worst(table: Any) -> Any:

@@ -20,6 +20,9 @@ from phalanx.run.compilation import use_cache
 from phalanx.run.folding import Folding
 from phalanx.run.pace import Pace
 
+WIDE = {"xla_cpu_prefer_vector_width": "512"}
+"""Draws that are a few operations on every lane are a quarter faster with vectors as wide as a CPU has."""
+
 
 @dataclass(frozen=True)
 class Executables:
@@ -110,7 +113,7 @@ class _Programs:
         specs = (*self._begun(), self._blocks.underway_specs(), self._chains)
         fold = self._jit(self._folding.fold, specs, self._folding.folded_specs(), donate=(4, 5))
         arguments = self._seed, self._arrays, self._tuning, self._order, underway, empty.out_info
-        yield "fold", fold.lower(*arguments), {}
+        yield "fold", fold.lower(*arguments), WIDE
         yield "empty", empty.lower(), {}
 
     def _begun(self) -> tuple[Any, ...]:

@@ -76,14 +76,17 @@ class Run:
         """Draw into the reducers, until every chain has `num_samples // thin` draws in them, or the time is over."""
         total, host = num_samples // thin, HostFold(self.executables.folding.reductions)
         self.told = host
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
+        deadline = began + seconds
         while host.draws < total and time.monotonic() < deadline and not self.interrupted:
             draws, known = min(host.stretch(self.blocks.num_chains), total - host.draws), None
             try:
                 for known in self._stretch(draws, thin, deadline):
                     done, rates = (np.asarray(known.tally.draws), np.asarray(known.tally.acceptance))
                     made = np.maximum(np.asarray(known.tally.made), 1)
-                    self._show(phase, host.draws + int(done.min()), total, rates / made, host.divergences)
+                    drawn = host.draws + int(done.min())
+                    rate = drawn * thin * self.blocks.num_chains / (time.monotonic() - began)
+                    self._show(phase, drawn, total, rates / made, host.divergences, rate)
             except KeyboardInterrupt:
                 self.interrupted = True
             if known is not None:
@@ -203,10 +206,12 @@ class Run:
         evaluations = int(block.stats["num_steps"][block.filled].sum(dtype=np.int64))
         return Work(work.ticks + ticks, work.evaluations + evaluations)
 
-    def _show(self, phase: str, done: int, total: int, acceptance: np.ndarray, divergences: int) -> None:
+    def _show(
+        self, phase: str, done: int, total: int, acceptance: np.ndarray, divergences: int, rate: float = 0.0
+    ) -> None:
         if acceptance.size:  # in a short block no draw may have ended
             self._acceptance = float(np.mean(acceptance))
-        self.progress.show(Report(phase, done, total, self.blocks.num_chains, self._acceptance, divergences))
+        self.progress.show(Report(phase, done, total, self.blocks.num_chains, self._acceptance, divergences, rate))
 
 
 def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:

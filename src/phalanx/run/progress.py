@@ -19,6 +19,7 @@ class Report:
         chains: number of chains.
         acceptance_rate: mean over chains since the last report.
         divergences: divergences of the phase so far, over all chains.
+        rate: draws per second of all chains together, in runs that store none; else 0.
     """
 
     phase: str
@@ -27,10 +28,12 @@ class Report:
     chains: int
     acceptance_rate: float
     divergences: int
+    rate: float = 0.0
 
     def __str__(self) -> str:
+        rate = f", {self.rate:,.0f} draws per second" if self.rate else ""
         divergences = f", {self.divergences} divergences" if self.divergences else ""
-        return f"acceptance {self.acceptance_rate:.2f}{divergences}"
+        return f"acceptance {self.acceptance_rate:.2f}{divergences}{rate}"
 
 
 class Progress(Protocol):

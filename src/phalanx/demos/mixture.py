@@ -1,0 +1,143 @@
+"""A billion samples of random-walk Metropolis, none of them stored, from a mixture whose answer is known."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpyro.distributions import ImproperUniform, constraints
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from phalanx import reducers
+from phalanx.demos.mixture_pictures import density_figure, memory_figure, time_figure
+from phalanx.demos.mixture_race import Race
+from phalanx.demos.options import Options, Sizes, choose, mesh_with
+from phalanx.demos.show import finish, introduce
+from phalanx.kernels.rwmh import rwmh
+from phalanx.programs.tracing import factor, sample
+from phalanx.report import console
+from phalanx.run.mcmc import compile, mcmc
+from phalanx.run.posterior import Posterior
+
+LOC = np.array([-2.0, 0.0, 3.2, 2.5])
+SCALE = np.array([1.2, 1.0, 5.0, 2.8])
+WEIGHT = np.array([0.2, 0.3, 0.1, 0.4])
+STEP_SIZE = 0.1
+SAMPLES, CHAINS = 10**9, 10_000
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+SHOWN = 200_000
+"""Samples in the picture."""
+
+WARMUP_SHARE = 5
+"""Draws for each of warm-up: steps are short against the mixture, and chains begin near zero."""
+
+
+def log_density(x: Array) -> Array:
+    """The mixture's log density at every x, up to a constant. Components are written out: all of it is elementwise."""
+    heights = np.log(WEIGHT / SCALE).tolist()
+    terms = [h - 0.5 * ((x - m) / s) ** 2 for h, m, s in zip(heights, LOC.tolist(), SCALE.tolist(), strict=True)]
+    highest = jnp.maximum(jnp.maximum(terms[0], terms[1]), jnp.maximum(terms[2], terms[3]))
+    return highest + jnp.log(sum(jnp.exp(term - highest) for term in terms))
+
+
+def model() -> None:
+    """The mixture."""
+    factor("mixture", log_density(sample("x", ImproperUniform(constraints.real, (), ()))))
+
+
+def main(options: Options) -> Posterior:
+    """Run the demo."""
+    chains = CHAINS if options.chains is None else options.chains
+    draws = (SAMPLES if options.samples is None else options.samples) // chains
+    sizes = choose(options, Sizes(chains, draws // WARMUP_SHARE, draws))
+    introduce(
+        "A mixture, by random-walk Metropolis",
+        "\n    x ~ 0.2 N(-2, 1.2) + 0.3 N(0, 1) + 0.1 N(3.2, 5) + 0.4 N(2.5, 2.8);  proposals x + N(0, 0.1)\n",
+        "none",
+    )
+    sampler = compile(
+        model, kernel=rwmh(step_size=STEP_SIZE), num_chains=sizes.chains, num_warmup=sizes.warmup,
+        num_samples=sizes.draws, mesh=mesh_with(options.data_shards or 1), keep=[], reducers=REDUCERS,
+    )  # fmt: skip
+    posterior = sampler.run(options.seed)
+    headline, words = _headline(posterior, sizes)
+    console().print(f"\n{words}\n", style="bold", markup=False, highlight=False)
+    race = Race(log_density, STEP_SIZE, options.seed, lambda c, n: _timed(c, n, options.seed))
+    total = sizes.chains * sizes.draws
+    by_samples, by_chains, memory = race.by_samples(total), race.by_chains(total), race.memory(total)
+    figures = {
+        "histogram": density_figure(posterior.reduced["shown"]["x"], density),
+        "time_against_samples": time_figure(by_samples, "draws of each of 1,000 chains"),
+        "time_against_chains": time_figure(by_chains, "chains, of 1,000 draws each"),
+        "memory_against_samples": memory_figure(memory),
+    }
+    headline |= {"time_against_samples": by_samples, "time_against_chains": by_chains, "memory_against_samples": memory}
+    finish(
+        posterior,
+        headline,
+        "Time and memory, beside a loop in NumPy and one in JAX: see the pictures.",
+        figures,
+        options.out,
+    )
+    return posterior
+
+
+REDUCERS = {
+    "moments": reducers.moments(),
+    "rhat": reducers.rhat(),
+    "quantiles": reducers.quantiles(QUANTILES),
+    "shown": reducers.reservoir(SHOWN),
+}
+
+
+def density(x: np.ndarray) -> np.ndarray:
+    """The mixture's density."""
+    return WEIGHT @ norm.pdf(x, LOC[:, None], SCALE[:, None])
+
+
+def exact_moments() -> tuple[float, float]:
+    """Mean and variance of the mixture."""
+    mean = float(WEIGHT @ LOC)
+    return mean, float(WEIGHT @ (SCALE**2 + LOC**2)) - mean**2
+
+
+def exact_quantile(q: float) -> float:
+    """A quantile of the mixture."""
+    return float(brentq(lambda x: float(WEIGHT @ norm.cdf((x - LOC) / SCALE)) - q, -60.0, 60.0))  # type: ignore
+
+
+def _headline(posterior: Posterior, sizes: Sizes) -> tuple[dict[str, object], str]:
+    found, (mean, variance) = posterior.reduced, exact_moments()
+    moments, r_hat = found["moments"]["x"], float(found["rhat"]["x"])
+    quantiles = [float(q) for q in found["quantiles"]["x"]]
+    exact = [exact_quantile(q) for q in QUANTILES]
+    total, seconds = sizes.chains * sizes.draws, posterior.timing.sampling
+    lines = [
+        f"{total:,} samples in {seconds:.2f} s of sampling: {total / seconds / 1e6:,.0f} million a second",
+        f"mean {moments.mean:.4f} (exact {mean:.4f}), variance {moments.variance:.4f} (exact {variance:.4f})",
+        *(f"{q:4.0%} quantile {a:8.4f} (exact {b:8.4f})" for q, a, b in zip(QUANTILES, quantiles, exact, strict=True)),
+        f"R-hat over {sizes.chains:,} chains {r_hat:.4f}",
+    ]
+    headline = {
+        "samples": total, "sampling_seconds": seconds, "samples_per_second": total / seconds,
+        "mean": float(moments.mean), "exact_mean": mean,
+        "variance": float(moments.variance), "exact_variance": variance,
+        "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
+        "exact_quantiles": dict(zip(map(str, QUANTILES), exact, strict=True)),
+        "r_hat": r_hat if math.isfinite(r_hat) else None,
+    }  # fmt: skip
+    return headline, "\n".join(lines)
+
+
+def _timed(chains: int, draws: int, seed: int) -> tuple[float, float]:
+    """Seconds of compiling and of sampling."""
+    devices = jax.device_count()
+    run = mcmc(
+        model, kernel=rwmh(step_size=STEP_SIZE), num_chains=chains, num_warmup=0, num_samples=draws, seed=seed,
+        mesh=None if chains % devices else mesh_with(1), keep=[], reducers={"m": reducers.moments()}, progress=False,
+    )  # fmt: skip
+    return run.timing.compile, run.timing.sampling

@@ -1,0 +1,62 @@
+"""The mixture demo: a small run from the command line, and the exact answers it is held against."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from phalanx.demos import mixture
+from phalanx.demos.mixture_race import Race
+
+
+def test_a_small_run(phalanx, tmp_path):
+    status, out, err = phalanx("demo", "mixture", "--samples", "2e6", "--chains", "1000", "--out", "made")
+    assert status == 0, err
+    assert "2,000,000 samples in" in out and "million a second" in out and "R-hat over 1,000 chains" in out
+    assert "draws per second" in err  # while it runs
+    made = tmp_path / "made"
+    pictures = {"histogram", "time_against_samples", "time_against_chains", "memory_against_samples"}
+    assert {path.stem for path in made.glob("*.png")} == pictures
+    headline = json.loads((made / "result.json").read_text())["headline"]
+    assert headline["samples"] == 2_000_000
+    assert set(headline["time_against_chains"]) == {"NumPy", "JAX, one loop", "Phalanx"}
+    # chains of 2,000 short steps have seen a part of the mixture each: this is no test of the answer
+    assert abs(headline["mean"] - headline["exact_mean"]) < 1.0
+
+
+def test_exact_answers():
+    x = np.linspace(-60.0, 60.0, 400_001)
+    p, width = mixture.density(x), x[1] - x[0]
+    mean, variance = mixture.exact_moments()
+    assert p.sum() * width == pytest.approx(1.0, abs=1e-6)
+    assert (p * x).sum() * width == pytest.approx(mean, abs=1e-6)
+    assert (p * (x - mean) ** 2).sum() * width == pytest.approx(variance, abs=1e-4)
+    for q in mixture.QUANTILES:
+        assert p[x <= mixture.exact_quantile(q)].sum() * width == pytest.approx(q, abs=1e-4)
+    heights = np.exp(np.asarray(mixture.log_density(x.astype(np.float32)), np.float64))
+    np.testing.assert_allclose(heights / heights.max(), p / p.max(), atol=1e-5)
+
+
+def test_all_ways_sample_the_same_density(monkeypatch):
+    # long steps, so that short chains see the whole mixture
+    race = Race(mixture.log_density, 3.0, 0, lambda chains, draws: (0.0, 0.0))
+    assert set(race.by_chains(10_000)) == {"NumPy", "JAX, one loop", "Phalanx"}
+    assert [size for size, *_ in race.by_chains(10**5)["NumPy"]] == [10, 100]
+    assert race.by_samples(10**5) == {"NumPy": [], "JAX, one loop": [], "Phalanx": []}
+
+
+@pytest.mark.slow
+def test_a_long_run_gives_the_right_answer():
+    import phalanx as phx
+
+    posterior = phx.mcmc(
+        mixture.model, kernel=phx.rwmh(step_size=3.0), num_chains=10_000, num_warmup=500, num_samples=2000, keep=[],
+        reducers={"moments": phx.reducers.moments(), "ess": phx.reducers.ess(200)}, progress=False,
+    )  # fmt: skip
+    moments, ess = posterior.reduced["moments"]["x"], float(posterior.reduced["ess"]["x"])
+    mean, variance = mixture.exact_moments()
+    # five standard errors: a right sampler fails once in a million times
+    assert abs(moments.mean - mean) < 5 * np.sqrt(variance / ess)
+    assert abs(moments.variance - variance) < 5 * variance * np.sqrt(4 / ess)
