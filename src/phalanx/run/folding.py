@@ -23,11 +23,14 @@ from phalanx.mesh.keys import Keys
 from phalanx.run.blocks import Blocks, Order
 from phalanx.run.reductions import Reductions, States
 
-CACHE_BYTES = 2**18
+CACHE_BYTES = 2**17
 """What a tile's state may take of a core's cache. The rest is for what a draw computes on its way."""
 
 MOST_DRAWS = 2**16
 """Draws of a chain, at most, after which states go to the host: of so many, sums in float32 are good to some 1e-5."""
+
+LEAST_DRAWS = 2**10
+"""Draws of a chain, at least, after which they go, so that adding up states takes no time to speak of."""
 
 ENOUGH_DRAWS = 2**26
 """Draws of all chains after which they go: a number of draws and not a time, so that equal runs give equal answers."""

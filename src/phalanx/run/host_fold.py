@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from phalanx.run.folding import ENOUGH_DRAWS, MOST_DRAWS, Fold
+from phalanx.run.folding import ENOUGH_DRAWS, LEAST_DRAWS, MOST_DRAWS, Fold
 from phalanx.run.reductions import Reductions, States
 
 
@@ -22,7 +22,7 @@ class HostFold:
 
     def stretch(self, num_chains: int) -> int:
         """Draws of each chain after which its states come here."""
-        return min(MOST_DRAWS, max(64, ENOUGH_DRAWS // num_chains))
+        return min(MOST_DRAWS, max(LEAST_DRAWS, ENOUGH_DRAWS // num_chains))
 
     def add(self, fold: Fold) -> None:
         """Take in a stretch."""

@@ -86,6 +86,8 @@ class Reductions:
 
 def _parts(name: str, entry: Reduce, values: Mapping[str, Array]) -> dict[str, Array]:
     """The arrays an entry reduces, of all chains."""
+    if not values:
+        raise ValueError(f"reducers[{name!r}]: all variables are spread over devices, and such cannot be reduced.")
     try:
         made = jax.vmap(entry.fn)(dict(values))
     except KeyError as error:

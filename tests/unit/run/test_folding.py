@@ -129,8 +129,14 @@ def test_variables_spread_over_devices_are_not_reduced():
         phx.sample("y", dist.Normal(0.0, scale), obs=y)
 
     data = phx.shard({"y": np.ones(4, np.float32)}, mesh)
-    with pytest.raises(ValueError, match="'scale'.*spread over devices"):
-        phx.mcmc(rows, data, mesh=mesh, reducers={"m": R.moments()}, **{**SIZES, "num_chains": 2})
+
+    def with_mean(y):
+        phx.sample("mean", dist.Normal(0.0, 1.0))
+        rows(y)
+
+    for program, words in ((rows, "all variables are spread"), (with_mean, "no variable 'scale'.*spread over devices")):
+        with pytest.raises(ValueError, match=words):
+            phx.mcmc(program, data, mesh=mesh, reducers={"m": R.moments()}, **{**SIZES, "num_chains": 2})
 
 
 def test_r_hat_of_draws_that_are_not_stored_is_no_condition():
@@ -139,7 +145,7 @@ def test_r_hat_of_draws_that_are_not_stored_is_no_condition():
 
 
 def test_tiles_fill_a_cache_and_divide_the_lanes():
-    assert tile_of(10_000, 64, on_cpu=True) == 2500
+    assert tile_of(10_000, 64, on_cpu=True) == 2000
     assert tile_of(10_000, 64, on_cpu=False) == 10_000
     assert tile_of(9973, 64, on_cpu=True) == 9973  # prime
     assert tile_of(4, 64, on_cpu=True) == 4
