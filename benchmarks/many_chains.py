@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,7 @@ def main() -> None:
                 )  # fmt: skip
                 lanes = options.results / "many_chains_lanes" / f"{MODELS.index(name)}.json"
                 found.append(row | {"lane_efficiency": round(float(np.median(json.loads(lanes.read_text()))), 3)})
+        shutil.rmtree(options.results / "many_chains_lanes")
         return found
 
     def settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from phalanx.programs.tracing import sample as sample
 from phalanx.reducers import reduce as reduce
 from phalanx.run.mcmc import compile as compile
 from phalanx.run.mcmc import mcmc as mcmc
+from phalanx.run.mcmc import stream as stream
 from phalanx.run.posterior import Posterior as Posterior
 from phalanx.run.sampler import Sampler as Sampler
 from phalanx.run.until import until as until

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,12 @@ def check_sizes(num_chains: Any, num_warmup: Any, num_samples: Any, thin: Any) -
             raise ValueError(f"{name} must be a whole number, at least {least}; got {value!r}.")
     if thin > num_samples:
         raise ValueError(f"thin={thin} keeps none of num_samples={num_samples} draws; give a smaller thin.")
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse a seed that is none."""
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")
 
 
 def check_until(until: Any, keep: Any) -> None:
@@ -121,30 +126,6 @@ def check_names(keep: Sequence[str] | None, target: Target) -> tuple[str, ...]:
             f"{', '.join(map(repr, target.value_names()))}."
         )
     return tuple(keep)
-
-
-def check_memory(target: Target, names: Sequence[str], rows: int) -> None:
-    """Refuse to start a run whose draws this machine cannot hold."""
-    shapes = {v.name: (v.spread.rows, *v.shape[1:]) if v.spread.axes else v.shape for v in target.shares.latents}
-    sizes = {name: 4 * rows * int(np.prod(shapes.get(name, ()))) for name in names}
-    available = free_memory()
-    if available is not None and sum(sizes.values()) > available:
-        largest = max(sizes, key=sizes.__getitem__)
-        raise ValueError(
-            f"The draws of this run need {sum(sizes.values()) / 2**30:.1f} GiB of memory ({rows:,} draws; the largest "
-            f"variable is "
-            f"{largest!r} with {sizes[largest] / 2**30:.1f} GiB), and {available / 2**30:.1f} GiB are free. Store "
-            f"fewer "
-            f"variables with keep=[...], or fewer draws with a larger thin= or a smaller num_samples=."
-        )
-
-
-def free_memory() -> int | None:
-    """Bytes of free memory; None where the system does not tell."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def check_arrays(compiled: Arguments, given: Arguments) -> None:

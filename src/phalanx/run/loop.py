@@ -69,15 +69,15 @@ class Run:
 
     def _burn_in(self, num_warmup: int) -> None:
         """A warm-up in which nothing is tuned, and so nothing looked at."""
-        host = self.fold(num_warmup, 1, math.inf, phase="warm-up")
-        self.warmup, self.sampling = Work(self.sampling.ticks, self.warmup.evaluations + host.evaluations), Work()
+        told, self.told = self.told, HostFold(self.executables.folding.reductions)
+        self.fold(num_warmup, 1, math.inf, phase="warm-up")
+        self.warmup, self.sampling = Work(self.sampling.ticks, self.warmup.evaluations + self.told.evaluations), Work()
+        self.told = told
 
-    def fold(self, num_samples: int, thin: int, seconds: float, phase: str = "sampling") -> HostFold:
-        """Draw into the reducers, until every chain has `num_samples // thin` draws in them, or the time is over."""
-        total, host = num_samples // thin, HostFold(self.executables.folding.reductions)
-        self.told = host
-        began = time.monotonic()
-        deadline = began + seconds
+    def fold(self, num_samples: int, thin: int, seconds: float, phase: str = "sampling") -> None:
+        """Draw into the reducers: `num_samples // thin` draws more of every chain, or until the time is over."""
+        host, began = self.told, time.monotonic()
+        total, deadline, evaluations = host.draws + num_samples // thin, began + seconds, host.evaluations
         while host.draws < total and time.monotonic() < deadline and not self.interrupted:
             draws, known = min(host.stretch(self.blocks.num_chains), total - host.draws), None
             try:
@@ -91,10 +91,9 @@ class Run:
                 self.interrupted = True
             if known is not None:
                 host.add(known)
-        self.sampling = self.sampling._replace(evaluations=self.sampling.evaluations + host.evaluations)
+        self.sampling = self.sampling._replace(evaluations=self.sampling.evaluations + host.evaluations - evaluations)
         if self.interrupted and (phase != "sampling" or not host.draws):
             raise KeyboardInterrupt
-        return host
 
     def _stretch(self, draws: int, thin: int, deadline: float) -> Iterator[Fold]:
         """What is known, again and again, while each chain makes `draws`."""

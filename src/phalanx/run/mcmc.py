@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from phalanx.run.blocks import Blocks
 from phalanx.run.describe import describe
 from phalanx.run.executables import Executables, compile_blocks
 from phalanx.run.folding import Folding, tile_of
+from phalanx.run.plan import check_plan, plan_memory
 from phalanx.run.posterior import Posterior
 from phalanx.run.reductions import Reductions
 from phalanx.run.sampler import Sampler
@@ -115,6 +116,66 @@ def mcmc(
     return sampler.run(seed)
 
 
+def stream(
+    model: Program,
+    data: Mapping[str, Any] | None = None,
+    *,
+    kernel: Kernel | None = None,
+    num_chains: int = 4,
+    num_warmup: int | None = None,
+    num_samples: int | None = None,
+    seed: int = 0,
+    mesh: Mesh | None = None,
+    keep: Sequence[str] | None = None,
+    thin: int = 1,
+    reducers: Mapping[str, Reducer | Reduce] | None = None,
+    matmul_precision: str = "float32",
+    progress: bool = True,
+) -> Iterator[dict[str, Any]]:
+    """Draw, and hand over what is drawn block by block: for programs that look while chains run, or never end.
+
+    Nothing accumulates; a generator that is left early leaves nothing behind.
+
+    Args:
+        model: a program whose keyword arguments are the data.
+        data: the keyword arguments.
+        kernel: the Markov kernel.
+        num_chains: chains in all.
+        num_warmup: iterations per chain before the first block.
+        num_samples: iterations per chain after warm-up; None means without end.
+        seed: a whole number.
+        mesh: the devices.
+        keep: names of the variables to hand over; an empty list means none, only what reducers know.
+        thin: hand over every so-manieth draw.
+        reducers: what is learned from the draws, by name.
+        matmul_precision: precision of matrix products.
+        progress: whether to show how the run goes.
+
+    Yields:
+        A dict for each block: of the variables stored their draws `(chain, draw, ...)`, and of each reducer what it
+        knows of all draws so far.
+
+    Raises:
+        TypeError, ValueError: as `mcmc`, when the first block is asked for.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
+        >>> for block in phx.stream(model, keep=[], reducers={"m": phx.reducers.moments()}, progress=False):
+        ...     if block["m"]["x"].count > 5000:
+        ...         break
+    """
+    sampler = compile(
+        model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=thin, mesh=mesh,
+        keep=keep, thin=thin, reducers=reducers, matmul_precision=matmul_precision, progress=progress,
+    )  # fmt: skip
+    if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
+        raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
+    if num_samples is not None:
+        checks.check_sizes(num_chains, 0, num_samples, thin)
+    yield from sampler.stream(seed, num_samples)
+
+
 def compile(
     model: Program,
     data: Mapping[str, Any] | None = None,
@@ -173,8 +234,8 @@ def compile(
             _kept.popitem(last=False)
     _kept.move_to_end(key)
     target = executables.blocks.target.with_arguments(arguments)
-    names = executables.blocks.names
-    checks.check_memory(target, names, num_chains * (num_samples // thin))
+    plan = plan_memory(executables, num_chains * (num_samples // thin))
+    check_plan(plan, mesh.devices.flat[0])
     return Sampler(
         executables,
         target.place_arrays(),
@@ -187,6 +248,7 @@ def compile(
         describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision),
         time.perf_counter() - began,
         compilations,
+        plan,
         notice,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,13 +14,17 @@ from jax import Array
 
 from phalanx.kernels.kernel import Kernel
 from phalanx.programs.arguments import split_arguments
-from phalanx.run.checks import check_arrays
+from phalanx.run.checks import check_arrays, check_seed
 from phalanx.run.executables import Executables
 from phalanx.run.loop import Run
+from phalanx.run.plan import Plan
 from phalanx.run.posterior import Posterior
-from phalanx.run.progress import make_progress
+from phalanx.run.progress import Progress, make_progress
 from phalanx.run.record import RunRecord, Timing
 from phalanx.run.until import Until
+
+STREAM_DRAWS = 1024
+"""Draws of each chain, after which a stream that stores none says what is known."""
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Sampler:
         record: what is run where, but for the seed.
         compile_seconds: seconds spent on tracing and compiling; counted in the first run's timing.
         compilations: programs compiled; none when an earlier sampler's could be used.
+        plan: the memory it takes.
     """
 
     executables: Executables
@@ -53,6 +58,7 @@ class Sampler:
     record: RunRecord
     compile_seconds: float = 0.0
     compilations: int = 0
+    plan: Plan | None = None
     notice: str | None = None
 
     def run(self, seed: int = 0, data: Mapping[str, Any] | None = None) -> Posterior:
@@ -72,13 +78,11 @@ class Sampler:
                 distribution's support, or no chain start with a finite log density is found; the sites are named.
             KeyboardInterrupt: on Ctrl-C before the first draw.
         """
-        if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
-            raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")
+        check_seed(seed)
         arrays = self.arrays if data is None else self._place(data)
         started = datetime.now().isoformat(timespec="seconds")
         with make_progress(self.progress) as progress:
-            if self.notice:
-                progress.say(self.notice)
+            self._announce(progress)
             run, began = Run(self.executables, self.kernel, int(seed), arrays, progress), time.perf_counter()
             run.warm_up(self.num_warmup)
             warm = time.perf_counter()
@@ -88,11 +92,37 @@ class Sampler:
         record = self.record.of_run(int(seed), started, run.interrupted, run.moved_chains, run.told)
         return Posterior(draws, stats, timing, record, reduced)
 
+    def stream(self, seed: int = 0, num_samples: int | None = None) -> Iterator[dict[str, Any]]:
+        """Run all chains and hand over what they draw, block by block; nothing accumulates. See `phx.stream`."""
+        check_seed(seed)
+        with make_progress(self.progress) as progress:
+            self._announce(progress)
+            run = Run(self.executables, self.kernel, int(seed), self.arrays, progress)
+            run.warm_up(self.num_warmup)
+            stores, left = self.executables.folding.stores_draws, math.inf if num_samples is None else num_samples
+            block = self.thin * (self.executables.blocks.slots if stores else STREAM_DRAWS)
+            while left >= self.thin and not run.interrupted:
+                count = int(min(block, left))
+                left -= count
+                if stores:
+                    draws, _ = run.sample(count, self.thin, None).finish(self.executables.blocks.names)
+                    yield {**draws, **run.told.finalize()}
+                else:
+                    run.fold(count, self.thin, math.inf)
+                    yield run.told.finalize()
+
+    def _announce(self, progress: Progress) -> None:
+        if self.notice:
+            progress.say(self.notice)
+        if self.plan is not None:
+            progress.say(str(self.plan))
+
     def _draw(self, run: Run) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]:
         """Draws, statistics and what was reduced."""
         if not self.executables.folding.stores_draws:
             seconds = math.inf if self.until is None else self.until.seconds or math.inf
-            return {}, {}, run.fold(self.num_samples, self.thin, seconds).finalize()
+            run.fold(self.num_samples, self.thin, seconds)
+            return {}, {}, run.told.finalize()
         draws, stats = run.sample(self.num_samples, self.thin, self.until).finish(self.executables.blocks.names)
         stats["step_size"] = np.full(stats["energy"].shape, run.step_size, run.step_size.dtype)
         return draws, stats, run.told.finalize()

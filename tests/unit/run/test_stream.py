@@ -1,0 +1,80 @@
+"""Streams: blocks of draws, or of what reducers know, one after the other, and nothing kept."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.run import sampler
+
+R = phx.reducers
+
+
+def model():
+    phx.sample("x", dist.Normal(0.0, 1.0).expand([2]))
+
+
+OPTIONS = {"num_chains": 4, "num_warmup": 50, "progress": False, "kernel": phx.hmc(4, 0.5)}
+
+
+def test_blocks_are_the_draws_of_a_run():
+    one = phx.make_mesh(devices=jax.devices()[:1])
+    blocks = list(phx.stream(model, num_samples=1200, mesh=one, **OPTIONS))
+    whole = phx.mcmc(model, num_samples=1200, mesh=one, **OPTIONS)
+    assert len(blocks) > 1
+    np.testing.assert_array_equal(np.concatenate([block["x"] for block in blocks], axis=1), whole.draws["x"])
+
+
+def test_reducers_know_all_draws_so_far(monkeypatch):
+    monkeypatch.setattr(sampler, "STREAM_DRAWS", 100)
+    counts = [
+        block["m"]["x"].count
+        for block in phx.stream(model, num_samples=350, keep=[], reducers={"m": R.moments()}, **OPTIONS)
+    ]
+    assert counts == [400, 800, 1200, 1400]
+
+
+def test_draws_and_reducers_together():
+    block = next(phx.stream(model, reducers={"m": R.moments()}, **OPTIONS))
+    np.testing.assert_allclose(block["m"]["x"].mean, block["x"].mean((0, 1)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_stream_without_end_is_left_early():
+    stream = phx.stream(model, keep=[], reducers={"m": R.moments()}, thin=2, **OPTIONS)
+    seen = [block["m"]["x"].count for block in itertools.islice(stream, 3)]
+    stream.close()
+    assert seen[0] < seen[1] < seen[2]
+    assert next(stream, None) is None
+
+
+def test_what_a_stream_refuses():
+    with pytest.raises(ValueError, match="'x' names both"):
+        next(phx.stream(model, reducers={"x": R.moments()}, **OPTIONS))
+    with pytest.raises(ValueError, match="num_samples"):
+        next(phx.stream(model, num_samples=0, **OPTIONS))
+    with pytest.raises(ValueError, match="seed"):
+        next(phx.stream(model, seed=-1, **OPTIONS))
+
+
+def test_the_plan_is_told_before_a_run(capsys):
+    phx.mcmc(model, num_samples=100, **{**OPTIONS, "progress": True})
+    assert "memory: " in capsys.readouterr().err.splitlines()[0]
+
+
+def test_a_run_that_needs_too_much_on_a_device_is_refused(monkeypatch):
+    from phalanx.run import plan
+
+    monkeypatch.setattr(plan, "free_memory", lambda: 10_000)
+    with pytest.raises(ValueError, match="This run needs .* of memory .*keep=\\[\\] and reducers="):
+        phx.mcmc(model, num_samples=100, **OPTIONS)
+
+
+def test_sizes_are_told_in_words():
+    from phalanx.run.plan import size
+
+    assert [size(n) for n in (12, 2048, 3 * 2**20, 5 * 2**30)] == ["12 bytes", "2 KiB", "3 MiB", "5.0 GiB"]
