@@ -3,6 +3,7 @@
 from phalanx import datasets as datasets
 from phalanx import reducers as reducers
 from phalanx.kernels.blackjax import from_blackjax as from_blackjax
+from phalanx.kernels.chees import chees as chees
 from phalanx.kernels.hmc import hmc as hmc
 from phalanx.kernels.kernel import Kernel as Kernel
 from phalanx.kernels.nuts import nuts as nuts

@@ -20,6 +20,7 @@ from phalanx.adaptation import dual_averaging
 from phalanx.adaptation.metric import MetricLearner, Vectors
 from phalanx.adaptation.schedule import windows
 from phalanx.adaptation.strays import Strays
+from phalanx.adaptation.trajectory import Trajectory
 from phalanx.kernels.kernel import Kernel
 
 EARLY_DEPTH = 6
@@ -70,7 +71,7 @@ class WarmUp:
         self._strays = Strays(num_chains, sum(part.shape[1] for part in beginning.position))
 
         step_size = float(kernel.tuning.step_size)
-        self._searching = num_warmup > 0 and self._builds_trees and kernel.target_acceptance is not None
+        self._searching = num_warmup > 0 and self._can_search
         self._search = Search(step_size)
         self._averaging = dual_averaging.start(step_size, LEAN)
         self._metric = None
@@ -80,6 +81,7 @@ class WarmUp:
             if num_warmup:
                 self._metric.see(beginning.position, beginning.gradient)
                 self._metric.update_scales()
+        self._trajectory = Trajectory.start(float(kernel.tuning.trajectory_length)) if kernel.tunes_trajectory else None
         self._placed = None if self._metric is None else self._metric.metric
 
     @property
@@ -100,8 +102,11 @@ class WarmUp:
             tuning = tuning._replace(step_size=np.asarray(self._step_size, tuning.step_size.dtype))
         if self._metric is not None:
             tuning = tuning._replace(metric=self._placed)
+        if self._trajectory is not None:
+            length = self._trajectory.averaged if self.over else self._trajectory.length
+            tuning = tuning._replace(trajectory_length=np.asarray(length, tuning.trajectory_length.dtype))
         if self._searching:
-            return tuning._replace(max_depth=np.int32(1))
+            return tuning._replace(**{self._bound: np.int32(1)})
         if self._builds_trees and self._window < 2 and not self.over:
             return tuning._replace(max_depth=np.minimum(tuning.max_depth, np.int32(EARLY_DEPTH)))
         return tuning
@@ -113,7 +118,8 @@ class WarmUp:
             return 1
         iterations = self._draws_of_window / self._num_chains
         left = self._windows[self._window] - iterations
-        return max(1, math.ceil(min(iterations / ROUNDS + 1, left) * self.mean_steps))
+        longest = iterations / ROUNDS + 1 if self._trajectory is None else 1
+        return max(1, math.ceil(min(longest, left) * self.mean_steps))
 
     def learn(self, batch: Batch) -> None:
         """Take in a round."""
@@ -135,10 +141,22 @@ class WarmUp:
         target = self._kernel.target_acceptance
         if target is not None and self._window < self._tuned_windows:
             self._averaging = dual_averaging.update(self._averaging, acceptance, target)
+        if self._trajectory is not None:
+            gained, rates = batch.stats["trajectory_gradient"], batch.stats["acceptance_rate"]
+            self._trajectory = self._trajectory.after(gained, rates, self._step_size)
         self.draws += count
         self._draws_of_window += count
         if self._draws_of_window >= self._windows[self._window] * self._num_chains:
             self._next_window()
+
+    @property
+    def _bound(self) -> str:
+        """The hyperparameter that bounds a trajectory: set to 1, it is a single leapfrog."""
+        return "max_depth" if self._builds_trees else "max_steps"
+
+    @property
+    def _can_search(self) -> bool:
+        return self._kernel.target_acceptance is not None and hasattr(self._kernel.tuning, self._bound)
 
     @property
     def _builds_trees(self) -> bool:
@@ -170,7 +188,7 @@ class WarmUp:
             self._metric.update()
             self._placed = self._metric.metric
             self.abandon, self.mean_steps = True, 1.0  # trajectories may be much shorter than before, or longer
-            if self._kernel.target_acceptance is not None:
+            if self._can_search:
                 self._searching, self._search = True, Search(self._averaging.averaged)
 
 

@@ -132,6 +132,8 @@ class Kernel:
         metric: what warm-up learns of the posterior's covariance: "diagonal", "dense", "auto", or None for nothing.
             It is put into the tuning's `metric`; the kernel's machine then reports gradients.
         statistics: fields of the info a step gives.
+        tunes_trajectory: whether warm-up finds the tuning's `trajectory_length`, from the statistic
+            `trajectory_gradient`; it takes two chains at least.
     """
 
     name: str = field(compare=False)
@@ -145,11 +147,12 @@ class Kernel:
     machine: Machine | None = None
     metric: str | None = None
     statistics: tuple[str, ...] = Info._fields
+    tunes_trajectory: bool = False
 
     @property
     def is_tuned(self) -> bool:
         """Whether warm-up has anything to learn."""
-        return self.target_acceptance is not None or self.metric is not None
+        return self.target_acceptance is not None or self.metric is not None or self.tunes_trajectory
 
 
 def hyperparameter(value: float | int) -> Any:

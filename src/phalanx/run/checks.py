@@ -53,8 +53,13 @@ def check_until(until: Any, keep: Any) -> None:
         )
 
 
-def check_chains(num_chains: int, mesh: Mesh) -> None:
-    """Refuse a number of chains that the mesh's chain axis does not divide."""
+def check_chains(num_chains: int, mesh: Mesh, kernel: Kernel) -> None:
+    """Refuse a number of chains that the mesh's chain axis does not divide, or too few for the kernel to be tuned."""
+    if kernel.tunes_trajectory and num_chains < 2:
+        raise ValueError(
+            f"num_chains={num_chains}: {kernel.name} finds the length of trajectories by comparing chains, and takes "
+            f"two at least. Run more chains, or give trajectory_length=."
+        )
     groups = mesh.shape[CHAIN]
     if num_chains % groups:
         lower = num_chains // groups * groups

@@ -91,6 +91,8 @@ class Run:
                 self.interrupted = True
             if known is not None:
                 host.add(known)
+            if self.interrupted and host.draws:
+                self.progress.say(f"Interrupted: returning what {host.draws:,} of {total:,} draws per chain told.")
         self.sampling = self.sampling._replace(evaluations=self.sampling.evaluations + host.evaluations - evaluations)
         if self.interrupted and (phase != "sampling" or not host.draws):
             raise KeyboardInterrupt

@@ -212,7 +212,7 @@ def compile(
     if mesh is None and mesh_of(arguments.arrays) is None:
         notice, mesh = use_every_core(), default_mesh(num_chains)
     mesh = choose_mesh(arguments, mesh)
-    checks.check_chains(num_chains, mesh)
+    checks.check_chains(num_chains, mesh, kernel)
     num_warmup = default_warmup(num_chains) if num_warmup is None else num_warmup
 
     keep = keep if keep is None or isinstance(keep, str) else tuple(keep)

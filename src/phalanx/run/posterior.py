@@ -68,7 +68,7 @@ class Posterior:
     @property
     def _sizes(self) -> tuple[int, int]:
         arrays = [*self.stats.values(), *self.draws.values()]
-        return arrays[0].shape[:2] if arrays else (0, 0)
+        return arrays[0].shape[:2] if arrays else (self.record.num_chains, 0)
 
     def summary(self, names: Iterable[str] | None = None) -> SummaryTable:
         """Summarise every scalar element of every variable in one table; see `phalanx.diagnostics.summary_table`.
@@ -103,12 +103,18 @@ class Posterior:
             The verdict: `good`, `headline`, `findings` (each a problem and an advice) and what was `passed`.
 
         Raises:
+            ValueError: when no draw was stored.
             ImportError: when pandas is not installed.
 
         Example:
             >>> posterior.verdict().good  # doctest: +SKIP
             True
         """
+        if not self.stats:
+            raise ValueError(
+                "verdict: no draw was stored, so that there is nothing to judge. Look at reducers, such as "
+                "phx.reducers.rhat() and phx.reducers.ess(), or keep a variable when running."
+            )
         return judge(self._summary_of_all if self.num_draws else None, self.stats)
 
     @cached_property
@@ -222,8 +228,11 @@ class Posterior:
 
     def __repr__(self) -> str:
         variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in self.draws.items())
+        draws = _count(self.num_draws, "draw")
+        if not self.num_draws and self.record.folded_draws:
+            draws, variables = _count(self.record.folded_draws, "draw"), f"which {', '.join(self.reduced)} were told"
         facts = [
-            f"{_count(self.num_chains, 'chain')} x {_count(self.num_draws, 'draw')} of {variables or 'no variables'}",
+            f"{_count(self.num_chains, 'chain')} x {draws} of {variables or 'no variables'}",
             _count(self.num_divergences, "divergence"),
             f"{self.timing.total:.1f} s",
         ]

@@ -157,3 +157,11 @@ def test_a_saved_run_has_what_was_reduced(tmp_path):
     again = phx.Posterior.load(tmp_path / "run.npz")
     assert again.reduced["m"]["x"].count == run.reduced["m"]["x"].count
     assert again.record == run.record
+
+
+def test_what_needs_draws_says_so():
+    run = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES)
+    assert repr(run).startswith("Posterior(8 chains x 120 draws of which m were told; 0 divergences")
+    for ask in (run.summary, run.verdict):
+        with pytest.raises(ValueError, match="keep"):
+            ask()

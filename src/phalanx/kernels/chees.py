@@ -1,0 +1,260 @@
+"""ChEES-HMC: all chains take trajectories of one length, which warm-up finds for all of them together.
+
+Many chains need no U-turn checks: what a trajectory of a given length gains on average, they can measure. The change in
+the estimator of the expected square (ChEES) is that of the squared distance from the mean between the two ends of a
+trajectory; its square is made as large as possible. All lanes make the same number of leapfrogs, so none waits.
+
+Source: Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
+Carlo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import PartitionSpec
+
+from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, metropolis
+from phalanx.kernels.kernel import Ended, Kernel, Start, hyperparameter, positive, whole
+from phalanx.kernels.lanes import Columns, Lanes, groups_of
+from phalanx.kernels.low_rank import LaneMetric
+from phalanx.kernels.nuts import METRICS, State, init
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.keys import Keys
+from phalanx.mesh.random_numbers import Words, key_words, threefry, uniforms_from
+from phalanx.programs.target import Density, Target
+
+DECIDES = 0xFFFFFFFF
+"""The number under which the word that decides is made; coordinates have lower ones."""
+
+
+class Tuning(NamedTuple):
+    """Hyperparameters: the step size, the longest trajectory in units of time, the most leapfrogs, and the metric."""
+
+    step_size: Any
+    trajectory_length: Any
+    max_steps: Any
+    metric: Any
+
+
+class Info(NamedTuple):
+    """What one draw did; see `phalanx.kernels.kernel.Info` for the first four.
+
+    `trajectory_gradient` is how ChEES would change with the logarithm of the trajectory's length.
+    """
+
+    acceptance_rate: Array
+    diverging: Array
+    num_steps: Array
+    energy: Array
+    trajectory_gradient: Array
+
+
+class Flight(NamedTuple):
+    """Where every lane is, lanes last, and the number of its next draw."""
+
+    draw: Any
+    position: Any
+    log_density: Any
+    gradient: Any
+
+
+class End(NamedTuple):
+    """The end of a trajectory."""
+
+    position: Columns
+    momentum: Columns
+    log_density: Array
+    gradient: Columns
+
+
+def fly(at: Flight, lanes: Lanes, tuning: Tuning, key: Words, pooled: Callable[[Array], Array]) -> tuple[Flight, Info]:
+    """A draw of every lane: a trajectory, and whether to stay at its end; `pooled` averages over all lanes."""
+    metric = _lane_metric(tuning, lanes)
+    normals = lanes.normals(key)
+    (square,) = lanes.inner_products((normals, normals))
+    # lengths spread evenly over (0, 1]: the same for all lanes, so that none waits
+    share = 1 - radical_inverse(at.draw[0]).astype(lanes.dtype)
+    time = share * tuning.trajectory_length
+    steps = jnp.clip(jnp.ceil(time / tuning.step_size), 1, tuning.max_steps).astype(jnp.int32)
+    begin = End(at.position, metric.momentum(normals), at.log_density, at.gradient)
+    end = lax.fori_loop(0, steps, lambda _, now: _leapfrog(now, lanes, metric, tuning.step_size), begin)
+
+    velocity = metric.velocity(end.momentum)
+    (kinetic,) = lanes.inner_products((end.momentum, velocity))
+    before = 0.5 * square - at.log_density
+    error = 0.5 * kinetic - end.log_density - before
+    uniform = uniforms_from((threefry(key, jnp.uint32(0), jnp.uint32(DECIDES))[0], jnp.zeros_like(key[0])), jnp.float32)
+    accepted, rate = metropolis(uniform, -error)
+    new = Flight(
+        at.draw + 1, _choose(accepted, end.position, at.position),
+        jnp.where(accepted, end.log_density, at.log_density), _choose(accepted, end.gradient, at.gradient),
+    )  # fmt: skip
+    gained = _gradient_of_chees(at.position, end.position, velocity, metric.scale, rate, lanes, pooled) * time
+    energy = before + jnp.where(accepted, error, 0.0)
+    diverging = ~(error < DIVERGENCE_THRESHOLD)
+    return new, Info(rate, diverging, jnp.full(lanes.count, steps), energy, gained)
+
+
+def radical_inverse(number: Array) -> Array:
+    """A whole number's bits behind the binary point in reverse: evenly spread in [0, 1) from the first to any other.
+
+    Source: van der Corput (1935), Verteilungsfunktionen.
+    """
+    bits = number.astype(jnp.uint32)
+    for width, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F), (8, 0x00FF00FF), (16, 0x0000FFFF)):
+        low = np.uint32(mask)
+        bits = ((bits >> np.uint32(width)) & low) | ((bits & low) << np.uint32(width))
+    return bits.astype(jnp.float32) * np.float32(2**-32)
+
+
+def _leapfrog(now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
+    half = tuple(p + 0.5 * step_size * g for p, g in zip(now.momentum, now.gradient, strict=True))
+    position = tuple(x + step_size * v for x, v in zip(now.position, metric.velocity(half), strict=True))
+    log_density, gradient = lanes.value_and_grad(position)
+    momentum = tuple(p + 0.5 * step_size * g for p, g in zip(half, gradient, strict=True))
+    return End(position, momentum, log_density, gradient)
+
+
+def _gradient_of_chees(
+    position: Columns, end: Columns, velocity: Columns, scale: Columns, rate: Array, lanes: Lanes,
+    pooled: Callable[[Array], Array],
+) -> Array:  # fmt: skip
+    """Weighed by acceptance, and zero where a trajectory has broken down; coordinates are scaled as the metric does."""
+    good = jnp.isfinite(rate) & (rate > 0)
+
+    def away(columns: Columns) -> Columns:
+        centre = tuple(pooled(jnp.where(good, part, 0.0)) / pooled(good.astype(part.dtype)[None]) for part in columns)
+        return tuple((part - c) / s for part, c, s in zip(columns, centre, scale, strict=True))
+
+    here, there = away(position), away(tuple(jnp.where(good, part, 0.0) for part in end))
+    speed = tuple(part / s for part, s in zip(velocity, scale, strict=True))
+    far, near, along = lanes.inner_products((there, there), (here, here), (there, speed))
+    gradient = rate * (far - near) * along
+    return jnp.where(good & jnp.isfinite(gradient), gradient, 0.0)
+
+
+def _lane_metric(tuning: Tuning, lanes: Lanes) -> LaneMetric:
+    if tuning.metric is None:
+        return LaneMetric.identity(lanes.dtype, len(lanes.groups))
+    return tuning.metric.for_columns()
+
+
+def _choose(condition: Array, a: Columns, b: Columns) -> Columns:
+    return tuple(jnp.where(condition, x, y) for x, y in zip(a, b, strict=True))
+
+
+@dataclass(frozen=True)
+class Flock:
+    """ChEES-HMC as a machine; see `phalanx.kernels.kernel.Machine`. A tick is a draw of every lane."""
+
+    def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Flight:
+        """Lanes at rest at positions."""
+        position, gradient = (tuple(part.T for part in lanes.flatten(x)) for x in (start.position, start.gradient))
+        return Flight(jnp.broadcast_to(draw, (lanes.count,)), position, start.log_density, gradient)
+
+    def tick(
+        self, underway: Flight, active: Array, abandon: Array, lanes: Lanes, tuning: Any, keys: Keys
+    ) -> tuple[Flight, Ended]:
+        """One draw of every lane."""
+
+        def pooled(part: Array) -> Array:
+            return lax.pmean(part.mean(-1, keepdims=True), CHAIN)
+
+        new, info = fly(underway, lanes, tuning, keys.of_draw(underway.draw), pooled)
+        done = jnp.ones(lanes.count, bool)
+        position, gradient = (tuple(part.T for part in x) for x in (new.position, new.gradient))
+        return new, Ended(done, position, gradient, new.log_density, info)
+
+    def moved(self, underway: Flight, take: Callable[[Array, int], Array]) -> Flight:
+        """Lanes that go on at others' positions."""
+        position, gradient = (tuple(take(part, -1) for part in x) for x in (underway.position, underway.gradient))
+        return Flight(underway.draw, position, take(underway.log_density, 0), gradient)
+
+    def layout(self, target: Target, underway: Callable[[], Any]) -> Flight:
+        """How it is laid out over the mesh."""
+        vectors = tuple(PartitionSpec(axes or None, CHAIN) for axes in groups_of(target.shares.latents))
+        return Flight(PartitionSpec(CHAIN), vectors, PartitionSpec(CHAIN), vectors)
+
+
+def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[State, Info]:
+    """One draw of one lane, for code that steps a kernel by itself; the trajectory has its full length."""
+    lanes, (first, second) = Lanes(density, 1), key_words(key)
+    position, gradient = (tuple(part[:, None] for part in lanes.flatten(x)) for x in (state.position, state.gradient))
+    at = Flight(jnp.zeros(1, jnp.int32), position, state.log_density[None], gradient)
+    new, info = fly(at, lanes, tuning, (first[None], second[None]), lambda part: part.mean(-1, keepdims=True))
+    position, gradient = (lanes.unflatten(tuple(part[:, 0] for part in x)) for x in (new.position, new.gradient))
+    return State(position, new.log_density[0], gradient), jax.tree.map(lambda value: value[0], info)
+
+
+def chees(
+    step_size: float | None = None,
+    trajectory_length: float | None = None,
+    *,
+    initial_step_size: float = 0.1,
+    initial_trajectory_length: float = 1.0,
+    target_acceptance: float = 0.7,
+    max_steps: int = 1000,
+    metric: str = "auto",
+) -> Kernel:
+    r"""ChEES-HMC: Hamiltonian Monte Carlo whose trajectories have the length that serves many chains best.
+
+    Each draw's trajectory has the length $u T$, with $u$ from an evenly spread sequence in $(0, 1]$, the same for all
+    chains. Warm-up makes $E[(\lVert x' - \mu\rVert^2 - \lVert x - \mu\rVert^2)^2]$ as large as it can by moving
+    $\log T$ with Adam, on the gradient pooled over all chains. It takes two chains at least, and pays from some ten on.
+
+    Args:
+        step_size: length of a leapfrog; None tunes it in warm-up.
+        trajectory_length: T, in the units of the step size; None tunes it in warm-up.
+        initial_step_size: where tuning starts.
+        initial_trajectory_length: where tuning starts.
+        target_acceptance: the acceptance rate tuning aims at.
+        max_steps: leapfrogs of a trajectory at most.
+        metric: what warm-up learns of the posterior's covariance: "diagonal", "dense" or "auto"; see `phx.nuts`.
+
+    Returns:
+        A kernel for `phx.mcmc`.
+
+    Raises:
+        ValueError: when a hyperparameter is out of range.
+
+    Example:
+        >>> import phalanx as phx
+        >>> kernel = phx.chees()
+
+    Source:
+        Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
+        Carlo.
+    """
+    given = {"step_size": step_size, "trajectory_length": trajectory_length}
+    first = {"initial_step_size": initial_step_size, "initial_trajectory_length": initial_trajectory_length}
+    for name, value in (given | first).items():
+        if value is not None:
+            positive("chees", name, value)
+    whole("chees", "max_steps", max_steps)
+    if not 0 < target_acceptance < 1:
+        raise ValueError(f"chees: target_acceptance must lie between 0 and 1, got {target_acceptance!r}.")
+    if metric not in METRICS:
+        raise ValueError(f"chees: metric must be one of {', '.join(map(repr, METRICS))}; got {metric!r}.")
+    return Kernel(
+        name=f"chees(step_size={step_size}, trajectory_length={trajectory_length})",
+        init=init,
+        step=step,
+        machine=Flock(),
+        metric=metric,
+        statistics=Info._fields,
+        tuning=Tuning(
+            hyperparameter(float(initial_step_size if step_size is None else step_size)),
+            hyperparameter(float(initial_trajectory_length if trajectory_length is None else trajectory_length)),
+            hyperparameter(max_steps),
+            None,
+        ),
+        target_acceptance=target_acceptance if step_size is None else None,
+        tunes_trajectory=trajectory_length is None,
+    )

@@ -1,0 +1,65 @@
+"""ChEES-HMC: where its trajectories' lengths come from, and what it refuses."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.adaptation.trajectory import Trajectory
+from phalanx.kernels.chees import radical_inverse
+
+SIZES = {"num_chains": 64, "num_warmup": 300, "num_samples": 100, "progress": False}
+
+
+def gaussian():
+    phx.sample("x", dist.Normal(0.0, jnp.array([1.0, 10.0, 0.1])))
+
+
+def test_the_radical_inverse_reverses_the_bits():
+    exact = [int(format(n, "032b")[::-1], 2) / 2**32 for n in range(1, 200)]
+    np.testing.assert_allclose(radical_inverse(jnp.arange(1, 200)), exact, rtol=1e-6)
+
+
+def test_the_length_is_where_chees_is_largest():
+    # of a Gaussian scaled to one ChEES goes with the mean of sin(uT)^2 over u in (0, 1), largest at 2T = tan 2T
+    posterior = phx.mcmc(gaussian, kernel=phx.chees(metric="diagonal", step_size=0.05), **SIZES)
+    taken = posterior.stats["num_steps"] * 0.05
+    assert pytest.approx(taken.mean(), rel=0.15) == 0.5 * 2.25
+
+
+def test_all_chains_make_the_same_number_of_leapfrogs_and_draws_differ_in_theirs():
+    steps = phx.mcmc(gaussian, kernel=phx.chees(metric="diagonal"), **SIZES).stats["num_steps"]
+    assert (steps == steps[:1]).all() and len(np.unique(steps[0])) > 1
+
+
+def test_a_given_length_is_kept():
+    posterior = phx.mcmc(gaussian, kernel=phx.chees(step_size=0.05, trajectory_length=1.0), **SIZES)
+    assert posterior.stats["num_steps"].max() <= 20
+    assert posterior.stats["num_steps"].mean() == pytest.approx(10.5, abs=1.0)
+
+
+def test_one_chain_has_none_to_compare_with():
+    with pytest.raises(ValueError, match="two at least"):
+        phx.mcmc(gaussian, kernel=phx.chees(), **{**SIZES, "num_chains": 1})
+    phx.mcmc(gaussian, kernel=phx.chees(trajectory_length=1.0), **{**SIZES, "num_chains": 1, "num_warmup": 20})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"step_size": 0.0}, {"trajectory_length": -1.0}, {"max_steps": 0}, {"target_acceptance": 1.0}, {"metric": "x"}],
+)
+def test_what_makes_no_sense_is_refused(options):
+    with pytest.raises(ValueError, match="chees"):
+        phx.chees(**options)
+
+
+def test_adam_climbs():
+    trajectory, random = Trajectory.start(0.1), np.random.default_rng(0)
+    for _ in range(200):
+        slope = 2.0 - trajectory.length + random.normal(size=64)
+        trajectory = trajectory.after(slope * 0.8, np.full(64, 0.8), shortest=0.01)
+    assert trajectory.averaged == pytest.approx(2.0, rel=0.15)
+    assert trajectory.after(np.array([np.nan]), np.ones(1), 0.01) == trajectory
