@@ -39,3 +39,16 @@ def test_the_centred_hierarchy_says_what_is_wrong_with_it():
     found = compare(entry, posterior.draws)
     assert np.abs(found.sd_error).max() < 0.2
     assert not posterior.verdict().good
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name != FUNNEL])
+def test_many_chains_of_one_trajectory_length(name):
+    entry = ENTRIES[name]
+    posterior = phx.mcmc(
+        entry.program, entry.data(), keep=entry.names, kernel=phx.chees(), num_chains=64, num_warmup=500,
+        num_samples=300, progress=False,
+    )  # fmt: skip
+    found = compare(entry, posterior.draws)
+    assert np.abs(found.z).max() < 4 and np.abs(found.sd_error).max() < 0.1
+    assert found.r_hat.max() < 1.03
