@@ -16,6 +16,7 @@ KERNELS = {
     "nuts, diagonal": phx.nuts(metric="diagonal", max_depth=5),
     "nuts, in step": replace(phx.nuts(), machine=None, metric=None),
     "chees": phx.chees(),
+    "mams": phx.mams(),
     "rwmh": phx.rwmh(),
     "hmc": phx.hmc(num_steps=8),
     "hmc, diagonal": phx.hmc(num_steps=8, inverse_mass_matrix={"weights": np.array([0.5, 1.0, 2.0])}),
@@ -24,7 +25,13 @@ KERNELS = {
 }
 """Kernels for a position with one variable `weights` of three coordinates."""
 
-KNOWING_MESHES = {"nuts": phx.nuts(), "chees": phx.chees(), "rwmh": phx.rwmh(), "hmc": phx.hmc(num_steps=8)}
+KNOWING_MESHES = {
+    "nuts": phx.nuts(),
+    "chees": phx.chees(),
+    "mams": phx.mams(),
+    "rwmh": phx.rwmh(),
+    "hmc": phx.hmc(num_steps=8),
+}
 """Kernels that move variables spread over devices, for positions of any shape."""
 
 MESHES = [(1, 1), (2, 1), (1, 2), (2, 4), (1, 8)]

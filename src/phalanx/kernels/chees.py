@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -66,30 +66,77 @@ class Flight(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of a trajectory."""
+    """The end of a trajectory; `kinetic` is its kinetic energy, up to a constant."""
 
     position: Columns
     momentum: Columns
     log_density: Array
     gradient: Columns
+    kinetic: Array
 
 
-def fly(at: Flight, lanes: Lanes, tuning: Tuning, key: Words, pooled: Callable[[Array], Array]) -> tuple[Flight, Info]:
+class Dynamics(Protocol):
+    """The equations of motion that a trajectory follows; compared by value.
+
+    Attributes:
+        least_coordinates: the fewest they make sense for.
+    """
+
+    least_coordinates: ClassVar[int]
+
+    def begin(self, at: Flight, normals: Columns, lanes: Lanes, metric: LaneMetric) -> End:
+        """Set out, with a momentum made of standard normals."""
+        ...
+
+    def leapfrog(self, now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
+        """One step."""
+        ...
+
+    def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
+        """How fast the position changes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Hamiltonian:
+    """Hamilton's equations, with the metric's inverse as mass."""
+
+    least_coordinates: ClassVar[int] = 1
+
+    def begin(self, at: Flight, normals: Columns, lanes: Lanes, metric: LaneMetric) -> End:
+        """Set out with a normal momentum."""
+        (square,) = lanes.inner_products((normals, normals))
+        return End(at.position, metric.momentum(normals), at.log_density, at.gradient, 0.5 * square)
+
+    def leapfrog(self, now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
+        """Half a kick, a drift, half a kick."""
+        half = tuple(p + 0.5 * step_size * g for p, g in zip(now.momentum, now.gradient, strict=True))
+        position = tuple(x + step_size * v for x, v in zip(now.position, metric.velocity(half), strict=True))
+        log_density, gradient = lanes.value_and_grad(position)
+        momentum = tuple(p + 0.5 * step_size * g for p, g in zip(half, gradient, strict=True))
+        (square,) = lanes.inner_products((momentum, metric.velocity(momentum)))
+        return End(position, momentum, log_density, gradient, 0.5 * square)
+
+    def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
+        """Momentum over mass."""
+        return metric.velocity(end.momentum)
+
+
+def fly(
+    dynamics: Dynamics, at: Flight, lanes: Lanes, tuning: Tuning, key: Words, pooled: Callable[[Array], Array]
+) -> tuple[Flight, Info]:
     """A draw of every lane: a trajectory, and whether to stay at its end; `pooled` averages over all lanes."""
     metric = _lane_metric(tuning, lanes)
-    normals = lanes.normals(key)
-    (square,) = lanes.inner_products((normals, normals))
     # lengths spread evenly over (0, 1]: the same for all lanes, so that none waits
     share = 1 - radical_inverse(at.draw[0]).astype(lanes.dtype)
     time = share * tuning.trajectory_length
     steps = jnp.clip(jnp.ceil(time / tuning.step_size), 1, tuning.max_steps).astype(jnp.int32)
-    begin = End(at.position, metric.momentum(normals), at.log_density, at.gradient)
-    end = lax.fori_loop(0, steps, lambda _, now: _leapfrog(now, lanes, metric, tuning.step_size), begin)
+    begin = dynamics.begin(at, lanes.normals(key), lanes, metric)
+    end = lax.fori_loop(0, steps, lambda _, now: dynamics.leapfrog(now, lanes, metric, tuning.step_size), begin)
 
-    velocity = metric.velocity(end.momentum)
-    (kinetic,) = lanes.inner_products((end.momentum, velocity))
-    before = 0.5 * square - at.log_density
-    error = 0.5 * kinetic - end.log_density - before
+    velocity = dynamics.velocity(end, lanes, metric)
+    before = begin.kinetic - at.log_density
+    error = end.kinetic - end.log_density - before
     uniform = uniforms_from((threefry(key, jnp.uint32(0), jnp.uint32(DECIDES))[0], jnp.zeros_like(key[0])), jnp.float32)
     accepted, rate = metropolis(uniform, -error)
     new = Flight(
@@ -112,14 +159,6 @@ def radical_inverse(number: Array) -> Array:
         low = np.uint32(mask)
         bits = ((bits >> np.uint32(width)) & low) | ((bits & low) << np.uint32(width))
     return bits.astype(jnp.float32) * np.float32(2**-32)
-
-
-def _leapfrog(now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
-    half = tuple(p + 0.5 * step_size * g for p, g in zip(now.momentum, now.gradient, strict=True))
-    position = tuple(x + step_size * v for x, v in zip(now.position, metric.velocity(half), strict=True))
-    log_density, gradient = lanes.value_and_grad(position)
-    momentum = tuple(p + 0.5 * step_size * g for p, g in zip(half, gradient, strict=True))
-    return End(position, momentum, log_density, gradient)
 
 
 def _gradient_of_chees(
@@ -152,7 +191,9 @@ def _choose(condition: Array, a: Columns, b: Columns) -> Columns:
 
 @dataclass(frozen=True)
 class Flock:
-    """ChEES-HMC as a machine; see `phalanx.kernels.kernel.Machine`. A tick is a draw of every lane."""
+    """Trajectories of one length as a machine; see `phalanx.kernels.kernel.Machine`. A tick is a draw of every lane."""
+
+    dynamics: Dynamics
 
     def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Flight:
         """Lanes at rest at positions."""
@@ -167,7 +208,7 @@ class Flock:
         def pooled(part: Array) -> Array:
             return lax.pmean(part.mean(-1, keepdims=True), CHAIN)
 
-        new, info = fly(underway, lanes, tuning, keys.of_draw(underway.draw), pooled)
+        new, info = fly(self.dynamics, underway, lanes, tuning, keys.of_draw(underway.draw), pooled)
         done = jnp.ones(lanes.count, bool)
         position, gradient = (tuple(part.T for part in x) for x in (new.position, new.gradient))
         return new, Ended(done, position, gradient, new.log_density, info)
@@ -183,14 +224,23 @@ class Flock:
         return Flight(PartitionSpec(CHAIN), vectors, PartitionSpec(CHAIN), vectors)
 
 
-def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[State, Info]:
-    """One draw of one lane, for code that steps a kernel by itself; the trajectory has its full length."""
-    lanes, (first, second) = Lanes(density, 1), key_words(key)
-    position, gradient = (tuple(part[:, None] for part in lanes.flatten(x)) for x in (state.position, state.gradient))
-    at = Flight(jnp.zeros(1, jnp.int32), position, state.log_density[None], gradient)
-    new, info = fly(at, lanes, tuning, (first[None], second[None]), lambda part: part.mean(-1, keepdims=True))
-    position, gradient = (lanes.unflatten(tuple(part[:, 0] for part in x)) for x in (new.position, new.gradient))
-    return State(position, new.log_density[0], gradient), jax.tree.map(lambda value: value[0], info)
+@dataclass(frozen=True)
+class Step:
+    """One draw of one lane, for code that steps a kernel by itself."""
+
+    dynamics: Dynamics
+
+    def __call__(self, key: Array, state: State, density: Density, tuning: Tuning) -> tuple[State, Info]:
+        """A draw."""
+        lanes, (first, second) = Lanes(density, 1), key_words(key)
+        position, gradient = (
+            tuple(part[:, None] for part in lanes.flatten(x)) for x in (state.position, state.gradient)
+        )
+        at = Flight(jnp.zeros(1, jnp.int32), position, state.log_density[None], gradient)
+        words = first[None], second[None]
+        new, info = fly(self.dynamics, at, lanes, tuning, words, lambda part: part.mean(-1, keepdims=True))
+        position, gradient = (lanes.unflatten(tuple(part[:, 0] for part in x)) for x in (new.position, new.gradient))
+        return State(position, new.log_density[0], gradient), jax.tree.map(lambda value: value[0], info)
 
 
 def chees(
@@ -232,29 +282,41 @@ def chees(
         Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
         Carlo.
     """
-    given = {"step_size": step_size, "trajectory_length": trajectory_length}
-    first = {"initial_step_size": initial_step_size, "initial_trajectory_length": initial_trajectory_length}
-    for name, value in (given | first).items():
-        if value is not None:
-            positive("chees", name, value)
-    whole("chees", "max_steps", max_steps)
-    if not 0 < target_acceptance < 1:
-        raise ValueError(f"chees: target_acceptance must lie between 0 and 1, got {target_acceptance!r}.")
     if metric not in METRICS:
         raise ValueError(f"chees: metric must be one of {', '.join(map(repr, METRICS))}; got {metric!r}.")
+    return flock_kernel(
+        "chees", Hamiltonian(), step_size, trajectory_length, initial_step_size, initial_trajectory_length,
+        target_acceptance, max_steps, metric,
+    )  # fmt: skip
+
+
+def flock_kernel(
+    name: str, dynamics: Dynamics, step_size: float | None, trajectory_length: float | None, first_step_size: float,
+    first_length: float, target_acceptance: float, max_steps: int, metric: str,
+) -> Kernel:  # fmt: skip
+    """A kernel whose trajectories have one length, by some dynamics."""
+    given = {"step_size": step_size, "trajectory_length": trajectory_length}
+    first = {"initial_step_size": first_step_size, "initial_trajectory_length": first_length}
+    for option, value in (given | first).items():
+        if value is not None:
+            positive(name, option, value)
+    whole(name, "max_steps", max_steps)
+    if not 0 < target_acceptance < 1:
+        raise ValueError(f"{name}: target_acceptance must lie between 0 and 1, got {target_acceptance!r}.")
     return Kernel(
-        name=f"chees(step_size={step_size}, trajectory_length={trajectory_length})",
+        name=f"{name}(step_size={step_size}, trajectory_length={trajectory_length})",
         init=init,
-        step=step,
-        machine=Flock(),
+        step=Step(dynamics),
+        machine=Flock(dynamics),
         metric=metric,
         statistics=Info._fields,
         tuning=Tuning(
-            hyperparameter(float(initial_step_size if step_size is None else step_size)),
-            hyperparameter(float(initial_trajectory_length if trajectory_length is None else trajectory_length)),
+            hyperparameter(float(first_step_size if step_size is None else step_size)),
+            hyperparameter(float(first_length if trajectory_length is None else trajectory_length)),
             hyperparameter(max_steps),
             None,
         ),
         target_acceptance=target_acceptance if step_size is None else None,
         tunes_trajectory=trajectory_length is None,
+        least_coordinates=dynamics.least_coordinates,
     )

@@ -134,6 +134,7 @@ class Kernel:
         statistics: fields of the info a step gives.
         tunes_trajectory: whether warm-up finds the tuning's `trajectory_length`, from the statistic
             `trajectory_gradient`; it takes two chains at least.
+        least_coordinates: the fewest that a position must have.
     """
 
     name: str = field(compare=False)
@@ -148,6 +149,7 @@ class Kernel:
     metric: str | None = None
     statistics: tuple[str, ...] = Info._fields
     tunes_trajectory: bool = False
+    least_coordinates: int = 1
 
     @property
     def is_tuned(self) -> bool:

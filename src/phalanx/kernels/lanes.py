@@ -120,6 +120,13 @@ class Lanes:
         return totals
 
     @property
+    def coordinates(self) -> Array:
+        """How many there are on all devices, those of padded rows apart."""
+        pairs = zip(self._masks, self._numbers, strict=True)
+        ones = tuple(mask * jnp.ones((len(part), 1), self.dtype) for mask, part in pairs)
+        return self.inner_products((ones, ones))[0][0]
+
+    @property
     def dtype(self) -> Any:
         """Type of the coordinates."""
         return jnp.result_type(*(latent.dtype for latent in self.latents))

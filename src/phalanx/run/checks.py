@@ -119,6 +119,15 @@ def _check_diagonal(metric: Diagonal, target: Target) -> None:
         )
 
 
+def check_coordinates(kernel: Kernel, coordinates: int) -> None:
+    """Refuse a kernel that makes no sense for so few coordinates."""
+    if coordinates < kernel.least_coordinates:
+        raise ValueError(
+            f"{kernel.name} needs a model of at least {kernel.least_coordinates} coordinates, and this one has "
+            f"{coordinates}. Use phx.nuts()."
+        )
+
+
 def check_names(keep: Sequence[str] | None, target: Target) -> tuple[str, ...]:
     """The variables to store; refuse names the model does not have."""
     if keep is None:

@@ -25,7 +25,7 @@ from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.run import checks
 from phalanx.run.blocks import Blocks
 from phalanx.run.describe import describe
-from phalanx.run.executables import Executables, compile_blocks
+from phalanx.run.executables import Executables, compile_blocks, whole_sizes
 from phalanx.run.folding import Folding, tile_of
 from phalanx.run.plan import check_plan, plan_memory
 from phalanx.run.posterior import Posterior
@@ -226,6 +226,7 @@ def compile(
         target = Target.of(model, arguments, mesh)
         checks.check_kernel(kernel, target)
         blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
+        checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
         folding = _plan_fold(blocks, {} if reducers is None else reducers)
         executables = compile_blocks(folding, target.place_arrays(), matmul_precision)
         compilations = executables.count

@@ -1,0 +1,112 @@
+"""MAMS: microcanonical dynamics, in which the speed is the same everywhere, with a Metropolis decision at the end.
+
+Where the density falls a Hamiltonian trajectory is fast, and where it rises slow; a microcanonical one turns instead.
+In many dimensions its energy error is smaller at the same step size. Trajectories have one length, found as for
+`phalanx.kernels.chees`. Coordinates are scaled by the metric's variances, and time so that a step takes a position as
+far as a Hamiltonian one does on average.
+
+Source: Robnik, De Luca, Silverstein, Seljak (2023), Microcanonical Hamiltonian Monte Carlo; Robnik, Cohn-Gordon, Seljak
+(2025), Metropolis adjusted microcanonical Hamiltonian Monte Carlo.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from phalanx.kernels.chees import End, Flight, flock_kernel
+from phalanx.kernels.kernel import Kernel
+from phalanx.kernels.lanes import Columns, Lanes
+from phalanx.kernels.low_rank import LaneMetric
+
+
+@dataclass(frozen=True)
+class Microcanonical:
+    """Motion at one speed: the momentum is a direction, which the gradient turns."""
+
+    least_coordinates: ClassVar[int] = 2
+
+    def begin(self, at: Flight, normals: Columns, lanes: Lanes, metric: LaneMetric) -> End:
+        """Set out in a direction at random."""
+        return End(at.position, _direction(normals, lanes), at.log_density, at.gradient, jnp.zeros_like(at.log_density))
+
+    def leapfrog(self, now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
+        """Half a turn, a drift, half a turn."""
+        reach = step_size * jnp.sqrt(lanes.coordinates)
+        half, first = _turned(now.momentum, now.gradient, 0.5 * reach, lanes, metric)
+        position = tuple(x + reach * s * u for x, s, u in zip(now.position, metric.scale, half, strict=True))
+        log_density, gradient = lanes.value_and_grad(position)
+        momentum, second = _turned(half, gradient, 0.5 * reach, lanes, metric)
+        return End(position, momentum, log_density, gradient, now.kinetic + first + second)
+
+    def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
+        """The direction, as long as a Hamiltonian velocity is on average."""
+        speed = jnp.sqrt(lanes.coordinates)
+        return tuple(speed * s * u for s, u in zip(metric.scale, end.momentum, strict=True))
+
+
+def _turned(
+    direction: Columns, gradient: Columns, reach: Array, lanes: Lanes, metric: LaneMetric
+) -> tuple[Columns, Array]:
+    """The direction after it has been turned towards the gradient, and the change in kinetic energy."""
+    scaled = tuple(s * g for s, g in zip(metric.scale, gradient, strict=True))
+    square, along = lanes.inner_products((scaled, scaled), (scaled, direction))
+    size = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
+    cosine, rest = along / size, lanes.coordinates - 1
+    delta = reach * size / rest
+    decay = jnp.exp(-delta)
+    towards = (1 - decay) * (1 + decay + cosine * (1 - decay)) / size
+    turned = tuple(towards[None] * g + 2 * decay[None] * u for g, u in zip(scaled, direction, strict=True))
+    change = rest * (delta - np.log(2) + jnp.log(1 + cosine + (1 - cosine) * decay**2))
+    return _direction(turned, lanes), change
+
+
+def _direction(columns: Columns, lanes: Lanes) -> Columns:
+    (square,) = lanes.inner_products((columns, columns))
+    return tuple(part / jnp.sqrt(square)[None] for part in columns)
+
+
+def mams(
+    step_size: float | None = None,
+    trajectory_length: float | None = None,
+    *,
+    initial_step_size: float = 0.1,
+    initial_trajectory_length: float = 1.0,
+    target_acceptance: float = 0.9,
+    max_steps: int = 1000,
+) -> Kernel:
+    r"""The Metropolis-adjusted microcanonical sampler, for many chains and many dimensions.
+
+    A position moves at constant speed, $\dot x = u$, and its direction turns towards where the density rises:
+    $\dot u = (I - u u^\top)\, \nabla \log \pi(x) / (d - 1)$. The end of the trajectory is accepted with probability
+    $\min(1, e^{-\Delta E})$.
+
+    Args:
+        step_size: length of a leapfrog; None tunes it in warm-up.
+        trajectory_length: the longest trajectory, in the units of the step size; None tunes it in warm-up.
+        initial_step_size: where tuning starts.
+        initial_trajectory_length: where tuning starts.
+        target_acceptance: the acceptance rate tuning aims at.
+        max_steps: leapfrogs of a trajectory at most.
+
+    Returns:
+        A kernel for `phx.mcmc`. The model must have at least two coordinates.
+
+    Raises:
+        ValueError: when a hyperparameter is out of range.
+
+    Example:
+        >>> import phalanx as phx
+        >>> kernel = phx.mams()
+
+    Source:
+        Robnik, Cohn-Gordon, Seljak (2025), Metropolis adjusted microcanonical Hamiltonian Monte Carlo.
+    """
+    return flock_kernel(
+        "mams", Microcanonical(), step_size, trajectory_length, initial_step_size, initial_trajectory_length,
+        target_acceptance, max_steps, "diagonal",
+    )  # fmt: skip

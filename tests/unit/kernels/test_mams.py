@@ -1,0 +1,65 @@
+"""MAMS: its dynamics keep speed and energy, and what it refuses."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax.sharding import PartitionSpec
+
+import phalanx as phx
+from phalanx.kernels.chees import Flight
+from phalanx.kernels.lanes import Lanes
+from phalanx.kernels.low_rank import LaneMetric
+from phalanx.kernels.mams import Microcanonical
+from phalanx.programs.arguments import split_arguments
+
+SIZES = {"num_chains": 16, "num_warmup": 200, "num_samples": 50, "progress": False}
+
+
+def gaussian():
+    phx.sample("x", dist.Normal(0.0, jnp.array([1.0, 2.0, 0.5, 1.5])))
+
+
+def flown(steps, step_size):
+    """Energy errors and lengths of the directions of 5 lanes after some leapfrogs."""
+    mesh = phx.make_mesh(devices=jax.devices()[:1])
+    target = phx.Target.of(gaussian, split_arguments(gaussian, {}), mesh)
+
+    def run(arrays):
+        lanes, dynamics = Lanes(target.on_device(arrays), 5), Microcanonical()
+        metric = LaneMetric.identity(jnp.float32, 1)
+        random = np.random.default_rng(0)
+        x, z = (jnp.asarray(random.normal(size=(4, 5)), jnp.float32) for _ in range(2))
+        value, gradient = lanes.value_and_grad((x,))
+        end = begin = dynamics.begin(Flight(jnp.zeros(5, jnp.int32), (x,), value, gradient), (z,), lanes, metric)
+        for _ in range(steps):
+            end = dynamics.leapfrog(end, lanes, metric, jnp.float32(step_size))
+        error = end.kinetic - end.log_density - (begin.kinetic - begin.log_density)
+        return error, (end.momentum[0] ** 2).sum(0)
+
+    everywhere = PartitionSpec()
+    return jax.shard_map(run, mesh=mesh, in_specs=(everywhere,), out_specs=everywhere, check_vma=False)(
+        target.place_arrays()
+    )
+
+
+def test_the_error_in_energy_goes_with_the_square_of_the_step_size():
+    coarse, fine = (np.abs(flown(n, 1.0 / n)[0]).mean() for n in (10, 20))
+    assert 3 < coarse / fine < 5
+
+
+def test_the_speed_is_the_same_everywhere():
+    np.testing.assert_allclose(flown(30, 0.2)[1], 1.0, rtol=1e-5)
+
+
+def test_one_coordinate_has_no_direction():
+    with pytest.raises(ValueError, match="at least 2 coordinates, and this one has 1"):
+        phx.mcmc(lambda: phx.sample("x", dist.Normal(0.0, 1.0)), kernel=phx.mams(), **SIZES)
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="mams: step_size"):
+        phx.mams(step_size=-1.0)
