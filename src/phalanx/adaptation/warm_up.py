@@ -104,7 +104,8 @@ class WarmUp:
             tuning = tuning._replace(metric=self._placed)
         if self._trajectory is not None:
             length = self._trajectory.averaged if self.over else self._trajectory.length
-            tuning = tuning._replace(trajectory_length=np.asarray(length, tuning.trajectory_length.dtype))
+            length = np.asarray(length, tuning.trajectory_length.dtype)
+            tuning = tuning._replace(trajectory_length=length, learns=np.bool_(not self.over))
         if self._searching:
             return tuning._replace(**{self._bound: np.int32(1)})
         if self._builds_trees and self._window < 2 and not self.over:

@@ -21,10 +21,10 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, metropolis
-from phalanx.kernels.kernel import Ended, Kernel, Start, hyperparameter, positive, whole
-from phalanx.kernels.lanes import Columns, Lanes, groups_of
-from phalanx.kernels.low_rank import LaneMetric
-from phalanx.kernels.nuts import METRICS, State, init
+from phalanx.kernels.gradient_state import State, init
+from phalanx.kernels.kernel import Ended, Kernel, Start, hyperparameter, one_of, positive, share, whole
+from phalanx.kernels.lanes import Columns, Lanes, choose, groups_of
+from phalanx.kernels.low_rank import KINDS, LaneMetric
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.random_numbers import Words, key_words, threefry, uniforms_from
@@ -35,18 +35,22 @@ DECIDES = 0xFFFFFFFF
 
 
 class Tuning(NamedTuple):
-    """Hyperparameters: the step size, the longest trajectory in units of time, the most leapfrogs, and the metric."""
+    """Hyperparameters: the step size, the longest trajectory in units of time, the most leapfrogs, and the metric.
+
+    `learns` says whether the gradient of ChEES is asked for.
+    """
 
     step_size: Any
     trajectory_length: Any
     max_steps: Any
     metric: Any
+    learns: Any
 
 
 class Info(NamedTuple):
     """What one draw did; see `phalanx.kernels.kernel.Info` for the first four.
 
-    `trajectory_gradient` is how ChEES would change with the logarithm of the trajectory's length.
+    `trajectory_gradient` is how ChEES would change with the logarithm of the trajectory's length; zero after warm-up.
     """
 
     acceptance_rate: Array
@@ -66,13 +70,13 @@ class Flight(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of a trajectory; `kinetic` is its kinetic energy, up to a constant."""
+    """The end of a trajectory; `work` is the kinetic energy gained on the way, where the momentum does not tell it."""
 
     position: Columns
     momentum: Columns
     log_density: Array
     gradient: Columns
-    kinetic: Array
+    work: Array
 
 
 class Dynamics(Protocol):
@@ -96,6 +100,10 @@ class Dynamics(Protocol):
         """How fast the position changes."""
         ...
 
+    def kinetic(self, end: End, lanes: Lanes, metric: LaneMetric) -> Array:
+        """Kinetic energy, up to a constant; asked for at both ends of a trajectory, and not at every leapfrog."""
+        ...
+
 
 @dataclass(frozen=True)
 class Hamiltonian:
@@ -105,8 +113,7 @@ class Hamiltonian:
 
     def begin(self, at: Flight, normals: Columns, lanes: Lanes, metric: LaneMetric) -> End:
         """Set out with a normal momentum."""
-        (square,) = lanes.inner_products((normals, normals))
-        return End(at.position, metric.momentum(normals), at.log_density, at.gradient, 0.5 * square)
+        return End(at.position, metric.momentum(normals), at.log_density, at.gradient, jnp.zeros_like(at.log_density))
 
     def leapfrog(self, now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
         """Half a kick, a drift, half a kick."""
@@ -114,36 +121,42 @@ class Hamiltonian:
         position = tuple(x + step_size * v for x, v in zip(now.position, metric.velocity(half), strict=True))
         log_density, gradient = lanes.value_and_grad(position)
         momentum = tuple(p + 0.5 * step_size * g for p, g in zip(half, gradient, strict=True))
-        (square,) = lanes.inner_products((momentum, metric.velocity(momentum)))
-        return End(position, momentum, log_density, gradient, 0.5 * square)
+        return End(position, momentum, log_density, gradient, now.work)
 
     def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
         """Momentum over mass."""
         return metric.velocity(end.momentum)
+
+    def kinetic(self, end: End, lanes: Lanes, metric: LaneMetric) -> Array:
+        """Half of momentum times velocity."""
+        return 0.5 * lanes.inner_products((end.momentum, metric.velocity(end.momentum)))[0]
 
 
 def fly(
     dynamics: Dynamics, at: Flight, lanes: Lanes, tuning: Tuning, key: Words, pooled: Callable[[Array], Array]
 ) -> tuple[Flight, Info]:
     """A draw of every lane: a trajectory, and whether to stay at its end; `pooled` averages over all lanes."""
-    metric = _lane_metric(tuning, lanes)
+    metric = LaneMetric.of(tuning.metric, lanes)
     # lengths spread evenly over (0, 1]: the same for all lanes, so that none waits
-    share = 1 - radical_inverse(at.draw[0]).astype(lanes.dtype)
-    time = share * tuning.trajectory_length
+    part = 1 - radical_inverse(at.draw[0]).astype(lanes.dtype)
+    time = part * tuning.trajectory_length
     steps = jnp.clip(jnp.ceil(time / tuning.step_size), 1, tuning.max_steps).astype(jnp.int32)
     begin = dynamics.begin(at, lanes.normals(key), lanes, metric)
     end = lax.fori_loop(0, steps, lambda _, now: dynamics.leapfrog(now, lanes, metric, tuning.step_size), begin)
 
-    velocity = dynamics.velocity(end, lanes, metric)
-    before = begin.kinetic - at.log_density
-    error = end.kinetic - end.log_density - before
+    before = dynamics.kinetic(begin, lanes, metric) - at.log_density
+    error = dynamics.kinetic(end, lanes, metric) - end.log_density - before
     uniform = uniforms_from((threefry(key, jnp.uint32(0), jnp.uint32(DECIDES))[0], jnp.zeros_like(key[0])), jnp.float32)
     accepted, rate = metropolis(uniform, -error)
-    new = Flight(
-        at.draw + 1, _choose(accepted, end.position, at.position),
-        jnp.where(accepted, end.log_density, at.log_density), _choose(accepted, end.gradient, at.gradient),
-    )  # fmt: skip
-    gained = _gradient_of_chees(at.position, end.position, velocity, metric.scale, rate, lanes, pooled) * time
+    there = Flight(at.draw, end.position, end.log_density, end.gradient)
+    new = choose(accepted, there, at)._replace(draw=at.draw + 1)
+
+    def gradient() -> Array:
+        velocity = dynamics.velocity(end, lanes, metric)
+        return time * _gradient_of_chees(at.position, end.position, velocity, metric.scale, rate, lanes, pooled)
+
+    # warm-up alone asks for it, and chains on other devices with it
+    gained = lax.cond(tuning.learns, gradient, lambda: jnp.zeros_like(rate))
     energy = before + jnp.where(accepted, error, 0.0)
     diverging = ~(error < DIVERGENCE_THRESHOLD)
     return new, Info(rate, diverging, jnp.full(lanes.count, steps), energy, gained)
@@ -177,16 +190,6 @@ def _gradient_of_chees(
     far, near, along = lanes.inner_products((there, there), (here, here), (there, speed))
     gradient = rate * (far - near) * along
     return jnp.where(good & jnp.isfinite(gradient), gradient, 0.0)
-
-
-def _lane_metric(tuning: Tuning, lanes: Lanes) -> LaneMetric:
-    if tuning.metric is None:
-        return LaneMetric.identity(lanes.dtype, len(lanes.groups))
-    return tuning.metric.for_columns()
-
-
-def _choose(condition: Array, a: Columns, b: Columns) -> Columns:
-    return tuple(jnp.where(condition, x, y) for x, y in zip(a, b, strict=True))
 
 
 @dataclass(frozen=True)
@@ -282,8 +285,7 @@ def chees(
         Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
         Carlo.
     """
-    if metric not in METRICS:
-        raise ValueError(f"chees: metric must be one of {', '.join(map(repr, METRICS))}; got {metric!r}.")
+    one_of("chees", "metric", metric, KINDS)
     return flock_kernel(
         "chees", Hamiltonian(), step_size, trajectory_length, initial_step_size, initial_trajectory_length,
         target_acceptance, max_steps, metric,
@@ -301,8 +303,7 @@ def flock_kernel(
         if value is not None:
             positive(name, option, value)
     whole(name, "max_steps", max_steps)
-    if not 0 < target_acceptance < 1:
-        raise ValueError(f"{name}: target_acceptance must lie between 0 and 1, got {target_acceptance!r}.")
+    share(name, "target_acceptance", target_acceptance)
     return Kernel(
         name=f"{name}(step_size={step_size}, trajectory_length={trajectory_length})",
         init=init,
@@ -315,6 +316,7 @@ def flock_kernel(
             hyperparameter(float(first_length if trajectory_length is None else trajectory_length)),
             hyperparameter(max_steps),
             None,
+            np.bool_(False),
         ),
         target_acceptance=target_acceptance if step_size is None else None,
         tunes_trajectory=trajectory_length is None,

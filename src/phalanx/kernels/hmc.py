@@ -9,19 +9,11 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, metropolis
+from phalanx.kernels.gradient_state import State, init
 from phalanx.kernels.integrators import Phase, trajectory
-from phalanx.kernels.kernel import Info, Kernel, hyperparameter, positive, whole
+from phalanx.kernels.kernel import Info, Kernel, hyperparameter, positive, share, whole
 from phalanx.kernels.metrics import Metric, as_metric, kinetic_energy
-from phalanx.mesh.space import Position
 from phalanx.programs.target import Density
-
-
-class State(NamedTuple):
-    """A position with its log density and gradient."""
-
-    position: Position
-    log_density: Array
-    gradient: Position
 
 
 class Tuning(NamedTuple):
@@ -31,11 +23,6 @@ class Tuning(NamedTuple):
     jitter: Array
     num_steps: Array
     metric: Metric
-
-
-def init(key: Array, position: Position, density: Density) -> State:
-    """The state at a position."""
-    return State(position, *density.value_and_grad(position))
 
 
 def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[State, Info]:
@@ -102,8 +89,7 @@ def hmc(
     positive("hmc", "initial_step_size", initial_step_size)
     if step_size is not None:
         positive("hmc", "step_size", step_size)
-    if not 0 < target_acceptance < 1:
-        raise ValueError(f"hmc: target_acceptance must lie between 0 and 1, got {target_acceptance!r}.")
+    share("hmc", "target_acceptance", target_acceptance)
     if not 0 <= step_size_jitter < 1:
         raise ValueError(f"hmc: step_size_jitter must lie between 0 and 1, got {step_size_jitter!r}.")
     if tuned_steps is not None:

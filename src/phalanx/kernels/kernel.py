@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -166,6 +166,18 @@ def positive(kernel: str, name: str, value: Any) -> None:
     """Refuse a hyperparameter that is not a positive number."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
         raise ValueError(f"{kernel}: {name} must be a positive number, got {value!r}.")
+
+
+def share(kernel: str, name: str, value: Any) -> None:
+    """Refuse a hyperparameter that is not a number between 0 and 1."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
+        raise ValueError(f"{kernel}: {name} must lie between 0 and 1, got {value!r}.")
+
+
+def one_of(kernel: str, name: str, value: Any, known: Sequence[str]) -> None:
+    """Refuse a hyperparameter that is none of a few words."""
+    if value not in known:
+        raise ValueError(f"{kernel}: {name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
 
 
 def whole(kernel: str, name: str, value: Any, least: int = 1) -> None:

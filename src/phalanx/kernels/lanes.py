@@ -120,11 +120,9 @@ class Lanes:
         return totals
 
     @property
-    def coordinates(self) -> Array:
+    def coordinates(self) -> int:
         """How many there are on all devices, those of padded rows apart."""
-        pairs = zip(self._masks, self._numbers, strict=True)
-        ones = tuple(mask * jnp.ones((len(part), 1), self.dtype) for mask, part in pairs)
-        return self.inner_products((ones, ones))[0][0]
+        return sum(_size(v) // v.spread.local_rows * v.spread.rows if v.spread.axes else _size(v) for v in self.latents)
 
     @property
     def dtype(self) -> Any:
@@ -146,6 +144,11 @@ class Lanes:
             return [1.0] * len(self.groups)
         ones = {v.name: v.spread.keep_rows(jnp.ones(v.unconstrained_shape, self.dtype)) for v in self.latents}
         return [part[:, None] for part in self.flatten(ones)]
+
+
+def choose(condition: Array, a: Any, b: Any) -> Any:
+    """`a` in the lanes where `condition` holds, else `b`; their arrays have lanes last."""
+    return jax.tree.map(lambda x, y: jnp.where(condition.reshape((1,) * (x.ndim - 1) + condition.shape), x, y), a, b)
 
 
 def groups_of(latents: Sequence[Latent]) -> list[tuple[str, ...]]:

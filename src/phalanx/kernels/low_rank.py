@@ -20,7 +20,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from phalanx.kernels.lanes import Columns
+from phalanx.kernels.lanes import Columns, Lanes
+
+KINDS = ("auto", "diagonal", "dense")
+"""What warm-up may learn of a metric; see `phx.nuts`."""
 
 FEW_TERMS = 16
 """Terms in the sums of a matrix product up to which it is written out."""
@@ -65,10 +68,12 @@ class LaneMetric(NamedTuple):
     correlated: Array
 
     @classmethod
-    def identity(cls, dtype: Any, groups: int) -> LaneMetric:
-        """No metric: unit mass."""
-        one, none = jnp.ones((), dtype), jnp.zeros((0, 0), dtype)
-        return cls((one[None, None],) * groups, none, jnp.zeros(0, dtype), one, jnp.zeros((), bool))
+    def of(cls, metric: LowRank | None, lanes: Lanes) -> LaneMetric:
+        """A metric as it acts on the columns of lanes; None is unit mass."""
+        if metric is not None:
+            return metric.for_columns()
+        one, none = jnp.ones((), lanes.dtype), jnp.zeros((0, 0), lanes.dtype)
+        return cls((one[None, None],) * len(lanes.groups), none, jnp.zeros(0, lanes.dtype), one, jnp.zeros((), bool))
 
     def velocity(self, momentum: Columns) -> Columns:
         r"""$M^{-1} p$."""

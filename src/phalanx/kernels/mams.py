@@ -32,21 +32,27 @@ class Microcanonical:
 
     def begin(self, at: Flight, normals: Columns, lanes: Lanes, metric: LaneMetric) -> End:
         """Set out in a direction at random."""
-        return End(at.position, _direction(normals, lanes), at.log_density, at.gradient, jnp.zeros_like(at.log_density))
+        (square,) = lanes.inner_products((normals, normals))
+        direction = tuple(part / jnp.sqrt(square)[None] for part in normals)
+        return End(at.position, direction, at.log_density, at.gradient, jnp.zeros_like(at.log_density))
 
     def leapfrog(self, now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
         """Half a turn, a drift, half a turn."""
-        reach = step_size * jnp.sqrt(lanes.coordinates)
+        reach = step_size * np.sqrt(lanes.coordinates, dtype=lanes.dtype)
         half, first = _turned(now.momentum, now.gradient, 0.5 * reach, lanes, metric)
         position = tuple(x + reach * s * u for x, s, u in zip(now.position, metric.scale, half, strict=True))
         log_density, gradient = lanes.value_and_grad(position)
         momentum, second = _turned(half, gradient, 0.5 * reach, lanes, metric)
-        return End(position, momentum, log_density, gradient, now.kinetic + first + second)
+        return End(position, momentum, log_density, gradient, now.work + first + second)
 
     def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
         """The direction, as long as a Hamiltonian velocity is on average."""
-        speed = jnp.sqrt(lanes.coordinates)
+        speed = np.sqrt(lanes.coordinates, dtype=lanes.dtype)
         return tuple(speed * s * u for s, u in zip(metric.scale, end.momentum, strict=True))
+
+    def kinetic(self, end: End, lanes: Lanes, metric: LaneMetric) -> Array:
+        """What has been gained on the way: of a direction alone it cannot be told."""
+        return end.work
 
 
 def _turned(
@@ -59,15 +65,12 @@ def _turned(
     cosine, rest = along / size, lanes.coordinates - 1
     delta = reach * size / rest
     decay = jnp.exp(-delta)
-    towards = (1 - decay) * (1 + decay + cosine * (1 - decay)) / size
-    turned = tuple(towards[None] * g + 2 * decay[None] * u for g, u in zip(scaled, direction, strict=True))
-    change = rest * (delta - np.log(2) + jnp.log(1 + cosine + (1 - cosine) * decay**2))
-    return _direction(turned, lanes), change
-
-
-def _direction(columns: Columns, lanes: Lanes) -> Columns:
-    (square,) = lanes.inner_products((columns, columns))
-    return tuple(part / jnp.sqrt(square)[None] for part in columns)
+    towards, ahead = (1 - decay) * (1 + decay + cosine * (1 - decay)), 2 * decay
+    # the length of the sum of two vectors of length one, times these, with this cosine: no sum over devices for it
+    length = jnp.sqrt(towards**2 + ahead**2 + 2 * towards * ahead * cosine)
+    of_gradient, of_direction = towards / (size * length), ahead / length
+    turned = tuple(of_gradient[None] * g + of_direction[None] * u for g, u in zip(scaled, direction, strict=True))
+    return turned, rest * (delta - np.log(2) + jnp.log(1 + cosine + (1 - cosine) * decay**2))
 
 
 def mams(

@@ -18,7 +18,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from phalanx.kernels.acceptance import metropolis
-from phalanx.kernels.kernel import Ended, Info, Kernel, Start, hyperparameter, positive
+from phalanx.kernels.kernel import Ended, Info, Kernel, Start, hyperparameter, positive, share
 from phalanx.kernels.lanes import Columns, Lanes, groups_of
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
@@ -158,8 +158,7 @@ def rwmh(step_size: float | None = None, *, initial_step_size: float = 0.1, targ
     positive("rwmh", "initial_step_size", initial_step_size)
     if step_size is not None:
         positive("rwmh", "step_size", step_size)
-    if not 0 < target_acceptance < 1:
-        raise ValueError(f"rwmh: target_acceptance must lie between 0 and 1, got {target_acceptance!r}.")
+    share("rwmh", "target_acceptance", target_acceptance)
     return Kernel(
         name=f"rwmh(step_size={step_size})",
         init=init,

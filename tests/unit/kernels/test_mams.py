@@ -30,14 +30,14 @@ def flown(steps, step_size):
 
     def run(arrays):
         lanes, dynamics = Lanes(target.on_device(arrays), 5), Microcanonical()
-        metric = LaneMetric.identity(jnp.float32, 1)
+        metric = LaneMetric.of(None, lanes)
         random = np.random.default_rng(0)
         x, z = (jnp.asarray(random.normal(size=(4, 5)), jnp.float32) for _ in range(2))
         value, gradient = lanes.value_and_grad((x,))
         end = begin = dynamics.begin(Flight(jnp.zeros(5, jnp.int32), (x,), value, gradient), (z,), lanes, metric)
         for _ in range(steps):
             end = dynamics.leapfrog(end, lanes, metric, jnp.float32(step_size))
-        error = end.kinetic - end.log_density - (begin.kinetic - begin.log_density)
+        error = end.work - end.log_density + begin.log_density
         return error, (end.momentum[0] ** 2).sum(0)
 
     everywhere = PartitionSpec()
