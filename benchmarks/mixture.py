@@ -45,7 +45,7 @@ def plain_ways(options: argparse.Namespace) -> dict[str, Way]:
     import jax
     import jax.numpy as jnp
 
-    from phalanx.demos.mixture import log_density
+    from phalanx.demos.mixture_density import log_density
 
     def step(carry):
         key, x, height, total, squares = carry

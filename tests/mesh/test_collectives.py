@@ -75,6 +75,19 @@ def test_one_all_reduce_per_leapfrog_and_none_over_chains(model, num_chains, mes
     assert not operations(hlo, "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
 
 
+@pytest.mark.parametrize("model", [many_sites, with_a_local_variable])
+@pytest.mark.parametrize("kernel, turning", [(phx.chees(), 0), (phx.mams(), 1)], ids=["chees", "mams"])
+def test_trajectories_of_many_chains_sum_once_a_leapfrog(model, kernel, turning, mesh_of):
+    """MAMS once more where variables are spread: its velocity turns towards the whole gradient."""
+    mesh = mesh_of(2, 4)
+    data = phx.shard({"x": X, "y": Y}, mesh)
+    sampler = phx.compile(model, data, kernel=kernel, mesh=mesh, num_chains=4, num_samples=2, progress=False)
+    bodies = loops(sampler.executables.advance.as_text())
+    calls = {name: [o for o in bodies if o != name and o in text] for name, text in bodies.items()}
+    innermost = [text for name, text in bodies.items() if all_reduces(text) and not calls[name]]
+    assert [len(all_reduces(text)) for text in innermost] == [1 + turning * (model is with_a_local_variable)]
+
+
 def test_what_is_sent_is_the_gradient_of_the_global_variables_and_one_number(mesh_of):
     mesh = mesh_of(1, 8)
     hlo = sampling_hlo(with_a_local_variable, mesh, phx.shard({"x": X, "y": Y}, mesh), num_chains=1)

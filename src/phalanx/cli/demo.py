@@ -49,6 +49,10 @@ def demo(
     precision: Precision = MatrixPrecision.float32,
 ) -> None:
     """Run a headline workload: prints the model, progress, summary and figures; writes a report and pictures."""
+    if samples is not None and name is not Demo.mixture:
+        raise typer.BadParameter(
+            f"the demo {name.value} counts draws of each chain: give --draws.", param_hint="--samples"
+        )
     start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)

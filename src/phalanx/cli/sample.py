@@ -24,7 +24,9 @@ from phalanx.cli.options import (
 )
 from phalanx.cli.user_model import load_model, naming_lines_of, split_place
 from phalanx.demos.options import mesh_with
+from phalanx.kernels.chees import chees
 from phalanx.kernels.hmc import hmc
+from phalanx.kernels.mams import mams
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.rwmh import rwmh
 from phalanx.report import console, print_run, write_folder
@@ -39,9 +41,11 @@ class KernelName(StrEnum):
     nuts = "nuts"
     hmc = "hmc"
     rwmh = "rwmh"
+    chees = "chees"
+    mams = "mams"
 
 
-_KERNELS = {KernelName.nuts: nuts, KernelName.hmc: hmc, KernelName.rwmh: rwmh}
+_KERNELS = {"nuts": nuts, "hmc": hmc, "rwmh": rwmh, "chees": chees, "mams": mams}
 
 MOST_DRAWS = 100_000
 """Draws per chain at most where a condition ends the run."""
@@ -84,7 +88,7 @@ def sample(
         posterior = mcmc(
             program,
             arguments,
-            kernel=_KERNELS[kernel](),
+            kernel=_KERNELS[kernel.value](),
             num_chains=4 if chains is None else chains,
             num_warmup=warmup,
             num_samples=draws if draws is not None else 1000 if condition is None else MOST_DRAWS,

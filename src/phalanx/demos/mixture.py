@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import Array
 from numpyro.distributions import ImproperUniform, constraints
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from phalanx import reducers
+from phalanx.demos.mixture_density import density, exact_moments, exact_quantile, log_density
 from phalanx.demos.mixture_pictures import density_figure, memory_figure, time_figure
 from phalanx.demos.mixture_race import Race
 from phalanx.demos.options import Options, Sizes, choose, mesh_with
@@ -23,9 +19,6 @@ from phalanx.report import console
 from phalanx.run.mcmc import compile, mcmc
 from phalanx.run.posterior import Posterior
 
-LOC = np.array([-2.0, 0.0, 3.2, 2.5])
-SCALE = np.array([1.2, 1.0, 5.0, 2.8])
-WEIGHT = np.array([0.2, 0.3, 0.1, 0.4])
 STEP_SIZE = 0.1
 SAMPLES, CHAINS = 10**9, 10_000
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -34,14 +27,6 @@ SHOWN = 200_000
 
 WARMUP_SHARE = 5
 """Draws for each of warm-up: steps are short against the mixture, and chains begin near zero."""
-
-
-def log_density(x: Array) -> Array:
-    """The mixture's log density at every x, up to a constant. Components are written out: all of it is elementwise."""
-    heights = np.log(WEIGHT / SCALE).tolist()
-    terms = [h - 0.5 * ((x - m) / s) ** 2 for h, m, s in zip(heights, LOC.tolist(), SCALE.tolist(), strict=True)]
-    highest = jnp.maximum(jnp.maximum(terms[0], terms[1]), jnp.maximum(terms[2], terms[3]))
-    return highest + jnp.log(sum(jnp.exp(term - highest) for term in terms))
 
 
 def model() -> None:
@@ -66,7 +51,7 @@ def main(options: Options) -> Posterior:
     posterior = sampler.run(options.seed)
     headline, words = _headline(posterior, sizes)
     console().print(f"\n{words}\n", style="bold", markup=False, highlight=False)
-    race = Race(log_density, STEP_SIZE, options.seed, lambda c, n: _timed(c, n, options.seed))
+    race = Race(STEP_SIZE, options.seed, lambda c, n: _timed(c, n, options.seed))
     total = sizes.chains * sizes.draws
     by_samples, by_chains, memory = race.by_samples(total), race.by_chains(total), race.memory(total)
     figures = {
@@ -92,22 +77,6 @@ REDUCERS = {
     "quantiles": reducers.quantiles(QUANTILES),
     "shown": reducers.reservoir(SHOWN),
 }
-
-
-def density(x: np.ndarray) -> np.ndarray:
-    """The mixture's density."""
-    return WEIGHT @ norm.pdf(x, LOC[:, None], SCALE[:, None])
-
-
-def exact_moments() -> tuple[float, float]:
-    """Mean and variance of the mixture."""
-    mean = float(WEIGHT @ LOC)
-    return mean, float(WEIGHT @ (SCALE**2 + LOC**2)) - mean**2
-
-
-def exact_quantile(q: float) -> float:
-    """A quantile of the mixture."""
-    return float(brentq(lambda x: float(WEIGHT @ norm.cdf((x - LOC) / SCALE)) - q, -60.0, 60.0))  # type: ignore
 
 
 def _headline(posterior: Posterior, sizes: Sizes) -> tuple[dict[str, object], str]:

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
+from phalanx.demos.mixture_density import log_density, log_density_in_numpy
+
 BUDGET = 20.0
 """Seconds that a point may be expected to take, from the point before; longer ones are left out."""
 
@@ -19,25 +21,17 @@ Points = dict[str, list[tuple[int, float, float]]]
 
 
 class Race:
-    """Random-walk Metropolis on one density, by several ways.
+    """Random-walk Metropolis on the mixture, by several ways.
 
     Args:
-        log_density: elementwise, in JAX.
         step_size: standard deviation of proposals.
         seed: of all ways.
         ours: `ours(chains, draws)` gives seconds of compiling and of sampling.
     """
 
-    def __init__(
-        self,
-        log_density: Callable[[Array], Array],
-        step_size: float,
-        seed: int,
-        ours: Callable[[int, int], tuple[float, float]],
-    ):
-        self._log_density, self._step_size, self._seed = log_density, step_size, seed
+    def __init__(self, step_size: float, seed: int, ours: Callable[[int, int], tuple[float, float]]):
+        self._step_size, self._seed = step_size, seed
         self._ways = {"NumPy": self._numpy, "JAX, one loop": self._jax, "Phalanx": ours}
-        self._ours = ours
 
     def by_samples(self, most: int) -> Points:
         """1,000 chains, ever more draws."""
@@ -51,7 +45,7 @@ class Race:
         """Resident memory in MB after ever more samples of 10,000 chains, where the system tells."""
         found = []
         for samples in (10**k for k in range(6, 10) if 10**k <= most):
-            self._ours(10_000, samples // 10_000)
+            self._ways["Phalanx"](10_000, samples // 10_000)
             if (resident := resident_bytes()) is not None:
                 found.append((samples, resident / 1e6))
         return found
@@ -71,23 +65,16 @@ class Race:
     def _numpy(self, chains: int, draws: int) -> tuple[float, float]:
         """A loop over draws, each for all chains at once; the moments are added up."""
         generator, x = np.random.default_rng(self._seed), np.zeros(chains, np.float32)
-        height = self._in_numpy(x)
+        height = log_density_in_numpy(x)
         total, squares = np.zeros(chains), np.zeros(chains)
         began = time.perf_counter()
         for _ in range(draws):
             proposal = x + self._step_size * generator.standard_normal(chains, np.float32)
-            proposed = self._in_numpy(proposal)
+            proposed = log_density_in_numpy(proposal)
             accept = np.log1p(-generator.random(chains, np.float32)) < proposed - height
             x, height = np.where(accept, proposal, x), np.where(accept, proposed, height)
             total, squares = total + x, squares + x**2
         return 0.0, time.perf_counter() - began
-
-    def _in_numpy(self, x: np.ndarray) -> np.ndarray:
-        from phalanx.demos.mixture import LOC, SCALE, WEIGHT
-
-        terms = np.log(WEIGHT / SCALE)[:, None] - 0.5 * ((x - LOC[:, None]) / SCALE[:, None]) ** 2
-        highest = terms.max(0)
-        return highest + np.log(np.exp(terms - highest).sum(0))
 
     def _jax(self, chains: int, draws: int) -> tuple[float, float]:
         """One jitted `fori_loop` over draws, as one writes it; the moments are added up."""
@@ -96,13 +83,13 @@ class Race:
             key, x, height, total, squares = carry
             key, propose, decide = random.split(key, 3)
             proposal = x + self._step_size * random.normal(propose, x.shape)
-            proposed = self._log_density(proposal)
+            proposed = log_density(proposal)
             accept = jnp.log(random.uniform(decide, x.shape)) < proposed - height
             x, height = jnp.where(accept, proposal, x), jnp.where(accept, proposed, height)
             return key, x, height, total + x, squares + x**2
 
         x = jnp.zeros(chains)
-        begin = random.key(self._seed), x, self._log_density(x), x, x
+        begin = random.key(self._seed), x, log_density(x), x, x
         began = time.perf_counter()
         loop = jax.jit(lambda begin: lax.fori_loop(0, draws, step, begin)).lower(begin).compile()
         compiled = time.perf_counter()

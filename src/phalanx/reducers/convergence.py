@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from phalanx.reducers.moments import Sums
+from phalanx.reducers.moments import Sums, moments_of
 from phalanx.reducers.reducer import Reducer, on_host
 from phalanx.reducers.shifted import at_lanes
 
@@ -137,16 +137,6 @@ class _Ess(NamedTuple):
     batch: int
 
     def __call__(self, state: Batches) -> np.ndarray:
-        draws, means = (_variance(Sums(*on_host(part))) for part in (state.draws, state.means))
+        draws, means = moments_of(state.draws), moments_of(state.means)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return int(np.sum(state.draws.count)) * draws / (self.batch * means)
-
-
-def _variance(sums: Sums) -> np.ndarray:
-    """Variance over all chains."""
-    means, total = sums.chain_means(), sums.count.sum()
-    if total < 2:
-        return np.full(means.shape[1:], np.nan)
-    centre = np.tensordot(sums.count / total, means, axes=1)
-    between = np.tensordot(sums.count, (means - centre) ** 2, axes=1)
-    return (sums.chain_squares().sum(0) + between) / (total - 1)
+            return draws.count * draws.variance / (self.batch * means.variance)

@@ -87,10 +87,11 @@ def moments() -> Reducer:
     Source:
         Chan, Golub, LeVeque (1983), Algorithms for computing the sample variance.
     """
-    return Reducer("moments()", Sums.none, Sums.add, Sums.merge, _moments)
+    return Reducer("moments()", Sums.none, Sums.add, Sums.merge, moments_of)
 
 
-def _moments(state: Sums) -> Moments:
+def moments_of(state: Sums) -> Moments:
+    """Of the draws of all chains."""
     sums = Sums(*on_host(state))
     means = sums.chain_means()
     total, mean = grand(sums.count, means)

@@ -21,7 +21,7 @@ from phalanx.run.folding import Folding
 from phalanx.run.pace import Pace
 
 WIDE = {"xla_cpu_prefer_vector_width": "512"}
-"""Draws that are a few operations on every lane are a quarter faster with vectors as wide as a CPU has."""
+"""Draws that are a few operations on every lane are faster with vectors as wide as a CPU has."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Executables:
         advance: draws stored in rows; None where none are stored and nothing is to be tuned.
         constrain: the variables of those rows; None where none are stored.
         empty, fold: draws that go into reducers alone; None where draws are stored.
-        reduce: reducers of stored rows; None where there are none of either.
+        reduce: reducers of stored rows; None where no draw is stored, or none reduced.
         pace: how long a tick takes.
     """
 
@@ -70,11 +70,8 @@ class _Programs:
 
     def __init__(self, folding: Folding, arrays: Sequence[Array]):
         self._folding, self._blocks, self._arrays = folding, folding.blocks, arrays
-        self._data, self._shared, self._chains = (
-            self._blocks.target.array_specs(),
-            PartitionSpec(),
-            PartitionSpec(CHAIN),
-        )
+        self._data = self._blocks.target.array_specs()
+        self._shared, self._chains = PartitionSpec(), PartitionSpec(CHAIN)
         self._seed, self._tuning = np.uint32(0), first_tuning(self._blocks)
         self._order = order_of(np.zeros(self._blocks.num_chains))
 

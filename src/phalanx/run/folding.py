@@ -198,10 +198,8 @@ class Folding:
         return Folded(self.blocks.underway_specs(), chains, chains)
 
 
-def tile_of(count: int, bytes_per_lane: int, on_cpu: bool) -> int:
+def tile_of(count: int, bytes_per_lane: int) -> int:
     """Lanes worked on together: as many as a core's cache holds, and a divisor of all there are."""
-    if not on_cpu:
-        return count
     most = max(1, CACHE_BYTES // max(bytes_per_lane, 1))
     found = next(tile for tile in range(min(count, most), 0, -1) if count % tile == 0)
     return found if 8 * found >= min(count, most) else count  # of a prime number of lanes no tile is worth while

@@ -77,6 +77,7 @@ class Run:
     def fold(self, num_samples: int, thin: int, seconds: float, phase: str = "sampling") -> None:
         """Draw into the reducers: `num_samples // thin` draws more of every chain, or until the time is over."""
         host, began = self.told, time.monotonic()
+        before = host.draws
         total, deadline, evaluations = host.draws + num_samples // thin, began + seconds, host.evaluations
         while host.draws < total and time.monotonic() < deadline and not self.interrupted:
             draws, known = min(host.stretch(self.blocks.num_chains), total - host.draws), None
@@ -85,13 +86,13 @@ class Run:
                     done, rates = (np.asarray(known.tally.draws), np.asarray(known.tally.acceptance))
                     made = np.maximum(np.asarray(known.tally.made), 1)
                     drawn = host.draws + int(done.min())
-                    rate = drawn * thin * self.blocks.num_chains / (time.monotonic() - began)
+                    rate = (drawn - before) * thin * self.blocks.num_chains / (time.monotonic() - began)
                     self._show(phase, drawn, total, rates / made, host.divergences, rate)
             except KeyboardInterrupt:
                 self.interrupted = True
             if known is not None:
                 host.add(known)
-            if self.interrupted and host.draws:
+            if self.interrupted and host.draws and phase == "sampling":
                 self.progress.say(f"Interrupted: returning what {host.draws:,} of {total:,} draws per chain told.")
         self.sampling = self.sampling._replace(evaluations=self.sampling.evaluations + host.evaluations - evaluations)
         if self.interrupted and (phase != "sampling" or not host.draws):

@@ -64,6 +64,7 @@ def mcmc(
     keep: Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
+    tile: int | None = None,
     until: Until | None = None,
     matmul_precision: str = "float32",
     progress: bool = True,
@@ -87,6 +88,8 @@ def mcmc(
         thin: keep every so-manieth draw.
         reducers: what is learned from the draws while they are made, by a name of your choice: reducers of
             `phx.reducers`, applied to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
+        tile: lanes of a device that are worked on together where no draws are stored; a divisor of its lanes. None
+            means as many as a core's cache holds.
         until: a condition on which to stop before `num_samples`, from `phx.until`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         progress: whether to show how the run goes.
@@ -111,7 +114,8 @@ def mcmc(
     """
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
-        keep=keep, thin=thin, reducers=reducers, until=until, matmul_precision=matmul_precision, progress=progress,
+        keep=keep, thin=thin, reducers=reducers, tile=tile, until=until, matmul_precision=matmul_precision,
+        progress=progress,
     )  # fmt: skip
     return sampler.run(seed)
 
@@ -129,6 +133,7 @@ def stream(
     keep: Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
+    tile: int | None = None,
     matmul_precision: str = "float32",
     progress: bool = True,
 ) -> Iterator[dict[str, Any]]:
@@ -148,6 +153,7 @@ def stream(
         keep: names of the variables to hand over; an empty list means none, only what reducers know.
         thin: hand over every so-manieth draw.
         reducers: what is learned from the draws, by name.
+        tile: lanes of a device that are worked on together where no draws are stored.
         matmul_precision: precision of matrix products.
         progress: whether to show how the run goes.
 
@@ -167,7 +173,7 @@ def stream(
     """
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=thin, mesh=mesh,
-        keep=keep, thin=thin, reducers=reducers, matmul_precision=matmul_precision, progress=progress,
+        keep=keep, thin=thin, reducers=reducers, tile=tile, matmul_precision=matmul_precision, progress=progress,
     )  # fmt: skip
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
@@ -188,6 +194,7 @@ def compile(
     keep: Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
+    tile: int | None = None,
     until: Until | None = None,
     matmul_precision: str = "float32",
     progress: bool = True,
@@ -218,7 +225,7 @@ def compile(
     keep = keep if keep is None or isinstance(keep, str) else tuple(keep)
     key = (
         model, mesh, arguments.layout, arguments.names, arguments.spreads, arguments.local_shapes(), kernel,
-        _shapes(kernel.tuning), num_chains, keep, _entries(reducers), matmul_precision,
+        _shapes(kernel.tuning), num_chains, keep, _entries(reducers), tile, matmul_precision,
         jax.config.values["jax_enable_x64"],
     )  # fmt: skip
     executables, compilations = _kept.get(key), 0
@@ -227,7 +234,7 @@ def compile(
         checks.check_kernel(kernel, target)
         blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
         checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
-        folding = _plan_fold(blocks, {} if reducers is None else reducers)
+        folding = _plan_fold(blocks, {} if reducers is None else reducers, tile)
         executables = compile_blocks(folding, target.place_arrays(), matmul_precision)
         compilations = executables.count
         _kept[key] = executables
@@ -235,11 +242,12 @@ def compile(
             _kept.popitem(last=False)
     _kept.move_to_end(key)
     target = executables.blocks.target.with_arguments(arguments)
-    plan = plan_memory(executables, num_chains * (num_samples // thin))
+    arrays = target.place_arrays()
+    plan = plan_memory(executables, arrays, num_chains * (num_samples // thin))
     check_plan(plan, mesh.devices.flat[0])
     return Sampler(
         executables,
-        target.place_arrays(),
+        arrays,
         kernel,
         num_warmup,
         num_samples,
@@ -269,15 +277,17 @@ def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...
     return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * num_chains * width))))
 
 
-def _plan_fold(blocks: Blocks, reducers: Mapping[str, Any]) -> Folding:
+def _plan_fold(blocks: Blocks, reducers: Mapping[str, Any], tile: int | None) -> Folding:
     target = blocks.target
     known = tuple(name for name in target.value_names() if not target.spread(name).axes)
     names = blocks.names or tuple(latent.name for latent in target.shares.latents)
-    reductions = Reductions.of(reducers, names)
-    width = sum(size for size in group_sizes(target.shares.latents))
-    on_cpu = target.mesh.devices.flat[0].platform == "cpu"
-    tile = tile_of(blocks.count, 4 * TILE_ARRAYS * width, on_cpu and not blocks.names)
-    return Folding(blocks, reductions, known, tile)
+    folding = Folding(blocks, Reductions.of(reducers, names), known, blocks.count)
+    if tile is not None:
+        checks.check_tile(tile, folding)
+        return replace(folding, tile=tile)
+    if folding.stores_draws or target.mesh.devices.flat[0].platform != "cpu":
+        return folding
+    return replace(folding, tile=tile_of(blocks.count, 4 * TILE_ARRAYS * sum(group_sizes(target.shares.latents))))
 
 
 def _entries(reducers: Any) -> Any:

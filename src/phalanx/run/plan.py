@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from jax import Array
 
 from phalanx.run.executables import Executables
 
@@ -18,36 +20,38 @@ class Plan:
 
     Attributes:
         on_device: on each device: data, chains, a block's draws or the states of reducers, and room to compute in.
+        placed: of these, what is on each device already: the data.
         draws: of the draws to store, by variable.
         devices: how many there are.
         on_cpu: whether the devices' memory is this machine's.
     """
 
     on_device: int
+    placed: int
     draws: Mapping[str, int]
     devices: int
     on_cpu: bool
 
     @property
     def here(self) -> int:
-        """Bytes of this machine's memory."""
-        return sum(self.draws.values()) + (self.devices * self.on_device if self.on_cpu else 0)
+        """Bytes of this machine's memory that are yet to be taken."""
+        computing = self.devices * max(self.on_device - self.placed, 0) if self.on_cpu else 0
+        return sum(self.draws.values()) + computing
 
     def __str__(self) -> str:
         stored = f"{size(sum(self.draws.values()))} for draws" if self.draws else "no draws stored"
         return f"memory: {size(self.on_device)} on each of {self.devices} devices, {stored}"
 
 
-def plan_memory(executables: Executables, rows: int) -> Plan:
-    """The memory of a run that stores `rows` draws, of all chains."""
-    blocks = executables.blocks
-    target = blocks.target
-    shapes = {v.name: (v.spread.rows, *v.shape[1:]) if v.spread.axes else v.shape for v in target.shares.latents}
-    draws = {name: 4 * rows * int(np.prod(shapes.get(name, ()))) for name in blocks.names}
+def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) -> Plan:
+    """The memory of a run on data that are on the devices, which stores `rows` draws of all chains."""
+    stored = {} if executables.constrain is None else executables.constrain.out_info
+    draws = {name: rows * math.prod(info.shape[2:]) * info.dtype.itemsize for name, info in stored.items()}
     programs = (executables.begin, executables.advance, executables.constrain, executables.fold, executables.reduce)
-    devices = list(target.mesh.devices.flat)
+    devices = list(executables.blocks.target.mesh.devices.flat)
     on_device = max((_bytes(program) for program in programs if program is not None), default=0)
-    return Plan(on_device, draws, len(devices), devices[0].platform == "cpu")
+    placed = sum(array.addressable_shards[0].data.nbytes for array in arrays)
+    return Plan(on_device, placed, draws, len(devices), devices[0].platform == "cpu")
 
 
 def check_plan(plan: Plan, device: Any) -> None:
@@ -70,7 +74,13 @@ def check_plan(plan: Plan, device: Any) -> None:
 
 
 def free_memory() -> int | None:
-    """Bytes of free memory; None where the system does not tell."""
+    """Bytes of memory that may be taken; None where the system does not tell."""
+    told = Path("/proc/meminfo")
+    if told.exists():
+        # what files have left in memory is given up when asked for, and is not in the pages said to be free
+        for line in told.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

@@ -42,12 +42,25 @@ def test_the_centred_hierarchy_says_what_is_wrong_with_it():
 
 
 @pytest.mark.slow
+def test_trajectories_of_a_fixed_number_of_leapfrogs():
+    entry = ENTRIES["eight_schools_noncentered"]
+    kernel = phx.hmc(num_steps=12, target_acceptance=0.9)
+    posterior = phx.mcmc(
+        entry.program, entry.data(), keep=entry.names, kernel=kernel, num_chains=64, num_warmup=1000, num_samples=2000,
+        progress=False,
+    )  # fmt: skip
+    found = compare(entry, posterior.draws)
+    assert np.abs(found.z).max() < 4.5 and np.abs(found.sd_error).max() < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", [phx.chees(), phx.mams()], ids=["chees", "mams"])
 @pytest.mark.parametrize("name", [name for name in ENTRIES if name != FUNNEL])
-def test_many_chains_of_one_trajectory_length(name):
+def test_many_chains_of_one_trajectory_length(name, kernel):
     entry = ENTRIES[name]
     posterior = phx.mcmc(
-        entry.program, entry.data(), keep=entry.names, kernel=phx.chees(), num_chains=64, num_warmup=500,
-        num_samples=300, progress=False,
+        entry.program, entry.data(), keep=entry.names, kernel=kernel, num_chains=64, num_warmup=500, num_samples=300,
+        progress=False,
     )  # fmt: skip
     found = compare(entry, posterior.draws)
     assert np.abs(found.z).max() < 4 and np.abs(found.sd_error).max() < 0.1

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from phalanx.demos import mixture
+from phalanx.demos import mixture, mixture_density
 from phalanx.demos.mixture_race import Race
 
 
@@ -28,20 +28,20 @@ def test_a_small_run(phalanx, tmp_path):
 
 def test_exact_answers():
     x = np.linspace(-60.0, 60.0, 400_001)
-    p, width = mixture.density(x), x[1] - x[0]
-    mean, variance = mixture.exact_moments()
+    p, width = mixture_density.density(x), x[1] - x[0]
+    mean, variance = mixture_density.exact_moments()
     assert p.sum() * width == pytest.approx(1.0, abs=1e-6)
     assert (p * x).sum() * width == pytest.approx(mean, abs=1e-6)
     assert (p * (x - mean) ** 2).sum() * width == pytest.approx(variance, abs=1e-4)
     for q in mixture.QUANTILES:
-        assert p[x <= mixture.exact_quantile(q)].sum() * width == pytest.approx(q, abs=1e-4)
-    heights = np.exp(np.asarray(mixture.log_density(x.astype(np.float32)), np.float64))
+        assert p[x <= mixture_density.exact_quantile(q)].sum() * width == pytest.approx(q, abs=1e-4)
+    heights = np.exp(np.asarray(mixture_density.log_density(x.astype(np.float32)), np.float64))
     np.testing.assert_allclose(heights / heights.max(), p / p.max(), atol=1e-5)
 
 
 def test_all_ways_sample_the_same_density(monkeypatch):
     # long steps, so that short chains see the whole mixture
-    race = Race(mixture.log_density, 3.0, 0, lambda chains, draws: (0.0, 0.0))
+    race = Race(3.0, 0, lambda chains, draws: (0.0, 0.0))
     assert set(race.by_chains(10_000)) == {"NumPy", "JAX, one loop", "Phalanx"}
     assert [size for size, *_ in race.by_chains(10**5)["NumPy"]] == [10, 100]
     assert race.by_samples(10**5) == {"NumPy": [], "JAX, one loop": [], "Phalanx": []}
@@ -56,7 +56,7 @@ def test_a_long_run_gives_the_right_answer():
         reducers={"moments": phx.reducers.moments(), "ess": phx.reducers.ess(200)}, progress=False,
     )  # fmt: skip
     moments, ess = posterior.reduced["moments"]["x"], float(posterior.reduced["ess"]["x"])
-    mean, variance = mixture.exact_moments()
+    mean, variance = mixture_density.exact_moments()
     # five standard errors: a right sampler fails once in a million times
     assert abs(moments.mean - mean) < 5 * np.sqrt(variance / ess)
     assert abs(moments.variance - variance) < 5 * variance * np.sqrt(4 / ess)

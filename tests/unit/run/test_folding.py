@@ -8,7 +8,6 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
-from phalanx.run import mcmc
 from phalanx.run.folding import tile_of
 
 R = phx.reducers
@@ -46,13 +45,12 @@ def test_reduced_is_what_stored_draws_say(name, thin):
 
 
 @pytest.mark.parametrize("kernel", [phx.nuts(), phx.rwmh(0.8)], ids=["nuts", "rwmh"])
-def test_tiles_change_nothing(monkeypatch, kernel):
-    found = []
-    for size in (1, 2, 4, 8):
-        monkeypatch.setattr(mcmc, "tile_of", lambda count, *_, size=size: min(size, count))
-        mcmc._kept.clear()
-        run = phx.mcmc(model, keep=[], reducers={"m": R.moments(), "r": R.rhat()}, kernel=kernel, **SIZES)
-        found.append(run.reduced)
+def test_tiles_change_nothing(kernel):
+    reducers, one = {"m": R.moments(), "r": R.rhat()}, phx.make_mesh(devices=jax.devices()[:1])
+    found = [
+        phx.mcmc(model, keep=[], reducers=reducers, kernel=kernel, tile=tile, mesh=one, **SIZES).reduced
+        for tile in (None, 1, 2, 4, 8)
+    ]
     for other in found[1:]:
         for a, b in zip(jax.tree.leaves(found[0]), jax.tree.leaves(other), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -145,10 +143,18 @@ def test_r_hat_of_draws_that_are_not_stored_is_no_condition():
 
 
 def test_tiles_fill_a_cache_and_divide_the_lanes():
-    assert tile_of(10_000, 64, on_cpu=True) == 2000
-    assert tile_of(10_000, 64, on_cpu=False) == 10_000
-    assert tile_of(9973, 64, on_cpu=True) == 9973  # prime
-    assert tile_of(4, 64, on_cpu=True) == 4
+    assert tile_of(10_000, 64) == 2000
+    assert tile_of(9973, 64) == 9973  # prime
+    assert tile_of(4, 64) == 4
+
+
+def test_tiles_that_cut_nothing_are_refused():
+    one = phx.make_mesh(devices=jax.devices()[:1])
+    for tile in (3, 0, 2.0):
+        with pytest.raises(ValueError, match="tile must be a divisor of the 8 lanes of a device, got"):
+            phx.mcmc(model, keep=[], reducers={"m": R.moments()}, tile=tile, mesh=one, **SIZES)
+    with pytest.raises(ValueError, match="tile=2 is for runs that store no draws: add keep="):
+        phx.mcmc(model, tile=2, mesh=one, **SIZES)
 
 
 def test_a_saved_run_has_what_was_reduced(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -72,6 +73,39 @@ def test_a_run_that_needs_too_much_on_a_device_is_refused(monkeypatch):
     monkeypatch.setattr(plan, "free_memory", lambda: 10_000)
     with pytest.raises(ValueError, match="This run needs .* of memory .*keep=\\[\\] and reducers="):
         phx.mcmc(model, num_samples=100, **OPTIONS)
+
+
+def test_data_that_are_in_memory_already_are_not_asked_for_again(monkeypatch):
+    from phalanx.run import plan
+
+    data = {"y": np.zeros((1000, 1000), np.float32)}
+    one = phx.make_mesh(devices=jax.devices()[:1])
+
+    def rows(y):
+        phx.sample("y", dist.Normal(phx.sample("m", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+    sampler = phx.compile(rows, data, num_samples=100, mesh=one, **OPTIONS)
+    assert sampler.plan.placed == 4_000_000 < sampler.plan.on_device
+    monkeypatch.setattr(plan, "free_memory", lambda: sampler.plan.here)
+    phx.compile(rows, data, num_samples=100, mesh=one, **OPTIONS)
+
+
+def test_deterministic_variables_are_planned_for():
+    def squared():
+        phx.deterministic("table", phx.sample("x", dist.Normal(0.0, 1.0)) * np.ones((3, 5), np.float32))
+
+    sampler = phx.compile(squared, num_samples=100, keep=["table"], **OPTIONS)
+    assert sampler.plan.draws == {"table": 4 * 4 * 100 * 15}
+
+
+def test_what_files_have_left_in_memory_is_free():
+    from phalanx.run.plan import free_memory
+
+    free, told = free_memory(), Path("/proc/meminfo")
+    if not told.exists():
+        pytest.skip("this system has no /proc/meminfo")
+    available = next(int(line.split()[1]) for line in told.read_text().splitlines() if "MemAvailable" in line)
+    assert free == pytest.approx(1024 * available, rel=0.2)
 
 
 def test_sizes_are_told_in_words():
