@@ -1,4 +1,4 @@
-"""One model by BlackJAX, its log density from NumPyro's model, chains under `vmap`; arguments as for `run_phalanx.py`.
+"""One model by BlackJAX, its log density from NumPyro's model, a device for each chain; arguments for `run_phalanx.py`.
 
 Each chain is warmed up by `window_adaptation`, as its documentation has it, and then runs with its own tuning.
 """
@@ -19,6 +19,8 @@ from numpyro.infer.util import initialize_model
 
 WARMUP, DRAWS, CHAINS = 1000, 1000, 4
 
+jax.config.update("jax_num_cpu_devices", CHAINS)
+
 numpyro.enable_validation(False)  # starts where an equation overflows are tried again, not refused
 name, data, out, seed = sys.argv[1:]
 arrays = {key: np.asarray(value, np.float32) for key, value in np.load(data).items()}
@@ -33,29 +35,21 @@ def density_of(arrays):
     return lambda position: -potential_of_data(position)
 
 
-@jax.jit
-def warm_up(keys, positions, arrays):
-    adaptation = blackjax.window_adaptation(blackjax.nuts, density_of(arrays))
-
-    def one(key, position):
-        (state, parameters), _ = adaptation.run(key, position, WARMUP)
-        return state, parameters
-
-    return jax.vmap(one)(keys, positions)
+@partial(jax.pmap, in_axes=(0, 0, None))
+def warm_up(key, position, arrays):
+    (state, parameters), _ = blackjax.window_adaptation(blackjax.nuts, density_of(arrays)).run(key, position, WARMUP)
+    return state, parameters
 
 
-@jax.jit
-def draw(keys, states, parameters, arrays):
+@partial(jax.pmap, in_axes=(0, 0, 0, None))
+def draw(key, state, parameters, arrays):
     density, kernel = density_of(arrays), blackjax.nuts.build_kernel()
 
-    def one(key, state, parameters):
-        def step(state, key):
-            state, info = kernel(key, state, density, **parameters)
-            return state, (constrain(**arrays)(state.position), info.is_divergent)
+    def step(state, key):
+        state, info = kernel(key, state, density, **parameters)
+        return state, (constrain(**arrays)(state.position), info.is_divergent)
 
-        return jax.lax.scan(step, state, jax.random.split(key, DRAWS))[1]
-
-    return jax.vmap(one)(keys, states, parameters)
+    return jax.lax.scan(step, state, jax.random.split(key, DRAWS))[1]
 
 
 keys = partial(jax.random.split, num=CHAINS)

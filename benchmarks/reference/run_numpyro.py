@@ -1,4 +1,4 @@
-"""One model by NumPyro, chains vectorised; arguments as for `run_phalanx.py`."""
+"""One model by NumPyro, a device for each chain; arguments as for `run_phalanx.py`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpyro
 import numpyro_models
 from numpyro.infer import MCMC, NUTS
 
+numpyro.set_host_device_count(4)
 numpyro.enable_validation(False)  # starts where an equation overflows are tried again, not refused
 name, data, out, seed = sys.argv[1:]
 arrays = {key: np.asarray(value, np.float32) for key, value in np.load(data).items()}
 mcmc = MCMC(
-    NUTS(getattr(numpyro_models, name)), num_warmup=1000, num_samples=1000, num_chains=4, chain_method="vectorized",
+    NUTS(getattr(numpyro_models, name)), num_warmup=1000, num_samples=1000, num_chains=4, chain_method="parallel",
     progress_bar=False,
 )  # fmt: skip
 mcmc.warmup(jax.random.key(int(seed)), **arrays)
