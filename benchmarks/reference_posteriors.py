@@ -40,6 +40,8 @@ def timed(system: str, name: str, data: Path, seed: int, cache: Path, python: st
         "JAX_COMPILATION_CACHE_DIR": "" if system == "phalanx" else str(cache / system),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
+    if system in ("numpyro", "blackjax"):
+        environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"  # one for each chain
     draws = cache / "draws.npz"
     command = [python, str(FOLDER / f"run_{system}.py"), name, str(data), str(draws), str(seed)]
     began = time.perf_counter()

@@ -19,8 +19,6 @@ from numpyro.infer.util import initialize_model
 
 WARMUP, DRAWS, CHAINS = 1000, 1000, 4
 
-jax.config.update("jax_num_cpu_devices", CHAINS)
-
 numpyro.enable_validation(False)  # starts where an equation overflows are tried again, not refused
 name, data, out, seed = sys.argv[1:]
 arrays = {key: np.asarray(value, np.float32) for key, value in np.load(data).items()}

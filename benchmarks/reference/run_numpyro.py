@@ -11,7 +11,6 @@ import numpyro
 import numpyro_models
 from numpyro.infer import MCMC, NUTS
 
-numpyro.set_host_device_count(4)
 numpyro.enable_validation(False)  # starts where an equation overflows are tried again, not refused
 name, data, out, seed = sys.argv[1:]
 arrays = {key: np.asarray(value, np.float32) for key, value in np.load(data).items()}
