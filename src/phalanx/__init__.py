@@ -16,6 +16,7 @@ from phalanx.mesh.space import Space as Space
 from phalanx.mesh.spmd import spmd as spmd
 from phalanx.programs.adapters import from_logdensity as from_logdensity
 from phalanx.programs.adapters import from_numpyro as from_numpyro
+from phalanx.programs.blocked import blocked as blocked
 from phalanx.programs.handlers import block as block
 from phalanx.programs.handlers import condition as condition
 from phalanx.programs.handlers import do as do

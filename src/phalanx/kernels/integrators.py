@@ -32,11 +32,13 @@ def leapfrog(density: Density, metric: Metric, phase: Phase, step_size: Array) -
 
 
 def trajectory(density: Density, metric: Metric, phase: Phase, step_size: Array, num_steps: Array) -> Phase:
-    """`num_steps` leapfrogs. The number may differ from run to run without a new compilation."""
+    """`num_steps` leapfrogs, at least one. The number may differ from run to run without a new compilation.
+
+    The log density is asked for at the end alone: on the way there the compiler leaves out what only it needs.
+    """
 
     def body(_, phase: Phase) -> Phase:
-        return jax.tree.map(
-            lambda new, old: jnp.asarray(new, old.dtype), leapfrog(density, metric, phase, step_size), phase
-        )
+        new = leapfrog(density, metric, phase, step_size)._replace(log_density=phase.log_density)
+        return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), new, phase)
 
-    return lax.fori_loop(0, num_steps, body, phase)
+    return leapfrog(density, metric, lax.fori_loop(0, num_steps - 1, body, phase), step_size)

@@ -41,12 +41,16 @@ class Spread:
         """Numbers, in the whole leaf, of the rows this device holds."""
         return lax.axis_index(self.axes) * self.local_rows + jnp.arange(self.local_rows)
 
+    def real_rows(self) -> Array | None:
+        """Which of the rows this device holds are not padded; None where none is."""
+        if not self.axes or self.rows in (0, self.local_rows * self._devices()):
+            return None
+        return self.row_numbers() < self.rows
+
     def keep_rows(self, values: Array, fill: float = 0.0) -> Array:
         """`values` with padded rows replaced by `fill`; unchanged where there is no padding."""
-        if not self.axes or self.rows in (0, self.local_rows * self._devices()):
-            return values
-        real = self.row_numbers() < self.rows
-        return jnp.where(real.reshape(-1, *(1,) * (values.ndim - 1)), values, fill)
+        real = self.real_rows()
+        return values if real is None else jnp.where(real.reshape(-1, *(1,) * (values.ndim - 1)), values, fill)
 
     def _devices(self) -> int:
         return math.prod(lax.axis_size(axis) for axis in self.axes)

@@ -86,8 +86,8 @@ def _run_both_ways(program: Program, arguments: Arguments, sizes: Mapping[str, i
     def on_device(position, arrays, expected):
         position = {name: _rows_here(leaf, of_latents[name]) for name, leaf in position.items()}
         terms, others = run(position, [_rows_here(a, s) for a, s in zip(arrays, arguments.spreads, strict=True)])
-        totals = {term: add(unpadded.weigh(term, values)) for term, values in terms.items()}
-        magnitudes = {term: add(unpadded.weigh(term, jnp.abs(values))) for term, values in terms.items()}
+        totals = {term: add(unpadded.weigh(term, jnp.sum(values))) for term, values in terms.items()}
+        magnitudes = {term: add(unpadded.weigh(term, jnp.sum(jnp.abs(values)))) for term, values in terms.items()}
         wrong = {
             name: add(_differs(values, _rows_here(expected[name], shares.others[name])))
             for name, values in others.items()

@@ -56,7 +56,7 @@ def log_joint(program: Program) -> Callable[..., Array]:
             )
 
         variables = trace(under(program, give))(*args, **kwargs)
-        return sum((jnp.sum(v.log_prob()) for v in variables.values()), start=jnp.zeros(()))
+        return sum((v.total_log_prob() for v in variables.values()), start=jnp.zeros(()))
 
     return density
 

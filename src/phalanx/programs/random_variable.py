@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro.distributions import Distribution
 
+from phalanx.programs.blocked import Blocked
+
 
 @dataclass(frozen=True)
 class RandomVariable:
@@ -38,6 +40,15 @@ class RandomVariable:
             return jnp.zeros(())
         log_prob = jnp.asarray(self.distribution.log_prob(self.value))
         return log_prob if isinstance(self.scale, float) and self.scale == 1.0 else self.scale * log_prob
+
+    def total_log_prob(self, real: Array | None = None, lanes: int = 1) -> Array:
+        """Log density of the value, a scalar; of rows `real`, where not all of them are. See `Blocked.total`."""
+        if isinstance(self.distribution, Blocked) and jnp.ndim(self.scale) == 0:
+            return self.scale * self.distribution.total(self.value, real, lanes)
+        log_prob = self.log_prob()
+        if real is not None:
+            log_prob = jnp.where(real.reshape(-1, *(1,) * (log_prob.ndim - 1)), log_prob, 0.0)
+        return jnp.sum(log_prob)
 
     @property
     def shape(self) -> tuple[int, ...]:

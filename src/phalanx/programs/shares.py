@@ -64,11 +64,9 @@ class Shares:
     terms: Mapping[Term, Spread]
     sizes: Mapping[str, int]
 
-    def weigh(self, term: Term, values: Array) -> Array:
-        """This device's share of a term: its own rows, or 1/n of what n devices compute alike; a scalar."""
-        spread = self.terms[term]
-        alike = math.prod(self.sizes[axis] for axis in self.axes if axis not in spread.axes)
-        total = jnp.sum(spread.keep_rows(values) if spread.rows else values)
+    def weigh(self, term: Term, total: Array) -> Array:
+        """This device's share of a term, given its sum over this device's rows: that, or 1/n where n compute alike."""
+        alike = math.prod(self.sizes[axis] for axis in self.axes if axis not in self.terms[term].axes)
         return total / alike if alike > 1 else total
 
 

@@ -32,12 +32,19 @@ class Density:
     """A target on one device, its data in place: what kernels see. Use it inside `shard_map`.
 
     Every method gives what the whole log density gives, on every device; only `share` is one device's part.
+
+    Attributes:
+        program, layout: the model and how its data are put together.
+        arrays: the data on this device.
+        shares: what is local.
+        lanes: how many chains of this device are moved at once.
     """
 
     program: Program
     layout: Layout
     arrays: Sequence[Array]
     shares: Shares
+    lanes: int = 1
 
     @property
     def space(self) -> Space:
@@ -47,8 +54,8 @@ class Density:
 
     def share(self, position: Position) -> Array:
         """This device's share of the log density: differentiable code with no collective of ours in it."""
-        terms = self._run(position).terms()
-        weighed = [self.shares.weigh(term, values) for term, values in terms.items()]
+        totals = self._run(position).totals(self.shares.terms, self.lanes)
+        weighed = [self.shares.weigh(term, total) for term, total in totals.items()]
         return sum(weighed[1:], start=weighed[0])
 
     def value_and_grad(self, position: Position) -> tuple[Array, Position]:
@@ -93,8 +100,8 @@ class Density:
     def contributions(self, position: Position) -> dict[str, Array]:
         """Each variable's contribution to the log density, a scalar: what to look at when the sum is not finite."""
         totals: dict[str, Array] = {}
-        for (name, part), values in self._run(position).terms().items():
-            share = self.shares.weigh((name, part), values)
+        for (name, part), total in self._run(position).totals(self.shares.terms, self.lanes).items():
+            share = self.shares.weigh((name, part), total)
             totals[name] = totals[name] + share if name in totals else share
         return jax.tree.map(self._add, totals)
 
@@ -192,9 +199,9 @@ class Target:
         """The part of the data that is compiled in."""
         return self.arguments.layout
 
-    def on_device(self, arrays: Sequence[Array]) -> Density:
-        """The target with one device's arrays in place. Call it inside `shard_map`."""
-        return Density(self.program, self.layout, arrays, self.shares)
+    def on_device(self, arrays: Sequence[Array], lanes: int = 1) -> Density:
+        """The target with one device's arrays in place, for `lanes` chains at once. Call it inside `shard_map`."""
+        return Density(self.program, self.layout, arrays, self.shares, lanes)
 
     def array_specs(self) -> tuple[PartitionSpec, ...]:
         """How the data's arrays are laid out."""

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro.distributions import Distribution, Unit
 
+from phalanx.programs.blocked import Blocked
 from phalanx.programs.random_variable import RandomVariable
 
 Program = Callable[..., Any]
@@ -91,11 +92,12 @@ def factor(name: str, log_density: Any) -> None:
 
     Args:
         name: the term's name, unique in the program.
-        log_density: a scalar, or an array of terms to be added. Over sharded data keep one term per row, so that
-            padded rows can be left out.
+        log_density: a scalar, or an array of terms to be added; or `phx.blocked(...)` of them. Over sharded data keep
+            one term per row, so that padded rows can be left out.
     """
-    value = jnp.zeros((*jnp.shape(log_density), 0))  # Unit's event is empty: the density is all there is
-    _send(RandomVariable(name, Unit(log_density), value, observed=True))
+    distribution = log_density if isinstance(log_density, Blocked) else Unit(log_density)
+    value = jnp.zeros((*distribution.batch_shape, 0))  # Unit's event is empty: the density is all there is
+    _send(RandomVariable(name, distribution, value, observed=True))
 
 
 def _send(variable: RandomVariable) -> RandomVariable:

@@ -15,6 +15,7 @@ import numpyro
 from jax import Array
 from numpyro.distributions import biject_to
 
+from phalanx.mesh.space import Spread
 from phalanx.programs.handlers import tape
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, tracing
@@ -42,6 +43,19 @@ class Run:
                 out[name, "density"] = jnp.asarray(variable.log_prob())
             if name in self.log_dets:
                 out[name, "jacobian"] = self.log_dets[name]
+        return out
+
+    def totals(self, spreads: Mapping[tuple[str, str], Spread], lanes: int) -> dict[tuple[str, str], Array]:
+        """Each of the terms added up over the rows this device holds, padded ones apart, where `spreads` says it lives.
+
+        `lanes` chains do so at once.
+        """
+        out: dict[tuple[str, str], Array] = {}
+        for name, variable in self.variables.items():
+            if variable.distribution is not None:
+                out[name, "density"] = variable.total_log_prob(spreads[name, "density"].real_rows(), lanes)
+            if name in self.log_dets:
+                out[name, "jacobian"] = jnp.sum(spreads[name, "jacobian"].keep_rows(self.log_dets[name]))
         return out
 
     def values(self) -> dict[str, Array]:

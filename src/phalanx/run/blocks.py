@@ -165,7 +165,7 @@ class Blocks:
 
     def lanes(self, arrays: Sequence[Array]) -> Lanes:
         """The target for the lanes of this device."""
-        return Lanes(self.target.on_device(arrays), self.count)
+        return Lanes(self.target.on_device(arrays, self.count), self.count)
 
     def _keys(self, seed: Array) -> Keys:
         return Keys.of_chains(seed, lane_chains(self.count))

@@ -96,7 +96,7 @@ class Folding:
     def empty(self, arrays: Sequence[Array]) -> Fold:
         """What is known before the first draw."""
         tiles = self.blocks.count // self.tile
-        fold = self._empty_tile(Lanes(self.blocks.target.on_device(arrays), self.tile))
+        fold = self._empty_tile(Lanes(self.blocks.target.on_device(arrays, self.tile), self.tile))
         return jax.tree.map(lambda leaf: jnp.concatenate([leaf] * tiles), fold)
 
     def fold(
@@ -142,7 +142,7 @@ class Folding:
     def _fold_tile(
         self, keys: Keys, arrays: Sequence[Array], tuning: Any, order: Order, underway: Any, fold: Fold
     ) -> Folded:
-        lanes = Lanes(self.blocks.target.on_device(arrays), self.tile)
+        lanes = Lanes(self.blocks.target.on_device(arrays, self.tile), self.tile)
         machine, read = self.blocks.machine, jax.vmap(self._values(lanes))
 
         def go_on(carry: tuple[Any, Fold, Array]) -> Array:

@@ -1,0 +1,260 @@
+r"""Likelihoods of many rows, evaluated block by block: value and gradient in one pass over the data.
+
+Of $\ell = \sum_i \log p(y_i \mid x_i, \theta)$ ordinary differentiation computes all rows' values, keeps what it needs
+of them, and goes over all rows again. Here each block of rows gives its value and its gradient while it is in the
+cache, both are added up, and nothing of its size is left. Data keep the type they are stored in, and are widened block
+by block by the function that reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from jax import Array, lax
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
+from jax.extend.core import ClosedJaxpr, Literal
+from numpyro.distributions import Distribution, Unit
+
+BLOCK_ELEMENTS = 2**19
+"""Elements of the widest array of a block: 2 MiB in float32, which a core's cache holds."""
+
+LEAST_ROWS = 16
+"""Rows of a block at least."""
+
+Rows = Any
+"""A pytree of arrays with one leading dimension, of rows."""
+
+OfBlock = Callable[..., Array]
+"""`f(which rows are real, their arrays, *what it closes over)`: the sum of their log densities."""
+
+
+class Blocked(Distribution):
+    """The distribution of many independent rows, whose log density is added up block by block; see `blocked`.
+
+    Attributes:
+        fn: from rows to their distribution, or to their log densities.
+        rows: what `fn` is called with.
+        block: rows of a block; None where they are to be chosen.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    pytree_aux_fields = ("fn", "block")
+    pytree_data_fields = ("rows",)
+
+    def __init__(self, fn: Callable[..., Any], rows: tuple[Rows, ...], block: int | None = None):
+        self.fn, self.rows, self.block = fn, rows, block
+        self.count = _count_rows(rows)
+        shapes: list[tuple[int, ...]] = []
+
+        def look(*rows: Rows) -> None:
+            found = self._of(rows)
+            shapes.extend((tuple(found.batch_shape), tuple(found.event_shape)))
+
+        jax.eval_shape(look, *rows)
+        batch_shape, event_shape = shapes
+        if batch_shape[:1] != (self.count,):
+            raise ValueError(
+                f"phx.blocked: the function was given {self.count} rows and returned a distribution of batch shape "
+                f"{batch_shape}; the first dimension must be that of the rows. Write it for any number of rows, with "
+                f"one entry for each."
+            )
+        super().__init__(batch_shape, event_shape, validate_args=False)
+
+    @cached_property
+    def whole(self) -> Distribution:
+        """The distribution of all rows at once."""
+        return self._of(self.rows)
+
+    @property
+    def support(self) -> Any:
+        """Where the rows' values lie."""
+        return self.whole.support
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw all rows."""
+        return jnp.asarray(self.whole.sample(key, sample_shape))
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> Array:
+        """Log densities, row by row."""
+        return jnp.asarray(self.whole.log_prob(value))
+
+    def total(self, value: Array, real: Array | None = None, lanes: int = 1) -> Array:
+        """Sum of the rows' log densities.
+
+        Args:
+            value: of all rows.
+            real: which rows count; None where all do.
+            lanes: chains that are worked on at once, and share the cache.
+        """
+        if jnp.shape(value)[:1] != (self.count,):  # draws of draws, which only a user's own call has
+            return jnp.sum(self.log_prob(value))
+        leaves, tree = jax.tree.flatten((jnp.asarray(value), self.rows))
+
+        def of_block(real: Array | None, leaves: list[Array]) -> Array:
+            value, rows = jax.tree.unflatten(tree, leaves)
+            log_prob = jnp.asarray(self._of(rows).log_prob(value))
+            if real is not None:
+                log_prob = jnp.where(real.reshape(-1, *(1,) * (log_prob.ndim - 1)), log_prob, 0.0)
+            return jnp.sum(log_prob)
+
+        block = min(self.block or _rows_of_block(of_block, real, leaves, lanes), self.count)
+        if self.count % block and real is None:  # the last block has rows of the one before, which count once
+            return self.total(value, jnp.ones(self.count, bool), lanes)
+        some = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[:block], (real, leaves)))
+        converted, closed_over = jax.closure_convert(of_block, *some)
+        return _sum_over_blocks(converted, block, real, leaves, closed_over)
+
+    def _of(self, rows: tuple[Rows, ...]) -> Distribution:
+        with numpyro.validation_enabled(False):  # of traced values its checks see nothing
+            found = self.fn(*rows)
+        return found if isinstance(found, Distribution) else Unit(found)
+
+
+def blocked(fn: Callable[..., Any], *rows: Rows, block: int | None = None) -> Blocked:
+    r"""The distribution of many independent rows, evaluated block by block: with it memory does not grow with the rows.
+
+    $\sum_i \log p(y_i \mid x_i, \theta)$ and its gradient are added up over blocks of rows in one pass; no array as
+    long as the data is made. The same model needs no other change, on one device or many.
+
+    Args:
+        fn: from a block of `rows` to the distribution of their values, whose first dimension is that of the rows, or
+            to an array of log densities (for `phx.factor`). It may use any other variables of the program. Data may
+            come in a narrow type (`uint8` pixels, `bfloat16`) and be widened in it.
+        *rows: what `fn` is called with, cut into blocks: arrays, or trees of arrays, with one leading row for each
+            value; data or latent variables.
+        block: rows of a block; None chooses by what they take of a cache.
+
+    Returns:
+        A distribution, for `phx.sample(name, ..., obs=...)`; or for `phx.factor(name, ...)`.
+
+    Raises:
+        ValueError: when `rows` differ in length, there are none, or `fn` mixes them.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np, numpyro.distributions as dist, phalanx as phx
+        >>> def model(pixels, label):
+        ...     w = phx.sample("w", dist.Normal(0.0, 1.0).expand([4]))
+        ...     rows = lambda pixels: dist.Bernoulli(logits=pixels.astype(jnp.float32) / 255 @ w)
+        ...     phx.sample("label", phx.blocked(rows, pixels), obs=label)
+        >>> pixels = np.arange(400, dtype=np.uint8).reshape(100, 4)
+        >>> data = {"pixels": pixels, "label": np.arange(100) % 2}
+        >>> posterior = phx.mcmc(model, data, num_warmup=100, num_samples=100, progress=False)
+        >>> posterior.draws["w"].shape
+        (4, 100, 4)
+    """
+    if block is not None and (not isinstance(block, int) or isinstance(block, bool) or block < 1):
+        raise ValueError(f"phx.blocked: block must be a whole number of at least 1, got {block!r}; None chooses one.")
+    if not callable(fn):
+        raise TypeError(f"phx.blocked: the first argument must be a function of rows, got {type(fn).__name__}.")
+    return Blocked(fn, rows, block)
+
+
+def _count_rows(rows: tuple[Rows, ...]) -> int:
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(rows)]
+    counts = {shape[0] if shape else None for shape in shapes}
+    if len(counts) != 1 or None in counts or 0 in counts:
+        raise ValueError(
+            f"phx.blocked: the rows must be arrays of one length, at least 1; got shapes "
+            f"{', '.join(map(str, shapes)) or 'none'}."
+        )
+    return counts.pop()  # pyright: ignore[reportReturnType]  # None has just been refused
+
+
+def _rows_of_block(f: OfBlock, real: Array | None, leaves: list[Array], lanes: int) -> int:
+    """As many rows as a cache holds, with what differs from lane to lane there for each lane; a divisor if possible."""
+    count = len(leaves[0])
+    converted, closed_over = jax.closure_convert(f, real, leaves)
+    shared, own = _widest(jax.make_jaxpr(converted)(real, leaves, *closed_over), len(closed_over))
+    most = max(LEAST_ROWS, BLOCK_ELEMENTS * count // max(shared, lanes * own, 1))
+    return next((block for block in range(most, most // 2, -1) if count % block == 0), most)
+
+
+def _widest(program: ClosedJaxpr, parameters: int) -> tuple[int, int]:
+    """Elements of the largest array of a program, and of the largest that depends on its last `parameters` inputs."""
+    jaxpr, largest, of_parameters = program.jaxpr, 0, 0
+    depend = set(jaxpr.invars[len(jaxpr.invars) - parameters :])
+    for equation in jaxpr.eqns:
+        size = max((math.prod(atom.aval.shape) for atom in equation.outvars), default=0)
+        largest = max(largest, size)
+        if depend.intersection(atom for atom in equation.invars if not isinstance(atom, Literal)):
+            depend.update(equation.outvars)
+            of_parameters = max(of_parameters, size)
+    return largest, of_parameters
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _sum_over_blocks(
+    f: OfBlock, block: int, real: Array | None, leaves: list[Array], closed_over: list[Array]
+) -> Array:
+    """Sum of `f(which are real, a block of rows, *closed_over)` over all blocks."""
+
+    def add(total: Array, start: Array, real: Array | None, rows: list[Array]) -> Array:
+        return total + f(real, rows, *closed_over)
+
+    zero = jnp.zeros((), jnp.result_type(float))
+    return _over_blocks(add, zero, block, real, leaves)
+
+
+def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -> tuple[Array, Any]:
+    """The gradient at once: that of a sum needs nothing that is not known yet."""
+    wanted = [primal.perturbed for primal in (*leaves, *closed_over)]
+    real, leaves, closed_over = jax.tree.map(lambda p: p.value, (real, leaves, closed_over), is_leaf=_is_primal)
+
+    def add(carry: tuple[Array, list[Any]], start: Array, real: Array | None, rows: list[Array]) -> Any:
+        total, gradients = carry
+        inputs = [*rows, *closed_over]
+
+        def of(differentiated: list[Any]) -> Array:
+            mixed = [x if d is None else d for x, d in zip(inputs, differentiated, strict=True)]
+            return f(real, mixed[: len(rows)], *mixed[len(rows) :])
+
+        value, found = jax.value_and_grad(of)([x if want else None for x, want in zip(inputs, wanted, strict=True)])
+        for i, gradient in enumerate(found):
+            if gradient is not None and i < len(rows):
+                before = lax.dynamic_slice_in_dim(gradients[i], start, block)
+                gradients[i] = lax.dynamic_update_slice_in_dim(gradients[i], before + gradient, start, 0)
+            elif gradient is not None:
+                gradients[i] = gradients[i] + gradient
+        return total + value, gradients
+
+    inputs = [*leaves, *closed_over]
+    nothing = [jnp.zeros_like(x) if want else None for x, want in zip(inputs, wanted, strict=True)]
+    zero = jnp.zeros((), jnp.result_type(float))
+    total, gradients = _over_blocks(add, (zero, nothing), block, real, leaves)
+    return total, (gradients[: len(leaves)], gradients[len(leaves) :])
+
+
+def _backward(f: OfBlock, block: int, gradients: Any, cotangent: Any) -> Any:
+    if isinstance(cotangent, SymbolicZero):
+        cotangent = jnp.zeros(cotangent.shape, cotangent.dtype)
+    leaves, closed_over = jax.tree.map(lambda gradient: cotangent * gradient, gradients)
+    return None, leaves, closed_over
+
+
+_sum_over_blocks.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _over_blocks(add: Callable[..., Any], carry: Any, block: int, real: Array | None, leaves: list[Array]) -> Any:
+    """`carry` after `add(carry, where a block starts, which are real, its rows)` for all blocks."""
+    count = len(leaves[0])
+    if block == count:
+        return add(carry, jnp.int32(0), real, leaves)
+
+    def body(number: Array, carry: Any) -> Any:
+        start = jnp.minimum(number * block, count - block)
+        real_here, rows = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, block), (real, leaves))
+        if count % block:
+            real_here = real_here & (start + jnp.arange(block) >= number * block)
+        return add(carry, start, real_here, rows)
+
+    return lax.fori_loop(0, -(-count // block), body, carry)
+
+
+def _is_primal(node: Any) -> bool:
+    return isinstance(node, CustomVJPPrimal)
