@@ -108,11 +108,11 @@ def on_paper(x, y):
 
 def ways(options: argparse.Namespace) -> dict[str, Way]:
     devices, data = options.serve_on, regression.load(options.data)
-    leapfrogs = options.draws * options.leapfrogs
+    leapfrogs, wide = options.draws * options.leapfrogs, regression.widened(data)
     return {
         f"Phalanx, devices: {devices}": Way(regression.phalanx_block(data, options, chain=1, data=devices), leapfrogs),
-        f"by hand with jax.grad, devices: {devices}": Way(by_hand(data, options, devices, by_autodiff), leapfrogs),
-        f"by hand on paper, devices: {devices}": Way(by_hand(data, options, devices, on_paper), leapfrogs),
+        f"by hand with jax.grad, devices: {devices}": Way(by_hand(wide, options, devices, by_autodiff), leapfrogs),
+        f"by hand on paper, devices: {devices}": Way(by_hand(wide, options, devices, on_paper), leapfrogs),
     }
 
 

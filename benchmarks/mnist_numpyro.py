@@ -4,8 +4,7 @@ Both may use the whole machine as they best can. NumPyro: chains vectorised or i
 data sharded by hand over two (which its manual does not promise, but JAX makes work). Phalanx: data over one device or
 two, or chains over two. The best of each is quoted.
 
-NumPyro's kernel runs in a compiled loop over `HMC.sample`, with the data as arguments: what `MCMC.run` does, without
-its compiling anew in every call.
+Phalanx reads the pixels as bytes, block by block; NumPyro has them in float32, as one gives them to it.
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+import hmc_blocks
 import mnist_regression as regression
 import side_by_side
 from side_by_side import Times, Way
 
 CHAINS = 1, 4
+TARGETS = {1: 0.667, 4: 0.8}
 
 
 def numpyro_model(x, y):
@@ -29,55 +30,16 @@ def numpyro_model(x, y):
     numpyro.sample("y", dist.Categorical(logits=x @ w + b), obs=y)
 
 
-def numpyro_block(data, options: argparse.Namespace, *, num_chains: int, method: str) -> Callable[[], None]:
-    """NumPyro's compiled block: so many draws, from where the last block ended."""
-    import jax
-    import jax.numpy as jnp
-    from jax import lax, random
-    from numpyro.infer import HMC
-
-    kernel = HMC(
-        numpyro_model,
-        step_size=regression.STEP_SIZE,
-        num_steps=options.leapfrogs,
-        trajectory_length=None,
-        adapt_step_size=False,
-        adapt_mass_matrix=False,
-    )
-    keys = random.split(random.key(0), num_chains)
-    # HMC.init prepares HMC.sample for one chain, or for a batch of them when given a batch of keys
-    several = method == "vectorized" and num_chains > 1
-    state = kernel.init(keys if several else keys[0], 0, None, (), data)
-
-    def block(state, data):
-        def draw(i, carry):
-            state, draws = carry
-            state = kernel.sample(state, (), data)
-            return state, jax.tree.map(lambda d, new: d.at[i].set(new), draws, state.z)
-
-        draws = jax.tree.map(lambda z: jnp.zeros((options.draws, *z.shape), z.dtype), state.z)
-        return lax.fori_loop(0, options.draws, draw, (state, draws))
-
-    if method == "parallel":
-        run_block = jax.pmap(block, in_axes=(0, None))
-        state = jax.pmap(lambda key: kernel.init(key, 0, None, (), data))(keys)
-    else:
-        run_block = jax.jit(block)
-
-    def run() -> None:
-        nonlocal state
-        state, _ = jax.block_until_ready(run_block(state, data))
-        assert int(jnp.max(state.num_steps)) == options.leapfrogs
-
-    return run
+def numpyro_block(data, options: argparse.Namespace, **how) -> Callable[[], None]:
+    return hmc_blocks.numpyro_block(numpyro_model, data, options, regression.STEP_SIZE, **how)
 
 
 def ways(options: argparse.Namespace) -> dict[str, Way]:
     import jax
 
     devices, host = options.serve_on, regression.load(options.data)
-    leapfrogs = options.draws * options.leapfrogs
-    whole = {name: jax.device_put(values, jax.devices()[0]) for name, values in host.items()}
+    leapfrogs, wide = options.draws * options.leapfrogs, regression.widened(host)
+    whole = {name: jax.device_put(values, jax.devices()[0]) for name, values in wide.items()}
     found = {}
     for chains in CHAINS:
         if devices in (1, 2):
@@ -91,7 +53,7 @@ def ways(options: argparse.Namespace) -> dict[str, Way]:
             found[f"NumPyro, chains: {chains}, vectorized"] = Way(block, leapfrogs)
         if devices == 2:
             mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-            sharded = jax.device_put(host, jax.NamedSharding(mesh, jax.P("data")))
+            sharded = jax.device_put(wide, jax.NamedSharding(mesh, jax.P("data")))
             block = numpyro_block(sharded, options, num_chains=chains, method="vectorized")
             found[f"NumPyro, chains: {chains}, vectorized, data sharded by hand over 2"] = Way(block, leapfrogs)
         if devices == chains > 1:
@@ -107,12 +69,12 @@ def rows(times: Times) -> list[dict]:
     for chains in CHAINS:
         ours = side_by_side.fastest(times, f"Phalanx, chains: {chains}")
         theirs = {name: t for name, t in times.items() if name.startswith(f"NumPyro, chains: {chains}")}
-        for what, some in (
-            ("NumPyro as documented", {n: t for n, t in theirs.items() if by_hand not in n}),
-            ("NumPyro, data sharded by hand", {n: t for n, t in theirs.items() if by_hand in n}),
+        for what, some, at_most in (
+            ("NumPyro as documented", {n: t for n, t in theirs.items() if by_hand not in n}, TARGETS[chains]),
+            ("NumPyro, data sharded by hand", {n: t for n, t in theirs.items() if by_hand in n}, 1.0),
         ):
             label = f"a leapfrog of every chain, chains: {chains}, {what}"
-            found.append(side_by_side.compare(label, ours, side_by_side.fastest(some, ""), times, at_most=1.0))
+            found.append(side_by_side.compare(label, ours, side_by_side.fastest(some, ""), times, at_most=at_most))
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import hmc_blocks
 import numpy as np
 
 ROWS, PIXELS, CLASSES = 60_000, 784, 10
@@ -16,15 +17,13 @@ STEP_SIZE = 1e-3
 def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The size of a turn, and the data."""
     parser.add_argument("--data", type=Path, help="folder with MNIST's files; random numbers of their shape without it")
-    parser.add_argument("--draws", type=int, default=2, help="draws in a turn")
-    parser.add_argument("--leapfrogs", type=int, default=10, help="leapfrogs in a draw")
-    return parser
+    return hmc_blocks.add_sizes(parser, leapfrogs=10)
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     """What was run."""
     return {
-        "data": f"{ROWS} x {PIXELS} float32, {'MNIST' if options.data else 'random numbers of the shape of MNIST'}",
+        "data": f"{ROWS} x {PIXELS}, {'MNIST' if options.data else 'random numbers of the shape of MNIST'}",
         "draws": options.draws,
         "leapfrogs": options.leapfrogs,
         "step_size": STEP_SIZE,
@@ -33,58 +32,34 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def load(folder: Path | None) -> dict[str, np.ndarray]:
-    """Pixels from 0 to 1, and labels."""
+    """Pixels from 0 to 255, and labels."""
     if folder is None:
         random = np.random.default_rng(0)
-        x = random.random((ROWS, PIXELS), np.float32)
+        x = random.integers(0, 256, (ROWS, PIXELS), np.uint8)
         return {"x": x, "y": random.integers(0, CLASSES, ROWS).astype(np.int32)}
     from phalanx.datasets.mnist import mnist
 
     data = mnist(folder)
-    x = data.train_images.reshape(len(data.train_images), -1).astype(np.float32) / 255
-    return {"x": x, "y": data.train_labels}
+    return {"x": data.train_images.reshape(len(data.train_images), -1), "y": data.train_labels}
+
+
+def widened(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Pixels from 0 to 1 in float32, as one gives them to other systems."""
+    return {**data, "x": data["x"].astype(np.float32) / 255}
 
 
 def model(x, y):
+    """Pixels as they are stored, bytes, widened block by block."""
+    import jax.numpy as jnp
     import numpyro.distributions as dist
 
     import phalanx as phx
 
     w = phx.sample("w", dist.Normal(0.0, 1.0).expand([PIXELS, CLASSES]).to_event(2))
     b = phx.sample("b", dist.Normal(0.0, 1.0).expand([CLASSES]).to_event(1))
-    phx.sample("y", dist.Categorical(logits=x @ w + b), obs=y)
+    phx.sample("y", phx.blocked(lambda x: dist.Categorical(logits=x.astype(jnp.float32) @ (w / 255) + b), x), obs=y)
 
 
-def phalanx_block(
-    host: Mapping[str, np.ndarray], options: argparse.Namespace, *, num_chains: int = 1, **sizes: int
-) -> Callable[[], None]:
-    """Phalanx's compiled block: so many draws, from where the last block ended."""
-    import jax
-
-    import phalanx as phx
-
-    mesh = phx.make_mesh(**sizes)
-    kernel = phx.hmc(num_steps=options.leapfrogs, step_size=STEP_SIZE)
-    sampler = phx.compile(
-        model,
-        phx.shard(host, mesh),
-        kernel=kernel,
-        num_chains=num_chains,
-        num_samples=options.draws,
-        mesh=mesh,
-        progress=False,
-    )
-    from phalanx.run.executables import order_of
-
-    blocks, seed = sampler.executables, np.uint32(0)
-    underway = blocks.begin(seed, sampler.arrays).underway
-    everywhere = jax.NamedSharding(mesh, jax.P())
-    tuning = jax.device_put(kernel.tuning, everywhere)
-    order = order_of(np.full(num_chains, options.draws), ticks=options.draws)
-
-    def run() -> None:
-        nonlocal underway
-        advanced = jax.block_until_ready(blocks.advance(seed, sampler.arrays, tuning, order, underway))
-        underway = advanced.underway
-
-    return run
+def phalanx_block(bytes_: Mapping[str, np.ndarray], options: argparse.Namespace, **sizes: int) -> Callable[[], None]:
+    """Phalanx's compiled block."""
+    return hmc_blocks.phalanx_block(model, bytes_, options, STEP_SIZE, **sizes)

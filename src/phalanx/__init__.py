@@ -14,6 +14,7 @@ from phalanx.mesh.devices import use_cpu_devices as use_cpu_devices
 from phalanx.mesh.placement import shard as shard
 from phalanx.mesh.space import Space as Space
 from phalanx.mesh.spmd import spmd as spmd
+from phalanx.mesh.take_rows import take_rows as take_rows
 from phalanx.programs.adapters import from_logdensity as from_logdensity
 from phalanx.programs.adapters import from_numpyro as from_numpyro
 from phalanx.programs.blocked import blocked as blocked

@@ -31,6 +31,7 @@ class Demo(StrEnum):
     chains = "chains"
     covertype = "covertype"
     mixture = "mixture"
+    movielens = "movielens"
 
 
 def demo(

@@ -6,3 +6,6 @@ from phalanx.datasets.covertype_generated import generate_covertype as generate_
 from phalanx.datasets.digits import digits as digits
 from phalanx.datasets.labelled_rows import LabelledRows as LabelledRows
 from phalanx.datasets.mnist import mnist as mnist
+from phalanx.datasets.movielens import generate_movielens as generate_movielens
+from phalanx.datasets.movielens import movielens as movielens
+from phalanx.datasets.watched import Watched as Watched

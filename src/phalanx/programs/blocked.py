@@ -232,7 +232,7 @@ def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -
 
 def _backward(f: OfBlock, block: int, gradients: Any, cotangent: Any) -> Any:
     if isinstance(cotangent, SymbolicZero):
-        cotangent = jnp.zeros(cotangent.shape, cotangent.dtype)
+        cotangent = 0.0
     leaves, closed_over = jax.tree.map(lambda gradient: cotangent * gradient, gradients)
     return None, leaves, closed_over
 

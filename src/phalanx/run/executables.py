@@ -93,7 +93,9 @@ class _Programs:
             constrain = self._jit(blocks.constrain, (self._data, blocks.row_specs()), blocks.value_specs())
             yield "constrain", constrain.lower(self._arrays, rows), {}
         if stores and self._folding.reductions.entries:
-            reduce = self._jit(self._folding.reduce, (self._data, blocks.row_specs(), self._chains), self._chains)
+            reduce = self._jit(
+                self._folding.reduce, (self._data, blocks.row_specs(), self._chains), self._folding.state_specs()
+            )
             yield "reduce", reduce.lower(self._arrays, rows, self._order.draws), {}
 
     def _advance(self, underway: Any) -> Any:
@@ -106,8 +108,8 @@ class _Programs:
         return advance.lower(self._seed, self._arrays, self._tuning, self._order, underway)
 
     def _folds(self, underway: Any) -> Iterator[tuple[str, Any, dict[str, str]]]:
-        empty = self._jit(self._folding.empty, (self._data,), self._chains).trace(self._arrays)
-        specs = (*self._begun(), self._blocks.underway_specs(), self._chains)
+        empty = self._jit(self._folding.empty, (self._data,), self._folding.fold_specs()).trace(self._arrays)
+        specs = (*self._begun(), self._blocks.underway_specs(), self._folding.fold_specs())
         fold = self._jit(self._folding.fold, specs, self._folding.folded_specs(), donate=(4, 5))
         arguments = self._seed, self._arrays, self._tuning, self._order, underway, empty.out_info
         yield "fold", fold.lower(*arguments), WIDE

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
 from phalanx.run.blocks import Blocks, Order
 from phalanx.run.reductions import Reductions, States
+from phalanx.run.state_layout import Values, places_of
 
 CACHE_BYTES = 2**17
 """What a tile's state may take of a core's cache. The rest is for what a draw computes on its way."""
@@ -92,6 +94,23 @@ class Folding:
     reductions: Reductions
     names: tuple[str, ...]
     tile: int
+
+    @cached_property
+    def places(self) -> Any:
+        """Where every array of the reducers' states lives."""
+        if not self.reductions.entries:
+            return {}
+        target = self.blocks.target
+        sizes = {axis: size for axis, size in target.mesh.shape.items() if axis != CHAIN}
+
+        def values(arrays: Sequence[Array]) -> dict[str, Array]:
+            lanes = Lanes(target.on_device(arrays), 1)
+            zeros = {v.name: jnp.zeros(v.unconstrained_shape, v.dtype) for v in lanes.latents}
+            return self._values(lanes)(zeros)
+
+        arrays = target.arguments.local_shapes()
+        _, shapes = jax.make_jaxpr(values, axis_env=list(sizes.items()), return_shape=True)(arrays)
+        return places_of(self.reductions, Values(shapes, {n: target.spread(n) for n in self.names}, sizes))
 
     def empty(self, arrays: Sequence[Array]) -> Fold:
         """What is known before the first draw."""
@@ -194,8 +213,15 @@ class Folding:
 
     def folded_specs(self) -> Folded:
         """Layout of what a block has done."""
-        chains = PartitionSpec(CHAIN)
-        return Folded(self.blocks.underway_specs(), chains, chains)
+        return Folded(self.blocks.underway_specs(), self.fold_specs(), PartitionSpec(CHAIN))
+
+    def fold_specs(self) -> Fold:
+        """Layout of what is known."""
+        return Fold(PartitionSpec(CHAIN), self.state_specs())
+
+    def state_specs(self) -> Any:
+        """Layout of the reducers' states."""
+        return jax.tree.map(lambda place: place.spec, self.places)
 
 
 def tile_of(count: int, bytes_per_lane: int) -> int:

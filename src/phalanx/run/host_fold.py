@@ -7,15 +7,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from phalanx.run.folding import ENOUGH_DRAWS, LEAST_DRAWS, MOST_DRAWS, Fold
-from phalanx.run.reductions import Reductions, States
+from phalanx.run.folding import ENOUGH_DRAWS, LEAST_DRAWS, MOST_DRAWS, Fold, Folding
+from phalanx.run.reductions import States
 
 
 class HostFold:
     """States of the reducers after all draws so far, and how many there are."""
 
-    def __init__(self, reductions: Reductions):
-        self._reductions = reductions
+    def __init__(self, folding: Folding):
+        self._reductions, self._places = folding.reductions, folding.places
         self._states: States | None = None
         self.draws, self.divergences, self.evaluations = 0, 0, 0
         self.acceptance_rate: float | None = None
@@ -37,7 +37,7 @@ class HostFold:
 
     def add_states(self, states: Any) -> None:
         """Merge states of later draws."""
-        states = jax.tree.map(np.asarray, states)
+        states = jax.tree.map(lambda place, leaf: place.trim(np.asarray(leaf)), self._places, states)
         self._states = states if self._states is None else self._reductions.merge(self._states, states)
 
     def finalize(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Run:
         self.seed = np.uint32(seed)
         self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
         self.moved_chains = 0
-        self.told = HostFold(executables.folding.reductions)
+        self.told = HostFold(executables.folding)
         self.interrupted, self._acceptance = False, math.nan
 
     def warm_up(self, num_warmup: int) -> None:
@@ -69,7 +69,7 @@ class Run:
 
     def _burn_in(self, num_warmup: int) -> None:
         """A warm-up in which nothing is tuned, and so nothing looked at."""
-        told, self.told = self.told, HostFold(self.executables.folding.reductions)
+        told, self.told = self.told, HostFold(self.executables.folding)
         self.fold(num_warmup, 1, math.inf, phase="warm-up")
         self.warmup, self.sampling = Work(self.sampling.ticks, self.warmup.evaluations + self.told.evaluations), Work()
         self.told = told

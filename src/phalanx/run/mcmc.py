@@ -279,9 +279,8 @@ def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...
 
 def _plan_fold(blocks: Blocks, reducers: Mapping[str, Any], tile: int | None) -> Folding:
     target = blocks.target
-    known = tuple(name for name in target.value_names() if not target.spread(name).axes)
     names = blocks.names or tuple(latent.name for latent in target.shares.latents)
-    folding = Folding(blocks, Reductions.of(reducers, names), known, blocks.count)
+    folding = Folding(blocks, Reductions.of(reducers, names), tuple(target.value_names()), blocks.count)
     if tile is not None:
         checks.check_tile(tile, folding)
         return replace(folding, tile=tile)

@@ -54,7 +54,7 @@ class Reductions:
     def init(self, values: Mapping[str, Array]) -> States:
         """States before the first draw; `values` are `(chains, ...)`, of which shapes and types count."""
         return {
-            name: {part: entry.reducer.init(array) for part, array in _parts(name, entry, values).items()}
+            name: {part: entry.reducer.init(array) for part, array in parts_of(name, entry, values).items()}
             for name, entry in self.entries
         }
 
@@ -63,7 +63,7 @@ class Reductions:
         return {
             name: {
                 part: entry.reducer.update(states[name][part], array, where)
-                for part, array in _parts(name, entry, values).items()
+                for part, array in parts_of(name, entry, values).items()
             }
             for name, entry in self.entries
         }
@@ -84,16 +84,13 @@ class Reductions:
         return found
 
 
-def _parts(name: str, entry: Reduce, values: Mapping[str, Array]) -> dict[str, Array]:
+def parts_of(name: str, entry: Reduce, values: Mapping[str, Array]) -> dict[str, Array]:
     """The arrays an entry reduces, of all chains."""
-    if not values:
-        raise ValueError(f"reducers[{name!r}]: all variables are spread over devices, and such cannot be reduced.")
     try:
         made = jax.vmap(entry.fn)(dict(values))
     except KeyError as error:
         raise ValueError(
-            f"reducers[{name!r}]: there is no variable {error} to reduce; there are {', '.join(map(repr, values))}. "
-            f"(Variables spread over devices cannot be reduced.)"
+            f"reducers[{name!r}]: there is no variable {error} to reduce; there are {', '.join(map(repr, values))}."
         ) from error
     parts = made if isinstance(made, dict) else {WHOLE: made}
     for part, array in parts.items():

@@ -119,24 +119,6 @@ def test_what_is_no_reducer_is_refused(reducers, error, words):
         phx.mcmc(model, keep=[], reducers=reducers, **SIZES)
 
 
-def test_variables_spread_over_devices_are_not_reduced():
-    mesh = phx.make_mesh(data=2, devices=jax.devices()[:2])
-
-    def rows(y):
-        scale = phx.sample("scale", dist.HalfNormal(1.0).expand([len(y)]))
-        phx.sample("y", dist.Normal(0.0, scale), obs=y)
-
-    data = phx.shard({"y": np.ones(4, np.float32)}, mesh)
-
-    def with_mean(y):
-        phx.sample("mean", dist.Normal(0.0, 1.0))
-        rows(y)
-
-    for program, words in ((rows, "all variables are spread"), (with_mean, "no variable 'scale'.*spread over devices")):
-        with pytest.raises(ValueError, match=words):
-            phx.mcmc(program, data, mesh=mesh, reducers={"m": R.moments()}, **{**SIZES, "num_chains": 2})
-
-
 def test_r_hat_of_draws_that_are_not_stored_is_no_condition():
     with pytest.raises(ValueError, match="keep=\\[\\] stores none"):
         phx.mcmc(model, keep=[], until=phx.until(r_hat=1.01), **SIZES)

@@ -1,0 +1,149 @@
+"""MovieLens 1M: which of 3,706 films each of 6,040 users has rated.
+
+F. M. Harper and J. A. Konstan (2015), The MovieLens datasets: history and context. From GroupLens; for research,
+not to be redistributed.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from phalanx.datasets.folder import find_folder
+from phalanx.datasets.idx import check
+from phalanx.datasets.watched import Watched
+
+ORIGIN = "https://grouplens.org/datasets/movielens/1m (ml-1m/ratings.dat and ml-1m/movies.dat)"
+ARCHIVE, RATINGS, FILMS = "ratings.npz", "ratings.dat", "movies.dat"
+USERS, FILMS_RATED, ROWS = 6040, 3706, 1_000_209
+
+
+def movielens(folder: str | os.PathLike[str] | None = None) -> Watched:
+    """Load MovieLens 1M as the matrix of who has rated what.
+
+    Read is GroupLens' own folder `ml-1m`, whose films have titles and genres, else an archive `ratings.npz` with arrays
+    `user` and `film`, numbered from zero.
+
+    Args:
+        folder: the folder with the files, or one that has them in a folder `movielens` or `ml-1m`; None means the
+            folder that the environment variable PHALANX_DATA names.
+
+    Returns:
+        The matrix, `(6040, 3706)`; `name` is "movielens-1m", or "movielens-format" for other ratings.
+
+    Raises:
+        FileNotFoundError: when there is no folder, or no such file in it.
+        ValueError: when a file is corrupt; the message names the file and the check that failed.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.datasets.movielens("data/ml-1m").matrix.shape  # doctest: +SKIP
+        (6040, 3706)
+    """
+    found = find_folder("movielens", folder, ORIGIN)
+    for place in (found, found / "ml-1m"):
+        if (place / RATINGS).is_file():
+            return _read_original(place)
+    if (found / ARCHIVE).is_file():
+        return _read_archive(found / ARCHIVE)
+    raise FileNotFoundError(
+        f"movielens: no data in {found}: expected ml-1m/{RATINGS} or {ARCHIVE}. Get them from {ORIGIN}, and pass their "
+        f"folder or set PHALANX_DATA to it."
+    )
+
+
+def _read_original(folder: Path) -> Watched:
+    path = folder / RATINGS
+    fields = [line.split("::") for line in path.read_text(encoding="latin-1").splitlines()]
+    whole = bool(fields) and all(len(row) == 4 and row[0].isdigit() and row[1].isdigit() for row in fields)
+    check(path, "row format", whole, "rows user::film::rating::time", "others")
+    numbers = np.array([(int(row[0]), int(row[1])) for row in fields])
+    users, user = np.unique(numbers[:, 0], return_inverse=True)
+    films, film = np.unique(numbers[:, 1], return_inverse=True)
+    titles, genres = _read_films(folder / FILMS, films)
+    return _watched(_matrix(user, film, len(users), len(films)), len(fields), path, titles, genres)
+
+
+def _read_films(path: Path, films: np.ndarray) -> tuple[tuple[str, ...] | None, tuple[tuple[str, ...], ...] | None]:
+    """Titles and genres of the films of these numbers; None where there is no such file."""
+    if not path.is_file():
+        return None, None
+    rows = [line.split("::") for line in path.read_text(encoding="latin-1").splitlines()]
+    check(path, "row format", all(len(row) == 3 for row in rows), "rows film::title::genres", "others")
+    known = {int(number): (title, tuple(genres.split("|"))) for number, title, genres in rows}
+    missing = [int(film) for film in films if int(film) not in known]
+    check(path, "completeness", not missing, "every film that was rated", f"none for {missing[:3]}")
+    found = [known[int(film)] for film in films]
+    return tuple(title for title, _ in found), tuple(genres for _, genres in found)
+
+
+def _read_archive(path: Path) -> Watched:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            held = {name: archive[name] for name in ("user", "film") if name in archive.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: corrupt file, reading the archive failed: {error}. Get the file again.") from error
+    check(path, "content", len(held) == 2, "arrays user, film", ", ".join(held) or "none of them")
+    user, film = held["user"], held["film"]
+    fits = user.ndim == 1 and user.shape == film.shape and len(user) > 0 and user.dtype.kind == film.dtype.kind == "u"
+    check(path, "shape", fits, "two rows of unsigned numbers, equally long", f"{user.shape} and {film.shape}")
+    return _watched(_matrix(user, film, int(user.max()) + 1, int(film.max()) + 1), len(user), path, None, None)
+
+
+def _matrix(user: np.ndarray, film: np.ndarray, users: int, films: int) -> np.ndarray:
+    matrix = np.zeros((users, films), np.int8)
+    matrix[user, film] = 1
+    return matrix
+
+
+def _watched(
+    matrix: np.ndarray, rows: int, path: Path, titles: tuple[str, ...] | None,
+    genres: tuple[tuple[str, ...], ...] | None,
+) -> Watched:  # fmt: skip
+    whole = (*matrix.shape, rows) == (USERS, FILMS_RATED, ROWS)
+    words = f"{rows:,} ratings of {matrix.shape[1]:,} films by {matrix.shape[0]:,} users"
+    return Watched(
+        matrix, titles, genres, "movielens-1m" if whole else "movielens-format",
+        source=f"MovieLens 1M (Harper, Konstan, 2015), {words}, from {path}" if whole else f"{words}, from {path}",
+        licence="for research, not to be redistributed" if whole else "as stated by whoever made the file",
+    )  # fmt: skip
+
+
+def generate_movielens(users: int = 400, films: int = 240, *, dimensions: int = 3, seed: int = 0) -> Watched:
+    r"""Generate who has watched what from a factorisation, for those who do not have MovieLens.
+
+    These are not real data: $U, V \sim N(0, 1)$ and biases $u \sim N(0, 1)$, $v \sim N(-1, 1)$ are drawn, then
+    $W_{ij} \sim \text{Bernoulli}(\sigma(U_i \cdot V_j + u_i + v_j))$.
+
+    Args:
+        users: rows.
+        films: columns.
+        dimensions: of the embeddings.
+        seed: 0 to 2**32 - 1.
+
+    Returns:
+        The matrix; `name` is "movielens-generated".
+
+    Raises:
+        ValueError: when a size is no whole number of at least 1.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.datasets.generate_movielens(30, 20).matrix.shape
+        (30, 20)
+    """
+    for name, size in (("users", users), ("films", films), ("dimensions", dimensions)):
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"generate_movielens: {name} must be a whole number, at least 1; got {size!r}.")
+    random = np.random.RandomState(seed)  # not a Generator: NumPy has frozen the streams of this one
+    embeddings = random.normal(size=(users, dimensions)) @ random.normal(size=(films, dimensions)).T
+    logits = embeddings + random.normal(size=(users, 1)) + random.normal(-1.0, size=(1, films))
+    matrix = (random.uniform(size=logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.int8)
+    return Watched(
+        matrix, None, None, "movielens-generated",
+        source=f"NOT REAL DATA: {users:,} users and {films:,} films generated from a factorisation",
+        licence="no licence needed",
+    )  # fmt: skip

@@ -1,0 +1,47 @@
+"""Single rows of an array whose rows are spread over devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+
+def take_rows(values: Array, numbers: Sequence[int] | Array, axis: str | Sequence[str] = "data") -> Array:
+    """Rows of an array that is spread over a mesh axis, the same on all devices: one device has each, and tells.
+
+    For use in a model (`phx.deterministic`) or a function that is reduced (`phx.reduce`), where a spread variable is
+    seen with the rows of one device.
+
+    Args:
+        values: the rows of this device, `(rows, ...)`.
+        numbers: which rows, counted in the whole.
+        axis: the mesh axis that they are spread over, or several.
+
+    Returns:
+        The rows, `(len(numbers), ...)`.
+
+    Raises:
+        ValueError: when numbers are negative.
+
+    Example:
+        >>> import jax, numpy as np, numpyro.distributions as dist, phalanx as phx
+        >>> def model(y):
+        ...     x = phx.sample("x", dist.Normal(0.0, 1.0).expand(y.shape))
+        ...     phx.sample("y", dist.Normal(x, 1.0), obs=y)
+        >>> mesh = phx.make_mesh(chain=1)
+        >>> third = phx.reduce(lambda values: phx.take_rows(values["x"], [2]), phx.reducers.moments())
+        >>> data = phx.shard({"y": np.ones(8, np.float32)}, mesh)
+        >>> posterior = phx.mcmc(model, data, mesh=mesh, keep=[], reducers={"third": third}, progress=False)
+        >>> posterior.reduced["third"].mean.shape
+        (1,)
+    """
+    if isinstance(numbers, Sequence) and any(number < 0 for number in numbers):
+        raise ValueError(f"phx.take_rows: numbers of rows are counted from 0; got {list(numbers)}.")
+    axes = (axis,) if isinstance(axis, str) else tuple(axis)
+    rows = values.shape[0]
+    here = jnp.asarray(numbers) - lax.axis_index(axes) * rows
+    mine = (here >= 0) & (here < rows)
+    found = values[jnp.clip(here, 0, rows - 1)]
+    return lax.psum(jnp.where(mine.reshape(-1, *(1,) * (values.ndim - 1)), found, jnp.zeros_like(found)), axes)

@@ -1,0 +1,149 @@
+"""How the states of reducers are laid out over the mesh: what is reduced of rows that devices hold stays with them.
+
+A reducer is written for one array and knows no mesh. Which dimension of a state is that of the rows is read off by
+asking for states of as many rows and of twice as many; that it mixes no rows, from the jaxpr of its update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import ShapeDtypeStruct
+from jax.sharding import PartitionSpec
+
+from phalanx.mesh.dependence import Axes, varying_axes
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.space import GLOBAL, Spread
+from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.run.reductions import Reductions, parts_of
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array of a state lives.
+
+    Attributes:
+        spread: the mesh axes its rows are spread over, if any.
+        dimension: that of the rows.
+    """
+
+    spread: Spread = GLOBAL
+    dimension: int = 0
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """Its layout; chains come first."""
+        if not self.spread.axes:
+            return PartitionSpec(CHAIN)
+        return PartitionSpec(CHAIN, *[None] * (self.dimension - 1), self.spread.axes)
+
+    def trim(self, whole: np.ndarray) -> np.ndarray:
+        """The whole array without padded rows."""
+        if not self.spread.axes:
+            return whole
+        return whole[(slice(None),) * self.dimension + (slice(0, self.spread.rows),)]
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of one draw on a device.
+
+    Attributes:
+        shapes: by variable.
+        spreads: where each lives.
+        sizes: devices along the mesh axes, the chains' apart.
+    """
+
+    shapes: Mapping[str, ShapeDtypeStruct]
+    spreads: Mapping[str, Spread]
+    sizes: Mapping[str, int]
+
+    def of_chains(self, count: int) -> dict[str, ShapeDtypeStruct]:
+        """The values of several chains."""
+        return {name: ShapeDtypeStruct((count, *s.shape), s.dtype) for name, s in self.shapes.items()}
+
+
+def places_of(reductions: Reductions, values: Values) -> dict[str, dict[str, Any]]:
+    """The place of every array of the states, in their structure.
+
+    Raises:
+        ValueError: when something that depends on spread variables has no row for each of theirs, or a reducer mixes
+            rows.
+    """
+    return {
+        name: {
+            part: _state_places(f"reducers[{name!r}]", entry.reducer, shape, spread)
+            for part, (shape, spread) in _parts(name, entry, values).items()
+        }
+        for name, entry in reductions.entries
+    }
+
+
+def _parts(name: str, entry: Reduce, values: Values) -> dict[str, tuple[ShapeDtypeStruct, Spread]]:
+    """The arrays an entry reduces, of two chains, and where they live."""
+    axis_env = list(values.sizes.items())
+    program, shapes = jax.make_jaxpr(lambda given: parts_of(name, entry, given), axis_env=axis_env, return_shape=True)(
+        values.of_chains(2)
+    )
+    inputs = [frozenset(values.spreads[variable].axes) for variable in sorted(values.shapes)]
+    axes = dict(zip(sorted(shapes), varying_axes(program, inputs), strict=True))
+    return {part: (shape, _spread_of_part(name, part, shape, axes[part], values)) for part, shape in shapes.items()}
+
+
+def _spread_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes, values: Values) -> Spread:
+    if not axes:
+        return GLOBAL
+    for spread in values.spreads.values():
+        if set(spread.axes) == axes and shape.shape[1:2] == (spread.local_rows,):
+            return spread
+    where = " and ".join(map(repr, sorted(axes)))
+    what = f" for {part!r}" if part else ""
+    raise ValueError(
+        f"reducers[{name!r}]: the function's result{what} depends on variables that are spread over {where}, but its "
+        f"shape {shape.shape[1:]} on one device has no leading row for each of theirs. Keep one row for each; or make "
+        f"it equal on all devices, with jax.lax.psum or pmean over {where}."
+    )
+
+
+def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, spread: Spread) -> Any:
+    state = jax.eval_shape(lambda draw: reducer.init(draw), shape)
+    if not spread.axes:
+        return jax.tree.map(lambda _: Place(), state)
+    chains, rows, *rest = shape.shape
+    larger = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((chains, 2 * rows, *rest), shape.dtype))
+    places = jax.tree.map(lambda a, b: _place(what, reducer, a.shape, b.shape, spread), state, larger)
+    _check_rows_apart(what, reducer, shape, state, places, spread)
+    return places
+
+
+def _place(what: str, reducer: Reducer, before: tuple[int, ...], after: tuple[int, ...], spread: Spread) -> Place:
+    grown = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    if not grown:
+        return Place()
+    if len(grown) > 1 or before[grown[0]] != spread.local_rows:
+        raise ValueError(_mixes(what, reducer, spread))
+    return Place(spread, grown[0])
+
+
+def _check_rows_apart(
+    what: str, reducer: Reducer, shape: ShapeDtypeStruct, state: Any, places: Any, spread: Spread
+) -> None:
+    """Refuse a reducer whose state would differ from device to device where it has no rows."""
+    leaves = [frozenset(place.spread.axes) for place in jax.tree.leaves(places)]
+    where = ShapeDtypeStruct(shape.shape[:1], np.bool_)
+    program = jax.make_jaxpr(lambda *given: reducer.update(*given))(state, shape, where)
+    found = varying_axes(program, [*leaves, frozenset(spread.axes), frozenset()])
+    if any(axes - known for axes, known in zip(found, leaves, strict=True)):
+        raise ValueError(_mixes(what, reducer, spread))
+
+
+def _mixes(what: str, reducer: Reducer, spread: Spread) -> str:
+    return (
+        f"{what}: {reducer} mixes the rows of what it reduces, and these are spread over "
+        f"{' and '.join(map(repr, spread.axes))}. Use one that takes each element by itself, such as moments(); or "
+        f"reduce a function that is equal on all devices, with phx.reduce and jax.lax.psum."
+    )

@@ -1,0 +1,88 @@
+"""Reducers of variables whose rows are spread over devices: what they say of the same draws on one device."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax import lax
+
+import phalanx as phx
+
+R = phx.reducers
+Y = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
+SIZES = {"num_chains": 4, "num_warmup": 60, "num_samples": 150, "progress": False, "kernel": phx.hmc(4, 0.4)}
+REDUCERS = {
+    "moments": R.moments(),
+    "extremes": R.extremes(),
+    "rhat": R.rhat(),
+    "ess": R.ess(10),
+    "quantiles": R.quantiles([0.1, 0.5]),
+    "histogram": R.histogram([-1.0, 0.0, 1.0]),
+    "autocovariance": R.autocovariance(3),
+    "some": R.reservoir(8),
+    "thinned": phx.reduce(lambda values: values["row"][:, 0], R.thinned(R.moments(), 5)),
+    "square": phx.reduce(lambda values: {"both": values["row"] ** 2, "mean": values["mean"]}, R.moments()),
+}
+
+
+def rows(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+    row = phx.sample("row", dist.Normal(mean, 1.0).expand(y.shape))
+    phx.deterministic("first", row[:, 0] > 0)
+    phx.sample("y", dist.Normal(row, 0.5), obs=y)
+
+
+def reduced(mesh, **options):
+    data = {"y": Y} if mesh is None else phx.shard({"y": Y}, mesh)
+    mesh = phx.make_mesh(devices=jax.devices()[:1]) if mesh is None else mesh
+    return phx.mcmc(rows, data, mesh=mesh, reducers=REDUCERS, **{**SIZES, **options})
+
+
+def agree(a, b):
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
+        assert np.shape(x) == np.shape(y), path
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-3, err_msg=str(path))
+
+
+@pytest.mark.parametrize("chains, data", [(2, 2), (1, 4), (1, 8), (2, 4)])
+@pytest.mark.parametrize("keep", [[], None], ids=["folded", "stored"])
+def test_the_same_on_any_mesh(chains, data, keep, mesh_of):
+    """Ten rows: padded on 4 devices and on 8."""
+    found = reduced(mesh_of(chains, data), keep=keep).reduced
+    agree(found, reduced(None, keep=keep).reduced)
+    assert found["moments"]["row"].mean.shape == (10, 2) and found["square"]["both"].mean.shape == (10, 2)
+    assert found["quantiles"]["row"].shape == (2, 10, 2)
+
+
+def test_states_stay_where_the_rows_are(mesh_of):
+    mesh = mesh_of(2, 2)
+    sampler = phx.compile(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers=REDUCERS, **SIZES)
+    hlo = sampler.executables.fold.as_text()
+    assert "all-gather" not in hlo and "all-to-all" not in hlo
+    states = sampler.executables.fold.out_info.fold.states["moments"]["row"]
+    assert states.deviations.sharding.shard_shape(states.deviations.shape) == (2, 5, 2)
+
+
+def test_what_is_made_equal_everywhere_is_reduced_once(mesh_of):
+    total = phx.reduce(lambda values: lax.psum(jnp.sum(values["row"]), "data"), R.moments())
+    mesh = mesh_of(1, 2)
+    run = phx.mcmc(rows, phx.shard({"y": Y}, mesh), mesh=mesh, reducers={"total": total}, **SIZES)
+    draws = run.draws["row"].sum((2, 3))
+    np.testing.assert_allclose(run.reduced["total"].mean, draws.mean(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "reducer, words",
+    [
+        (phx.reduce(lambda values: values["row"].sum(), R.moments()), r"shape \(\) on one device has no leading row"),
+        (phx.reduce(lambda values: values["row"], R.covariance()), r"covariance\(\) mixes the rows"),
+        (R.covariance(), r"covariance\(\) mixes the rows"),
+    ],
+)
+def test_what_mixes_rows_is_refused(reducer, words, mesh_of):
+    mesh = mesh_of(1, 2)
+    with pytest.raises(ValueError, match=rf"reducers\['r'\].*{words}"):
+        phx.mcmc(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers={"r": reducer}, **SIZES)
