@@ -27,14 +27,14 @@ def judged(name: str, kernel: str, seed: int, options: Any) -> tuple[float, floa
     from tests.statistical.posteriordb.reference import compare
 
     import phalanx as phx
-    from phalanx.diagnostics import r_hat
+    from phalanx.diagnostics import rhat
 
     sizes = {"num_chains": options.chains, "num_warmup": options.warmup, "num_samples": options.draws, "seed": seed}
     kernel = getattr(phx, kernel)()
     if name == LOGISTIC:
         model, data = many_chains.model_of(name, phx.sample), many_chains.data_of(name)
         run = phx.mcmc(model, data, kernel=kernel, progress=False, **sizes)
-        worth, far, z = many_chains.worst_ess(run.draws), float(np.max(r_hat(run.draws["w"]))), float("nan")
+        worth, far, z = many_chains.worst_ess(run.draws), float(np.max(rhat(run.draws["w"]))), float("nan")
     else:
         entry = ENTRIES[name]
         run = phx.mcmc(entry.program, entry.data(), keep=entry.names, kernel=kernel, progress=False, **sizes)

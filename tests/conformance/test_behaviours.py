@@ -1,0 +1,183 @@
+"""What must hold of every kernel on every mesh, whatever of a position is global, spread, constrained, or on two axes.
+
+Kernels have fixed tuning, so that a few draws can be held against the same draws on one device to the last digits that
+sums in another order leave: then momenta, kinetic energies, acceptance and trees are those of the whole.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.adaptation.warm_up import WarmUp
+from phalanx.diagnostics import ess
+from phalanx.run.executables import first_tuning, order_of
+from phalanx.run.loop import Run
+
+KERNELS = {
+    "nuts": phx.nuts(step_size=0.15, max_depth=3),
+    "chees": phx.chees(step_size=0.15, trajectory_length=0.8),
+    "mams": phx.mams(step_size=0.4, trajectory_length=1.5),
+    "rwmh": phx.rwmh(step_size=0.1),
+    "hmc": phx.hmc(num_steps=5, step_size=0.15),
+}
+ROWS, CHAINS, DRAWS = 10, 4, 6
+X = np.random.default_rng(0).normal(size=(ROWS, 2)).astype(np.float32)
+Y = (X @ [0.5, -1.0]).astype(np.float32)
+A = np.random.default_rng(1).normal(size=7).astype(np.float32)
+
+
+def everywhere_alike(x, y, a):
+    weights = phx.sample("weights", dist.Normal(0.0, 1.0).expand([2]))
+    phx.sample("y", dist.Normal(x @ weights, 1.0), obs=y)
+
+
+def all_spread(x, y, a):
+    rows = phx.sample("rows", dist.Normal(0.0, 1.0).expand([y.shape[0], 2]))
+    phx.sample("y", dist.Normal(rows.sum(1), 1.0), obs=y)
+
+
+def mixed(x, y, a):
+    """Global and spread variables, of each one that is constrained, and by a global one."""
+    weights = phx.sample("weights", dist.Normal(0.0, 1.0).expand([2]))
+    noise = phx.sample("noise", dist.HalfNormal(1.0))
+    top = phx.sample("top", dist.LogNormal(0.0, 0.3))
+    rows = phx.sample("rows", dist.Uniform(0.0, top).expand([y.shape[0]]))
+    scale = phx.sample("scale", dist.Gamma(3.0, 3.0).expand([y.shape[0]]))
+    phx.sample("y", dist.Normal(x @ weights + rows, noise + scale), obs=y)
+
+
+def over_two_axes(x, y, a):
+    """Rows of y along one axis, of a along another, and variables for each and for both."""
+    weights = phx.sample("weights", dist.Normal(0.0, 1.0).expand([2]))
+    of_y = phx.sample("of_y", dist.HalfNormal(1.0).expand([y.shape[0]]))
+    of_a = phx.sample("of_a", dist.Normal(weights[0], 1.0).expand([a.shape[0]]))
+    phx.sample("y", dist.Normal(x @ weights + of_y, 1.0), obs=y)
+    phx.sample("a", dist.Normal(of_a, 1.0), obs=a)
+
+
+PLACES = [
+    (mixed, (2, 4)),
+    (all_spread, (4, 2)),
+    (everywhere_alike, (1, 8)),
+    (mixed, (1, 8)),
+    (over_two_axes, (2, 2, 2)),
+]
+IDS = [f"{model.__name__} {'x'.join(map(str, sizes))}" for model, sizes in PLACES]
+
+
+def data_on(mesh):
+    along = "model" if mesh.shape["model"] > 1 else "data"
+    return {"x": phx.shard(X, mesh), "y": phx.shard(Y, mesh), "a": phx.shard(A, mesh, along)}
+
+
+def run(model, kernel, mesh, data):
+    sizes = {"num_chains": CHAINS, "num_warmup": 0, "num_samples": DRAWS}
+    return phx.mcmc(model, data, kernel=kernel, mesh=mesh, seed=2, progress=False, **sizes)
+
+
+@pytest.mark.parametrize("model, sizes", PLACES, ids=IDS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_draws_are_those_of_one_device(name, model, sizes, mesh_of):
+    """11, 12, 17: momenta, kinetic energy, acceptance, leapfrogs and depth, and where chains begin."""
+    mesh = mesh_of(*sizes)
+    spread = run(model, KERNELS[name], mesh, data_on(mesh))
+    alone = run(model, KERNELS[name], phx.make_mesh(devices=jax.devices()[:1]), {"x": X, "y": Y, "a": A})
+    for variable, values in alone.draws.items():
+        np.testing.assert_allclose(spread.draws[variable], values, rtol=5e-3, atol=5e-4, err_msg=variable)
+    for stat, values in alone.stats.items():
+        np.testing.assert_allclose(spread.stats[stat], values, rtol=5e-3, atol=5e-3, err_msg=stat)
+
+
+@pytest.mark.parametrize("model, sizes", [PLACES[0], PLACES[4]], ids=[IDS[0], IDS[4]])
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_global_is_bit_equal_and_what_is_spread_differs(name, model, sizes, mesh_of):
+    """12, 13: after any step a chain's devices hold the same global leaves and statistics, and rows of their own."""
+    mesh = mesh_of(*sizes)
+    sampler = phx.compile(
+        model, data_on(mesh), kernel=KERNELS[name], mesh=mesh, num_chains=CHAINS, num_warmup=0, num_samples=DRAWS,
+        progress=False,
+    )  # fmt: skip
+    blocks, tuning = sampler.executables, first_tuning(sampler.executables.blocks)
+    begun = blocks.begin(np.uint32(2), sampler.arrays)
+    order = order_of(np.full(CHAINS, DRAWS), ticks=300)
+    drawn = blocks.advance(np.uint32(2), sampler.arrays, tuning, order, begun.underway).drawn
+    groups = np.vectorize(lambda device: device.id)(mesh.devices).reshape(mesh.shape["chain"], -1)
+
+    def held(array):
+        return {piece.device.id: np.asarray(piece.data) for piece in array.addressable_shards}
+
+    for group in groups:
+        alike = [held(drawn.rows[0])[device] for device in group]
+        assert alike[0][:DRAWS].any() and all(np.array_equal(alike[0], other) for other in alike[1:])
+    for rows, axes in zip(drawn.rows[1:], blocks.blocks.groups[1:], strict=True):
+        pieces = {piece.index[2]: np.asarray(piece.data)[:DRAWS, 0, 0] for piece in rows.addressable_shards}
+        assert len(pieces) == int(np.prod([mesh.shape[axis] for axis in axes]))
+        first = list(pieces.values())
+        assert all(not np.allclose(a, b) for i, a in enumerate(first) for b in first[:i])
+
+
+def independent(y):
+    level = phx.sample("level", dist.Normal(0.0, 1.0))
+    rows = phx.sample("rows", dist.Normal(0.0, 1.0).expand([y.shape[0]]))
+    phx.factor("y", -(rows**2) * y - level**2 / y.shape[0])
+
+
+@pytest.mark.parametrize("name", ["nuts", "chees", "mams", "rwmh", "hmc"])
+def test_coordinates_on_different_devices_are_unrelated(name, mesh_of):
+    """13: they are correlated by 0.98 where devices share the momenta of their rows."""
+    mesh = mesh_of(1, 4)
+    data = phx.shard({"y": np.ones(4, np.float32)}, mesh)
+    found = phx.mcmc(
+        independent, data, kernel=getattr(phx, name)(), mesh=mesh, num_chains=4, num_warmup=300,
+        num_samples=1500 if name != "rwmh" else 6000, progress=False,
+    ).draws["rows"]  # fmt: skip
+    correlation = np.corrcoef(found.reshape(-1, 4).T) - np.eye(4)
+    # a correlation of n unrelated pairs is off by one in sqrt(n); 5 standard errors: 6 pairs, false failures 4e-6
+    assert np.abs(correlation).max() < 5 / np.sqrt(ess(found).min())
+
+
+@pytest.mark.parametrize("name", ["nuts", "chees", "mams", "rwmh", "hmc"])
+@pytest.mark.parametrize("sizes", [(2, 4), (4, 2), (1, 8)])
+def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, mesh_of, monkeypatch):
+    """14: warm-up learns from the draws of all chains, whole; what it finds is the same wherever it is used."""
+    mesh, batches, learn = mesh_of(*sizes), [], WarmUp.learn
+
+    def listen(self, batch):
+        batches.append(batch)
+        learn(self, batch)
+
+    monkeypatch.setattr(WarmUp, "learn", listen)
+    sampler = phx.compile(
+        mixed, data_on(mesh), kernel=getattr(phx, name)(), mesh=mesh, num_chains=CHAINS, num_warmup=60, num_samples=5,
+        progress=False,
+    )  # fmt: skip
+    inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, _Silent())
+    inner.warm_up(60)
+    assert set(np.concatenate([batch.chain for batch in batches])) == set(range(CHAINS))
+    if batches[-1].position:
+        sizes_of = [part.shape[1] for part in batches[-1].position]
+        assert sizes_of[0] == 4 and sizes_of[1] >= 2 * ROWS  # all rows, from all devices
+    for leaf in jax.tree.leaves(inner._tuning):
+        if isinstance(leaf, jax.Array) and leaf.sharding.is_fully_replicated:
+            held = [np.asarray(piece.data) for piece in leaf.addressable_shards]
+            assert all(np.array_equal(held[0], other) for other in held[1:])
+        assert np.isfinite(np.asarray(leaf, float)).all()
+
+
+class _Silent:
+    def show(self, report):
+        pass
+
+    def say(self, words):
+        pass
+
+
+def test_tuning_the_length_of_trajectories_needs_two_chains(mesh_of):
+    """15."""
+    for kernel in (phx.chees(), phx.mams()):
+        with pytest.raises(ValueError, match="2 chains"):
+            phx.mcmc(everywhere_alike, {"x": X, "y": Y, "a": A}, kernel=kernel, num_chains=1, progress=False)

@@ -1,0 +1,208 @@
+"""Likelihoods evaluated block by block: value and gradient are those of all rows at once, on any mesh."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.programs.blocked import BLOCK_ELEMENTS, Blocked
+
+ROWS = 103
+PIXELS = np.random.default_rng(0).integers(0, 256, (ROWS, 7)).astype(np.uint8)
+LABELS = np.random.default_rng(1).integers(0, 3, ROWS)
+DATA = {"pixels": PIXELS, "labels": LABELS}
+
+
+def classes(pixels, labels, likelihood):
+    """A weight for every pixel and class, and a latent variable for every row."""
+    w = phx.sample("w", dist.Normal(0.0, 1.0).expand([7, 3]))
+    rows = phx.sample("rows", dist.Normal(0.0, 1.0).expand([pixels.shape[0]]))
+
+    def of(pixels, rows):
+        return dist.CategoricalLogits(pixels.astype(jnp.float32) / 255 @ w + rows[:, None] * jnp.arange(3.0)[None])
+
+    likelihood(of, pixels, rows, labels)
+
+
+def whole(pixels, labels):
+    classes(pixels, labels, lambda of, *rows: phx.sample("labels", of(*rows[:-1]), obs=rows[-1]))
+
+
+def in_blocks(block=None):
+    def model(pixels, labels):
+        classes(
+            pixels, labels,
+            lambda of, *rows: phx.sample("labels", phx.blocked(of, *rows[:-1], block=block), obs=rows[-1]),
+        )  # fmt: skip
+
+    return model
+
+
+def as_factor(pixels, labels):
+    def likelihood(of, *rows):
+        phx.factor("labels", phx.blocked(lambda x, r, y: of(x, r).log_prob(y), *rows, block=10))
+
+    classes(pixels, labels, likelihood)
+
+
+def agree(model, mesh=None, data=DATA, tolerance=1e-4):
+    truth = phx.Target(whole, data)
+    position = truth.initial_position(jax.random.key(3))
+    value, gradient = truth.value_and_grad(position)
+    target = phx.Target(model, data if mesh is None else phx.shard(data, mesh), mesh=mesh)
+    found, found_gradient = target.value_and_grad(position)
+    np.testing.assert_allclose(found, value, rtol=1e-5)
+    np.testing.assert_allclose(target.log_density(position), value, rtol=1e-5)
+    for name, leaf in gradient.items():
+        np.testing.assert_allclose(found_gradient[name], leaf, rtol=1e-4, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("block", [1, 10, 50, 102, 103, 1000, None])
+def test_any_block_gives_the_same(block):
+    agree(in_blocks(block))
+
+
+def test_a_factor_of_log_densities():
+    agree(as_factor)
+
+
+@pytest.mark.parametrize("sizes", [(2, 4), (1, 8), (4, 2)])
+def test_rows_that_do_not_divide_on_any_mesh(sizes, mesh_of):
+    agree(in_blocks(5), mesh_of(*sizes))
+    agree(as_factor, mesh_of(*sizes))
+
+
+def test_draws_are_those_of_all_rows_at_once(mesh_of):
+    options = {"kernel": phx.hmc(5, 0.02), "num_chains": 4, "num_warmup": 0, "num_samples": 5, "progress": False}
+    runs = [phx.mcmc(m, DATA, mesh=mesh_of(1, 1), **options).draws["w"] for m in (whole, in_blocks(20))]
+    np.testing.assert_allclose(*runs, rtol=1e-3, atol=1e-4)
+
+
+def loops_and_products(model, data):
+    """Loops over blocks, and matrix products, of a gradient."""
+    target = phx.Target(model, data)
+    position = target.initial_position(jax.random.key(0))
+    text = str(jax.make_jaxpr(target.value_and_grad)(position))
+    return text.count("scan["), text.count("dot_general[")
+
+
+def test_one_pass_has_no_more_products_than_two():
+    loops, products = loops_and_products(in_blocks(10), DATA)
+    assert (loops, products) == (1, 2)  # logits, and the gradient of w; pixels are not differentiated
+    assert loops_and_products(whole, DATA) == (0, 2)
+
+
+def elements(model, data):
+    """Elements of the largest array that a gradient makes."""
+    target = phx.Target(model, data)
+    position = target.initial_position(jax.random.key(0))
+
+    def largest(jaxpr):
+        sizes = [int(np.prod(v.aval.shape)) for eqn in jaxpr.eqns for v in eqn.outvars]
+        inner = [p for eqn in jaxpr.eqns for p in jax.tree.leaves(eqn.params, is_leaf=_is_jaxpr) if _is_jaxpr(p)]
+        return max([*sizes, *(largest(getattr(p, "jaxpr", p)) for p in inner)], default=0)
+
+    return largest(jax.make_jaxpr(target.value_and_grad)(position).jaxpr)
+
+
+def _is_jaxpr(node):
+    return hasattr(node, "eqns") or hasattr(getattr(node, "jaxpr", None), "eqns")
+
+
+def test_no_array_is_as_long_as_the_data():
+    watched = np.zeros((3000, 500), np.int8)
+
+    def factorised(watched):
+        users, films = watched.shape
+        rows = phx.sample("rows", dist.Normal(0.0, 1.0).expand([users]))
+        films = phx.sample("films", dist.Normal(0.0, 1.0).expand([films]))
+        logits = phx.blocked(lambda rows: dist.Bernoulli(logits=rows[:, None] * films[None]).to_event(1), rows)
+        phx.sample("watched", logits, obs=watched)
+
+    assert elements(factorised, {"watched": watched}) <= BLOCK_ELEMENTS < watched.size
+
+
+def test_blocks_shrink_with_the_lanes(monkeypatch):
+    monkeypatch.setattr("phalanx.programs.blocked.BLOCK_ELEMENTS", 2**12)
+    seen = []
+
+    def rows(a, b):
+        if not seen or seen[-1] != a.shape[0]:
+            seen.append(a.shape[0])
+        return dist.Normal(a[:, None] * b[None], 1.0).to_event(1)
+
+    def model(y):
+        a = phx.sample("a", dist.Normal(0.0, 1.0).expand([y.shape[0]]))
+        b = phx.sample("b", dist.Normal(0.0, 1.0).expand([64]))
+        phx.sample("y", phx.blocked(lambda a: rows(a, b), a), obs=y)
+
+    smallest = []
+    for lanes in (1, 4):
+        seen.clear()
+        target = phx.Target(model, {"y": np.zeros((1024, 64), np.float32)})
+        jax.make_jaxpr(target.on_device(target.place_arrays(), lanes).value_and_grad)(
+            {"a": jnp.zeros(1024), "b": jnp.zeros(64)}
+        )
+        smallest.append(min(seen))
+    assert smallest == [64, 16]
+
+
+def test_it_is_a_distribution():
+    made = phx.blocked(lambda x: dist.Normal(x, 1.0), jnp.arange(4.0))
+    assert isinstance(made, Blocked) and made.batch_shape == (4,) and made.event_shape == ()
+    assert made.sample(jax.random.key(0)).shape == (4,)
+    np.testing.assert_allclose(made.log_prob(jnp.arange(4.0)), np.full(4, -0.9189385), rtol=1e-6)
+    drawn = phx.trace(phx.seed(lambda: phx.sample("y", made), 0))()
+    assert drawn["y"].shape == (4,)
+    joint = phx.log_joint(lambda: phx.sample("y", made))
+    np.testing.assert_allclose(joint({"y": jnp.arange(4.0)}), 4 * -0.9189385, rtol=1e-6)
+
+
+def test_scaled_terms_are_scaled():
+    data = np.arange(6.0, dtype=np.float32)
+
+    def model(y):
+        m = phx.sample("m", dist.Normal(0.0, 1.0))
+        phx.sample("y", phx.blocked(lambda y: dist.Normal(m + 0 * y, 1.0), y, block=2), obs=y)
+
+    def scaled(y):
+        phx.scale(model, 3.0)(y)
+
+    def by_hand(y):
+        m = phx.sample("m", dist.Normal(0.0, 1.0))
+        phx.factor("prior", 2 * dist.Normal(0.0, 1.0).log_prob(m))
+        phx.factor("y", 3 * dist.Normal(m, 1.0).log_prob(y))
+
+    position = {"m": jnp.float32(0.7)}
+    for a, b in zip(*(phx.Target(m, {"y": data}).value_and_grad(position) for m in (scaled, by_hand)), strict=True):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), a, b)
+
+
+def test_observations_out_of_support_are_named():
+    def model(y):
+        rate = phx.sample("rate", dist.HalfNormal(1.0))
+        phx.sample("y", phx.blocked(lambda y: dist.Exponential(rate * jnp.ones(y.shape[0])), y), obs=y)
+
+    with pytest.raises(ValueError, match="Variable 'y': 1 observed values lie outside"):
+        phx.mcmc(model, {"y": np.array([1.0, -2.0, 3.0], np.float32)}, num_warmup=5, num_samples=5, progress=False)
+
+
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda: phx.blocked(lambda x: dist.Normal(x, 1.0), jnp.ones(3), jnp.ones(4)), ValueError, "of one length"),
+        (lambda: phx.blocked(lambda: dist.Normal(0.0, 1.0)), ValueError, "of one length"),
+        (lambda: phx.blocked(lambda x: dist.Normal(x, 1.0), jnp.ones(())), ValueError, "of one length"),
+        (lambda: phx.blocked(lambda x: dist.Normal(x, 1.0), jnp.ones((0, 2))), ValueError, "at least 1"),
+        (lambda: phx.blocked(lambda x: dist.Normal(x.mean(), 1.0), jnp.ones(3)), ValueError, "3 rows and returned"),
+        (lambda: phx.blocked(lambda x: dist.Normal(x, 1.0), jnp.ones(3), block=0), ValueError, "block must be"),
+        (lambda: phx.blocked(dist.Normal(0.0, 1.0), jnp.ones(3)), TypeError, "must be a function of rows"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
