@@ -57,7 +57,12 @@ def model(x, y):
 
     w = phx.sample("w", dist.Normal(0.0, 1.0).expand([PIXELS, CLASSES]).to_event(2))
     b = phx.sample("b", dist.Normal(0.0, 1.0).expand([CLASSES]).to_event(1))
-    phx.sample("y", phx.blocked(lambda x: dist.Categorical(logits=x.astype(jnp.float32) @ (w / 255) + b), x), obs=y)
+    per_byte = w / 255  # weights are scaled once, and not the pixels
+
+    def rows(x):
+        return dist.Categorical(logits=x.astype(jnp.float32) @ per_byte + b)
+
+    phx.sample("y", phx.blocked(rows, x), obs=y)
 
 
 def phalanx_block(bytes_: Mapping[str, np.ndarray], options: argparse.Namespace, **sizes: int) -> Callable[[], None]:

@@ -8,30 +8,20 @@ by block by the function that reads them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpyro
-from jax import Array, lax
-from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
-from jax.extend.core import ClosedJaxpr, Literal
+from jax import Array
 from numpyro.distributions import Distribution, Unit
 
-BLOCK_ELEMENTS = 2**19
-"""Elements of the widest array of a block: 2 MiB in float32, which a core's cache holds."""
-
-LEAST_ROWS = 16
-"""Rows of a block at least."""
+from phalanx.programs.row_blocks import rows_of_block, sum_over_rows
 
 Rows = Any
 """A pytree of arrays with one leading dimension, of rows."""
-
-OfBlock = Callable[..., Array]
-"""`f(which rows are real, their arrays, *what it closes over)`: the sum of their log densities."""
 
 
 class Blocked(Distribution):
@@ -103,12 +93,10 @@ class Blocked(Distribution):
                 log_prob = jnp.where(real.reshape(-1, *(1,) * (log_prob.ndim - 1)), log_prob, 0.0)
             return jnp.sum(log_prob)
 
-        block = min(self.block or _rows_of_block(of_block, real, leaves, lanes), self.count)
-        if self.count % block and real is None:  # the last block has rows of the one before, which count once
-            return self.total(value, jnp.ones(self.count, bool), lanes)
-        some = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[:block], (real, leaves)))
-        converted, closed_over = jax.closure_convert(of_block, *some)
-        return _sum_over_blocks(converted, block, real, leaves, closed_over)
+        block = min(self.block or rows_of_block(of_block, real, leaves, lanes), self.count)
+        if self.count % block and real is None:
+            real = jnp.ones(self.count, bool)
+        return sum_over_rows(of_block, block, real, leaves)
 
     def _of(self, rows: tuple[Rows, ...]) -> Distribution:
         with numpyro.validation_enabled(False):  # of traced values its checks see nothing
@@ -150,7 +138,7 @@ def blocked(fn: Callable[..., Any], *rows: Rows, block: int | None = None) -> Bl
     """
     if block is not None and (not isinstance(block, int) or isinstance(block, bool) or block < 1):
         raise ValueError(f"phx.blocked: block must be a whole number of at least 1, got {block!r}; None chooses one.")
-    if not callable(fn):
+    if not callable(fn) or isinstance(fn, Distribution):
         raise TypeError(f"phx.blocked: the first argument must be a function of rows, got {type(fn).__name__}.")
     return Blocked(fn, rows, block)
 
@@ -164,97 +152,3 @@ def _count_rows(rows: tuple[Rows, ...]) -> int:
             f"{', '.join(map(str, shapes)) or 'none'}."
         )
     return counts.pop()  # pyright: ignore[reportReturnType]  # None has just been refused
-
-
-def _rows_of_block(f: OfBlock, real: Array | None, leaves: list[Array], lanes: int) -> int:
-    """As many rows as a cache holds, with what differs from lane to lane there for each lane; a divisor if possible."""
-    count = len(leaves[0])
-    converted, closed_over = jax.closure_convert(f, real, leaves)
-    shared, own = _widest(jax.make_jaxpr(converted)(real, leaves, *closed_over), len(closed_over))
-    most = max(LEAST_ROWS, BLOCK_ELEMENTS * count // max(shared, lanes * own, 1))
-    return next((block for block in range(most, most // 2, -1) if count % block == 0), most)
-
-
-def _widest(program: ClosedJaxpr, parameters: int) -> tuple[int, int]:
-    """Elements of the largest array of a program, and of the largest that depends on its last `parameters` inputs."""
-    jaxpr, largest, of_parameters = program.jaxpr, 0, 0
-    depend = set(jaxpr.invars[len(jaxpr.invars) - parameters :])
-    for equation in jaxpr.eqns:
-        size = max((math.prod(atom.aval.shape) for atom in equation.outvars), default=0)
-        largest = max(largest, size)
-        if depend.intersection(atom for atom in equation.invars if not isinstance(atom, Literal)):
-            depend.update(equation.outvars)
-            of_parameters = max(of_parameters, size)
-    return largest, of_parameters
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _sum_over_blocks(
-    f: OfBlock, block: int, real: Array | None, leaves: list[Array], closed_over: list[Array]
-) -> Array:
-    """Sum of `f(which are real, a block of rows, *closed_over)` over all blocks."""
-
-    def add(total: Array, start: Array, real: Array | None, rows: list[Array]) -> Array:
-        return total + f(real, rows, *closed_over)
-
-    zero = jnp.zeros((), jnp.result_type(float))
-    return _over_blocks(add, zero, block, real, leaves)
-
-
-def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -> tuple[Array, Any]:
-    """The gradient at once: that of a sum needs nothing that is not known yet."""
-    wanted = [primal.perturbed for primal in (*leaves, *closed_over)]
-    real, leaves, closed_over = jax.tree.map(lambda p: p.value, (real, leaves, closed_over), is_leaf=_is_primal)
-
-    def add(carry: tuple[Array, list[Any]], start: Array, real: Array | None, rows: list[Array]) -> Any:
-        total, gradients = carry
-        inputs = [*rows, *closed_over]
-
-        def of(differentiated: list[Any]) -> Array:
-            mixed = [x if d is None else d for x, d in zip(inputs, differentiated, strict=True)]
-            return f(real, mixed[: len(rows)], *mixed[len(rows) :])
-
-        value, found = jax.value_and_grad(of)([x if want else None for x, want in zip(inputs, wanted, strict=True)])
-        for i, gradient in enumerate(found):
-            if gradient is not None and i < len(rows):
-                before = lax.dynamic_slice_in_dim(gradients[i], start, block)
-                gradients[i] = lax.dynamic_update_slice_in_dim(gradients[i], before + gradient, start, 0)
-            elif gradient is not None:
-                gradients[i] = gradients[i] + gradient
-        return total + value, gradients
-
-    inputs = [*leaves, *closed_over]
-    nothing = [jnp.zeros_like(x) if want else None for x, want in zip(inputs, wanted, strict=True)]
-    zero = jnp.zeros((), jnp.result_type(float))
-    total, gradients = _over_blocks(add, (zero, nothing), block, real, leaves)
-    return total, (gradients[: len(leaves)], gradients[len(leaves) :])
-
-
-def _backward(f: OfBlock, block: int, gradients: Any, cotangent: Any) -> Any:
-    if isinstance(cotangent, SymbolicZero):
-        cotangent = 0.0
-    leaves, closed_over = jax.tree.map(lambda gradient: cotangent * gradient, gradients)
-    return None, leaves, closed_over
-
-
-_sum_over_blocks.defvjp(_forward, _backward, symbolic_zeros=True)
-
-
-def _over_blocks(add: Callable[..., Any], carry: Any, block: int, real: Array | None, leaves: list[Array]) -> Any:
-    """`carry` after `add(carry, where a block starts, which are real, its rows)` for all blocks."""
-    count = len(leaves[0])
-    if block == count:
-        return add(carry, jnp.int32(0), real, leaves)
-
-    def body(number: Array, carry: Any) -> Any:
-        start = jnp.minimum(number * block, count - block)
-        real_here, rows = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, block), (real, leaves))
-        if count % block:
-            real_here = real_here & (start + jnp.arange(block) >= number * block)
-        return add(carry, start, real_here, rows)
-
-    return lax.fori_loop(0, -(-count // block), body, carry)
-
-
-def _is_primal(node: Any) -> bool:
-    return isinstance(node, CustomVJPPrimal)

@@ -1,0 +1,155 @@
+"""Sums over blocks of rows, whose gradient is computed with their value: one pass over the rows for both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
+BLOCK_ELEMENTS = 2**19
+"""Elements of the widest array of a block: 2 MiB in float32, which a core's cache holds."""
+
+LEAST_ROWS = 16
+"""Rows of a block at least."""
+
+OfBlock = Callable[..., Array]
+"""`f(which rows are real, their arrays, *what it closes over)`: the sum of their log densities."""
+
+
+def rows_of_block(f: OfBlock, real: Array | None, leaves: list[Array], lanes: int) -> int:
+    """As many rows as a cache holds, with what differs from lane to lane there for each lane; a divisor if possible."""
+    count = len(leaves[0])
+    converted, closed_over = jax.closure_convert(f, real, leaves)
+    shared, own = _widest(jax.make_jaxpr(converted)(real, leaves, *closed_over), len(closed_over))
+    most = max(LEAST_ROWS, BLOCK_ELEMENTS * count // max(shared, lanes * own, 1))
+    return next((block for block in range(most, most // 2, -1) if count % block == 0), most)
+
+
+def sum_over_rows(f: OfBlock, block: int, real: Array | None, leaves: list[Array]) -> Array:
+    """Sum of `f(which are real, rows)` over blocks of so many rows. `f` may close over what is differentiated."""
+    some = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[:block], (real, leaves)))
+    converted, closed_over = jax.closure_convert(f, *some)
+    return _sum(converted, block, real, leaves, closed_over)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _sum(f: OfBlock, block: int, real: Array | None, leaves: list[Array], closed_over: list[Array]) -> Array:
+    def add(total: Array, start: Array, real: Array | None, rows: list[Array]) -> Array:
+        return total + f(real, rows, *closed_over)
+
+    return _over_blocks(add, jnp.zeros((), jnp.result_type(float)), block, real, leaves)
+
+
+def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -> tuple[Array, Any]:
+    """The gradient at once: that of a sum needs nothing that is not known yet."""
+    of_rows, of_all = ([p.perturbed for p in primals] for primals in (leaves, closed_over))
+    real, leaves, closed_over = jax.tree.map(lambda p: p.value, (real, leaves, closed_over), is_leaf=_is_primal)
+
+    def value_and_grad(real: Array | None, rows: list[Array], closed_over: list[Array]) -> Any:
+        def of(rows_in: list[Array], all_in: list[Array]) -> Array:
+            return f(real, _put(rows, rows_in, of_rows), *_put(closed_over, all_in, of_all))
+
+        return jax.value_and_grad(of, (0, 1))(_take(rows, of_rows), _take(closed_over, of_all))
+
+    example = jax.tree.map(lambda leaf: leaf[:block], (real, leaves))
+    of_block, transpose = _without_last_transposes(value_and_grad, *example, closed_over)
+
+    def add(carry: Any, start: Array, real: Array | None, rows: list[Array]) -> Any:
+        total, of_the_rows, of_the_rest = carry
+        value, (here, everywhere) = of_block(real, rows, closed_over)
+        of_the_rows = [_add_at(start, whole, part) for whole, part in zip(of_the_rows, here, strict=True)]
+        return total + value, of_the_rows, jax.tree.map(jnp.add, of_the_rest, everywhere)
+
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_block, *example, closed_over)[1][1])
+    zero = jnp.zeros((), jnp.result_type(float))
+    start = zero, [jnp.zeros_like(leaf) for leaf in _take(leaves, of_rows)], nothing
+    total, found_rows, found = _over_blocks(add, start, block, real, leaves)
+    _, (_, found) = transpose((total, (found_rows, found)))
+    no_rows, none = [None] * len(leaves), [None] * len(closed_over)
+    return total, (_put(no_rows, found_rows, of_rows), _put(none, found, of_all))
+
+
+def _backward(f: OfBlock, block: int, gradients: Any, cotangent: Any) -> Any:
+    factor = 0.0 if isinstance(cotangent, SymbolicZero) else cotangent
+    return None, *jax.tree.map(lambda gradient: factor * gradient, gradients)
+
+
+_sum.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _over_blocks(add: Callable[..., Any], carry: Any, block: int, real: Array | None, leaves: list[Array]) -> Any:
+    """`carry` after `add(carry, where a block starts, which are real, its rows)` for all blocks."""
+    count = len(leaves[0])
+    if block == count:
+        return add(carry, jnp.int32(0), real, leaves)
+
+    def body(number: Array, carry: Any) -> Any:
+        start = jnp.minimum(number * block, count - block)
+        real_here, rows = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, block), (real, leaves))
+        if count % block:  # the last block has rows of the one before, which count once
+            real_here = real_here & (start + jnp.arange(block) >= number * block)
+        return add(carry, start, real_here, rows)
+
+    return lax.fori_loop(0, -(-count // block), body, carry)
+
+
+def _without_last_transposes(f: Callable[..., Any], *example: Any) -> tuple[Callable[..., Any], Callable[[Any], Any]]:
+    """`f` without the transposes that its results end in, and what applies them.
+
+    The gradient of a matrix is a product, transposed. XLA folds the transpose into the product, which on a CPU makes it
+    slower (by how much, benchmarks/mnist_leapfrog.py tells); products are added up as they are, and transposed once.
+    """
+    program, shapes = jax.make_jaxpr(f, return_shape=True)(*example)
+    structure, jaxpr = jax.tree.structure(shapes), program.jaxpr
+    transposes = {eqn.outvars[0]: eqn for eqn in jaxpr.eqns if eqn.primitive.name == "transpose"}
+    last = [None if isinstance(var, Literal) else transposes.get(var) for var in jaxpr.outvars]
+    outvars = [var if eqn is None else eqn.invars[0] for var, eqn in zip(jaxpr.outvars, last, strict=True)]
+    run = jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(outvars=outvars), program.consts))
+
+    def before(*given: Any) -> Any:
+        return structure.unflatten(run(*jax.tree.leaves(given)))
+
+    def transpose(results: Any) -> Any:
+        pairs = zip(jax.tree.leaves(results), last, strict=True)
+        return structure.unflatten([x if eqn is None else x.transpose(eqn.params["permutation"]) for x, eqn in pairs])
+
+    return before, transpose
+
+
+def _widest(program: ClosedJaxpr, parameters: int) -> tuple[int, int]:
+    """Elements of the largest array of a program, and of the largest that depends on its last `parameters` inputs."""
+    jaxpr, largest, of_parameters = program.jaxpr, 0, 0
+    depend = set(jaxpr.invars[len(jaxpr.invars) - parameters :])
+    for equation in jaxpr.eqns:
+        size = max((math.prod(atom.aval.shape) for atom in equation.outvars), default=0)
+        largest = max(largest, size)
+        if depend.intersection(atom for atom in equation.invars if not isinstance(atom, Literal)):
+            depend.update(equation.outvars)
+            of_parameters = max(of_parameters, size)
+    return largest, of_parameters
+
+
+def _add_at(start: Array, whole: Array, part: Array) -> Array:
+    before = lax.dynamic_slice_in_dim(whole, start, len(part))
+    return lax.dynamic_update_slice_in_dim(whole, before + part, start, 0)
+
+
+def _take(values: list[Any], wanted: list[bool]) -> list[Any]:
+    return [value for value, want in zip(values, wanted, strict=True) if want]
+
+
+def _put(values: list[Any], new: list[Any], wanted: list[bool]) -> list[Any]:
+    """`values` with those that are wanted replaced, in their order."""
+    following = iter(new)
+    return [next(following) if want else value for value, want in zip(values, wanted, strict=True)]
+
+
+def _is_primal(node: Any) -> bool:
+    return isinstance(node, CustomVJPPrimal)
