@@ -67,9 +67,9 @@ def test_one_all_reduce_per_leapfrog_and_none_over_chains(model, num_chains, mes
     communicating = {name: all_reduces(text) for name, text in bodies.items() if all_reduces(text)}
     inner = [name for name in communicating if not any(o in bodies[name] for o in communicating if o != name)]
     assert len(inner) == 1 and len(communicating[inner[0]]) == 1
-    # Per draw there may be one more, for the kinetic energy of spread variables, and nothing outside the draws.
+    # The last leapfrog of a draw stands apart; kinetic energies go with it; and there is nothing outside the draws.
     everywhere = all_reduces(hlo)
-    assert len(everywhere) == (2 if model is with_a_local_variable else 1)
+    assert len(everywhere) == 2
     for operation in everywhere:
         assert "replica_groups={{0,1,2,3},{4,5,6,7}}" in operation  # the data groups of chain 0 and of chain 1
     assert not operations(hlo, "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
@@ -93,7 +93,8 @@ def test_what_is_sent_is_the_gradient_of_the_global_variables_and_one_number(mes
     hlo = sampling_hlo(with_a_local_variable, mesh, phx.shard({"x": X, "y": Y}, mesh), num_chains=1)
     sent = [re.findall(r"f32\[([\d,]*)\]", op.split(" all-reduce(")[0]) for op in all_reduces(hlo)]
     sizes = sorted(sum(int(np.prod([int(d) for d in s.split(",") if d])) for s in shapes) for shapes in sent)
-    assert sizes == [2, 3 + 1 + 1]  # two kinetic energies per draw; weights, noise and the log density per leapfrog
+    # weights and noise; the last leapfrog of a draw also the log density, and with it go two kinetic energies
+    assert sizes == [3 + 1, 3 + 1 + 1 + 2]
 
 
 def test_chains_alone_say_nothing(mesh_of):

@@ -47,8 +47,9 @@ def agree(a, b):
         np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-3, err_msg=str(path))
 
 
-@pytest.mark.parametrize("chains, data", [(2, 2), (1, 4), (1, 8), (2, 4)])
-@pytest.mark.parametrize("keep", [[], None], ids=["folded", "stored"])
+@pytest.mark.parametrize(
+    "chains, data, keep", [(2, 2, []), (1, 8, []), (2, 4, None)], ids=["folded 2x2", "folded 1x8", "stored 2x4"]
+)
 def test_the_same_on_any_mesh(chains, data, keep, mesh_of):
     """Ten rows: padded on 4 devices and on 8."""
     found = reduced(mesh_of(chains, data), keep=keep).reduced

@@ -15,7 +15,7 @@ import phalanx as phx
 from phalanx.diagnostics import mcse
 
 LIMIT = 5.0
-SIZES = {"num_chains": 8, "num_warmup": 400, "num_samples": 250, "progress": False}
+SIZES = {"num_chains": 8, "num_warmup": 250, "num_samples": 150, "progress": False}
 
 
 def radon(groups, homes, seed=0):
@@ -69,7 +69,7 @@ def check_intercepts(run, exact):
     assert 1 - within.mean() < share + 0.01
 
 
-@pytest.mark.parametrize("groups, homes", [(403, 5), pytest.param(10_000, 8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("groups, homes", [(203, 5), pytest.param(10_000, 8, marks=pytest.mark.slow)])
 def test_varying_intercepts_with_the_groups_spread(groups, homes, mesh_of):
     data, truth, intercepts = radon(groups, homes)
     mesh = mesh_of(2, 4)
@@ -85,7 +85,7 @@ def test_varying_intercepts_with_the_groups_spread(groups, homes, mesh_of):
     check_intercepts(spread, intercepts)
 
 
-@pytest.mark.parametrize("rows", [203, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [103, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_a_latent_variable_for_each_row_against_none(rows, mesh_of):
     random = np.random.default_rng(1)
     x = random.normal(size=(rows, 3)).astype(np.float32)

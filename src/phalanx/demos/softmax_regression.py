@@ -14,6 +14,7 @@ from phalanx.demos.scores import score
 from phalanx.demos.show import finish, introduce
 from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.placement import shard
+from phalanx.programs.blocked import blocked
 from phalanx.programs.tracing import sample
 from phalanx.run.mcmc import mcmc
 from phalanx.run.posterior import Posterior
@@ -26,15 +27,20 @@ MATHEMATICS = """
 
 
 def model(x: Array, y: Array) -> None:
-    """Softmax regression: `x` is (images, pixels), `y` the classes."""
+    """Softmax regression: `x` is (images, pixels), from 0 to 1 or bytes, `y` the classes. Bytes stay bytes."""
     w = sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1], 10]))
     b = sample("b", dist.Normal(0.0, 1.0).expand([10]))
-    sample("y", dist.CategoricalLogits(x @ w + b[None]), obs=y)
+    scaled = w / 255 if x.dtype == jnp.uint8 else w  # the weights once, and not every pixel
+
+    def rows(x: Array) -> dist.Distribution:
+        return dist.CategoricalLogits(x.astype(w.dtype) @ scaled + b[None])
+
+    sample("y", blocked(rows, x), obs=y)
 
 
 def run(data: Classification, kernel: Kernel, sizes: Sizes, data_shards: int, options: Options) -> Posterior:
     """Fit, print, draw, and write everything to `options.out`."""
-    images, test_images = _flat(data.train_images), _flat(data.test_images)
+    images, test_images = _flat(data.train_images), _from_zero_to_one(_flat(data.test_images))
     mesh = mesh_with(data_shards)
     mathematics = MATHEMATICS.format(pixels=images.shape[1], rows=len(images))
     introduce(f"Bayesian softmax regression on {data.name}", mathematics, f"{data.source}; {data.licence}")
@@ -75,6 +81,9 @@ def run(data: Classification, kernel: Kernel, sizes: Sizes, data_shards: int, op
 
 
 def _flat(images: np.ndarray) -> np.ndarray:
-    """Images as rows of pixels from 0 to 1."""
-    rows = images.reshape(len(images), -1)
-    return (rows / 255).astype(jnp.float32) if rows.dtype == np.uint8 else rows
+    """Images as rows of pixels."""
+    return images.reshape(len(images), -1)
+
+
+def _from_zero_to_one(pixels: np.ndarray) -> np.ndarray:
+    return (pixels / 255).astype(np.float32) if pixels.dtype == np.uint8 else pixels

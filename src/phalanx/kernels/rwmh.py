@@ -77,8 +77,10 @@ def walk(at: Walk, lanes: Lanes, tuning: Tuning, key: Words) -> tuple[Walk, Info
 def _random(lanes: Lanes, key: Words, draw: Array) -> tuple[Columns, Array]:
     """Standard normals for a proposal, and a uniform on [0, 1)."""
     words = lanes.words(key, draw)
-    if words[0][1].shape[0] and lanes.dtype == jnp.float32:  # a normal in float64 needs both words
-        decides = words[0][1][0]
+    if lanes.dtype == jnp.float32:  # a normal in float64 needs both words
+        # the first coordinate's second word, which a device that does not hold that coordinate makes for itself
+        held = not lanes.latents[0].spread.axes
+        decides = words[0][1][0] if held else threefry(key, draw.astype(jnp.uint32), jnp.uint32(0))[1]
         words = [(first, jnp.zeros_like(first)) for first, _ in words]
     else:
         decides = threefry(key, draw.astype(jnp.uint32), jnp.uint32(DECIDES))[0]
