@@ -47,7 +47,7 @@ def test_info_names_devices_mesh_versions_and_cache(phalanx):
 @pytest.mark.parametrize(
     "arguments, line",
     [
-        (("demo", "nope"), "'nope' is not one of 'digits', 'mnist', 'chains', 'covertype', 'mixture'."),
+        (("demo", "nope"), "'nope' is not one of 'digits', 'mnist', 'chains', 'covertype', 'mixture', 'movielens'."),
         (("demo", "digits", "--chains", "0"), "num_chains must be a whole number, at least 1; got 0."),
         (
             ("demo", "chains", "--chains", "6"),
