@@ -1,7 +1,9 @@
 """Phalanx: probabilistic programming for many chains, big data and big models, on JAX."""
 
 from phalanx import datasets as datasets
+from phalanx import ensembles as ensembles
 from phalanx import reducers as reducers
+from phalanx.ensembles import ensemble as ensemble
 from phalanx.kernels.blackjax import from_blackjax as from_blackjax
 from phalanx.kernels.chees import chees as chees
 from phalanx.kernels.hmc import hmc as hmc

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from phalanx.demos.calibration import Calibration, calibrate
+from phalanx.diagnostics.calibration import Calibration, calibrate
 
 BATCH = 32
 """Draws scored at a time: logits of 58,101 rows take 0.2 MB a draw."""

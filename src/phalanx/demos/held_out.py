@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phalanx.demos.calibration import Calibration, calibrate
+from phalanx.diagnostics.calibration import Calibration, calibrate
 from phalanx.extras import require
 
 

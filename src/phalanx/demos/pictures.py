@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.demos.calibration import Calibration
 from phalanx.demos.scores import Scores
+from phalanx.diagnostics.calibration import Calibration
 from phalanx.report.style import ACCENT, BAND, INK, MUTED, SECOND, explain, finish, new_figure
 from phalanx.run.posterior import Posterior
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from phalanx.demos.calibration import Calibration, calibrate
+from phalanx.diagnostics.calibration import Calibration, calibrate
 from phalanx.run.posterior import Posterior
 
 BATCH = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phalanx.demos.calibration import calibrate
+from phalanx.diagnostics.calibration import calibrate
 
 
 def test_bins_by_hand():

@@ -1,0 +1,10 @@
+"""Many networks trained side by side, and what they say together."""
+
+from phalanx.ensembles.ensemble import Ensemble as Ensemble
+from phalanx.ensembles.ensemble import ensemble as ensemble
+from phalanx.ensembles.learner import Learner as Learner
+from phalanx.ensembles.learner import classification_loss as classification_loss
+from phalanx.ensembles.learner import learner as learner
+from phalanx.ensembles.learner import nnx_learner as nnx_learner
+from phalanx.ensembles.prediction import Prediction as Prediction
+from phalanx.ensembles.prediction import score as score

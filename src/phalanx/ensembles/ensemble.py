@@ -1,0 +1,269 @@
+"""Many networks side by side: the code is that of one, members lie on lanes and devices."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jax.sharding import Mesh, PartitionSpec
+
+from phalanx.ensembles import checkpoint
+from phalanx.ensembles.batches import check_batches, cut, rows_of_epoch
+from phalanx.ensembles.layout import MEMBERS, Layout
+from phalanx.ensembles.prediction import Prediction
+
+State = Any
+"""What is trained of one network: a pytree of arrays."""
+
+EVERYWHERE = PartitionSpec()
+
+
+class Ensemble:
+    """Networks trained side by side; make one with `phx.ensemble`.
+
+    Attributes:
+        num_members: how many.
+        epoch: epochs trained.
+        steps: updates made.
+    """
+
+    def __init__(self, init: Callable[..., State], update: Callable[..., Any], layout: Layout, seed: int):
+        self._update, self._layout, self._seed = update, layout, seed
+        self._takes_key = len(inspect.signature(update).parameters) > 2
+        self.num_members, self.epoch, self.steps = layout.count, 0, 0
+        self._programs: dict[Any, Any] = {}
+        self._mapped: dict[Any, Any] = {}
+
+        def begin(keys: Array) -> State:
+            return layout.each(lambda key: init(random.wrap_key_data(key)), keys)
+
+        begin_group = layout.on_mesh(begin, MEMBERS, MEMBERS)
+        self._states = [begin_group(keys) for keys in self._keys]
+
+    def member_key(self, member: int) -> Array:
+        """The key from which a member begins: `fold_in(key(seed), member)`."""
+        return random.fold_in(random.key(self._seed), member)
+
+    def member(self, member: int) -> State:
+        """The state of one member."""
+        if not -self.num_members <= member < self.num_members:
+            raise IndexError(f"ensemble: there is no member {member}; there are {self.num_members}.")
+        return jax.tree.map(lambda leaf: leaf[member], self.members)
+
+    @property
+    def members(self) -> State:
+        """The states of all members, `(members, ...)`, on the host."""
+        return self._layout.join([jax.tree.map(_as_data, state) for state in self._states])
+
+    def update(self, batch: Any) -> dict[str, np.ndarray]:
+        """One step of every member on the same batch; what `update` measured, `(members,)` each."""
+        placed = self._layout.everywhere(batch)
+        return self._fetch([self._step(placed, None)])
+
+    def train(
+        self, data: Any, *, batch_size: int, num_epochs: int = 1, order: str = "shared", seed: int = 0
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Train epoch by epoch; the data are on each device once.
+
+        Args:
+            data: arrays with one leading row for each example, or a tree of such; `update` is given batches of it.
+            batch_size: rows of a batch; the last of an epoch may have fewer.
+            num_epochs: how often all rows are seen.
+            order: "shared", the same batches for all; "own", an order for each member; "bootstrap", rows drawn with
+                replacement for each member.
+            seed: of the order.
+
+        Yields:
+            After each epoch what `update` measured, averaged over its rows, `(members,)` each.
+
+        Raises:
+            ValueError: when rows differ in number, there are none, or an argument is out of range.
+        """
+        counts = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(data)}
+        check_batches(data, counts, batch_size, num_epochs, order)
+        placed, rows = self._layout.everywhere(data), counts.pop()
+        for _ in range(num_epochs):
+            numbers = rows_of_epoch(order, seed, self.epoch, self.num_members, rows)
+            batches = list(cut(numbers, batch_size))
+            measured = [self._step(placed, batch) for batch in batches]
+            self.epoch += 1
+            yield self._fetch(measured, [batch.shape[-1] for batch in batches])
+
+    def predict(self, apply: Callable[[State, Any], Array], inputs: Any, *, batch_size: int = 1000) -> Prediction:
+        """What every member says of rows, as probabilities.
+
+        Args:
+            apply: `apply(state, inputs)` gives the logits of one network, `(rows, classes)`.
+            inputs: an array with one leading row for each example, or a tree of such.
+            batch_size: rows worked on at once.
+
+        Returns:
+            The members' probabilities.
+        """
+        rows = len(jax.tree.leaves(inputs)[0])
+        size = min(batch_size, rows)
+        parts = []
+        for first in range(0, rows, size):
+            # the last batch goes back a little, so that one program serves all
+            start = min(first, rows - size)
+            some = self._layout.everywhere(jax.tree.map(lambda leaf, start=start: leaf[start : start + size], inputs))
+            parts.append(
+                self.map(lambda state, x: jax.nn.softmax(apply(state, x)), some, key=apply)[:, first - start :]
+            )
+        return Prediction(np.concatenate(parts, axis=1))
+
+    def map(self, f: Callable[..., Any], *shared: Any, key: Any = None) -> Any:
+        """`f(state, *shared)` of every member, `(members, ...)`, on the host; compiled once for each `key`, or `f`."""
+        layout, key = self._layout, f if key is None else key
+        if key not in self._mapped:
+
+            def on_device(states: tuple[State, ...], shared: Any) -> tuple[Any, ...]:
+                return tuple(layout.each(lambda state: f(state, *shared), state) for state in states)
+
+            self._mapped[key] = layout.on_mesh(on_device, (MEMBERS, EVERYWHERE), MEMBERS)
+        run = self._mapped[key]
+        return layout.join([part for some in layout.runs() for part in run(tuple(self._states[some]), shared)])
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write all members to a folder, with Orbax.
+
+        Raises:
+            ImportError: when Orbax is not installed.
+        """
+        checkpoint.save(folder, self.members, {"epoch": self.epoch, "steps": self.steps, "members": self.num_members})
+
+    def restore(self, folder: str | os.PathLike[str]) -> None:
+        """Go on from a folder that an ensemble of as many such networks was saved to, on whatever devices.
+
+        Raises:
+            ImportError: when Orbax is not installed.
+            FileNotFoundError: when there is no such folder.
+            ValueError: when what was saved is of other networks, or of another number.
+        """
+        members, counts = checkpoint.restore(folder, self.members, self.num_members)
+        self.epoch, self.steps = counts["epoch"], counts["steps"]
+        like = [jax.tree.leaves(state) for state in self._states]
+        groups = self._layout.split(members)
+        self._states = [
+            jax.tree.unflatten(
+                jax.tree.structure(state),
+                [_like(new, old) for new, old in zip(jax.tree.leaves(group), old, strict=True)],
+            )
+            for state, group, old in zip(self._states, groups, like, strict=True)
+        ]
+
+    @cached_property
+    def _keys(self) -> list[Array]:
+        data = np.stack([np.asarray(random.key_data(self.member_key(m))) for m in range(self.num_members)])
+        return self._layout.split(data)
+
+    def _step(self, data: Any, rows: np.ndarray | None) -> list[Any]:
+        """One step of every member, on the batch or on rows of the data; what was measured, by group."""
+        own = rows is not None and rows.ndim == 2
+        chosen = self._layout.split(rows) if own else self._layout.everywhere(rows)
+        if own not in self._programs:
+            self._programs[own] = self._compile_step(own)
+        measured, number = [], jnp.uint32(self.steps)
+        for some in self._layout.runs():
+            states, keys = tuple(self._states[some]), tuple(self._keys[some])
+            of_these = tuple(chosen[some]) if own else chosen
+            self._states[some], found = self._programs[own](states, keys, data, of_these, number)
+            measured += found
+        self.steps += 1
+        return measured
+
+    def _compile_step(self, own: bool) -> Any:
+        """A step of a few groups, each with rows of its own or all with the same; compiled when it is first called."""
+        layout = self._layout
+
+        def one(state: State, key: Array, data: Any, rows: Any, number: Array) -> tuple[State, Any]:
+            batch = data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data)
+            if not self._takes_key:
+                return self._update(state, batch)
+            return self._update(state, batch, random.fold_in(random.wrap_key_data(key), number))
+
+        def on_device(states: tuple[State, ...], keys: tuple[Array, ...], data: Any, rows: Any, number: Array) -> Any:
+            new = []
+            for i, (state, key) in enumerate(zip(states, keys, strict=True)):
+                if own:
+                    new.append(layout.each(lambda s, k, r: one(s, k, data, r, number), state, key, rows[i]))
+                else:
+                    new.append(layout.each(lambda s, k: one(s, k, data, rows, number), state, key))
+            return tuple(zip(*new, strict=True))
+
+        specs = MEMBERS, MEMBERS, EVERYWHERE, MEMBERS if own else EVERYWHERE, EVERYWHERE
+        return layout.on_mesh(on_device, specs, (MEMBERS, MEMBERS), donate=(0,))
+
+    def _fetch(self, measured: Sequence[list[Any]], weights: Sequence[int] | None = None) -> dict[str, np.ndarray]:
+        """Averages over steps of what was measured, `(members,)`."""
+        steps = [self._layout.join(groups) for groups in measured]
+        return jax.tree.map(lambda *values: np.average(np.stack(values), axis=0, weights=weights), *steps)
+
+
+def ensemble(
+    init: Callable[..., State], update: Callable[..., Any], num_members: int, *, mesh: Mesh | None = None, seed: int = 0
+) -> Ensemble:
+    """Train many networks side by side with the code for one.
+
+    Member `k` is, step for step, the network that would be trained alone from `fold_in(key(seed), k)`.
+
+    Args:
+        init: `init(key)` makes the state of one network: parameters, the optimiser's state, whatever is trained.
+        update: `update(state, batch)` or `update(state, batch, key)` makes one step of one network and returns the new
+            state and a dict of what it measured, scalars. `phx.ensembles.learner` makes both from a network and an
+            optimiser of optax.
+        num_members: how many, on however many devices.
+        mesh: the devices, from `phx.make_mesh`, along `chain`; by default all accelerators, or one CPU device, whose
+            program uses every core.
+        seed: a whole number.
+
+    Returns:
+        The ensemble, its members begun.
+
+    Raises:
+        TypeError: when `init` or `update` is no function.
+        ValueError: when `num_members` is no whole number of at least 1, or the mesh has devices off its `chain` axis.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np, phalanx as phx
+        >>> def init(key):
+        ...     return jax.random.normal(key, (3,))
+        >>> def update(w, batch):
+        ...     x, y = batch
+        ...     loss, gradient = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+        ...     return w - 0.1 * gradient, {"loss": loss}
+        >>> ensemble = phx.ensemble(init, update, num_members=5)
+        >>> x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+        >>> for measured in ensemble.train((x, x.sum(1)), batch_size=8, num_epochs=2):
+        ...     print(measured["loss"].shape)
+        (5,)
+        (5,)
+
+    Source:
+        Lakshminarayanan, Pritzel, Blundell (2017), Simple and scalable predictive uncertainty estimation using deep
+        ensembles.
+    """
+    for name, f in (("init", init), ("update", update)):
+        if not callable(f):
+            raise TypeError(f"phx.ensemble: {name} must be a function, got {type(f).__name__}.")
+    if not isinstance(num_members, int) or isinstance(num_members, bool) or num_members < 1:
+        raise ValueError(f"phx.ensemble: num_members must be a whole number of at least 1, got {num_members!r}.")
+    return Ensemble(init, update, Layout.of(num_members, mesh), seed)
+
+
+def _as_data(leaf: Array) -> Array:
+    """Keys of random numbers as plain numbers."""
+    return random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def _like(new: Array, old: Array) -> Array:
+    if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
+        return random.wrap_key_data(new, impl=random.key_impl(old))
+    return jax.device_put(jnp.asarray(new, old.dtype), old.sharding)

@@ -1,0 +1,118 @@
+"""Where the members of an ensemble are: so many groups, in each a few members on every device.
+
+Members that share a device are written out one after the other in one program, or batched by `vmap`. On a CPU they are
+written out: a batch of convolutions is slower there than one after the other. An accelerator is filled by a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from phalanx.mesh.devices import CHAIN, make_mesh
+
+WRITTEN_OUT = 8
+"""Members of a device that are written out in one program at most: compiling takes longer with each."""
+
+MEMBERS = PartitionSpec(CHAIN)
+"""Members lie along the mesh's `chain` axis."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Members on devices.
+
+    Attributes:
+        count: members.
+        mesh: the devices, all along `chain`.
+        width: members of a device in one group.
+    """
+
+    count: int
+    mesh: Mesh
+    width: int
+
+    @classmethod
+    def of(cls, count: int, mesh: Mesh | None) -> Layout:
+        """The layout of `count` members on the devices of a mesh, or on one CPU device or all accelerators.
+
+        One CPU device has every core, and a program of several members fills them better than several devices do.
+        """
+        if mesh is None:
+            devices = jax.devices()
+            mesh = make_mesh(chain=1, devices=devices[:1]) if devices[0].platform == "cpu" else make_mesh()
+        if len(mesh.devices.flat) != mesh.shape.get(CHAIN):
+            raise ValueError(
+                f"ensemble: members lie along the mesh's 'chain' axis alone, but the mesh is {dict(mesh.shape)}. Use "
+                f"phx.make_mesh()."
+            )
+        devices = list(mesh.devices.flat)[: min(count, mesh.size)]
+        each = -(-count // len(devices))
+        on_cpu = devices[0].platform == "cpu"
+        return cls(count, make_mesh(chain=len(devices), devices=devices), 1 if on_cpu else each)
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return self.mesh.shape[CHAIN]
+
+    @property
+    def groups(self) -> int:
+        """Groups of members, each as many on every device; places of the last may be empty."""
+        return -(-self.count // (self.devices * self.width))
+
+    def numbers(self, group: int) -> np.ndarray:
+        """Numbers of a group's members, `(devices, width)`. Places beyond the last member repeat it."""
+        size = self.devices * self.width
+        numbers = np.arange(group * size, (group + 1) * size).reshape(self.devices, self.width)
+        return np.minimum(numbers, self.count - 1)
+
+    def runs(self) -> Iterator[slice]:
+        """Groups that go through one program together."""
+        for first in range(0, self.groups, WRITTEN_OUT):
+            yield slice(first, min(first + WRITTEN_OUT, self.groups))
+
+    def place(self, values: Any) -> Any:
+        """Arrays of a group, `(devices, width, ...)`, on their devices."""
+        return jax.device_put(values, NamedSharding(self.mesh, MEMBERS))
+
+    def everywhere(self, values: Any) -> Any:
+        """Arrays on every device."""
+        return jax.device_put(values, NamedSharding(self.mesh, PartitionSpec()))
+
+    def split(self, members: Any) -> list[Any]:
+        """Arrays `(members, ...)` as those of the groups."""
+
+        def of(group: int) -> Any:
+            return jax.tree.map(lambda leaf: leaf[self.numbers(group)], members)
+
+        return [self.place(of(group)) for group in range(self.groups)]
+
+    def join(self, groups: Sequence[Any]) -> Any:
+        """The inverse of `split`, on the host."""
+
+        def together(*leaves: Array) -> np.ndarray:
+            parts = [np.asarray(leaf) for leaf in leaves]
+            return np.concatenate([part.reshape(-1, *part.shape[2:]) for part in parts])[: self.count]
+
+        return jax.tree.map(together, *groups)
+
+    def each(self, f: Any, *mapped: Any) -> Any:
+        """`f` of every member of a group, on one device; arrays of `mapped` are `(1, width, ...)`."""
+        if self.width == 1:
+            result = f(*jax.tree.map(lambda leaf: leaf[0, 0], mapped))
+            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None, None], result)
+        result = jax.vmap(f)(*jax.tree.map(lambda leaf: leaf[0], mapped))
+        return jax.tree.map(lambda leaf: leaf[None], result)
+
+    def on_mesh(self, f: Any, in_specs: Any, out_specs: Any, donate: tuple[int, ...] = ()) -> Any:
+        """`f` on every device, jitted."""
+        mapped = jax.shard_map(f, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+        return jax.jit(mapped, donate_argnums=donate)
