@@ -30,6 +30,7 @@ from phalanx.programs.handlers import tape as tape
 from phalanx.programs.handlers import trace as trace
 from phalanx.programs.joint import Joint as Joint
 from phalanx.programs.joint import log_joint as log_joint
+from phalanx.programs.random_network import random_network as random_network
 from phalanx.programs.random_variable import RandomVariable as RandomVariable
 from phalanx.programs.sharded import Sharded as Sharded
 from phalanx.programs.target import Target as Target

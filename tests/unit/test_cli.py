@@ -47,7 +47,10 @@ def test_info_names_devices_mesh_versions_and_cache(phalanx):
 @pytest.mark.parametrize(
     "arguments, line",
     [
-        (("demo", "nope"), "'nope' is not one of 'digits', 'mnist', 'chains', 'covertype', 'mixture', 'movielens'."),
+        (
+            ("demo", "nope"),
+            "'nope' is not one of 'digits', 'mnist', 'chains', 'covertype', 'mixture', 'movielens', 'ensemble'.",
+        ),
         (("demo", "digits", "--chains", "0"), "num_chains must be a whole number, at least 1; got 0."),
         (
             ("demo", "chains", "--chains", "6"),
@@ -61,7 +64,8 @@ def test_info_names_devices_mesh_versions_and_cache(phalanx):
         (("demo", "mnist", "--data", "/no/such/folder"), "mnist: the folder given, /no/such/folder, does not exist."),
         (("demo", "digits", "--precision", "half"), "'half' is not one of 'float32', 'tensorfloat32', 'bfloat16'."),
         (("demo", "digits", "--seed", "-1"), "seed must be a whole number from 0 to 2**32 - 1, got -1."),
-        (("demo", "digits", "--samples", "1e6"), "the demo digits counts draws of each chain: give --draws."),
+        (("demo", "digits", "--samples", "1e6"), "the demo digits has no use for it, it is for mixture."),
+        (("demo", "ensemble", "--chains", "4"), "it trains networks: --members and --epochs."),
         (("demo", "digits", "--size", "3"), "No such option: --size"),
     ],
 )

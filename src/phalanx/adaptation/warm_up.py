@@ -189,6 +189,8 @@ class WarmUp:
             self._metric.update()
             self._placed = self._metric.metric
             self.abandon, self.mean_steps = True, 1.0  # trajectories may be much shorter than before, or longer
+            if self._trajectory is not None:  # a length under another metric says nothing
+                self._trajectory = Trajectory.start(float(self._kernel.tuning.trajectory_length))
             if self._can_search:
                 self._searching, self._search = True, Search(self._averaging.averaged)
 

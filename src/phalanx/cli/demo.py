@@ -32,6 +32,14 @@ class Demo(StrEnum):
     covertype = "covertype"
     mixture = "mixture"
     movielens = "movielens"
+    ensemble = "ensemble"
+
+
+_ONLY = {"samples": Demo.mixture, "members": Demo.ensemble, "epochs": Demo.ensemble}
+"""Options that one demo alone has."""
+
+_NEVER = {Demo.ensemble: ("chains", "warmup", "draws", "data_shards")}
+"""Options that a demo has no use for."""
 
 
 def demo(
@@ -43,6 +51,8 @@ def demo(
     samples: Annotated[
         float | None, typer.Option(help="Draws of all chains together, such as 1e9; mixture only.")
     ] = None,
+    members: Annotated[int | None, typer.Option(help="Networks; ensemble only.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of training; ensemble only.")] = None,
     devices: Devices = None,
     data_shards: DataShards = None,
     seed: Seed = 0,
@@ -50,12 +60,23 @@ def demo(
     precision: Precision = MatrixPrecision.float32,
 ) -> None:
     """Run a headline workload: prints the model, progress, summary and figures; writes a report and pictures."""
-    if samples is not None and name is not Demo.mixture:
-        raise typer.BadParameter(
-            f"the demo {name.value} counts draws of each chain: give --draws.", param_hint="--samples"
-        )
-    start_devices(devices)
+    sizes = {"samples": samples, "members": members, "epochs": epochs, "chains": chains, "warmup": warmup}
+    _check(name, **sizes, draws=draws, data_shards=data_shards)
+    if name is not Demo.ensemble or devices is not None:  # one CPU device has every core for an ensemble
+        start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)
-    options = Options(data, chains, warmup, draws, whole, data_shards, seed, precision.value, folder)
+    options = Options(
+        data, chains, warmup, draws, whole, members, epochs, data_shards, seed, precision.value, folder
+    )  # fmt: skip
     import_module(f"phalanx.demos.{name.value}").main(options)
+
+
+def _check(name: Demo, **given: object) -> None:
+    """Refuse options that the demo would not look at."""
+    for option, value in given.items():
+        only = _ONLY.get(option, name)
+        if value is not None and (only is not name or option in _NEVER.get(name, ())):
+            why = f"it is for {only.value}" if only is not name else "it trains networks: --members and --epochs"
+            hint = f"--{option.replace('_', '-')}"
+            raise typer.BadParameter(f"the demo {name.value} has no use for it, {why}.", param_hint=hint)

@@ -19,6 +19,7 @@ class Options:
         data: folder of the data files.
         chains, warmup, draws: sizes of the run.
         samples: draws of all chains together, where a demo counts those.
+        members, epochs: sizes of an ensemble.
         data_shards: devices the data are spread over.
         seed: of the run.
         precision: of matrix products.
@@ -30,6 +31,8 @@ class Options:
     warmup: int | None = None
     draws: int | None = None
     samples: int | None = None
+    members: int | None = None
+    epochs: int | None = None
     data_shards: int | None = None
     seed: int = 0
     precision: str = "float32"

@@ -36,7 +36,7 @@ class Ensemble:
 
     def __init__(self, init: Callable[..., State], update: Callable[..., Any], layout: Layout, seed: int):
         self._update, self._layout, self._seed = update, layout, seed
-        self._takes_key = len(inspect.signature(update).parameters) > 2
+        self._takes_key = "key" in inspect.signature(update).parameters
         self.num_members, self.epoch, self.steps = layout.count, 0, 0
         self._programs: dict[Any, Any] = {}
         self._mapped: dict[Any, Any] = {}
@@ -187,7 +187,7 @@ class Ensemble:
             batch = data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data)
             if not self._takes_key:
                 return self._update(state, batch)
-            return self._update(state, batch, random.fold_in(random.wrap_key_data(key), number))
+            return self._update(state, batch, key=random.fold_in(random.wrap_key_data(key), number))
 
         def on_device(states: tuple[State, ...], keys: tuple[Array, ...], data: Any, rows: Any, number: Array) -> Any:
             new = []

@@ -33,9 +33,9 @@ class Learner(NamedTuple):
         apply: `apply(state, inputs)`, its outputs when nothing is trained.
     """
 
-    init: Callable[[Array], Trained]
-    update: Callable[[Trained, Any, Array], tuple[Trained, dict[str, Array]]]
-    apply: Callable[[Trained, Any], Any]
+    init: Callable[[Array], Any]
+    update: Callable[[Any, Any, Array], tuple[Any, dict[str, Array]]]
+    apply: Callable[[Any, Any], Any]
 
 
 def learner(init: Callable[[Array], Any], apply: Callable[..., Any], loss: Loss, optimizer: Any) -> Learner:
@@ -61,14 +61,14 @@ def learner(init: Callable[[Array], Any], apply: Callable[..., Any], loss: Loss,
         >>> ensemble.predict(network.apply, x).mean.shape
         (10, 3)
     """
-    with_key = len(inspect.signature(apply).parameters) > 2
+    with_key = "key" in inspect.signature(apply).parameters
 
     def begin(key: Array) -> Trained:
         params = init(key)
         return Trained(params, (), optimizer.init(params))
 
     def forward(params: Any, rest: Any, inputs: Any, key: Array) -> tuple[Any, Any]:
-        return (apply(params, inputs, key) if with_key else apply(params, inputs)), rest
+        return (apply(params, inputs, key=key) if with_key else apply(params, inputs)), rest
 
     def predict(state: Trained, inputs: Any) -> Any:
         return forward(state.params, state.rest, inputs, random.key(0))[0]
@@ -111,7 +111,7 @@ def nnx_learner(make: Callable[[Any], Any], loss: Loss, optimizer: Any) -> Learn
         return Trained(params, rest, optimizer.init(params))
 
     def forward(params: Any, rest: Any, inputs: Any, key: Array) -> tuple[Any, Any]:
-        model = nnx.merge(graph, params, rest)
+        model = nnx.merge(graph, params, rest, copy=True)
         model.train()
         outputs = model(inputs)
         return outputs, nnx.split(model, nnx.Param, ...)[2]

@@ -95,6 +95,20 @@ class LaneMetric(NamedTuple):
         whitened = self._along(shrink, outside, normals)
         return tuple(part / scale for part, scale in zip(whitened, self.scale, strict=True))
 
+    def widened(self, whitened: Columns) -> Columns:
+        r"""$S A^{1/2} z$ with $M^{-1} = S A S$: what is as wide in every direction, as wide as the position is."""
+        return _times(self.scale, self._root(whitened))
+
+    def narrowed(self, gradient: Columns) -> Columns:
+        r"""$A^{1/2} S g$: a gradient with respect to the position as one with respect to what `widened` is given."""
+        return self._root(_times(self.scale, gradient))
+
+    def _root(self, columns: Columns) -> Columns:
+        def stretch(along: Array) -> Array:
+            return (jnp.sqrt(self.variances) - jnp.sqrt(self.rest))[:, None] * along
+
+        return self._along(stretch, jnp.sqrt(self.rest), columns)
+
     def _along(self, change: Callable[[Array], Array], rest: Array, columns: Columns) -> Columns:
         """`rest` times the global coordinates plus U times what `change` makes of their components along U."""
         if not self.variances.size:

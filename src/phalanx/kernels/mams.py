@@ -2,8 +2,8 @@
 
 Where the density falls a Hamiltonian trajectory is fast, and where it rises slow; a microcanonical one turns instead.
 In many dimensions its energy error is smaller at the same step size. Trajectories have one length, found as for
-`phalanx.kernels.chees`. Coordinates are scaled by the metric's variances, and time so that a step takes a position as
-far as a Hamiltonian one does on average.
+`phalanx.kernels.chees`. Directions are those of coordinates that the metric has whitened, and time is scaled so that a
+step takes a position as far as a Hamiltonian one does on average.
 
 Source: Robnik, De Luca, Silverstein, Seljak (2023), Microcanonical Hamiltonian Monte Carlo; Robnik, Cohn-Gordon, Seljak
 (2025), Metropolis adjusted microcanonical Hamiltonian Monte Carlo.
@@ -19,9 +19,9 @@ import numpy as np
 from jax import Array
 
 from phalanx.kernels.chees import End, Flight, flock_kernel
-from phalanx.kernels.kernel import Kernel
+from phalanx.kernels.kernel import Kernel, one_of
 from phalanx.kernels.lanes import Columns, Lanes
-from phalanx.kernels.low_rank import LaneMetric
+from phalanx.kernels.low_rank import KINDS, LaneMetric
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Microcanonical:
         """Half a turn, a drift, half a turn."""
         reach = step_size * np.sqrt(lanes.coordinates, dtype=lanes.dtype)
         half, first = _turned(now.momentum, now.gradient, 0.5 * reach, lanes, metric)
-        position = tuple(x + reach * s * u for x, s, u in zip(now.position, metric.scale, half, strict=True))
+        position = tuple(x + reach * v for x, v in zip(now.position, metric.widened(half), strict=True))
         log_density, gradient = lanes.value_and_grad(position)
         momentum, second = _turned(half, gradient, 0.5 * reach, lanes, metric)
         return End(position, momentum, log_density, gradient, now.work + first + second)
@@ -48,7 +48,7 @@ class Microcanonical:
     def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
         """The direction, as long as a Hamiltonian velocity is on average."""
         speed = np.sqrt(lanes.coordinates, dtype=lanes.dtype)
-        return tuple(speed * s * u for s, u in zip(metric.scale, end.momentum, strict=True))
+        return tuple(speed * v for v in metric.widened(end.momentum))
 
     def kinetic(self, end: End, lanes: Lanes, metric: LaneMetric) -> Array:
         """What has been gained on the way: of a direction alone it cannot be told."""
@@ -59,7 +59,7 @@ def _turned(
     direction: Columns, gradient: Columns, reach: Array, lanes: Lanes, metric: LaneMetric
 ) -> tuple[Columns, Array]:
     """The direction after it has been turned towards the gradient, and the change in kinetic energy."""
-    scaled = tuple(s * g for s, g in zip(metric.scale, gradient, strict=True))
+    scaled = metric.narrowed(gradient)
     square, along = lanes.inner_products((scaled, scaled), (scaled, direction))
     size = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
     cosine, rest = along / size, lanes.coordinates - 1
@@ -81,6 +81,7 @@ def mams(
     initial_trajectory_length: float = 1.0,
     target_acceptance: float = 0.9,
     max_steps: int = 1000,
+    metric: str = "auto",
 ) -> Kernel:
     r"""The Metropolis-adjusted microcanonical sampler, for many chains and many dimensions.
 
@@ -95,6 +96,7 @@ def mams(
         initial_trajectory_length: where tuning starts.
         target_acceptance: the acceptance rate tuning aims at.
         max_steps: leapfrogs of a trajectory at most.
+        metric: what warm-up learns of the posterior's covariance: "diagonal", "dense" or "auto"; see `phx.nuts`.
 
     Returns:
         A kernel for `phx.mcmc`. The model must have at least two coordinates.
@@ -109,7 +111,8 @@ def mams(
     Source:
         Robnik, Cohn-Gordon, Seljak (2025), Metropolis adjusted microcanonical Hamiltonian Monte Carlo.
     """
+    one_of("mams", "metric", metric, KINDS)
     return flock_kernel(
         "mams", Microcanonical(), step_size, trajectory_length, initial_step_size, initial_trajectory_length,
-        target_acceptance, max_steps, "diagonal",
+        target_acceptance, max_steps, metric,
     )  # fmt: skip

@@ -1,0 +1,121 @@
+"""A deep ensemble on images: networks from different beginnings, and what they say together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from phalanx.datasets import Classification, digits, mnist
+from phalanx.demos.cnn import make_cnn
+from phalanx.demos.ensemble_pictures import curves, disagreed_upon
+from phalanx.demos.options import Options
+from phalanx.demos.pictures import reliability
+from phalanx.demos.show import introduce
+from phalanx.ensembles import Prediction, classification_loss, ensemble, nnx_learner
+from phalanx.extras import require
+from phalanx.report import console
+from phalanx.report.figures import png
+
+MEMBERS, BATCH, RATE, MOMENTUM = 8, 128, 0.05, 0.9
+EPOCHS = {"mnist": 8}
+EPOCHS_SMALL = 30
+WORDS = """
+    conv 32, conv 64, dense 256, {classes} classes
+    SGD with momentum {momentum}, steps from {rate} to 0, batches of {batch}
+    {members} members: other initial weights, the same batches
+"""
+
+Row = dict[str, Any]
+
+
+def main(options: Options) -> Prediction:
+    """Train, print every epoch, and write pictures and `result.json` to `options.out`."""
+    optax, progress = require("optax", "ensembles"), require("rich.progress", "cli")
+    data = load(options)
+    members = MEMBERS if options.members is None else options.members
+    epochs = EPOCHS.get(data.name, EPOCHS_SMALL) if options.epochs is None else options.epochs
+    classes, side = int(data.train_labels.max()) + 1, data.train_images.shape[1]
+    words = WORDS.format(classes=classes, momentum=MOMENTUM, rate=RATE, batch=BATCH, members=members)
+    introduce(f"A deep ensemble on {data.name}", words, f"{data.source}; {data.licence}")
+    steps = epochs * -(-len(data.train_images) // BATCH)
+    optimizer = optax.sgd(optax.cosine_decay_schedule(RATE, steps), momentum=MOMENTUM)
+    network = nnx_learner(make_cnn(side, classes), classification_loss, optimizer)
+    trained = ensemble(network.init, network.update, members, seed=options.seed)
+    training = trained.train(
+        (as_bytes(data.train_images), data.train_labels), batch_size=BATCH, num_epochs=epochs, seed=options.seed
+    )
+    history, prediction, test_images = [], None, as_bytes(data.test_images)
+    with progress.Progress(console=console(), transient=True) as bar:
+        task = bar.add_task("epochs", total=epochs)
+        for measured in training:
+            prediction = trained.predict(network.apply, test_images)
+            history.append(row(measured, prediction, data.test_labels))
+            bar.console.print(line(len(history), epochs, history[-1]), highlight=False)
+            bar.advance(task)
+    assert prediction is not None  # there is at least one epoch
+    write(options, data, history, prediction)
+    return prediction
+
+
+def load(options: Options) -> Classification:
+    """MNIST where there is a folder, scikit-learn's digits elsewhere."""
+    try:
+        return mnist(options.data)
+    except FileNotFoundError:
+        if options.data is not None:
+            raise
+        return digits()
+
+
+def as_bytes(images: np.ndarray) -> np.ndarray:
+    """Pixels from 0 to 255."""
+    return images if images.dtype == np.uint8 else np.round(255 * images / images.max()).astype(np.uint8)
+
+
+def row(measured: Mapping[str, np.ndarray], prediction: Prediction, labels: np.ndarray) -> Row:
+    """What is known after an epoch."""
+    return {
+        "train_loss": measured["loss"].tolist(),
+        "train_accuracy": measured["accuracy"].tolist(),
+        "test_accuracy": [score.accuracy for score in prediction.member_scores(labels)],
+        "ensemble_accuracy": prediction.scores(labels).accuracy,
+    }
+
+
+def line(epoch: int, epochs: int, row: Row) -> str:
+    """An epoch in words."""
+    loss, accuracy, test = (np.array(row[name]) for name in ("train_loss", "train_accuracy", "test_accuracy"))
+    return (
+        f"epoch {epoch:>{len(str(epochs))}}/{epochs}  loss {loss.mean():.4f} ({loss.min():.4f} to {loss.max():.4f})  "
+        f"train {accuracy.mean():.4f}  test {test.mean():.4f} ({test.min():.4f} to {test.max():.4f})  "
+        f"ensemble {row['ensemble_accuracy']:.4f}"
+    )
+
+
+def write(options: Options, data: Classification, history: list[Row], prediction: Prediction) -> None:
+    """Print the scores; write pictures and the result."""
+    labels = data.test_labels
+    whole, each = prediction.scores(labels), prediction.member_scores(labels)
+    mean = {name: float(np.mean([getattr(score, name) for score in each])) for name in whole._fields}
+    to = console()
+    for name, value in whole._asdict().items():
+        to.print(f"test {name}: ensemble {value:.4f}, mean member {mean[name]:.4f}", style="bold", highlight=False)
+    figures = {
+        "training": curves(history),
+        "reliability": reliability(
+            prediction.calibration(labels), "accuracy", "confidence of the ensemble", "test images"
+        ),
+        "disagreed_upon": disagreed_upon(prediction, data.test_images, labels),
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    result = {"data": data.name, "ensemble": whole._asdict(), "mean_member": mean, "epochs": history}
+    path = options.out / "result.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    files = [path]
+    for name, figure in figures.items():
+        files.append(options.out / f"{name}.png")
+        files[-1].write_bytes(png(figure))
+    to.print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,77 @@
+r"""Laplace's approximation of a classifier's last layer: a Gaussian over its weights, the rest of the network fixed.
+
+With features $\phi$, a constant one among them, and $p$ the classes' probabilities, the posterior of the weights is
+$N(\hat W, H^{-1})$, $H = \sum_i (\mathrm{diag}(p_i) - p_i p_i^\top) \otimes \phi_i \phi_i^\top + \lambda I$.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+
+BLOCK = 256
+"""Rows whose curvature is added up at once."""
+
+
+class LastLayer(NamedTuple):
+    """A Gaussian over a last layer's weights: `mean` `(features, classes)`, and the precision's Cholesky factor."""
+
+    mean: Array
+    factor: Array
+
+
+def last_layer_laplace(features: Array, weights: Array, prior_precision: float) -> LastLayer:
+    """Fit the Gaussian at the weights that training has found.
+
+    Args:
+        features: what the last layer is given, `(rows, features)`; with a column of ones where it has a bias.
+        weights: of the last layer, `(features, classes)`; the biases as the row of the ones.
+        prior_precision: of the weights' normal prior, which weight decay stands for.
+
+    Returns:
+        The Gaussian. Of an ensemble: `jax.vmap`, or `ensemble.map`.
+
+    Raises:
+        ValueError: when shapes do not fit, or the precision is not positive.
+
+    Example:
+        >>> import jax.numpy as jnp, phalanx as phx
+        >>> fitted = phx.ensembles.last_layer_laplace(jnp.ones((20, 3)), jnp.zeros((3, 2)), 1.0)
+        >>> fitted.factor.shape
+        (6, 6)
+
+    Source:
+        Daxberger et al. (2021), Laplace redux: effortless Bayesian deep learning.
+    """
+    if features.ndim != 2 or weights.ndim != 2 or features.shape[1] != weights.shape[0]:
+        raise ValueError(
+            f"last_layer_laplace: features (rows, features) and weights (features, classes) are needed; got "
+            f"{features.shape} and {weights.shape}."
+        )
+    if isinstance(prior_precision, int | float) and not prior_precision > 0:
+        raise ValueError(f"last_layer_laplace: prior_precision must be positive, got {prior_precision!r}.")
+    size, classes = weights.shape
+    rows = -(-len(features) // BLOCK) * BLOCK
+    padded = jnp.pad(features, ((0, rows - len(features)), (0, 0)))  # rows of zeros have no curvature
+
+    def add(total: Array, block: Array) -> tuple[Array, None]:
+        p = jax.nn.softmax(block @ weights)
+        middle = p[:, :, None] * (jnp.eye(classes)[None] - p[:, None, :])
+        return total + jnp.einsum("ncd,ni,nj->cidj", middle, block, block), None
+
+    zero = jnp.zeros((classes, size, classes, size), weights.dtype)
+    curvature, _ = lax.scan(add, zero, padded.reshape(-1, BLOCK, size))
+    whole = curvature.reshape(classes * size, classes * size) + prior_precision * jnp.eye(classes * size)
+    return LastLayer(weights, jnp.linalg.cholesky(whole))
+
+
+def last_layer_probabilities(fitted: LastLayer, features: Array, key: Array, draws: int = 100) -> Array:
+    """Mean probabilities of rows over draws of the last layer's weights: `(rows, classes)`."""
+    size, classes = fitted.mean.shape
+    normals = random.normal(key, (classes * size, draws), fitted.mean.dtype)
+    away = jax.scipy.linalg.solve_triangular(fitted.factor.T, normals, lower=False)
+    weights = fitted.mean[None] + away.T.reshape(draws, classes, size).swapaxes(1, 2)
+    return lax.map(lambda w: jax.nn.softmax(features @ w), weights).mean(0)

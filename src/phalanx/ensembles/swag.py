@@ -1,0 +1,108 @@
+"""SWAG: a Gaussian around the way that training takes, from its mean and the spread along it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, random
+
+from phalanx.ensembles.learner import Learner, Trained
+
+
+class Averaged(NamedTuple):
+    """A network in training, and moments of the weights it passed.
+
+    Attributes:
+        trained: the network.
+        step: updates made.
+        count: weights taken into the moments.
+        mean, square: of the weights and of their squares.
+        deviations: the last weights taken less their mean, `(rank, ...)`, newest over oldest.
+    """
+
+    trained: Trained
+    step: Array
+    count: Array
+    mean: Any
+    square: Any
+    deviations: Any
+
+
+def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner:
+    r"""Collect a Gaussian while a network is trained: $N(\bar w, \tfrac12(\Sigma_{diag} + \tfrac{1}{K-1} D D^\top))$.
+
+    Args:
+        learner: what trains the network; let its steps be large enough from `start` on to go about.
+        start: updates before the first weights are taken.
+        every: updates from one that is taken to the next.
+        rank: $K$, columns of the low-rank part.
+
+    Returns:
+        `init`, `update` and `apply`; predictions are at the mean. `swag_draw(state, key)` draws weights.
+
+    Raises:
+        ValueError: when a number is out of range.
+
+    Example:
+        >>> import jax, numpy as np, optax, phalanx as phx
+        >>> loss = lambda logits, y: optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+        >>> init = lambda key: jax.random.normal(key, (4, 3))
+        >>> one = phx.ensembles.learner(init, lambda w, x: x @ w, loss, optax.sgd(0.1))
+        >>> averaged = phx.ensembles.swag(one, start=5, every=1, rank=3)
+        >>> ensemble = phx.ensemble(averaged.init, averaged.update, num_members=2)
+        >>> x, y = np.ones((40, 4), np.float32), np.zeros(40, np.int32)
+        >>> measured = list(ensemble.train((x, y), batch_size=4))
+        >>> ensemble.members.count.tolist()
+        [5, 5]
+
+    Source:
+        Maddox, Garipov, Izmailov, Vetrov, Wilson (2019), A simple baseline for Bayesian uncertainty in deep learning.
+    """
+    for name, value, least in (("start", start, 0), ("every", every, 1), ("rank", rank, 2)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"swag: {name} must be a whole number of at least {least}, got {value!r}.")
+
+    def init(key: Array) -> Averaged:
+        trained, zero = learner.init(key), jnp.zeros((), jnp.int32)
+        nothing = jax.tree.map(jnp.zeros_like, trained.params)
+        deviations = jax.tree.map(lambda leaf: jnp.zeros((rank, *leaf.shape), leaf.dtype), trained.params)
+        return Averaged(trained, zero, zero, nothing, nothing, deviations)
+
+    def update(state: Averaged, batch: Any, key: Array) -> tuple[Averaged, dict[str, Array]]:
+        trained, measured = learner.update(state.trained, batch, key)
+        step = state.step + 1
+        taken = (step > start) & ((step - start) % every == 0)
+        count = state.count + taken
+        share = taken / jnp.maximum(count, 1)
+        mean = jax.tree.map(lambda m, w: m + share * (w - m), state.mean, trained.params)
+        square = jax.tree.map(lambda s, w: s + share * (w * w - s), state.square, trained.params)
+        slot = state.count % rank
+
+        def put(rows: Array, w: Array, m: Array) -> Array:
+            return rows.at[slot].set(jnp.where(taken, w - m, rows[slot]))
+
+        deviations = jax.tree.map(put, state.deviations, trained.params, mean)
+        return Averaged(trained, step, count, mean, square, deviations), measured
+
+    def apply(state: Averaged, inputs: Any) -> Any:
+        return learner.apply(state.trained._replace(params=state.mean), inputs)
+
+    return Learner(init, update, apply)
+
+
+def swag_draw(state: Averaged, key: Array, scale: float = 1.0) -> Averaged:
+    """The state with weights drawn from the Gaussian in place of the mean; `scale` multiplies its covariance."""
+    rank = jax.tree.leaves(state.deviations)[0].shape[0]
+    columns = jnp.minimum(state.count, rank)
+    key_low, key_diagonal = random.split(key)
+    along = random.normal(key_low, (rank,)) / jnp.sqrt(2 * jnp.maximum(columns - 1, 1))
+    leaves, tree = jax.tree.flatten(state.mean)
+    keys = tree.unflatten(list(random.split(key_diagonal, len(leaves))))
+
+    def draw(mean: Array, square: Array, rows: Array, key: Array) -> Array:
+        own = jnp.sqrt(jnp.maximum(square - mean**2, 0.0) / 2) * random.normal(key, mean.shape, mean.dtype)
+        return mean + jnp.sqrt(scale) * (own + jnp.tensordot(along.astype(mean.dtype), rows, axes=1))
+
+    return state._replace(mean=jax.tree.map(draw, state.mean, state.square, state.deviations, keys))

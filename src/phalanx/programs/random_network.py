@@ -1,0 +1,71 @@
+"""A network's weights as random variables of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import random
+from numpyro.distributions import Distribution, Normal
+
+from phalanx.programs.tracing import sample
+
+Prior = Callable[[str, tuple[int, ...]], Distribution]
+"""From the name and shape of an array of weights to their distribution."""
+
+
+def random_network(
+    name: str, init: Callable[[Any], Any], apply: Callable[[Any, Any], Any], prior: Prior | None = None
+) -> Callable[[Any], Any]:
+    """A network whose weights are random variables: inside of a program it becomes a function of its inputs.
+
+    Args:
+        name: what the weights' names begin with: `name.path.of.the.array`.
+        init: `init(key)` makes parameters, a tree of arrays, of which only the shapes count.
+        apply: `apply(params, inputs)`, its outputs. With Flax Linen `init` and `apply` are the module's; with NNX, a
+            function that merges parameters into the graph.
+        prior: `prior(path, shape)`, the distribution of an array of weights, of that shape; None means independent
+            normals, with variance 1 over the number of inputs for matrices and kernels, and 1 for the rest.
+
+    Returns:
+        A function from inputs to outputs.
+
+    Raises:
+        ValueError: when a prior has another shape than its weights.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> init = lambda key: {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}
+        >>> def model(x, y):
+        ...     network = phx.random_network("net", init, lambda p, x: x @ p["w"] + p["b"][None])
+        ...     phx.sample("y", dist.CategoricalLogits(network(x)), obs=y)
+        >>> list(phx.trace(phx.seed(model, 0))(jnp.ones((5, 3)), jnp.zeros(5, int)))
+        ['net.b', 'net.w', 'y']
+
+    Source:
+        Neal (1996), Bayesian learning for neural networks.
+    """
+    choose = _scaled_normal if prior is None else prior
+    shapes = jax.eval_shape(init, random.key(0))
+
+    def weights(path: Any, like: Any) -> Any:
+        own = ".".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
+        distribution = choose(own, like.shape)
+        found = (*distribution.batch_shape, *distribution.event_shape)
+        if found != like.shape:
+            raise ValueError(
+                f"random_network {name!r}: the prior of {own!r} has shape {found}, and these weights {like.shape}. "
+                f"Expand it, as in dist.Normal(0.0, 1.0).expand(shape)."
+            )
+        return sample(f"{name}.{own}" if own else name, distribution)
+
+    params = jax.tree_util.tree_map_with_path(weights, shapes)
+    return lambda inputs: apply(params, inputs)
+
+
+def _scaled_normal(path: str, shape: tuple[int, ...]) -> Distribution:
+    inputs = 1
+    for size in shape[:-1]:
+        inputs *= size
+    return Normal(0.0, inputs**-0.5 if len(shape) > 1 else 1.0).expand(list(shape))

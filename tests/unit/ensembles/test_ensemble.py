@@ -1,0 +1,251 @@
+"""Ensembles: every member is the network that would be trained alone, wherever it lies."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen, nnx
+
+import phalanx as phx
+from phalanx.ensembles import layout
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(23, 5)).astype(np.float32)
+Y = (X @ RNG.normal(size=(5, 3))).argmax(1).astype(np.int32)
+STEPS = 6
+
+
+def loss(logits, y):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), {
+        "right": jnp.mean((logits.argmax(-1) == y).astype(jnp.float32))
+    }
+
+
+class Small(nnx.Module):
+    def __init__(self, rngs):
+        self.hidden = nnx.Linear(5, 8, rngs=rngs)
+        self.normalised = nnx.BatchNorm(8, rngs=rngs)
+        self.logits = nnx.Linear(8, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.logits(nnx.relu(self.normalised(self.hidden(x))))
+
+
+class Flax(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(3)(linen.relu(linen.Dense(8)(x)))
+
+
+def plain(key):
+    return {"w": 0.1 * jax.random.normal(key, (5, 3)), "b": jnp.zeros(3)}
+
+
+def noisy(params, x, key):
+    """A network that needs random numbers when it is trained."""
+    kept = jax.random.bernoulli(key, 0.7, x.shape)
+    return (x * kept) @ params["w"] + params["b"][None]
+
+
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
+LEARNERS = {
+    "functions": phx.ensembles.learner(plain, lambda p, x: x @ p["w"] + p["b"][None], loss, OPTIMIZER),
+    "dropout": phx.ensembles.learner(plain, noisy, loss, optax.adam(0.01)),
+    "nnx": phx.ensembles.nnx_learner(Small, loss, OPTIMIZER),
+    "linen": phx.ensembles.learner(lambda key: Flax().init(key, X[:1]), Flax().apply, loss, OPTIMIZER),
+}
+
+
+def alone(learner, member, batches):
+    """The network trained by itself, from the member's key."""
+    key = jax.random.fold_in(jax.random.key(0), member)
+    state, update = jax.jit(learner.init)(key), jax.jit(learner.update)
+    for number, batch in enumerate(batches):
+        state, _ = update(state, batch, jax.random.fold_in(key, number))
+    return state
+
+
+def agree(state, other):
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True):
+        if jnp.issubdtype(getattr(b, "dtype", None), jax.dtypes.prng_key):
+            b = jax.random.key_data(b)
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("devices, members", [(1, 3), (2, 4), (4, 6), (8, 3), (2, 1)])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_member_is_the_network_trained_alone(name, devices, members):
+    learner, mesh = LEARNERS[name], phx.make_mesh(devices=jax.devices()[:devices])
+    ensemble = phx.ensemble(learner.init, learner.update, members, mesh=mesh)
+    batches = [(X[i : i + 7], Y[i : i + 7]) for i in range(STEPS)]
+    for batch in batches:
+        measured = ensemble.update(batch)
+    assert {value.shape for value in measured.values()} == {(members,)}
+    for member in range(members):
+        agree(ensemble.member(member), alone(learner, member, batches))
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_batched_members_are_those_written_out(monkeypatch, width):
+    learner, found = LEARNERS["nnx"], []
+    of = layout.Layout.of
+    for batched in (False, True):
+        if batched:
+            monkeypatch.setattr(layout.Layout, "of", classmethod(lambda cls, *a: _batched(of(*a), width)))
+        ensemble = phx.ensemble(learner.init, learner.update, 5, mesh=phx.make_mesh(devices=jax.devices()[:2]))
+        for order in ("shared", "own"):
+            list(ensemble.train((X, Y), batch_size=8, order=order))
+        found.append((ensemble.members, ensemble.predict(learner.apply, X).mean))
+    agree(*found)
+
+
+def _batched(laid_out, width):
+    from dataclasses import replace
+
+    return replace(laid_out, width=width)
+
+
+def test_more_members_than_one_program_writes_out(monkeypatch):
+    monkeypatch.setattr(layout, "WRITTEN_OUT", 2)
+    learner = LEARNERS["functions"]
+    ensemble = phx.ensemble(learner.init, learner.update, 5)
+    batch = X[:7], Y[:7]
+    ensemble.update(batch)
+    for member in range(5):
+        agree(ensemble.member(member), alone(learner, member, [batch]))
+
+
+@pytest.mark.parametrize("order", ["shared", "own", "bootstrap"])
+def test_an_epoch_shows_every_member_as_many_rows(order):
+    """23 rows in batches of 8: the last has 7."""
+    learner = phx.ensembles.learner(
+        lambda key: jnp.zeros(23),
+        lambda seen, x: seen,
+        lambda seen, x: -jnp.sum(jax.nn.one_hot(x, 23).sum(0) * seen),
+        optax.sgd(1.0),
+    )
+    ensemble = phx.ensemble(learner.init, learner.update, 4, mesh=phx.make_mesh(devices=jax.devices()[:2]))
+    rows = np.arange(23)
+    list(ensemble.train((rows, rows), batch_size=8, num_epochs=2, order=order))
+    seen = np.stack([ensemble.member(member).params for member in range(4)])
+    assert ensemble.epoch == 2 and ensemble.steps == 6 and (seen.sum(1) == 46).all()
+    if order == "bootstrap":
+        assert (seen % 2 == 0).all() and len({tuple(row) for row in seen}) == 4 and (seen == 0).any()
+    else:
+        assert (seen == 2).all()
+
+
+def test_orders_of_their_own_differ_and_repeat():
+    learner = LEARNERS["functions"]
+
+    def trained(order, seed=0):
+        ensemble = phx.ensemble(learner.init, learner.update, 3)
+        return [m["loss"] for m in ensemble.train((X, Y), batch_size=8, num_epochs=2, order=order, seed=seed)]
+
+    np.testing.assert_array_equal(trained("own"), trained("own"))
+    assert not np.allclose(trained("own"), trained("own", seed=1))
+    assert not np.allclose(trained("own"), trained("shared"))
+
+
+def test_what_is_measured_is_averaged_over_rows():
+    def update(state, batch):
+        return state, {"mean": jnp.mean(batch)}
+
+    ensemble = phx.ensemble(lambda key: jnp.zeros(()), update, 2)
+    rows = np.arange(10, dtype=np.float32)
+    (measured,) = ensemble.train(rows, batch_size=4)
+    np.testing.assert_allclose(measured["mean"], 4.5)
+
+
+def test_an_update_compiles_once_for_each_size_of_batch():
+    traced = []
+
+    def update(state, batch):
+        traced.append(batch.shape)
+        return state + batch.sum(), {"sum": batch.sum()}
+
+    ensemble = phx.ensemble(lambda key: jnp.zeros(()), update, 3)
+    list(ensemble.train(np.ones(10, np.float32), batch_size=4, num_epochs=3))
+    assert len(traced) == 3 * 2  # members are written out; batches of 4 and of 2
+    assert ensemble.members.tolist() == [30.0] * 3
+
+
+def test_predictions_do_not_depend_on_the_batch():
+    learner = LEARNERS["nnx"]
+    ensemble = phx.ensemble(learner.init, learner.update, 3)
+    whole = ensemble.predict(learner.apply, X)
+    assert whole.probabilities.shape == (3, 23, 3)
+    np.testing.assert_allclose(
+        ensemble.predict(learner.apply, X, batch_size=5).probabilities, whole.probabilities, rtol=1e-5
+    )
+    np.testing.assert_allclose(whole.mean.sum(-1), 1.0, rtol=1e-5)
+
+
+def test_a_saved_ensemble_goes_on_elsewhere(tmp_path):
+    learner = LEARNERS["nnx"]
+    straight = phx.ensemble(learner.init, learner.update, 5)
+    list(straight.train((X, Y), batch_size=8, num_epochs=4))
+    first = phx.ensemble(learner.init, learner.update, 5, mesh=phx.make_mesh(devices=jax.devices()[:2]))
+    list(first.train((X, Y), batch_size=8, num_epochs=2))
+    first.save(tmp_path / "saved")
+    first.save(tmp_path / "saved")  # over the one before
+    second = phx.ensemble(learner.init, learner.update, 5, mesh=phx.make_mesh(devices=jax.devices()[:4]))
+    second.restore(tmp_path / "saved")
+    assert (second.epoch, second.steps) == (2, 6)
+    list(second.train((X, Y), batch_size=8, num_epochs=2))
+    agree(second.members, straight.members)
+
+
+def test_what_was_saved_of_others_is_refused(tmp_path):
+    learner, other = LEARNERS["functions"], LEARNERS["linen"]
+    phx.ensemble(learner.init, learner.update, 2).save(tmp_path / "saved")
+    with pytest.raises(ValueError, match="has 2 members, and this ensemble 3"):
+        phx.ensemble(learner.init, learner.update, 3).restore(tmp_path / "saved")
+    with pytest.raises(ValueError, match="holds other networks"):
+        phx.ensemble(other.init, other.update, 2).restore(tmp_path / "saved")
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        phx.ensemble(learner.init, learner.update, 2).restore(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda: phx.ensemble(None, lambda s, b: s, 2), TypeError, "init must be a function"),
+        (lambda: phx.ensemble(lambda k: k, 3, 2), TypeError, "update must be a function"),
+        (lambda: phx.ensemble(lambda k: k, lambda s, b: s, 0), ValueError, "num_members must be a whole number"),
+        (
+            lambda: phx.ensemble(lambda k: k, lambda s, b: s, 2, mesh=phx.make_mesh(data=2)),
+            ValueError, "along the mesh's 'chain' axis alone",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_ensemble_is_refused(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    "data, options, words",
+    [
+        ((X, Y[:5]), {}, "equally many"),
+        ((), {}, "no arrays"),
+        ((X[:0], Y[:0]), {}, "at least 1"),
+        ((X, Y), {"batch_size": 0}, "batch_size must be"),
+        ((X, Y), {"num_epochs": 0}, "num_epochs must be"),
+        ((X, Y), {"order": "random"}, "order must be one of 'shared', 'own', 'bootstrap'"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused(data, options, words):
+    learner = LEARNERS["functions"]
+    ensemble = phx.ensemble(learner.init, learner.update, 2)
+    with pytest.raises(ValueError, match=words):
+        next(ensemble.train(data, **{"batch_size": 4, **options}))
+
+
+def test_a_member_that_there_is_not():
+    ensemble = phx.ensemble(lambda key: jnp.zeros(2), lambda s, b: (s, {}), 2)
+    with pytest.raises(IndexError, match="there is no member 2; there are 2"):
+        ensemble.member(2)
