@@ -19,9 +19,10 @@ from phalanx.extras import require
 from phalanx.report import console
 from phalanx.report.figures import png
 
-MEMBERS, BATCH, RATE, MOMENTUM = 8, 128, 0.05, 0.9
-EPOCHS = {"mnist": 8}
-EPOCHS_SMALL = 30
+MEMBERS, RATE, MOMENTUM = 8, 0.05, 0.9
+LARGE = 10_000
+"""Images from which on they are many: fewer epochs of larger batches."""
+
 WORDS = """
     conv 32, conv 64, dense 256, {classes} classes
     SGD with momentum {momentum}, steps from {rate} to 0, batches of {batch}
@@ -36,16 +37,17 @@ def main(options: Options) -> Prediction:
     optax, progress = require("optax", "ensembles"), require("rich.progress", "cli")
     data = load(options)
     members = MEMBERS if options.members is None else options.members
-    epochs = EPOCHS.get(data.name, EPOCHS_SMALL) if options.epochs is None else options.epochs
+    batch, epochs = (128, 8) if len(data.train_images) >= LARGE else (32, 30)
+    epochs = epochs if options.epochs is None else options.epochs
     classes, side = int(data.train_labels.max()) + 1, data.train_images.shape[1]
-    words = WORDS.format(classes=classes, momentum=MOMENTUM, rate=RATE, batch=BATCH, members=members)
+    words = WORDS.format(classes=classes, momentum=MOMENTUM, rate=RATE, batch=batch, members=members)
     introduce(f"A deep ensemble on {data.name}", words, f"{data.source}; {data.licence}")
-    steps = epochs * -(-len(data.train_images) // BATCH)
+    steps = epochs * -(-len(data.train_images) // batch)
     optimizer = optax.sgd(optax.cosine_decay_schedule(RATE, steps), momentum=MOMENTUM)
     network = nnx_learner(make_cnn(side, classes), classification_loss, optimizer)
     trained = ensemble(network.init, network.update, members, seed=options.seed)
     training = trained.train(
-        (as_bytes(data.train_images), data.train_labels), batch_size=BATCH, num_epochs=epochs, seed=options.seed
+        (as_bytes(data.train_images), data.train_labels), batch_size=batch, num_epochs=epochs, seed=options.seed
     )
     history, prediction, test_images = [], None, as_bytes(data.test_images)
     with progress.Progress(console=console(), transient=True) as bar:

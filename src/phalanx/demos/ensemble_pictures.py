@@ -27,7 +27,7 @@ def curves(history: Sequence[Mapping[str, Any]]) -> Figure:
     for axes, values, title in ((left, loss, "Training loss"), (right, error, "Test error, percent")):
         axes.fill_between(epochs, values.min(1), values.max(1), color=SECOND, alpha=0.25, linewidth=0)
         axes.plot(epochs, values.mean(1), color=SECOND, linewidth=1.6, label="mean member, and the spread of all")
-        axes.set_yscale("log" if (values > 0).all() else "linear")
+        axes.set_ylim(0, 1.05 * values.max())
         whole_numbers(axes.xaxis)
         finish(axes, title, "epoch", "")
     whole = 100 * (1 - np.array([row["ensemble_accuracy"] for row in history]))
@@ -43,6 +43,10 @@ def disagreed_upon(prediction: Prediction, images: np.ndarray, labels: np.ndarra
     columns = min(8, len(order))
     rows = -(-len(order) // columns)
     figure = new_figure(1.25 * columns, 1.75 * rows)
+    figure.suptitle(
+        "What members disagree on: the true class (orange where the ensemble errs), and its two best guesses",
+        fontsize=8.5, color=MUTED,
+    )  # fmt: skip
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat:
         axes.set(xticks=[], yticks=[])

@@ -110,6 +110,7 @@ def _spread_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes, v
 
 
 def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, spread: Spread) -> Any:
+    # a function of our own: a reducer's may be a tuple that can be called, which JAX does not take
     state = jax.eval_shape(lambda draw: reducer.init(draw), shape)
     if not spread.axes:
         return jax.tree.map(lambda _: Place(), state)
