@@ -97,6 +97,32 @@ def test_what_is_sent_is_the_gradient_of_the_global_variables_and_one_number(mes
     assert sizes == [3 + 1, 3 + 1 + 1 + 2]
 
 
+def factorisation(watched):
+    users, films = watched.shape
+    film_embeddings = phx.sample("film_embeddings", dist.Normal(0.0, 1.0).expand([films, 3]))
+    film_biases = phx.sample("film_biases", dist.Normal(0.0, 1.0).expand([films]))
+    user_embeddings = phx.sample("user_embeddings", dist.Normal(0.0, 1.0).expand([users, 3]))
+    user_biases = phx.sample("user_biases", dist.Normal(0.0, 1.0).expand([users]))
+
+    def rows(embeddings, biases):
+        logits = embeddings @ film_embeddings.T + biases[:, None] + film_biases[None]
+        return dist.Bernoulli(logits=logits).to_event(1)
+
+    phx.sample("watched", phx.blocked(rows, user_embeddings, user_biases, block=2), obs=watched)
+
+
+def test_a_factorisation_sends_the_gradients_of_the_films_and_one_number(mesh_of):
+    mesh, films = mesh_of(1, 8), 5
+    watched = (np.random.default_rng(0).random((32, films)) < 0.3).astype(np.int8)
+    hlo = sampling_hlo(factorisation, mesh, phx.shard({"watched": watched}, mesh), num_chains=1)
+    sent = [re.findall(r"f32\[([\d,]*)\]", op.split(" all-reduce(")[0]) for op in all_reduces(hlo)]
+    sizes = sorted(sum(int(np.prod([int(d) for d in s.split(",") if d])) for s in shapes) for shapes in sent)
+    gradients = films * 3 + films
+    # on the way the gradients alone; in the last leapfrog of a draw the log density, and two kinetic energies
+    assert sizes == [gradients, gradients + 1 + 2]
+    assert not operations(hlo, "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+
+
 def test_chains_alone_say_nothing(mesh_of):
     hlo = sampling_hlo(many_sites, mesh_of(4, 1), {"x": X, "y": Y})
     assert not operations(hlo, "all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")

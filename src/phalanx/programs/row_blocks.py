@@ -16,6 +16,9 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 BLOCK_ELEMENTS = 2**19
 """Elements of the widest array of a block: 2 MiB in float32, which a core's cache holds."""
 
+BLOCK_ELEMENTS_ACCELERATOR = 2**25
+"""The same where there is no such cache, but many threads to be kept busy: 128 MiB."""
+
 LEAST_ROWS = 16
 """Rows of a block at least."""
 
@@ -28,7 +31,8 @@ def rows_of_block(f: OfBlock, real: Array | None, leaves: list[Array], lanes: in
     count = len(leaves[0])
     converted, closed_over = jax.closure_convert(f, real, leaves)
     shared, own = _widest(jax.make_jaxpr(converted)(real, leaves, *closed_over), len(closed_over))
-    most = max(LEAST_ROWS, BLOCK_ELEMENTS * count // max(shared, lanes * own, 1))
+    elements = BLOCK_ELEMENTS if jax.default_backend() == "cpu" else BLOCK_ELEMENTS_ACCELERATOR
+    most = max(LEAST_ROWS, elements * count // max(shared, lanes * own, 1))
     return next((block for block in range(most, most // 2, -1) if count % block == 0), most)
 
 
