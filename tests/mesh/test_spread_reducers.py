@@ -67,6 +67,26 @@ def test_states_stay_where_the_rows_are(mesh_of):
     assert states.deviations.sharding.shard_shape(states.deviations.shape) == (2, 5, 2)
 
 
+def test_variables_of_as_many_rows_on_a_device_and_not_over_all(mesh_of):
+    """Seven rows and eight on two devices are four on each."""
+
+    def two(a, b):
+        u = phx.sample("u", dist.Normal(0.0, 1.0).expand([a.shape[0]]))
+        v = phx.sample("v", dist.Normal(0.0, 1.0).expand([b.shape[0]]))
+        phx.sample("a", dist.Normal(u, 1.0), obs=a)
+        phx.sample("b", dist.Normal(v, 1.0), obs=b)
+
+    mesh = mesh_of(1, 2)
+    data = phx.shard({"a": np.ones(7, np.float32), "b": np.ones(8, np.float32)}, mesh)
+    found = phx.mcmc(two, data, mesh=mesh, reducers={"m": R.moments()}, **SIZES).reduced["m"]
+    assert found["u"].mean.shape == (7,) and found["v"].mean.shape == (8,)
+    doubled = phx.reduce(lambda values: 2 * values["v"], R.moments())
+    with pytest.raises(ValueError, match="as many rows on a device as 'u', 'v' have"):
+        phx.mcmc(two, data, mesh=mesh, reducers={"m": doubled}, **SIZES)
+    named = phx.reduce(lambda values: {"v": 2 * values["v"]}, R.moments())
+    assert phx.mcmc(two, data, mesh=mesh, reducers={"m": named}, **SIZES).reduced["m"]["v"].mean.shape == (8,)
+
+
 def test_what_is_made_equal_everywhere_is_reduced_once(mesh_of):
     total = phx.reduce(lambda values: lax.psum(jnp.sum(values["row"]), "data"), R.moments())
     mesh = mesh_of(1, 2)

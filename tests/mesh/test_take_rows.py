@@ -30,6 +30,19 @@ def test_rows_of_any_device(sizes, axes, mesh_of):
     np.testing.assert_array_equal(jax.jit(first)(X), [9.0])
 
 
-def test_numbers_are_counted_from_zero():
-    with pytest.raises(ValueError, match="counted from 0"):
-        phx.take_rows(jnp.ones(3), [-1])
+@pytest.mark.parametrize("number", [-1, 8])
+def test_rows_that_there_are_not(number, mesh_of):
+    mesh = mesh_of(1, 4)
+    take = jax.shard_map(
+        lambda x: phx.take_rows(x, [0, number]), mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec()
+    )
+    with pytest.raises(ValueError, match=r"rows are numbered from 0 to 7; got \[0, "):
+        take(X)
+
+
+def test_flags_stay_flags(mesh_of):
+    mesh = mesh_of(1, 4)
+    take = jax.shard_map(
+        lambda x: phx.take_rows(x, [7]), mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec()
+    )
+    assert take(X[:, 0] > 3).dtype == bool

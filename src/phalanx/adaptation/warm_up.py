@@ -189,7 +189,9 @@ class WarmUp:
             self._metric.update()
             self._placed = self._metric.metric
             self.abandon, self.mean_steps = True, 1.0  # trajectories may be much shorter than before, or longer
-            if self._trajectory is not None:  # a length under another metric says nothing
+            # a length found under a poor metric may be too long by far, and of one too long no way leads back; that of
+            # the longest window, before the last change, is kept: what is left of warm-up would not do to find it again
+            if self._trajectory is not None and self._window < self._tuned_windows - 1:
                 self._trajectory = Trajectory.start(float(self._kernel.tuning.trajectory_length))
             if self._can_search:
                 self._searching, self._search = True, Search(self._averaging.averaged)

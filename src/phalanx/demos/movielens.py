@@ -19,6 +19,7 @@ from phalanx.demos.movielens_pictures import by_genre, recommendations, traces
 from phalanx.demos.options import Options, Sizes, choose, mesh_with
 from phalanx.demos.pictures import reliability
 from phalanx.demos.show import finish, introduce
+from phalanx.extras import require
 from phalanx.kernels.hmc import hmc
 from phalanx.mesh.placement import shard
 from phalanx.mesh.take_rows import take_rows
@@ -34,6 +35,8 @@ DIMENSIONS, DIMENSIONS_GENERATED = 20, 3
 
 def main(options: Options) -> Posterior:
     """Run the workload: 100 leapfrogs a draw, from steps of 1e-2 that are tuned in the first half of warm-up."""
+    for module, extra in (("optax", "fit"), ("sklearn.metrics", "datasets")):
+        require(module, extra)  # needed after the run: better missed before it
     sizes, data = choose(options, DEFAULT), load(options)
     dimensions = DIMENSIONS_GENERATED if data.name == "movielens-generated" else DIMENSIONS
     entries, two = hide(data.matrix, HIDDEN, options.seed), ends_of(data.matrix)

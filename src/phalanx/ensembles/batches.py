@@ -31,7 +31,7 @@ def cut(rows: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
         yield rows[..., first : first + batch_size]
 
 
-def check_batches(data: Any, rows: set[int], batch_size: Any, num_epochs: Any, order: Any) -> None:
+def check_batches(rows: set[int], batch_size: Any, num_epochs: Any, order: Any) -> None:
     """Refuse data and sizes that cannot be trained on."""
     if len(rows) != 1 or 0 in rows:
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,26 @@ ARRAYS = "arrays"
 
 
 def save(folder: str | os.PathLike[str], members: Any, counts: dict[str, int]) -> None:
-    """Write arrays `(members, ...)` and counts; a folder that is there is replaced when the new one is whole."""
+    """Write arrays `(members, ...)` and counts; a folder that is there is replaced when the new one is whole.
+
+    Between the two lies a moment in which both are there, the old one as `folder.old`.
+    """
     orbax = require("orbax.checkpoint", "ensembles")
     arrays = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(members))}
     tree = {ARRAYS: arrays, "counts": {name: np.int64(count) for name, count in counts.items()}}
+    path = Path(folder).absolute()
+    new, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
     with orbax.StandardCheckpointer() as writer:
-        writer.save(Path(folder).absolute(), tree, force=True)
+        writer.save(new, tree, force=True)
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
+    new.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
 
 
-def restore(folder: str | os.PathLike[str], like: Any, num_members: int) -> tuple[Any, dict[str, int]]:
-    """Arrays in the structure of `like`, and counts.
+def restore(folder: str | os.PathLike[str], like: Any, expected: dict[str, int]) -> tuple[Any, dict[str, int]]:
+    """Arrays in the structure of `like`, and counts; those of `expected` must be as they are there.
 
     Raises:
         FileNotFoundError: when there is no such folder.
@@ -37,11 +48,12 @@ def restore(folder: str | os.PathLike[str], like: Any, num_members: int) -> tupl
     with orbax.StandardCheckpointer() as reader:
         tree = reader.restore(path)
     counts = {name: int(count) for name, count in tree["counts"].items()}
-    if counts["members"] != num_members:
-        raise ValueError(
-            f"ensemble.restore: {path} has {counts['members']} members, and this ensemble {num_members}. Make one of "
-            f"as many."
-        )
+    for name, value in expected.items():
+        if counts[name] != value:
+            raise ValueError(
+                f"ensemble.restore: {path} was saved with {name} {counts[name]}, and this ensemble has {value}. Make "
+                f"one with the same."
+            )
     found, leaves = [tree[ARRAYS][name] for name in sorted(tree[ARRAYS])], jax.tree.leaves(like)
     if [np.shape(a) for a in found] != [np.shape(b) for b in leaves]:
         raise ValueError(

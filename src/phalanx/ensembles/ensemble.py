@@ -24,6 +24,12 @@ State = Any
 
 EVERYWHERE = PartitionSpec()
 
+MOST_MAPPED = 8
+"""Functions of the members that are kept compiled."""
+
+NOT_IN_TRAINING = 0xFFFFFFFF
+"""What keys of functions of the members are made with; those of steps are made with the step's number."""
+
 
 class Ensemble:
     """Networks trained side by side; make one with `phx.ensemble`.
@@ -80,21 +86,16 @@ class Ensemble:
                 replacement for each member.
             seed: of the order.
 
-        Yields:
-            After each epoch what `update` measured, averaged over its rows, `(members,)` each.
+        Returns:
+            An iterator that trains an epoch whenever it is asked for the next of what `update` measured, averaged over
+            the epoch's rows, `(members,)` each.
 
         Raises:
             ValueError: when rows differ in number, there are none, or an argument is out of range.
         """
         counts = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(data)}
-        check_batches(data, counts, batch_size, num_epochs, order)
-        placed, rows = self._layout.everywhere(data), counts.pop()
-        for _ in range(num_epochs):
-            numbers = rows_of_epoch(order, seed, self.epoch, self.num_members, rows)
-            batches = list(cut(numbers, batch_size))
-            measured = [self._step(placed, batch) for batch in batches]
-            self.epoch += 1
-            yield self._fetch(measured, [batch.shape[-1] for batch in batches])
+        check_batches(counts, batch_size, num_epochs, order)
+        return self._epochs(self._layout.everywhere(data), counts.pop(), batch_size, num_epochs, order, seed)
 
     def predict(self, apply: Callable[[State, Any], Array], inputs: Any, *, batch_size: int = 1000) -> Prediction:
         """What every member says of rows, as probabilities.
@@ -106,30 +107,32 @@ class Ensemble:
 
         Returns:
             The members' probabilities.
+
+        Raises:
+            ValueError: when there are no rows, or `batch_size` is no whole number of at least 1.
         """
         rows = len(jax.tree.leaves(inputs)[0])
+        if rows < 1 or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(
+                f"ensemble.predict: needs at least one row and a batch_size; got {rows} and {batch_size!r}."
+            )
         size = min(batch_size, rows)
+        probabilities = self._each("predict", apply, lambda state, x: jax.nn.softmax(apply(state, x)))
         parts = []
         for first in range(0, rows, size):
             # the last batch goes back a little, so that one program serves all
             start = min(first, rows - size)
-            some = self._layout.everywhere(jax.tree.map(lambda leaf, start=start: leaf[start : start + size], inputs))
-            parts.append(
-                self.map(lambda state, x: jax.nn.softmax(apply(state, x)), some, key=apply)[:, first - start :]
-            )
+            some = jax.tree.map(lambda leaf, start=start: leaf[start : start + size], inputs)
+            parts.append(probabilities(some)[:, first - start :])
         return Prediction(np.concatenate(parts, axis=1))
 
-    def map(self, f: Callable[..., Any], *shared: Any, key: Any = None) -> Any:
-        """`f(state, *shared)` of every member, `(members, ...)`, on the host; compiled once for each `key`, or `f`."""
-        layout, key = self._layout, f if key is None else key
-        if key not in self._mapped:
+    def map(self, f: Callable[..., Any], *shared: Any) -> Any:
+        """`f(state, *shared)` of every member, `(members, ...)`, on the host.
 
-            def on_device(states: tuple[State, ...], shared: Any) -> tuple[Any, ...]:
-                return tuple(layout.each(lambda state: f(state, *shared), state) for state in states)
-
-            self._mapped[key] = layout.on_mesh(on_device, (MEMBERS, EVERYWHERE), MEMBERS)
-        run = self._mapped[key]
-        return layout.join([part for some in layout.runs() for part in run(tuple(self._states[some]), shared)])
+        An `f` with an argument `key` is given a key of each member, another one after every step. It is compiled once
+        for each `f`: give a function that is kept, and not a new one in every call.
+        """
+        return self._each("map", f, f)(*shared)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all members to a folder, with Orbax.
@@ -137,17 +140,17 @@ class Ensemble:
         Raises:
             ImportError: when Orbax is not installed.
         """
-        checkpoint.save(folder, self.members, {"epoch": self.epoch, "steps": self.steps, "members": self.num_members})
+        checkpoint.save(folder, self.members, {"epoch": self.epoch, "steps": self.steps, **self._identity})
 
     def restore(self, folder: str | os.PathLike[str]) -> None:
-        """Go on from a folder that an ensemble of as many such networks was saved to, on whatever devices.
+        """Go on from a folder that an ensemble of as many such networks and the same seed was saved to, on any devices.
 
         Raises:
             ImportError: when Orbax is not installed.
             FileNotFoundError: when there is no such folder.
-            ValueError: when what was saved is of other networks, or of another number.
+            ValueError: when what was saved is of other networks, of another number or with another seed.
         """
-        members, counts = checkpoint.restore(folder, self.members, self.num_members)
+        members, counts = checkpoint.restore(folder, self.members, self._identity)
         self.epoch, self.steps = counts["epoch"], counts["steps"]
         like = [jax.tree.leaves(state) for state in self._states]
         groups = self._layout.split(members)
@@ -158,6 +161,46 @@ class Ensemble:
             )
             for state, group, old in zip(self._states, groups, like, strict=True)
         ]
+
+    def _epochs(
+        self, data: Any, rows: int, batch_size: int, num_epochs: int, order: str, seed: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        for _ in range(num_epochs):
+            batches = list(cut(rows_of_epoch(order, seed, self.epoch, self.num_members, rows), batch_size))
+            measured = [self._step(data, batch) for batch in batches]
+            self.epoch += 1
+            yield self._fetch(measured, [batch.shape[-1] for batch in batches])
+
+    def _each(self, what: str, name: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
+        """`f(state, *shared)` of every member as one function of `shared`, compiled once for each `name`."""
+        layout, takes_key = self._layout, "key" in inspect.signature(f).parameters
+
+        def on_device(states: tuple[State, ...], keys: tuple[Array, ...], shared: Any, number: Array) -> Any:
+            def one(state: State, key: Array) -> Any:
+                if not takes_key:
+                    return f(state, *shared)
+                own = random.fold_in(random.wrap_key_data(key), NOT_IN_TRAINING)
+                return f(state, *shared, key=random.fold_in(own, number))
+
+            return tuple(layout.each(one, state, key) for state, key in zip(states, keys, strict=True))
+
+        if (what, name) not in self._mapped:
+            specs = MEMBERS, MEMBERS, EVERYWHERE, EVERYWHERE
+            self._mapped[what, name] = layout.on_mesh(on_device, specs, MEMBERS)
+            while len(self._mapped) > MOST_MAPPED:
+                self._mapped.pop(next(iter(self._mapped)))
+        run = self._mapped[what, name]
+
+        def all_members(*shared: Any) -> Any:
+            placed, number = layout.everywhere(shared), jnp.uint32(self.steps)
+            groups = [run(tuple(self._states[s]), tuple(self._keys[s]), placed, number) for s in layout.runs()]
+            return layout.join([group for part in groups for group in part])
+
+        return all_members
+
+    @property
+    def _identity(self) -> dict[str, int]:
+        return {"members": self.num_members, "seed": self._seed}
 
     @cached_property
     def _keys(self) -> list[Array]:

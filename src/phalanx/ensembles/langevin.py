@@ -1,8 +1,9 @@
 r"""Langevin and Hamiltonian dynamics on gradients of minibatches: an ensemble of chains that draw from a posterior.
 
-The gradient of the log density is estimated from $B$ of $N$ rows: those of the priors count once, those of the rows
-$N/B$ times. Step sizes fall from their first value to zero along half a cosine, and begin anew: chains explore while
-steps are large, and draw while they are small.
+The gradient of the log density is estimated from $B$ of $N$ rows: terms that depend on the batch count $N/B$ times, and
+others once. Step sizes fall from their first value to zero along half a cosine, and begin anew: chains explore while
+steps are large, and draw while they are small. A chain's state is its last draw; for more of each chain take
+`ensemble.members` whenever a cycle ends.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from phalanx.ensembles.learner import Learner
+from phalanx.mesh.dependence import varying_axes
 from phalanx.programs.handlers import seed as seeded
 from phalanx.programs.handlers import trace
 from phalanx.programs.tracing import Program
@@ -126,6 +128,7 @@ def _learner(
 ) -> Learner:  # fmt: skip
     example = dict(example)
     rows_of(example)
+    of_rows = _terms_of_rows(model, example)
 
     def init(key: Array) -> Chain:
         drawn = trace(seeded(model, key))(**example)
@@ -137,9 +140,9 @@ def _learner(
         weight = num_rows / rows_of(batch)
 
         def log_density(position: Any) -> Array:
-            run = run_unconstrained(model, position, dict(batch))
-            weights = {name: weight if variable.observed else 1.0 for name, variable in run.variables.items()}
-            return sum((weights[name] * jnp.sum(term) for (name, _), term in run.terms().items()), start=jnp.zeros(()))
+            terms = run_unconstrained(model, position, dict(batch)).terms()
+            weighed = ((weight if name in of_rows else 1.0) * jnp.sum(term) for name, term in terms.items())
+            return sum(weighed, start=jnp.zeros(()))
 
         value, gradient = jax.value_and_grad(log_density)(chain.position)
         leaves, tree = jax.tree.flatten(chain.position)
@@ -156,6 +159,27 @@ def _learner(
         return apply(values_of(model, example)(chain), inputs)
 
     return Learner(init, update, predict)
+
+
+def _terms_of_rows(model: Program, example: dict[str, Any]) -> set[tuple[str, str]]:
+    """The terms of the log density that depend on the batch; refuse variables that live with its rows."""
+    like = run_unconstrained(model, None, example)
+
+    def terms(position: Any, batch: Any) -> Any:
+        return run_unconstrained(model, position, batch).terms()
+
+    program, shapes = jax.make_jaxpr(terms, return_shape=True)(like.position, example)
+    rows = frozenset({"rows"})
+    inputs = [*[frozenset()] * len(jax.tree.leaves(like.position)), *[rows] * len(jax.tree.leaves(example))]
+    found = dict(zip(sorted(shapes), varying_axes(program, inputs), strict=True))
+    few = run_unconstrained(model, None, jax.tree.map(lambda leaf: leaf[:1], example)) if rows_of(example) > 1 else like
+    for name, value in like.position.items():
+        if found[name, "density"] or value.shape != few.position[name].shape:
+            raise ValueError(
+                f"sgld, sghmc: variable {name!r} lives with the rows of the data, and every batch has others. Only "
+                f"variables that all rows share can be drawn from batches; use phx.mcmc."
+            )
+    return {term for term, axes in found.items() if axes}
 
 
 def rows_of(batch: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, random
+from jax import Array
 
 from phalanx.extras import require
 
@@ -39,11 +39,13 @@ class Learner(NamedTuple):
 
 
 def learner(init: Callable[[Array], Any], apply: Callable[..., Any], loss: Loss, optimizer: Any) -> Learner:
-    """A network given as two functions: Linen's, Equinox's, or your own.
+    """A network given as two functions.
 
     Args:
-        init: `init(key)` makes its parameters, a tree of arrays.
-        apply: `apply(params, inputs)` or `apply(params, inputs, key)`, its outputs.
+        init: `init(key)` makes its parameters, a tree of arrays: of a Linen module `lambda key: module.init(key,
+            example)`, of an Equinox module the arrays that `eqx.partition` gives.
+        apply: `apply(params, inputs)`, its outputs; or with a third argument `key`, for dropout: None when nothing is
+            trained.
         loss: `loss(outputs, targets)`, a scalar, or a scalar and a dict of others to be told.
         optimizer: of optax.
 
@@ -67,11 +69,11 @@ def learner(init: Callable[[Array], Any], apply: Callable[..., Any], loss: Loss,
         params = init(key)
         return Trained(params, (), optimizer.init(params))
 
-    def forward(params: Any, rest: Any, inputs: Any, key: Array) -> tuple[Any, Any]:
+    def forward(params: Any, rest: Any, inputs: Any, key: Array | None) -> tuple[Any, Any]:
         return (apply(params, inputs, key=key) if with_key else apply(params, inputs)), rest
 
     def predict(state: Trained, inputs: Any) -> Any:
-        return forward(state.params, state.rest, inputs, random.key(0))[0]
+        return forward(state.params, state.rest, inputs, None)[0]
 
     return Learner(begin, _update(forward, loss, optimizer), predict)
 

@@ -18,7 +18,8 @@ class Averaged(NamedTuple):
         trained: the network.
         step: updates made.
         count: weights taken into the moments.
-        mean, square: of the weights and of their squares.
+        mean: of the weights.
+        squares: sum of their squared deviations from it.
         deviations: the last weights taken less their mean, `(rank, ...)`, newest over oldest.
     """
 
@@ -26,7 +27,7 @@ class Averaged(NamedTuple):
     step: Array
     count: Array
     mean: Any
-    square: Any
+    squares: Any
     deviations: Any
 
 
@@ -75,19 +76,27 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
         step = state.step + 1
         taken = (step > start) & ((step - start) % every == 0)
         count = state.count + taken
-        share = taken / jnp.maximum(count, 1)
-        mean = jax.tree.map(lambda m, w: m + share * (w - m), state.mean, trained.params)
-        square = jax.tree.map(lambda s, w: s + share * (w * w - s), state.square, trained.params)
+
+        def nearer(m: Array, w: Array) -> Array:
+            return m + (taken / jnp.maximum(count, 1)).astype(m.dtype) * (w - m)
+
+        mean = jax.tree.map(nearer, state.mean, trained.params)
+        squares = jax.tree.map(
+            lambda s, before, after, w: s + taken.astype(s.dtype) * (w - before) * (w - after),
+            state.squares, state.mean, mean, trained.params,
+        )  # fmt: skip
         slot = state.count % rank
 
         def put(rows: Array, w: Array, m: Array) -> Array:
             return rows.at[slot].set(jnp.where(taken, w - m, rows[slot]))
 
         deviations = jax.tree.map(put, state.deviations, trained.params, mean)
-        return Averaged(trained, step, count, mean, square, deviations), measured
+        return Averaged(trained, step, count, mean, squares, deviations), measured
 
     def apply(state: Averaged, inputs: Any) -> Any:
-        return learner.apply(state.trained._replace(params=state.mean), inputs)
+        # before the first weights are taken there is no mean
+        params = jax.tree.map(lambda m, w: jnp.where(state.count > 0, m, w), state.mean, state.trained.params)
+        return learner.apply(state.trained._replace(params=params), inputs)
 
     return Learner(init, update, apply)
 
@@ -101,8 +110,9 @@ def swag_draw(state: Averaged, key: Array, scale: float = 1.0) -> Averaged:
     leaves, tree = jax.tree.flatten(state.mean)
     keys = tree.unflatten(list(random.split(key_diagonal, len(leaves))))
 
-    def draw(mean: Array, square: Array, rows: Array, key: Array) -> Array:
-        own = jnp.sqrt(jnp.maximum(square - mean**2, 0.0) / 2) * random.normal(key, mean.shape, mean.dtype)
-        return mean + jnp.sqrt(scale) * (own + jnp.tensordot(along.astype(mean.dtype), rows, axes=1))
+    def draw(mean: Array, squares: Array, rows: Array, key: Array) -> Array:
+        variance = squares / jnp.maximum(state.count, 1).astype(squares.dtype)
+        own = jnp.sqrt(variance / 2) * random.normal(key, mean.shape, mean.dtype)
+        return mean + scale**0.5 * (own + jnp.tensordot(along.astype(mean.dtype), rows, axes=1))
 
-    return state._replace(mean=jax.tree.map(draw, state.mean, state.square, state.deviations, keys))
+    return state._replace(mean=jax.tree.map(draw, state.mean, state.squares, state.deviations, keys))

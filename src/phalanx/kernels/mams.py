@@ -62,12 +62,13 @@ def _turned(
     scaled = metric.narrowed(gradient)
     square, along = lanes.inner_products((scaled, scaled), (scaled, direction))
     size = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
-    cosine, rest = along / size, lanes.coordinates - 1
+    cosine, rest = jnp.clip(along / size, -1.0, 1.0), lanes.coordinates - 1
     delta = reach * size / rest
     decay = jnp.exp(-delta)
     towards, ahead = (1 - decay) * (1 + decay + cosine * (1 - decay)), 2 * decay
     # the length of the sum of two vectors of length one, times these, with this cosine: no sum over devices for it
-    length = jnp.sqrt(towards**2 + ahead**2 + 2 * towards * ahead * cosine)
+    square = (towards - ahead) ** 2 + 2 * towards * ahead * (1 + cosine)
+    length = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
     of_gradient, of_direction = towards / (size * length), ahead / length
     turned = tuple(of_gradient[None] * g + of_direction[None] * u for g, u in zip(scaled, direction, strict=True))
     return turned, rest * (delta - np.log(2) + jnp.log(1 + cosine + (1 - cosine) * decay**2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -23,7 +24,8 @@ def take_rows(values: Array, numbers: Sequence[int] | Array, axis: str | Sequenc
         The rows, `(len(numbers), ...)`.
 
     Raises:
-        ValueError: when numbers are negative.
+        ValueError: when a number is negative, or beyond the last row. (Of traced numbers it cannot be told: such a row
+            is zero.)
 
     Example:
         >>> import jax, numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -37,11 +39,13 @@ def take_rows(values: Array, numbers: Sequence[int] | Array, axis: str | Sequenc
         >>> posterior.reduced["third"].mean.shape
         (1,)
     """
-    if isinstance(numbers, Sequence) and any(number < 0 for number in numbers):
-        raise ValueError(f"phx.take_rows: numbers of rows are counted from 0; got {list(numbers)}.")
     axes = (axis,) if isinstance(axis, str) else tuple(axis)
     rows = values.shape[0]
+    count = rows * math.prod(lax.axis_size(name) for name in axes)
+    if isinstance(numbers, Sequence) and not all(0 <= number < count for number in numbers):
+        raise ValueError(f"phx.take_rows: rows are numbered from 0 to {count - 1}; got {list(numbers)}.")
     here = jnp.asarray(numbers) - lax.axis_index(axes) * rows
     mine = (here >= 0) & (here < rows)
     found = values[jnp.clip(here, 0, rows - 1)]
-    return lax.psum(jnp.where(mine.reshape(-1, *(1,) * (values.ndim - 1)), found, jnp.zeros_like(found)), axes)
+    own = jnp.where(mine.reshape(-1, *(1,) * (values.ndim - 1)), found, jnp.zeros_like(found))
+    return lax.psum(own, axes).astype(values.dtype)

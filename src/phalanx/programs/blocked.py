@@ -116,7 +116,8 @@ def blocked(fn: Callable[..., Any], *rows: Rows, block: int | None = None) -> Bl
             come in a narrow type (`uint8` pixels, `bfloat16`) and be widened in it.
         *rows: what `fn` is called with, cut into blocks: arrays, or trees of arrays, with one leading row for each
             value; data or latent variables.
-        block: rows of a block; None chooses by what they take of a cache.
+        block: rows of a block; None chooses by what they take of a cache. (Blocks are of the distribution as it is:
+            under `.mask`, `.to_event` or a scale for every row it is evaluated in one piece.)
 
     Returns:
         A distribution, for `phx.sample(name, ..., obs=...)`; or for `phx.factor(name, ...)`.

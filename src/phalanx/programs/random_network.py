@@ -23,8 +23,9 @@ def random_network(
     Args:
         name: what the weights' names begin with: `name.path.of.the.array`.
         init: `init(key)` makes parameters, a tree of arrays, of which only the shapes count.
-        apply: `apply(params, inputs)`, its outputs. With Flax Linen `init` and `apply` are the module's; with NNX, a
-            function that merges parameters into the graph.
+        apply: `apply(params, inputs)`, its outputs. With Flax Linen they are `lambda key: module.init(key, example)`
+            and `module.apply`; with NNX and Equinox, functions that part the module's arrays from the rest and merge
+            them again.
         prior: `prior(path, shape)`, the distribution of an array of weights, of that shape; None means independent
             normals, with variance 1 over the number of inputs for matrices and kernels, and 1 for the rest.
 

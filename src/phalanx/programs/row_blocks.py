@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun, jaxprs_in_params
 
 BLOCK_ELEMENTS = 2**19
 """Elements of the widest array of a block: 2 MiB in float32, which a core's cache holds."""
@@ -60,24 +60,26 @@ def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -
         def of(rows_in: list[Array], all_in: list[Array]) -> Array:
             return f(real, _put(rows, rows_in, of_rows), *_put(closed_over, all_in, of_all))
 
-        return jax.value_and_grad(of, (0, 1))(_take(rows, of_rows), _take(closed_over, of_all))
+        value, gradients = jax.value_and_grad(of, (0, 1))(_take(rows, of_rows), _take(closed_over, of_all))
+        return value, *gradients
 
     example = jax.tree.map(lambda leaf: leaf[:block], (real, leaves))
     of_block, transpose = _without_last_transposes(value_and_grad, *example, closed_over)
+    found_of = jax.eval_shape(of_block, *example, closed_over)
 
     def add(carry: Any, start: Array, real: Array | None, rows: list[Array]) -> Any:
         total, of_the_rows, of_the_rest = carry
-        value, (here, everywhere) = of_block(real, rows, closed_over)
+        value, here, everywhere = of_block(real, rows, closed_over)
         of_the_rows = [_add_at(start, whole, part) for whole, part in zip(of_the_rows, here, strict=True)]
         return total + value, of_the_rows, jax.tree.map(jnp.add, of_the_rest, everywhere)
 
-    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_block, *example, closed_over)[1][1])
-    zero = jnp.zeros((), jnp.result_type(float))
-    start = zero, [jnp.zeros_like(leaf) for leaf in _take(leaves, of_rows)], nothing
+    nothing = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in found_of[2]]
+    none_here = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in _take(leaves, of_rows)]
+    start = jnp.zeros((), jnp.result_type(float)), none_here, nothing
     total, found_rows, found = _over_blocks(add, start, block, real, leaves)
-    _, (_, found) = transpose((total, (found_rows, found)))
-    no_rows, none = [None] * len(leaves), [None] * len(closed_over)
-    return total, (_put(no_rows, found_rows, of_rows), _put(none, found, of_all))
+    found_rows = [g.astype(leaf.dtype) for g, leaf in zip(found_rows, _take(leaves, of_rows), strict=True)]
+    found = [g.astype(leaf.dtype) for g, leaf in zip(transpose(found), _take(closed_over, of_all), strict=True)]
+    return total, (_put([None] * len(leaves), found_rows, of_rows), _put([None] * len(closed_over), found, of_all))
 
 
 def _backward(f: OfBlock, block: int, gradients: Any, cotangent: Any) -> Any:
@@ -104,25 +106,28 @@ def _over_blocks(add: Callable[..., Any], carry: Any, block: int, real: Array | 
     return lax.fori_loop(0, -(-count // block), body, carry)
 
 
-def _without_last_transposes(f: Callable[..., Any], *example: Any) -> tuple[Callable[..., Any], Callable[[Any], Any]]:
-    """`f` without the transposes that its results end in, and what applies them.
+def _without_last_transposes(
+    f: Callable[..., Any], *example: Any
+) -> tuple[Callable[..., Any], Callable[[list[Array]], list[Array]]]:
+    """`f` without the transposes that its last result, a list, ends in; and what applies them.
 
     The gradient of a matrix is a product, transposed. XLA folds the transpose into the product, which on a CPU makes it
     slower (by how much, benchmarks/mnist_leapfrog.py tells); products are added up as they are, and transposed once.
     """
     program, shapes = jax.make_jaxpr(f, return_shape=True)(*example)
-    structure, jaxpr = jax.tree.structure(shapes), program.jaxpr
+    structure, jaxpr, count = jax.tree.structure(shapes), program.jaxpr, len(shapes[-1])
+    first, last = jaxpr.outvars[: len(jaxpr.outvars) - count], jaxpr.outvars[len(jaxpr.outvars) - count :]
     transposes = {eqn.outvars[0]: eqn for eqn in jaxpr.eqns if eqn.primitive.name == "transpose"}
-    last = [None if isinstance(var, Literal) else transposes.get(var) for var in jaxpr.outvars]
-    outvars = [var if eqn is None else eqn.invars[0] for var, eqn in zip(jaxpr.outvars, last, strict=True)]
-    run = jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(outvars=outvars), program.consts))
+    made_by = [None if isinstance(var, Literal) else transposes.get(var) for var in last]
+    before_them = [var if eqn is None else eqn.invars[0] for var, eqn in zip(last, made_by, strict=True)]
+    run = jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(outvars=[*first, *before_them]), program.consts))
 
     def before(*given: Any) -> Any:
         return structure.unflatten(run(*jax.tree.leaves(given)))
 
-    def transpose(results: Any) -> Any:
-        pairs = zip(jax.tree.leaves(results), last, strict=True)
-        return structure.unflatten([x if eqn is None else x.transpose(eqn.params["permutation"]) for x, eqn in pairs])
+    def transpose(results: list[Array]) -> list[Array]:
+        pairs = zip(results, made_by, strict=True)
+        return [x if eqn is None else x.transpose(eqn.params["permutation"]) for x, eqn in pairs]
 
     return before, transpose
 
@@ -132,12 +137,25 @@ def _widest(program: ClosedJaxpr, parameters: int) -> tuple[int, int]:
     jaxpr, largest, of_parameters = program.jaxpr, 0, 0
     depend = set(jaxpr.invars[len(jaxpr.invars) - parameters :])
     for equation in jaxpr.eqns:
-        size = max((math.prod(atom.aval.shape) for atom in equation.outvars), default=0)
+        size = _largest(equation)
         largest = max(largest, size)
         if depend.intersection(atom for atom in equation.invars if not isinstance(atom, Literal)):
             depend.update(equation.outvars)
             of_parameters = max(of_parameters, size)
     return largest, of_parameters
+
+
+def _largest(equation: Any) -> int:
+    """Elements of the largest array that an equation makes, in the programs that it calls too."""
+    sizes = [math.prod(atom.aval.shape) for atom in equation.outvars]
+    for inner in jaxprs_in_params(equation.params):
+        sizes += map(_largest, inner.eqns)
+    return max(sizes, default=0)
+
+
+def _wide(leaf: Any) -> Any:
+    """The type that gradients are added up in: over many blocks, half precision would lose what blocks say."""
+    return jnp.promote_types(leaf.dtype, jnp.float32)
 
 
 def _add_at(start: Array, whole: Array, part: Array) -> Array:

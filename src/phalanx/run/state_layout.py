@@ -1,7 +1,8 @@
 """How the states of reducers are laid out over the mesh: what is reduced of rows that devices hold stays with them.
 
 A reducer is written for one array and knows no mesh. Which dimension of a state is that of the rows is read off by
-asking for states of as many rows and of twice as many; that it mixes no rows, from the jaxpr of its update.
+asking for states of as many rows and of twice as many; that what has no rows does not depend on them, from the jaxpr of
+its update. (That a reducer of yours takes each row by itself is for you to see to.)
 """
 
 from __future__ import annotations
@@ -97,9 +98,21 @@ def _parts(name: str, entry: Reduce, values: Values) -> dict[str, tuple[ShapeDty
 def _spread_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes, values: Values) -> Spread:
     if not axes:
         return GLOBAL
-    for spread in values.spreads.values():
-        if set(spread.axes) == axes and shape.shape[1:2] == (spread.local_rows,):
-            return spread
+    fitting = {
+        variable: spread
+        for variable, spread in values.spreads.items()
+        if set(spread.axes) == axes and shape.shape[1:2] == (spread.local_rows,)
+    }
+    if part in fitting:
+        return fitting[part]
+    if len({spread.rows for spread in fitting.values()}) == 1:
+        return next(iter(fitting.values()))
+    if fitting:
+        first, names = next(iter(fitting)), ", ".join(map(repr, fitting))
+        raise ValueError(
+            f"reducers[{name!r}]: the function's result has as many rows on a device as {names} have, which differ in "
+            f"rows over all devices. Name it after the one whose rows it has: a dict {{{first!r}: ...}}."
+        )
     where = " and ".join(map(repr, sorted(axes)))
     what = f" for {part!r}" if part else ""
     raise ValueError(

@@ -58,6 +58,34 @@ def test_gradients_of_batches_are_that_of_all_rows_on_average():
     np.testing.assert_allclose(np.mean(moves), 0.5e-3 * (np.sum(Y - mean) - mean), rtol=1e-3)
 
 
+def test_terms_that_see_no_rows_count_once():
+    def with_a_factor(y):
+        x = phx.sample("x", dist.Normal(0.0, 1.0))
+        phx.factor("soft", -0.5 * (x - 5.0) ** 2)
+        phx.sample("y", dist.Normal(x, 1.0), obs=y)
+
+    learner = phx.ensembles.sgld(with_a_factor, {"y": Y[:20]}, num_rows=N, step_size=1e-3)
+    state = learner.init(jax.random.key(1))
+    batches = [{"y": Y[i : i + 20]} for i in range(0, N, 20)]
+    values = [learner.update(state, batch, jax.random.key(0))[1]["log_density"] for batch in batches]
+    whole = phx.log_joint(with_a_factor)({"x": state.position["x"]}, Y)
+    np.testing.assert_allclose(np.mean(values), whole, rtol=1e-4)
+
+
+def test_variables_of_rows_cannot_be_drawn_from_batches():
+    def by_shape(y):
+        rows = phx.sample("rows", dist.Normal(0.0, 1.0).expand([y.shape[0]]))
+        phx.sample("y", dist.Normal(rows, 1.0), obs=y)
+
+    def by_dependence(y):
+        rows = phx.sample("rows", dist.Normal(y, 1.0))
+        phx.factor("f", rows.sum())
+
+    for program in (by_shape, by_dependence):
+        with pytest.raises(ValueError, match="variable 'rows' lives with the rows of the data"):
+            phx.ensembles.sgld(program, {"y": Y[:20]}, num_rows=N, step_size=1e-3)
+
+
 def test_steps_fall_along_a_cycle_and_begin_anew():
     from phalanx.ensembles.langevin import _size
 
@@ -87,6 +115,10 @@ def test_friction_out_of_range():
         phx.ensembles.sghmc(model, {"y": Y}, num_rows=N, step_size=0.1, friction=0.0)
 
 
+LEARNER_OF_ONES = phx.ensembles.learner(
+    lambda key: jnp.ones(2), lambda w, x: x @ w, lambda out, y: jnp.mean(out), optax.sgd(0.05)
+)
+
 # -- SWAG -------------------------------------------------------------------------------------------------------------
 
 
@@ -113,13 +145,19 @@ def test_the_moments_are_those_of_the_weights_passed():
     passed = np.array(passed)
     assert int(state.count) == 20
     np.testing.assert_allclose(state.mean, passed.mean(0), rtol=1e-4)
-    np.testing.assert_allclose(state.square, (passed**2).mean(0), rtol=1e-4)
+    np.testing.assert_allclose(state.squares / 20, passed.var(0), rtol=1e-3)
     running = np.cumsum(passed, 0) / np.arange(1, 21)[:, None]
     np.testing.assert_allclose(np.sort(state.deviations, 0), np.sort((passed - running)[-5:], 0), rtol=1e-3, atol=1e-5)
     draws = jax.vmap(lambda key: phx.ensembles.swag_draw(state, key).mean)(jax.random.split(jax.random.key(1), 4000))
     deviations = np.asarray(state.deviations)
-    exact = 0.5 * np.diag(np.asarray(state.square - state.mean**2)) + 0.5 * deviations.T @ deviations / 4
+    exact = 0.5 * np.diag(np.asarray(state.squares) / 20) + 0.5 * deviations.T @ deviations / 4
     np.testing.assert_allclose(np.cov(np.asarray(draws).T), exact, atol=0.1 * exact.max())
+
+
+def test_before_any_weights_are_taken_predictions_are_those_of_the_network():
+    learner, one = phx.ensembles.swag(LEARNER_OF_ONES, start=100, every=1), LEARNER_OF_ONES
+    x = jnp.ones((3, 2))
+    np.testing.assert_array_equal(learner.apply(learner.init(jax.random.key(0)), x), one.apply(one.init(None), x))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def plain(key):
 
 def noisy(params, x, key):
     """A network that needs random numbers when it is trained."""
-    kept = jax.random.bernoulli(key, 0.7, x.shape)
+    kept = 1.0 if key is None else jax.random.bernoulli(key, 0.7, x.shape)
     return (x * kept) @ params["w"] + params["b"][None]
 
 
@@ -184,6 +184,51 @@ def test_predictions_do_not_depend_on_the_batch():
     np.testing.assert_allclose(whole.mean.sum(-1), 1.0, rtol=1e-5)
 
 
+def test_functions_of_the_members(tmp_path):
+    learner = LEARNERS["dropout"]
+    ensemble = phx.ensemble(learner.init, learner.update, 3, mesh=phx.make_mesh(devices=jax.devices()[:2]))
+    logits = ensemble.map(learner.apply, jax.device_put(X, jax.devices()[0]))
+    predicted = ensemble.predict(learner.apply, X).probabilities
+    np.testing.assert_allclose(predicted, jax.nn.softmax(logits, -1), rtol=1e-5)
+    np.testing.assert_allclose(ensemble.map(learner.apply, X), logits, rtol=1e-5)  # and not probabilities
+
+    def drawn(state, key):
+        return jax.random.normal(key)
+
+    first = ensemble.map(drawn)
+    assert len(set(first.tolist())) == 3
+    ensemble.update((X, Y))
+    assert not np.allclose(ensemble.map(drawn), first)
+
+
+def test_predictions_need_rows():
+    learner = LEARNERS["functions"]
+    ensemble = phx.ensemble(learner.init, learner.update, 2)
+    for inputs, size in ((X[:0], 10), (X, 0)):
+        with pytest.raises(ValueError, match="needs at least one row and a batch_size"):
+            ensemble.predict(learner.apply, inputs, batch_size=size)
+
+
+def test_a_save_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
+    learner = LEARNERS["functions"]
+    ensemble = phx.ensemble(learner.init, learner.update, 2)
+    ensemble.save(tmp_path / "saved")
+    import orbax.checkpoint
+
+    def fail(self, path, *_, **__):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(orbax.checkpoint.StandardCheckpointer, "save", fail)
+        ensemble.update((X, Y))
+        with pytest.raises(OSError, match="no space left"):
+            ensemble.save(tmp_path / "saved")
+    other = phx.ensemble(learner.init, learner.update, 2)
+    other.restore(tmp_path / "saved")
+    assert other.steps == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
 def test_a_saved_ensemble_goes_on_elsewhere(tmp_path):
     learner = LEARNERS["nnx"]
     straight = phx.ensemble(learner.init, learner.update, 5)
@@ -202,8 +247,10 @@ def test_a_saved_ensemble_goes_on_elsewhere(tmp_path):
 def test_what_was_saved_of_others_is_refused(tmp_path):
     learner, other = LEARNERS["functions"], LEARNERS["linen"]
     phx.ensemble(learner.init, learner.update, 2).save(tmp_path / "saved")
-    with pytest.raises(ValueError, match="has 2 members, and this ensemble 3"):
+    with pytest.raises(ValueError, match="was saved with members 2, and this ensemble has 3"):
         phx.ensemble(learner.init, learner.update, 3).restore(tmp_path / "saved")
+    with pytest.raises(ValueError, match="was saved with seed 0, and this ensemble has 1"):
+        phx.ensemble(learner.init, learner.update, 2, seed=1).restore(tmp_path / "saved")
     with pytest.raises(ValueError, match="holds other networks"):
         phx.ensemble(other.init, other.update, 2).restore(tmp_path / "saved")
     with pytest.raises(FileNotFoundError, match="there is no folder"):
@@ -242,7 +289,7 @@ def test_what_cannot_be_trained_on_is_refused(data, options, words):
     learner = LEARNERS["functions"]
     ensemble = phx.ensemble(learner.init, learner.update, 2)
     with pytest.raises(ValueError, match=words):
-        next(ensemble.train(data, **{"batch_size": 4, **options}))
+        ensemble.train(data, **{"batch_size": 4, **options})
 
 
 def test_a_member_that_there_is_not():

@@ -97,6 +97,43 @@ def test_one_pass_has_no_more_products_than_two():
     assert loops_and_products(whole, DATA) == (0, 2)
 
 
+@pytest.mark.parametrize("block", [3, 4, 5, 12])
+def test_rows_in_the_second_dimension_of_a_product(block):
+    """Then the gradient of the rows ends in a transpose, too; with blocks of 3 its shape does not tell."""
+    y = (np.random.default_rng(0).random((12, 5)) < 0.5).astype(np.int8)
+
+    def products(y, wrap):
+        v = phx.sample("v", dist.Normal(0.0, 1.0).expand([5, 3]))
+        u = phx.sample("u", dist.Normal(0.0, 1.0).expand([y.shape[0], 3]))
+        phx.sample("y", wrap(lambda u: dist.Bernoulli(logits=(v @ u.T).T).to_event(1), u), obs=y)
+
+    targets = [
+        phx.Target(lambda y, wrap=wrap: products(y, wrap), {"y": y})
+        for wrap in (lambda f, u: f(u), lambda f, u: phx.blocked(f, u, block=block))
+    ]
+    position = targets[0].initial_position(jax.random.key(0))
+    (value, gradient), (found, found_gradient) = (target.value_and_grad(position) for target in targets)
+    np.testing.assert_allclose(found, value, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found_gradient, gradient)
+
+
+def test_gradients_of_half_precision_are_added_up_in_float32():
+    x = np.random.default_rng(0).normal(size=(40_000, 4)).astype(np.float32)
+
+    def model(x, wrap):
+        w = phx.sample("w", dist.Normal(0.0, 1.0).expand([4]))
+        half = w.astype(jnp.bfloat16)
+        phx.factor("x", wrap(lambda x: -0.5 * (x @ half.astype(jnp.float32)) ** 2, x))
+
+    plain, blocks = (
+        phx.Target(lambda x, wrap=wrap: model(x, wrap), {"x": x})
+        for wrap in (lambda f, x: f(x), lambda f, x: phx.blocked(f, x, block=64))
+    )
+    position = {"w": jnp.asarray([0.5, -0.3, 0.2, 0.9])}
+    exact, found = (target.value_and_grad(position)[1]["w"] for target in (plain, blocks))
+    np.testing.assert_allclose(found, exact, rtol=1e-2)  # bfloat16 has three digits; 625 blocks would leave one
+
+
 def elements(model, data):
     """Elements of the largest array of real numbers that a gradient makes."""
     target = phx.Target(model, data)
@@ -126,6 +163,18 @@ def test_no_array_is_as_long_as_the_data():
         phx.sample("watched", logits, obs=watched)
 
     assert elements(factorised, {"watched": watched}) <= BLOCK_ELEMENTS < watched.size
+
+
+def test_what_a_function_calls_counts():
+    watched = np.zeros((4096, 3000), np.int8)
+
+    def model(watched):
+        rows = phx.sample("rows", dist.Normal(0.0, 1.0).expand([watched.shape[0]]))
+        films = phx.sample("films", dist.Normal(0.0, 1.0).expand([watched.shape[1]]))
+        logits = jax.jit(lambda rows: rows[:, None] * films[None])
+        phx.sample("w", phx.blocked(lambda rows: dist.Bernoulli(logits=logits(rows)).to_event(1), rows), obs=watched)
+
+    assert elements(model, {"watched": watched}) <= BLOCK_ELEMENTS < watched.size
 
 
 def test_blocks_shrink_with_the_lanes(monkeypatch):
