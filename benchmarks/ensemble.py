@@ -1,7 +1,7 @@
 """Deep ensembles of the standard CNN of MNIST, against plain Flax: 8 members, and the cost of Phalanx around one.
 
 Plain Flax is one jitted update of an NNX module and its optimiser, called in a loop over batches, one network after the
-other. One process each, all cores for all.
+other. Phalanx has a device for each core for its 8 members; one member, and Flax, have one device and its threads.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ def phalanx_ensemble(images: np.ndarray, labels: np.ndarray, members: int) -> An
 
 def ways(options: argparse.Namespace) -> dict[str, Way]:
     data = batches(options)
+    if options.serve_on > 1:
+        return {"Phalanx, 8 members": Way(phalanx_ensemble(*data, MEMBERS), MEMBERS * options.steps)}
     return {
-        "Phalanx, 8 members": Way(phalanx_ensemble(*data, MEMBERS), MEMBERS * options.steps),
         "plain Flax, 8 networks": Way(plain_flax(*data, MEMBERS), MEMBERS * options.steps),
         "Phalanx, 1 member": Way(phalanx_ensemble(*data, 1), options.steps),
         "plain Flax, 1 network": Way(plain_flax(*data, 1), options.steps),
@@ -117,4 +118,5 @@ if __name__ == "__main__":
     parser = side_by_side.arguments(__doc__, rounds=7)
     parser.add_argument("--data", type=Path, help="folder of MNIST; random images without it")
     parser.add_argument("--steps", type=int, default=20, help="steps of each network in a turn")
-    side_by_side.run(str(Path(__file__)), parser, (1,), ways, rows, settings)
+    devices = (1, max(2, side_by_side.machine()["cores"]))
+    side_by_side.run(str(Path(__file__)), parser, devices, ways, rows, settings)

@@ -52,6 +52,8 @@ def timed(system: str, name: str, data: Path, seed: int, cache: Path, python: st
     sampling, divergences = map(float, done.stdout.split()[-2:])
     agreement = compare(ENTRIES[name], np.load(draws))
     worth = float(agreement.ess.min())
+    worth = worth if worth > 1 else 1.0  # of chains that stand still it is not defined
+    sampling = min(sampling, seconds)  # in parallel a system may count the seconds of every chain
     return {
         "seconds": seconds + sampling * (ENOUGH / worth - 1),
         "process_seconds": seconds,

@@ -62,8 +62,7 @@ def demo(
     """Run a headline workload: prints the model, progress, summary and figures; writes a report and pictures."""
     sizes = {"samples": samples, "members": members, "epochs": epochs, "chains": chains, "warmup": warmup}
     _check(name, **sizes, draws=draws, data_shards=data_shards)
-    if name is not Demo.ensemble or devices is not None:  # one CPU device has every core for an ensemble
-        start_devices(devices)
+    start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)
     options = Options(

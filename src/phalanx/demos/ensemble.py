@@ -17,7 +17,6 @@ from phalanx.demos.pictures import reliability
 from phalanx.demos.show import introduce
 from phalanx.ensembles import Prediction, classification_loss, ensemble, nnx_learner
 from phalanx.extras import require
-from phalanx.mesh.devices import make_mesh
 from phalanx.report import console
 from phalanx.report.figures import png
 
@@ -47,9 +46,7 @@ def main(options: Options) -> Prediction:
     steps = epochs * -(-len(data.train_images) // batch)
     optimizer = optax.sgd(optax.cosine_decay_schedule(RATE, steps), momentum=MOMENTUM)
     network = nnx_learner(make_cnn(side, classes), classification_loss, optimizer)
-    # one CPU device has every core; several are used where the user has asked for them
-    mesh = make_mesh() if jax.device_count() > 1 else None
-    trained = ensemble(network.init, network.update, members, mesh=mesh, seed=options.seed)
+    trained = ensemble(network.init, network.update, members, seed=options.seed)
     training = trained.train(
         (as_bytes(data.train_images), data.train_labels), batch_size=batch, num_epochs=epochs, seed=options.seed
     )

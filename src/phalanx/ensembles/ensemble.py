@@ -16,7 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from phalanx.ensembles import checkpoint
 from phalanx.ensembles.batches import check_batches, cut, rows_of_epoch
-from phalanx.ensembles.layout import MEMBERS, Layout
+from phalanx.ensembles.layout import Layout
 from phalanx.ensembles.prediction import Prediction
 
 State = Any
@@ -50,7 +50,7 @@ class Ensemble:
         def begin(keys: Array) -> State:
             return layout.each(lambda key: init(random.wrap_key_data(key)), keys)
 
-        begin_group = layout.on_mesh(begin, MEMBERS, MEMBERS)
+        begin_group = layout.on_mesh(begin, layout.members, layout.members)
         self._states = [begin_group(keys) for keys in self._keys]
 
     def member_key(self, member: int) -> Array:
@@ -185,8 +185,8 @@ class Ensemble:
             return tuple(layout.each(one, state, key) for state, key in zip(states, keys, strict=True))
 
         if (what, name) not in self._mapped:
-            specs = MEMBERS, MEMBERS, EVERYWHERE, EVERYWHERE
-            self._mapped[what, name] = layout.on_mesh(on_device, specs, MEMBERS)
+            specs = layout.members, layout.members, EVERYWHERE, EVERYWHERE
+            self._mapped[what, name] = layout.on_mesh(on_device, specs, layout.members)
             while len(self._mapped) > MOST_MAPPED:
                 self._mapped.pop(next(iter(self._mapped)))
         run = self._mapped[what, name]
@@ -241,8 +241,9 @@ class Ensemble:
                     new.append(layout.each(lambda s, k: one(s, k, data, rows, number), state, key))
             return tuple(zip(*new, strict=True))
 
-        specs = MEMBERS, MEMBERS, EVERYWHERE, MEMBERS if own else EVERYWHERE, EVERYWHERE
-        return layout.on_mesh(on_device, specs, (MEMBERS, MEMBERS), donate=(0,))
+        members = layout.members
+        specs = members, members, EVERYWHERE, members if own else EVERYWHERE, EVERYWHERE
+        return layout.on_mesh(on_device, specs, (members, members), donate=(0,))
 
     def _fetch(self, measured: Sequence[list[Any]], weights: Sequence[int] | None = None) -> dict[str, np.ndarray]:
         """Averages over steps of what was measured, `(members,)`."""
@@ -263,8 +264,7 @@ def ensemble(
             state and a dict of what it measured, scalars. `phx.ensembles.learner` makes both from a network and an
             optimiser of optax.
         num_members: how many, on however many devices.
-        mesh: the devices, from `phx.make_mesh`, along `chain`; by default all accelerators, or one CPU device, whose
-            program uses every core.
+        mesh: the devices, from `phx.make_mesh`, along `chain`; by default all, of a CPU one for each core.
         seed: a whole number.
 
     Returns:

@@ -16,13 +16,10 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from phalanx.mesh.devices import CHAIN, make_mesh
+from phalanx.mesh.devices import CHAIN, make_mesh, use_every_core
 
 WRITTEN_OUT = 8
 """Members of a device that are written out in one program at most: compiling takes longer with each."""
-
-MEMBERS = PartitionSpec(CHAIN)
-"""Members lie along the mesh's `chain` axis."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +38,10 @@ class Layout:
 
     @classmethod
     def of(cls, count: int, mesh: Mesh | None) -> Layout:
-        """The layout of `count` members on the devices of a mesh, or on one CPU device or all accelerators.
-
-        One CPU device has every core, and a program of several members fills them better than several devices do.
-        """
+        """The layout of `count` members on the devices of a mesh, or on all: of a CPU a device for each core."""
         if mesh is None:
-            devices = jax.devices()
-            mesh = make_mesh(chain=1, devices=devices[:1]) if devices[0].platform == "cpu" else make_mesh()
+            use_every_core()  # where JAX has started with one device, that one's program has all cores
+            mesh = make_mesh()
         if len(mesh.devices.flat) != mesh.shape.get(CHAIN):
             raise ValueError(
                 f"ensemble: members lie along the mesh's 'chain' axis alone, but the mesh is {dict(mesh.shape)}. Use "
@@ -68,6 +62,19 @@ class Layout:
         """Groups of members, each as many on every device; places of the last may be empty."""
         return -(-self.count // (self.devices * self.width))
 
+    @property
+    def bare(self) -> bool:
+        """Whether a group is one member on one device: its arrays are the member's, without dimensions in front.
+
+        They would cost a tenth of the time of a small network: what only reshapes still stands between operations.
+        """
+        return self.devices == self.width == 1
+
+    @property
+    def members(self) -> PartitionSpec:
+        """How arrays of a group are laid out: members lie along the mesh's `chain` axis."""
+        return PartitionSpec() if self.bare else PartitionSpec(CHAIN)
+
     def numbers(self, group: int) -> np.ndarray:
         """Numbers of a group's members, `(devices, width)`. Places beyond the last member repeat it."""
         size = self.devices * self.width
@@ -80,8 +87,8 @@ class Layout:
             yield slice(first, min(first + WRITTEN_OUT, self.groups))
 
     def place(self, values: Any) -> Any:
-        """Arrays of a group, `(devices, width, ...)`, on their devices."""
-        return jax.device_put(values, NamedSharding(self.mesh, MEMBERS))
+        """Arrays of a group, `(devices, width, ...)` or bare, on their devices."""
+        return jax.device_put(values, NamedSharding(self.mesh, self.members))
 
     def everywhere(self, values: Any) -> Any:
         """Arrays on every device."""
@@ -91,7 +98,8 @@ class Layout:
         """Arrays `(members, ...)` as those of the groups."""
 
         def of(group: int) -> Any:
-            return jax.tree.map(lambda leaf: leaf[self.numbers(group)], members)
+            numbers = self.numbers(group)
+            return jax.tree.map(lambda leaf: leaf[numbers[0, 0]] if self.bare else leaf[numbers], members)
 
         return [self.place(of(group)) for group in range(self.groups)]
 
@@ -99,13 +107,15 @@ class Layout:
         """The inverse of `split`, on the host."""
 
         def together(*leaves: Array) -> np.ndarray:
-            parts = [np.asarray(leaf) for leaf in leaves]
+            parts = [np.asarray(leaf)[None, None] if self.bare else np.asarray(leaf) for leaf in leaves]
             return np.concatenate([part.reshape(-1, *part.shape[2:]) for part in parts])[: self.count]
 
         return jax.tree.map(together, *groups)
 
     def each(self, f: Any, *mapped: Any) -> Any:
-        """`f` of every member of a group, on one device; arrays of `mapped` are `(1, width, ...)`."""
+        """`f` of every member of a group, on one device; arrays of `mapped` are `(1, width, ...)`, or bare."""
+        if self.bare:
+            return jax.tree.map(jnp.asarray, f(*mapped))
         if self.width == 1:
             result = f(*jax.tree.map(lambda leaf: leaf[0, 0], mapped))
             return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None, None], result)

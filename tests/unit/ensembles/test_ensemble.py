@@ -111,7 +111,7 @@ def _batched(laid_out, width):
 def test_more_members_than_one_program_writes_out(monkeypatch):
     monkeypatch.setattr(layout, "WRITTEN_OUT", 2)
     learner = LEARNERS["functions"]
-    ensemble = phx.ensemble(learner.init, learner.update, 5)
+    ensemble = phx.ensemble(learner.init, learner.update, 5, mesh=phx.make_mesh(devices=jax.devices()[:1]))
     batch = X[:7], Y[:7]
     ensemble.update(batch)
     for member in range(5):
@@ -167,7 +167,7 @@ def test_an_update_compiles_once_for_each_size_of_batch():
         traced.append(batch.shape)
         return state + batch.sum(), {"sum": batch.sum()}
 
-    ensemble = phx.ensemble(lambda key: jnp.zeros(()), update, 3)
+    ensemble = phx.ensemble(lambda key: jnp.zeros(()), update, 3, mesh=phx.make_mesh(devices=jax.devices()[:1]))
     list(ensemble.train(np.ones(10, np.float32), batch_size=4, num_epochs=3))
     assert len(traced) == 3 * 2  # members are written out; batches of 4 and of 2
     assert ensemble.members.tolist() == [30.0] * 3
