@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from jax import lax
 from jax.sharding import PartitionSpec
 
 import phalanx as phx
@@ -34,9 +35,9 @@ def flown(steps, step_size):
         random = np.random.default_rng(0)
         x, z = (jnp.asarray(random.normal(size=(4, 5)), jnp.float32) for _ in range(2))
         value, gradient = lanes.value_and_grad((x,))
-        end = begin = dynamics.begin(Flight(jnp.zeros(5, jnp.int32), (x,), value, gradient), (z,), lanes, metric)
-        for _ in range(steps):
-            end = dynamics.leapfrog(end, lanes, metric, jnp.float32(step_size))
+        begin = dynamics.begin(Flight(jnp.zeros(5, jnp.int32), (x,), value, gradient), (z,), lanes, metric)
+        size = jnp.float32(step_size)
+        end = lax.fori_loop(0, steps, lambda _, now: dynamics.leapfrog(now, lanes, metric, size), begin)
         error = end.work - end.log_density + begin.log_density
         return error, (end.momentum[0] ** 2).sum(0)
 
