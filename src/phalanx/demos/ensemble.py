@@ -18,7 +18,7 @@ from phalanx.demos.show import introduce
 from phalanx.ensembles import Prediction, classification_loss, ensemble, nnx_learner
 from phalanx.extras import require
 from phalanx.report import console
-from phalanx.report.figures import png
+from phalanx.report.figures import save_pictures
 
 MEMBERS, RATE, MOMENTUM = 8, 0.05, 0.9
 LARGE = 10_000
@@ -114,12 +114,8 @@ def write(options: Options, data: Classification, history: list[Row], prediction
         ),
         "disagreed_upon": disagreed_upon(prediction, data.test_images, labels),
     }
-    options.out.mkdir(parents=True, exist_ok=True)
+    files = save_pictures(figures, options.out)
     result = {"data": data.name, "ensemble": whole._asdict(), "mean_member": mean, "epochs": history}
-    path = options.out / "result.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    files = [path]
-    for name, figure in figures.items():
-        files.append(options.out / f"{name}.png")
-        files[-1].write_bytes(png(figure))
+    files.append(options.out / "result.json")
+    files[-1].write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     to.print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)

@@ -50,13 +50,18 @@ class Spread:
     def keep_rows(self, values: Array, fill: float = 0.0) -> Array:
         """`values` with padded rows replaced by `fill`; unchanged where there is no padding."""
         real = self.real_rows()
-        return values if real is None else jnp.where(real.reshape(-1, *(1,) * (values.ndim - 1)), values, fill)
+        return values if real is None else only_rows(real, values, fill)
 
     def _devices(self) -> int:
         return math.prod(lax.axis_size(axis) for axis in self.axes)
 
 
 GLOBAL = Spread()
+
+
+def only_rows(wanted: Array, values: Array, fill: float = 0.0) -> Array:
+    """`values` with the rows that are not wanted replaced by `fill`, in the same type."""
+    return jnp.where(wanted.reshape(-1, *(1,) * (values.ndim - 1)), values, jnp.asarray(fill, values.dtype))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import Array, lax
 
+from phalanx.mesh.space import only_rows
+
 
 def take_rows(values: Array, numbers: Sequence[int] | Array, axis: str | Sequence[str] = "data") -> Array:
     """Rows of an array that is spread over a mesh axis, the same on all devices: one device has each, and tells.
@@ -47,5 +49,4 @@ def take_rows(values: Array, numbers: Sequence[int] | Array, axis: str | Sequenc
     here = jnp.asarray(numbers) - lax.axis_index(axes) * rows
     mine = (here >= 0) & (here < rows)
     found = values[jnp.clip(here, 0, rows - 1)]
-    own = jnp.where(mine.reshape(-1, *(1,) * (values.ndim - 1)), found, jnp.zeros_like(found))
-    return lax.psum(own, axes).astype(values.dtype)
+    return lax.psum(only_rows(mine, found), axes).astype(values.dtype)

@@ -18,6 +18,7 @@ import numpyro
 from jax import Array
 from numpyro.distributions import Distribution, Unit
 
+from phalanx.mesh.space import only_rows
 from phalanx.programs.row_blocks import rows_of_block, sum_over_rows
 
 Rows = Any
@@ -39,7 +40,7 @@ class Blocked(Distribution):
 
     def __init__(self, fn: Callable[..., Any], rows: tuple[Rows, ...], block: int | None = None):
         self.fn, self.rows, self.block = fn, rows, block
-        self.count = _count_rows(rows)
+        count = _count_rows(rows)
         shapes: list[tuple[int, ...]] = []
 
         def look(*rows: Rows) -> None:
@@ -48,13 +49,18 @@ class Blocked(Distribution):
 
         jax.eval_shape(look, *rows)
         batch_shape, event_shape = shapes
-        if batch_shape[:1] != (self.count,):
+        if batch_shape[:1] != (count,):
             raise ValueError(
-                f"phx.blocked: the function was given {self.count} rows and returned a distribution of batch shape "
+                f"phx.blocked: the function was given {count} rows and returned a distribution of batch shape "
                 f"{batch_shape}; the first dimension must be that of the rows. Write it for any number of rows, with "
                 f"one entry for each."
             )
         super().__init__(batch_shape, event_shape, validate_args=False)
+
+    @property
+    def count(self) -> int:
+        """How many rows there are. Of the rows, for a distribution that crossed a transformation has these alone."""
+        return len(jax.tree.leaves(self.rows)[0])
 
     @cached_property
     def whole(self) -> Distribution:
@@ -89,9 +95,7 @@ class Blocked(Distribution):
         def of_block(real: Array | None, leaves: list[Array]) -> Array:
             value, rows = jax.tree.unflatten(tree, leaves)
             log_prob = jnp.asarray(self._of(rows).log_prob(value))
-            if real is not None:
-                log_prob = jnp.where(real.reshape(-1, *(1,) * (log_prob.ndim - 1)), log_prob, 0.0)
-            return jnp.sum(log_prob)
+            return jnp.sum(log_prob if real is None else only_rows(real, log_prob))
 
         block = min(self.block or rows_of_block(of_block, real, leaves, lanes), self.count)
         if self.count % block and real is None:

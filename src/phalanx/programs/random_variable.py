@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro.distributions import Distribution
 
+from phalanx.mesh.space import only_rows
 from phalanx.programs.blocked import Blocked
 
 
@@ -46,9 +47,7 @@ class RandomVariable:
         if isinstance(self.distribution, Blocked) and jnp.ndim(self.scale) == 0:
             return self.scale * self.distribution.total(self.value, real, lanes)
         log_prob = self.log_prob()
-        if real is not None:
-            log_prob = jnp.where(real.reshape(-1, *(1,) * (log_prob.ndim - 1)), log_prob, 0.0)
-        return jnp.sum(log_prob)
+        return jnp.sum(log_prob if real is None else only_rows(real, log_prob))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
@@ -66,8 +67,12 @@ def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]
         >>> [path.name for path in save_figures(posterior, "figures")]  # doctest: +SKIP
         ['traces.png', 'ranks.png', 'pairs.png', 'energy.png']
     """
+    return save_pictures(draw_figures(posterior), folder)
+
+
+def save_pictures(figures: Mapping[str, Figure], folder: str | PathLike[str]) -> list[Path]:
+    """Save figures by name as PNG files in a folder, made when missing; the files."""
     folder = Path(folder)
-    figures = draw_figures(posterior)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png" for name in figures]
     for path, figure in zip(paths, figures.values(), strict=True):

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.report.figures import png, save_figures
+from phalanx.report.figures import save_figures, save_pictures
 from phalanx.report.reported import Reported
 from phalanx.report.write import write_report
 
@@ -50,9 +50,7 @@ def write_folder(
     if posterior.num_draws:
         files = [write_report(posterior, folder / "report.html"), *save_figures(posterior, folder)]
         findings = _findings(posterior)
-    for name, figure in (figures or {}).items():
-        files.append(folder / f"{name}.png")
-        files[-1].write_bytes(png(figure))
+    files += save_pictures(figures or {}, folder)
     document = {
         "headline": dict(headline or {}),
         **findings,

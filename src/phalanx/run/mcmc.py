@@ -231,18 +231,20 @@ def compile(
     executables, compilations = _kept.get(key), 0
     if executables is None:
         target = Target.of(model, arguments, mesh)
+    else:
+        target = executables.blocks.target.with_arguments(arguments)
+    arrays = target.place_arrays()
+    if executables is None:
         checks.check_kernel(kernel, target)
         blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
         checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
         folding = _plan_fold(blocks, {} if reducers is None else reducers, tile)
-        executables = compile_blocks(folding, target.place_arrays(), matmul_precision)
+        executables = compile_blocks(folding, arrays, matmul_precision)
         compilations = executables.count
         _kept[key] = executables
         while len(_kept) > _KEEP:
             _kept.popitem(last=False)
     _kept.move_to_end(key)
-    target = executables.blocks.target.with_arguments(arguments)
-    arrays = target.place_arrays()
     plan = plan_memory(executables, arrays, num_chains * (num_samples // thin))
     check_plan(plan, mesh.devices.flat[0])
     return Sampler(

@@ -213,6 +213,15 @@ def test_it_is_a_distribution():
     np.testing.assert_allclose(joint({"y": jnp.arange(4.0)}), 4 * -0.9189385, rtol=1e-6)
 
 
+def test_it_crosses_transformations():
+    def of(x):
+        return phx.blocked(lambda x: dist.Normal(x, 1.0), x)
+
+    many = jax.vmap(of)(jnp.stack([jnp.zeros(5), jnp.ones(5)]))
+    totals = jax.vmap(lambda one: one.total(jnp.zeros(5)))(many)
+    np.testing.assert_allclose(totals, [5 * -0.9189385, 5 * -1.4189385], rtol=1e-6)
+
+
 def test_scaled_terms_are_scaled():
     data = np.arange(6.0, dtype=np.float32)
 
