@@ -41,21 +41,22 @@ def by_hand(data, options: argparse.Namespace, devices: int, likelihood: Callabl
             value, gradient = local(position) if devices == 1 else lax.psum(local(position), "data")
             return value - half_square(position), axpy(-1.0, position, gradient)
 
-        def leapfrog(_, phase):
-            position, momentum, _, gradient = phase
+        def leapfrog(position, momentum, gradient):
             momentum = axpy(0.5 * step_size, gradient, momentum)
             position = axpy(step_size, momentum, position)
             value, gradient = value_and_grad(position)
-            return position, axpy(0.5 * step_size, gradient, momentum), value, gradient
+            return value, (position, axpy(0.5 * step_size, gradient, momentum), gradient)
 
         def draw(i, carry):
             state, draws = carry
             *keys, key_accept = random.split(random.fold_in(key, i), 3)
             momentum = tuple(random.normal(k, shape) for k, shape in zip(keys, shapes, strict=True))
-            position, value, gradient = state
-            position, end, value, gradient = lax.fori_loop(
-                0, options.leapfrogs, leapfrog, (position, momentum, value, gradient)
+            position, _, gradient = state
+            # the log density is needed at the end alone
+            phase = lax.fori_loop(
+                0, options.leapfrogs - 1, lambda _, phase: leapfrog(*phase)[1], (position, momentum, gradient)
             )
+            value, (position, end, gradient) = leapfrog(*phase)
             log_ratio = value - half_square(end) - state[1] + half_square(momentum)
             accepted = random.uniform(key_accept) < jnp.exp(log_ratio)
             state = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), (position, value, gradient), state)
