@@ -10,6 +10,7 @@ from phalanx.ensembles.laplace import last_layer_probabilities as last_layer_pro
 from phalanx.ensembles.learner import Learner as Learner
 from phalanx.ensembles.learner import classification_loss as classification_loss
 from phalanx.ensembles.learner import learner as learner
+from phalanx.ensembles.learner import linen_learner as linen_learner
 from phalanx.ensembles.learner import nnx_learner as nnx_learner
 from phalanx.ensembles.prediction import Prediction as Prediction
 from phalanx.ensembles.prediction import score as score

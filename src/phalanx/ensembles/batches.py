@@ -31,15 +31,7 @@ def cut(rows: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
         yield rows[..., first : first + batch_size]
 
 
-def check_batches(rows: set[int], batch_size: Any, num_epochs: Any, order: Any) -> None:
-    """Refuse data and sizes that cannot be trained on."""
-    if len(rows) != 1 or 0 in rows:
-        raise ValueError(
-            f"ensemble.train: the data must be arrays with one leading row for each example, equally many and at "
-            f"least 1; got {sorted(rows) or 'no arrays'} rows."
-        )
-    for name, value in (("batch_size", batch_size), ("num_epochs", num_epochs)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"ensemble.train: {name} must be a whole number of at least 1, got {value!r}.")
+def check_order(order: Any) -> None:
+    """Refuse an order that is none."""
     if order not in ORDERS:
         raise ValueError(f"ensemble.train: order must be one of {', '.join(map(repr, ORDERS))}; got {order!r}.")

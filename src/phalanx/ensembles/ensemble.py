@@ -14,10 +14,11 @@ import numpy as np
 from jax import Array, random
 from jax.sharding import Mesh, PartitionSpec
 
-from phalanx.ensembles import checkpoint
-from phalanx.ensembles.batches import check_batches, cut, rows_of_epoch
+from phalanx.ensembles import checkpoint, checks
+from phalanx.ensembles.batches import check_order, cut, rows_of_epoch
 from phalanx.ensembles.layout import Layout
 from phalanx.ensembles.prediction import Prediction
+from phalanx.run.checks import check_seed
 
 State = Any
 """What is trained of one network: a pytree of arrays."""
@@ -27,8 +28,8 @@ EVERYWHERE = PartitionSpec()
 MOST_MAPPED = 8
 """Functions of the members that are kept compiled."""
 
-NOT_IN_TRAINING = 0xFFFFFFFF
-"""What keys of functions of the members are made with; those of steps are made with the step's number."""
+IN_STEPS, IN_FUNCTIONS = 0xFFFFFFFE, 0xFFFFFFFF
+"""What a member's key is folded with before the number of the step: `init` may split the key itself into any few."""
 
 
 class Ensemble:
@@ -47,8 +48,13 @@ class Ensemble:
         self._programs: dict[Any, Any] = {}
         self._mapped: dict[Any, Any] = {}
 
+        def begin_one(key: Array) -> State:
+            state = init(random.wrap_key_data(key))
+            checks.check_begun(state)
+            return state
+
         def begin(keys: Array) -> State:
-            return layout.each(lambda key: init(random.wrap_key_data(key)), keys)
+            return layout.each(begin_one, keys)
 
         begin_group = layout.on_mesh(begin, layout.members, layout.members)
         self._states = [begin_group(keys) for keys in self._keys]
@@ -58,10 +64,12 @@ class Ensemble:
         return random.fold_in(random.key(self._seed), member)
 
     def member(self, member: int) -> State:
-        """The state of one member."""
+        """The state of one member, as `init` and `update` of one network have it."""
         if not -self.num_members <= member < self.num_members:
             raise IndexError(f"ensemble: there is no member {member}; there are {self.num_members}.")
-        return jax.tree.map(lambda leaf: leaf[member], self.members)
+        state = self._layout.take(self._states, member % self.num_members)
+        # a copy: the next step may put its own numbers where these are
+        return jax.tree.map(lambda leaf: _like(np.array(_as_data(leaf)), leaf), state)
 
     @property
     def members(self) -> State:
@@ -93,9 +101,14 @@ class Ensemble:
         Raises:
             ValueError: when rows differ in number, there are none, or an argument is out of range.
         """
-        counts = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(data)}
-        check_batches(counts, batch_size, num_epochs, order)
-        return self._epochs(self._layout.everywhere(data), counts.pop(), batch_size, num_epochs, order, seed)
+        rows = checks.count_rows("ensemble.train: the data", data)
+        size, epochs = (
+            checks.whole(f"ensemble.train: {name}", value)
+            for name, value in (("batch_size", batch_size), ("num_epochs", num_epochs))
+        )
+        check_order(order)
+        check_seed(seed)
+        return self._epochs(self._layout.everywhere(data), rows, size, epochs, order, seed)
 
     def predict(self, apply: Callable[[State, Any], Array], inputs: Any, *, batch_size: int = 1000) -> Prediction:
         """What every member says of rows, as probabilities.
@@ -109,15 +122,18 @@ class Ensemble:
             The members' probabilities.
 
         Raises:
-            ValueError: when there are no rows, or `batch_size` is no whole number of at least 1.
+            ValueError: when there are no rows, `batch_size` is no whole number of at least 1, or what `apply` returns
+                has another shape.
         """
-        rows = len(jax.tree.leaves(inputs)[0])
-        if rows < 1 or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(
-                f"ensemble.predict: needs at least one row and a batch_size; got {rows} and {batch_size!r}."
-            )
-        size = min(batch_size, rows)
-        probabilities = self._each("predict", apply, lambda state, x: jax.nn.softmax(apply(state, x)))
+        rows = checks.count_rows("ensemble.predict: inputs", inputs)
+        size = min(checks.whole("ensemble.predict: batch_size", batch_size), rows)
+
+        def of(state: State, some: Any) -> Array:
+            logits = apply(state, some)
+            checks.check_logits(logits, len(jax.tree.leaves(some)[0]))
+            return jax.nn.softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
+
+        probabilities = self._each("predict", apply, of)
         parts = []
         for first in range(0, rows, size):
             # the last batch goes back a little, so that one program serves all
@@ -135,32 +151,27 @@ class Ensemble:
         return self._each("map", f, f)(*shared)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write all members to a folder, with Orbax.
+        """Write all members to a folder, with Orbax; an ensemble that was saved there before is replaced.
 
         Raises:
             ImportError: when Orbax is not installed.
+            FileExistsError: when the folder holds anything else.
         """
-        checkpoint.save(folder, self.members, {"epoch": self.epoch, "steps": self.steps, **self._identity})
+        counts = {"epoch": self.epoch, "steps": self.steps, **self._identity}
+        checkpoint.save(folder, self.members, self._described, counts)
 
     def restore(self, folder: str | os.PathLike[str]) -> None:
         """Go on from a folder that an ensemble of as many such networks and the same seed was saved to, on any devices.
 
         Raises:
             ImportError: when Orbax is not installed.
-            FileNotFoundError: when there is no such folder.
+            FileNotFoundError: when there is no ensemble.
             ValueError: when what was saved is of other networks, of another number or with another seed.
         """
-        members, counts = checkpoint.restore(folder, self.members, self._identity)
+        members, counts = checkpoint.restore(folder, self._states[0], self._described, self._identity)
+        groups = zip(self._layout.split(members), self._states, strict=True)
+        self._states = [jax.tree.map(_like, new, old) for new, old in groups]
         self.epoch, self.steps = counts["epoch"], counts["steps"]
-        like = [jax.tree.leaves(state) for state in self._states]
-        groups = self._layout.split(members)
-        self._states = [
-            jax.tree.unflatten(
-                jax.tree.structure(state),
-                [_like(new, old) for new, old in zip(jax.tree.leaves(group), old, strict=True)],
-            )
-            for state, group, old in zip(self._states, groups, like, strict=True)
-        ]
 
     def _epochs(
         self, data: Any, rows: int, batch_size: int, num_epochs: int, order: str, seed: int
@@ -179,8 +190,7 @@ class Ensemble:
             def one(state: State, key: Array) -> Any:
                 if not takes_key:
                     return f(state, *shared)
-                own = random.fold_in(random.wrap_key_data(key), NOT_IN_TRAINING)
-                return f(state, *shared, key=random.fold_in(own, number))
+                return f(state, *shared, key=_key_of(key, IN_FUNCTIONS, number))
 
             return tuple(layout.each(one, state, key) for state, key in zip(states, keys, strict=True))
 
@@ -197,6 +207,10 @@ class Ensemble:
             return layout.join([group for part in groups for group in part])
 
         return all_members
+
+    @property
+    def _described(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return checks.describe(jax.eval_shape(lambda: jax.tree.map(_as_data, self._layout.take(self._states, 0))))
 
     @property
     def _identity(self) -> dict[str, int]:
@@ -229,8 +243,8 @@ class Ensemble:
         def one(state: State, key: Array, data: Any, rows: Any, number: Array) -> tuple[State, Any]:
             batch = data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data)
             if not self._takes_key:
-                return self._update(state, batch)
-            return self._update(state, batch, key=random.fold_in(random.wrap_key_data(key), number))
+                return checks.check_step(self._update(state, batch), state)
+            return checks.check_step(self._update(state, batch, key=_key_of(key, IN_STEPS, number)), state)
 
         def on_device(states: tuple[State, ...], keys: tuple[Array, ...], data: Any, rows: Any, number: Array) -> Any:
             new = []
@@ -248,7 +262,9 @@ class Ensemble:
     def _fetch(self, measured: Sequence[list[Any]], weights: Sequence[int] | None = None) -> dict[str, np.ndarray]:
         """Averages over steps of what was measured, `(members,)`."""
         steps = [self._layout.join(groups) for groups in measured]
-        return jax.tree.map(lambda *values: np.average(np.stack(values), axis=0, weights=weights), *steps)
+        return jax.tree.map(
+            lambda *values: np.average(np.stack(values).astype(np.float64), axis=0, weights=weights), *steps
+        )
 
 
 def ensemble(
@@ -256,7 +272,8 @@ def ensemble(
 ) -> Ensemble:
     """Train many networks side by side with the code for one.
 
-    Member `k` is, step for step, the network that would be trained alone from `fold_in(key(seed), k)`.
+    Member `k` is, step for step, the network that would be trained alone from `fold_in(key(seed), k)`: `init` is given
+    this key, and `update` at step `n` the key `fold_in(fold_in(that, 2**32 - 2), n)`.
 
     Args:
         init: `init(key)` makes the state of one network: parameters, the optimiser's state, whatever is trained.
@@ -271,7 +288,8 @@ def ensemble(
         The ensemble, its members begun.
 
     Raises:
-        TypeError: when `init` or `update` is no function.
+        TypeError: when `init` or `update` is no function of what they are given, or returns something else; the latter
+            at the first step.
         ValueError: when `num_members` is no whole number of at least 1, or the mesh has devices off its `chain` axis.
 
     Example:
@@ -293,12 +311,14 @@ def ensemble(
         Lakshminarayanan, Pritzel, Blundell (2017), Simple and scalable predictive uncertainty estimation using deep
         ensembles.
     """
-    for name, f in (("init", init), ("update", update)):
-        if not callable(f):
-            raise TypeError(f"phx.ensemble: {name} must be a function, got {type(f).__name__}.")
-    if not isinstance(num_members, int) or isinstance(num_members, bool) or num_members < 1:
-        raise ValueError(f"phx.ensemble: num_members must be a whole number of at least 1, got {num_members!r}.")
-    return Ensemble(init, update, Layout.of(num_members, mesh), seed)
+    checks.check_functions(init, update)
+    check_seed(seed)
+    return Ensemble(init, update, Layout.of(checks.whole("phx.ensemble: num_members", num_members), mesh), seed)
+
+
+def _key_of(key: Array, purpose: int, number: Array) -> Array:
+    """A member's key for one purpose at a step."""
+    return random.fold_in(random.fold_in(random.wrap_key_data(key), purpose), number)
 
 
 def _as_data(leaf: Array) -> Array:
@@ -306,7 +326,7 @@ def _as_data(leaf: Array) -> Array:
     return random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
-def _like(new: Array, old: Array) -> Array:
-    if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
-        return random.wrap_key_data(new, impl=random.key_impl(old))
-    return jax.device_put(jnp.asarray(new, old.dtype), old.sharding)
+def _like(new: Any, old: Array) -> Array:
+    """Plain numbers as keys again where they were."""
+    of_keys = jnp.issubdtype(old.dtype, jax.dtypes.prng_key)
+    return random.wrap_key_data(new, impl=random.key_impl(old)) if of_keys else jnp.asarray(new)

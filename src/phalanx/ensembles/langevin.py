@@ -15,12 +15,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
+from phalanx.ensembles.checks import count_rows, whole
 from phalanx.ensembles.learner import Learner
+from phalanx.kernels.kernel import positive
 from phalanx.mesh.dependence import varying_axes
 from phalanx.programs.handlers import seed as seeded
 from phalanx.programs.handlers import trace
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import run_unconstrained, to_unconstrained
+
+EXAMPLE = "sgld, sghmc: the example"
 
 
 class Chain(NamedTuple):
@@ -84,10 +88,10 @@ def sghmc(
     model: Program, example: Mapping[str, Any], num_rows: int, *, step_size: float, friction: float = 0.1,
     cycle: int | None = None, temperature: float = 1.0, apply: Callable[..., Any] | None = None,
 ) -> Learner:  # fmt: skip
-    r"""Stochastic gradient HMC: $v \leftarrow (1-\alpha) v + \epsilon \hat g + \sqrt{2\alpha\epsilon T}\, z$.
+    r"""Stochastic gradient HMC: $p \leftarrow (1-\alpha) p + \sqrt\epsilon\, \hat g + \sqrt{2\alpha T}\, z$.
 
-    The position moves by $v$. Arguments are those of `sgld`, and `friction` is $\alpha$, between 0 and 1: the share of
-    the momentum that is lost in a step.
+    The position moves by $\sqrt\epsilon\, p$. Arguments are those of `sgld`, and `friction` is $\alpha$, between 0 and
+    1: the share of the momentum that is lost in a step.
 
     Raises:
         ValueError: when a hyperparameter is out of range, or the example has other than one number of rows.
@@ -108,11 +112,12 @@ def sghmc(
         raise ValueError(f"sghmc: friction must lie between 0 and 1, got {friction!r}.")
 
     def move(chain: Chain, size: Array, gradient: Any, noise: Any) -> tuple[Any, Any]:
-        scale = jnp.sqrt(2 * friction * size * temperature)
+        # With sqrt(step) * p for a momentum chains would heat up where steps fall: p's distribution depends on no step.
+        step, scale = jnp.sqrt(size), jnp.sqrt(2 * friction * temperature)
         momentum = jax.tree.map(
-            lambda v, g, z: (1 - friction) * v + size * g + scale * z, chain.momentum, gradient, noise
+            lambda p, g, z: (1 - friction) * p + step * g + scale * z, chain.momentum, gradient, noise
         )
-        return jax.tree.map(jnp.add, chain.position, momentum), momentum
+        return jax.tree.map(lambda x, p: x + step * p, chain.position, momentum), momentum
 
     return _learner(model, example, num_rows, step_size, cycle, move, apply)
 
@@ -127,7 +132,7 @@ def _learner(
     move: Callable[..., tuple[Any, Any]], apply: Callable[..., Any] | None,
 ) -> Learner:  # fmt: skip
     example = dict(example)
-    rows_of(example)
+    count_rows(EXAMPLE, example)
     of_rows = _terms_of_rows(model, example)
 
     def init(key: Array) -> Chain:
@@ -137,7 +142,7 @@ def _learner(
         return Chain(position, jax.tree.map(jnp.zeros_like, position), jnp.zeros((), jnp.int32))
 
     def update(chain: Chain, batch: Mapping[str, Any], key: Array) -> tuple[Chain, dict[str, Array]]:
-        weight = num_rows / rows_of(batch)
+        weight = num_rows / count_rows("sgld, sghmc: a batch", batch)
 
         def log_density(position: Any) -> Array:
             terms = run_unconstrained(model, position, dict(batch)).terms()
@@ -172,7 +177,11 @@ def _terms_of_rows(model: Program, example: dict[str, Any]) -> set[tuple[str, st
     rows = frozenset({"rows"})
     inputs = [*[frozenset()] * len(jax.tree.leaves(like.position)), *[rows] * len(jax.tree.leaves(example))]
     found = dict(zip(sorted(shapes), varying_axes(program, inputs), strict=True))
-    few = run_unconstrained(model, None, jax.tree.map(lambda leaf: leaf[:1], example)) if rows_of(example) > 1 else like
+    few = (
+        run_unconstrained(model, None, jax.tree.map(lambda leaf: leaf[:1], example))
+        if count_rows(EXAMPLE, example) > 1
+        else like
+    )
     for name, value in like.position.items():
         if found[name, "density"] or value.shape != few.position[name].shape:
             raise ValueError(
@@ -182,28 +191,16 @@ def _terms_of_rows(model: Program, example: dict[str, Any]) -> set[tuple[str, st
     return {term for term, axes in found.items() if axes}
 
 
-def rows_of(batch: Mapping[str, Any]) -> int:
-    """Rows of a batch."""
-    counts = {jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in jax.tree.leaves(batch)}
-    if len(counts) != 1 or 0 in counts:
-        raise ValueError(
-            f"sgld, sghmc: a batch needs arrays of one number of rows; got {sorted(counts) or 'no arrays'}."
-        )
-    return counts.pop()
-
-
 def _size(step_size: float, cycle: int | None, step: Array) -> Array:
     if cycle is None:
         return jnp.float32(step_size)
     return jnp.float32(0.5 * step_size) * (1 + jnp.cos(jnp.pi * (step % cycle) / cycle))
 
 
-def _check(step_size: float, cycle: int | None, temperature: float, num_rows: int) -> None:
-    if not step_size > 0:
-        raise ValueError(f"sgld, sghmc: step_size must be positive, got {step_size!r}.")
-    if cycle is not None and (not isinstance(cycle, int) or cycle < 1):
-        raise ValueError(f"sgld, sghmc: cycle must be a whole number of steps, at least 1; got {cycle!r}.")
-    if temperature < 0:
-        raise ValueError(f"sgld, sghmc: temperature must not be negative, got {temperature!r}.")
-    if not isinstance(num_rows, int) or num_rows < 1:
-        raise ValueError(f"sgld, sghmc: num_rows must be a whole number of at least 1, got {num_rows!r}.")
+def _check(step_size: Any, cycle: Any, temperature: Any, num_rows: Any) -> None:
+    positive("sgld, sghmc", "step_size", step_size)
+    if cycle is not None:
+        whole("sgld, sghmc: cycle, in steps,", cycle)
+    if not isinstance(temperature, int | float) or not 0 <= temperature < float("inf"):
+        raise ValueError(f"sgld, sghmc: temperature must be a number that is not negative, got {temperature!r}.")
+    whole("sgld, sghmc: num_rows", num_rows)

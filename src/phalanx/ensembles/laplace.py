@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
+from phalanx.ensembles.checks import whole
+
 BLOCK = 256
 """Rows whose curvature is added up at once."""
 
@@ -46,13 +48,16 @@ def last_layer_laplace(features: Array, weights: Array, prior_precision: float) 
     Source:
         Daxberger et al. (2021), Laplace redux: effortless Bayesian deep learning.
     """
+    features, weights = jnp.asarray(features), jnp.asarray(weights)
     if features.ndim != 2 or weights.ndim != 2 or features.shape[1] != weights.shape[0]:
         raise ValueError(
             f"last_layer_laplace: features (rows, features) and weights (features, classes) are needed; got "
             f"{features.shape} and {weights.shape}."
         )
-    if isinstance(prior_precision, int | float) and not prior_precision > 0:
+    if not isinstance(prior_precision, Array) and not prior_precision > 0:
         raise ValueError(f"last_layer_laplace: prior_precision must be positive, got {prior_precision!r}.")
+    dtype = jnp.promote_types(jnp.result_type(features, weights), jnp.float32)
+    features, weights = features.astype(dtype), weights.astype(dtype)
     size, classes = weights.shape
     rows = -(-len(features) // BLOCK) * BLOCK
     padded = jnp.pad(features, ((0, rows - len(features)), (0, 0)))  # rows of zeros have no curvature
@@ -70,6 +75,7 @@ def last_layer_laplace(features: Array, weights: Array, prior_precision: float) 
 
 def last_layer_probabilities(fitted: LastLayer, features: Array, key: Array, draws: int = 100) -> Array:
     """Mean probabilities of rows over draws of the last layer's weights: `(rows, classes)`."""
+    draws = whole("last_layer_probabilities: draws", draws)
     size, classes = fitted.mean.shape
     normals = random.normal(key, (classes * size, draws), fitted.mean.dtype)
     away = jax.scipy.linalg.solve_triangular(fitted.factor.T, normals, lower=False)

@@ -42,6 +42,8 @@ class Layout:
         if mesh is None:
             use_every_core()  # where JAX has started with one device, that one's program has all cores
             mesh = make_mesh()
+        if not isinstance(mesh, Mesh):
+            raise TypeError(f"phx.ensemble: mesh must be one of phx.make_mesh's, got {type(mesh).__name__}.")
         if len(mesh.devices.flat) != mesh.shape.get(CHAIN):
             raise ValueError(
                 f"ensemble: members lie along the mesh's 'chain' axis alone, but the mesh is {dict(mesh.shape)}. Use "
@@ -82,9 +84,17 @@ class Layout:
         return np.minimum(numbers, self.count - 1)
 
     def runs(self) -> Iterator[slice]:
-        """Groups that go through one program together."""
-        for first in range(0, self.groups, WRITTEN_OUT):
-            yield slice(first, min(first + WRITTEN_OUT, self.groups))
+        """Groups that go through one program together: as many in each, or one less, so that few programs differ."""
+        runs = -(-self.groups // WRITTEN_OUT)
+        for run in range(runs):
+            yield slice(run * self.groups // runs, (run + 1) * self.groups // runs)
+
+    def take(self, groups: Sequence[Any], member: int) -> Any:
+        """The arrays of one member, from those of the groups."""
+        group, place = divmod(member, self.devices * self.width)
+        if self.bare:
+            return groups[group]
+        return jax.tree.map(lambda leaf: leaf[divmod(place, self.width)], groups[group])
 
     def place(self, values: Any) -> Any:
         """Arrays of a group, `(devices, width, ...)` or bare, on their devices."""
@@ -108,21 +118,28 @@ class Layout:
 
         def together(*leaves: Array) -> np.ndarray:
             parts = [np.asarray(leaf)[None, None] if self.bare else np.asarray(leaf) for leaf in leaves]
-            return np.concatenate([part.reshape(-1, *part.shape[2:]) for part in parts])[: self.count]
+            size = self.devices * self.width
+            return np.concatenate([part.reshape(size, *part.shape[2:]) for part in parts])[: self.count]
 
         return jax.tree.map(together, *groups)
 
     def each(self, f: Any, *mapped: Any) -> Any:
         """`f` of every member of a group, on one device; arrays of `mapped` are `(1, width, ...)`, or bare."""
         if self.bare:
-            return jax.tree.map(jnp.asarray, f(*mapped))
+            return jax.tree.map(_strong, f(*mapped))
         if self.width == 1:
             result = f(*jax.tree.map(lambda leaf: leaf[0, 0], mapped))
-            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None, None], result)
+            return jax.tree.map(lambda leaf: _strong(leaf)[None, None], result)
         result = jax.vmap(f)(*jax.tree.map(lambda leaf: leaf[0], mapped))
-        return jax.tree.map(lambda leaf: leaf[None], result)
+        return jax.tree.map(lambda leaf: _strong(leaf)[None], result)
 
     def on_mesh(self, f: Any, in_specs: Any, out_specs: Any, donate: tuple[int, ...] = ()) -> Any:
         """`f` on every device, jitted."""
         mapped = jax.shard_map(f, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
         return jax.jit(mapped, donate_argnums=donate)
+
+
+def _strong(leaf: Any) -> Array:
+    """An array whose type is its own: of a Python number's it would change, and what is compiled with it, in a step."""
+    array = jnp.asarray(leaf)
+    return array.astype(array.dtype) if jax.typeof(array).weak_type else array

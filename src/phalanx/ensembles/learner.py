@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -42,8 +42,8 @@ def learner(init: Callable[[Array], Any], apply: Callable[..., Any], loss: Loss,
     """A network given as two functions.
 
     Args:
-        init: `init(key)` makes its parameters, a tree of arrays: of a Linen module `lambda key: module.init(key,
-            example)`, of an Equinox module the arrays that `eqx.partition` gives.
+        init: `init(key)` makes its parameters, a tree of arrays: of an Equinox module the arrays that `eqx.partition`
+            gives. For Flax there are `nnx_learner` and `linen_learner`.
         apply: `apply(params, inputs)`, its outputs; or with a third argument `key`, for dropout: None when nothing is
             trained.
         loss: `loss(outputs, targets)`, a scalar, or a scalar and a dict of others to be told.
@@ -51,6 +51,10 @@ def learner(init: Callable[[Array], Any], apply: Callable[..., Any], loss: Loss,
 
     Returns:
         `init`, `update` and `apply` for `phx.ensemble(*learner[:2], num_members)` and `ensemble.predict`.
+
+    Raises:
+        TypeError: when the optimiser is none.
+        ValueError: when `init` makes collections of Flax that are not all parameters.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np, optax, phalanx as phx
@@ -67,6 +71,12 @@ def learner(init: Callable[[Array], Any], apply: Callable[..., Any], loss: Loss,
 
     def begin(key: Array) -> Trained:
         params = init(key)
+        if isinstance(params, Mapping) and "params" in params and len(params) > 1:
+            others = ", ".join(repr(name) for name in params if name != "params")
+            raise ValueError(
+                f"learner: init makes, besides parameters, the collections {others}, which are no parameters and would "
+                f"be trained as such. Use phx.ensembles.linen_learner(module, example, loss, optimizer)."
+            )
         return Trained(params, (), optimizer.init(params))
 
     def forward(params: Any, rest: Any, inputs: Any, key: Array | None) -> tuple[Any, Any]:
@@ -126,8 +136,60 @@ def nnx_learner(make: Callable[[Any], Any], loss: Loss, optimizer: Any) -> Learn
     return Learner(begin, _update(forward, loss, optimizer), predict)
 
 
+def linen_learner(
+    module: Any, example: Any, loss: Loss, optimizer: Any, *, train: Mapping[str, Any] | None = None,
+    predict: Mapping[str, Any] | None = None,
+) -> Learner:  # fmt: skip
+    """A network of Flax Linen.
+
+    Args:
+        module: the module. It is called with the inputs; collections other than its parameters (statistics of batches)
+            go along without being trained, and random numbers are there for dropout.
+        example: inputs, of which the shapes count.
+        loss: `loss(outputs, targets)`, a scalar, or a scalar and a dict of others to be told.
+        optimizer: of optax.
+        train: keyword arguments with which it is called while it is trained, such as `{"train": True}`.
+        predict: those with which it predicts.
+
+    Returns:
+        `init`, `update` and `apply`, as `learner` does.
+
+    Raises:
+        TypeError: when the optimiser is none.
+
+    Example:
+        >>> import jax.numpy as jnp, optax, phalanx as phx
+        >>> from flax import linen
+        >>> loss = lambda logits, y: optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+        >>> network = phx.ensembles.linen_learner(linen.Dense(3), jnp.ones((1, 4)), loss, optax.sgd(0.1))
+        >>> phx.ensemble(network.init, network.update, num_members=2).num_members
+        2
+    """
+    in_training, in_prediction = dict(train or {}), dict(predict or {})
+
+    def begin(key: Array) -> Trained:
+        rest = dict(module.init(key, example, **in_prediction))
+        params = rest.pop("params", {})
+        return Trained(params, rest, optimizer.init(params))
+
+    def forward(params: Any, rest: Any, inputs: Any, key: Array) -> tuple[Any, Any]:
+        variables, rngs = {"params": params, **rest}, {"params": key, "dropout": key}
+        outputs, changed = module.apply(variables, inputs, rngs=rngs, mutable=list(rest), **in_training)
+        return outputs, {**rest, **changed}
+
+    def outputs_of(state: Trained, inputs: Any) -> Any:
+        return module.apply({"params": state.params, **state.rest}, inputs, **in_prediction)
+
+    return Learner(begin, _update(forward, loss, optimizer), outputs_of)
+
+
 def _update(forward: Callable[..., Any], loss: Loss, optimizer: Any) -> Callable[..., Any]:
     optax = require("optax", "ensembles")
+    if not hasattr(optimizer, "init") or not hasattr(optimizer, "update"):
+        raise TypeError(
+            f"learner: optimizer must be one of optax's, such as optax.adam(1e-3); got {type(optimizer).__name__}."
+        )
+    optimizer = optax.with_extra_args_support(optimizer)
 
     def update(state: Trained, batch: Any, key: Array) -> tuple[Trained, dict[str, Array]]:
         inputs, targets = batch
@@ -139,7 +201,11 @@ def _update(forward: Callable[..., Any], loss: Loss, optimizer: Any) -> Callable
             return value, (rest, others)
 
         (value, (rest, others)), gradient = jax.value_and_grad(of, has_aux=True)(state.params)
-        change, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
+        # some optimisers look at the loss, or evaluate it along a line
+        change, optimizer_state = optimizer.update(
+            gradient, state.optimizer, state.params,
+            value=value, grad=gradient, value_fn=lambda params: of(params)[0],
+        )  # fmt: skip
         params = optax.apply_updates(state.params, change)
         return Trained(params, rest, optimizer_state), {"loss": value, **others}
 

@@ -42,10 +42,20 @@ class Prediction:
         return np.average(self.probabilities, axis=0, weights=self.weights)
 
     def subset(self, members: Sequence[int] | np.ndarray) -> Prediction:
-        """The prediction of some of the members."""
-        chosen = np.asarray(members)
-        weights = None if self.weights is None else self.weights[chosen] / self.weights[chosen].sum()
-        return Prediction(self.probabilities[chosen], weights)
+        """The prediction of some of the members.
+
+        Raises:
+            ValueError: when there is no such member, none is chosen, or all that are have weight 0.
+        """
+        chosen, count = np.atleast_1d(np.asarray(members)), len(self.probabilities)
+        if chosen.dtype == bool and chosen.shape == (count,):
+            chosen = np.flatnonzero(chosen)
+        if not chosen.size or chosen.ndim > 1 or chosen.dtype.kind not in "iu" or not (abs(chosen + 0.5) < count).all():
+            raise ValueError(
+                f"Prediction.subset: give numbers of members, from 0 to {count - 1}, one at least; got {members!r}."
+            )
+        subset = Prediction(self.probabilities[chosen])
+        return subset if self.weights is None else subset.weighted(self.weights[chosen])
 
     def weighted(self, weights: Sequence[float] | np.ndarray) -> Prediction:
         """The prediction with other weights of the members.
@@ -54,7 +64,7 @@ class Prediction:
             ValueError: when there is not one weight for each member, one is negative, or all are zero.
         """
         values = np.asarray(weights, np.float64)
-        if values.shape != self.probabilities.shape[:1] or (values < 0).any() or values.sum() <= 0:
+        if values.shape != self.probabilities.shape[:1] or not (values >= 0).all() or not 0 < values.sum() < np.inf:
             raise ValueError(
                 f"Prediction.weighted: give a weight of at least 0 for each of {len(self.probabilities)} members, not "
                 f"all of them 0; got {weights!r}."
@@ -75,16 +85,23 @@ class Prediction:
         return np.maximum(_entropy(self.mean) - own, 0.0)
 
     def scores(self, labels: np.ndarray) -> Scores:
-        """How good the ensemble is; `labels` are `(rows,)`."""
+        """How good the ensemble is; `labels` are `(rows,)`.
+
+        Raises:
+            ValueError: when labels are not one class for each row, or members predict what is not finite.
+        """
+        self._check_finite()
         return score(self.mean, labels)
 
     def member_scores(self, labels: np.ndarray) -> list[Scores]:
-        """How good each member is."""
+        """How good each member is; raises as `scores` does."""
+        self._check_finite()
         return [score(values, labels) for values in self.probabilities]
 
     def calibration(self, labels: np.ndarray) -> Calibration:
-        """How often the ensemble's most probable class is the true one, given its probability."""
-        return calibrate(self.mean.max(-1), self.mean.argmax(-1) == labels)
+        """How often the ensemble's most probable class is the true one, given its probability; raises as `scores`."""
+        self._check_finite()
+        return calibrate(self.mean.max(-1), self.mean.argmax(-1) == check_labels(labels, self.mean))
 
     def temperature(self, labels: np.ndarray) -> float:
         r"""The $T$ at which the mean's $p^{1/T}$, normalised, is most likely; to be found on held-out rows.
@@ -93,24 +110,38 @@ class Prediction:
         """
         from scipy.optimize import minimize_scalar
 
+        self._check_finite()
+
         found = minimize_scalar(lambda log_t: score(_tempered(self.mean, np.exp(log_t)), labels).nll, bounds=(-3, 3))
         return float(np.exp(found.x))
 
     def tempered(self, temperature: float) -> np.ndarray:
-        """The ensemble's probabilities at a temperature, `(rows, classes)`."""
+        """The ensemble's probabilities at a temperature, `(rows, classes)`.
+
+        Raises:
+            ValueError: when it is not positive.
+        """
+        if not 0 < temperature < np.inf:
+            raise ValueError(f"Prediction.tempered: the temperature must be positive, got {temperature!r}.")
         return _tempered(self.mean, temperature)
+
+    def _check_finite(self) -> None:
+        lost = [m for m, values in enumerate(self.probabilities) if not np.isfinite(values).all()]
+        if lost:
+            raise ValueError(
+                f"Prediction: of members {lost} some probabilities are not finite: they have probably diverged in "
+                f"training. Train with smaller steps, or leave them out with prediction.subset."
+            )
 
 
 def score(probabilities: np.ndarray, labels: np.ndarray) -> Scores:
     """How good probabilities `(rows, classes)` are for labels `(rows,)`.
 
     Raises:
-        ValueError: when there are not as many labels as rows.
+        ValueError: when labels are not one class for each row.
     """
-    labels = np.asarray(labels)
-    if labels.shape != probabilities.shape[:1]:
-        raise ValueError(f"score: {len(probabilities)} rows were predicted, but labels have shape {labels.shape}.")
-    of_truth = np.take_along_axis(probabilities, labels[:, None].astype(int), axis=1)[:, 0].astype(np.float64)
+    labels = check_labels(labels, probabilities)
+    of_truth = np.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0].astype(np.float64)
     best = probabilities.argmax(-1)
     squares = (probabilities.astype(np.float64) ** 2).sum(-1) - 2 * of_truth + 1
     return Scores(
@@ -119,6 +150,19 @@ def score(probabilities: np.ndarray, labels: np.ndarray) -> Scores:
         brier=float(squares.mean()),
         ece=calibrate(probabilities.max(-1).astype(np.float64), best == labels).error,
     )
+
+
+def check_labels(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Labels, one class for each row of probabilities `(rows, classes)`."""
+    labels, (rows, classes) = np.asarray(labels), probabilities.shape
+    if labels.shape != (rows,):
+        raise ValueError(f"labels: {rows} rows were predicted, but labels have shape {labels.shape}.")
+    if labels.dtype.kind not in "iub" or not ((labels >= 0) & (labels < classes)).all():
+        raise ValueError(
+            f"labels: expected whole numbers from 0 to {classes - 1}, got {labels.dtype} from {labels.min()} to "
+            f"{labels.max()}."
+        )
+    return labels.astype(int)
 
 
 def _entropy(probabilities: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
+from phalanx.ensembles.checks import whole
 from phalanx.ensembles.learner import Learner, Trained
 
 
@@ -36,14 +37,17 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
 
     Args:
         learner: what trains the network; let its steps be large enough from `start` on to go about.
-        start: updates before the first weights are taken.
-        every: updates from one that is taken to the next.
+        start: updates that are not looked at.
+        every: updates from one whose weights are taken to the next; the first is number `start + every`.
         rank: $K$, columns of the low-rank part.
 
     Returns:
-        `init`, `update` and `apply`; predictions are at the mean. `swag_draw(state, key)` draws weights.
+        `init`, `update` and `apply`; predictions are at the mean. `swag_draw(state, key)` draws weights. (What is not
+        trained, such as the statistics of batch normalisation, is the last network's: for a network that has such, let
+        it see the data once more with the weights drawn before it predicts.)
 
     Raises:
+        TypeError: when the learner is not one of `phx.ensembles`' of a network.
         ValueError: when a number is out of range.
 
     Example:
@@ -61,12 +65,18 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
     Source:
         Maddox, Garipov, Izmailov, Vetrov, Wilson (2019), A simple baseline for Bayesian uncertainty in deep learning.
     """
-    for name, value, least in (("start", start, 0), ("every", every, 1), ("rank", rank, 2)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"swag: {name} must be a whole number of at least {least}, got {value!r}.")
+    start, every, rank = (
+        whole(f"swag: {name}", value, least)
+        for name, value, least in (("start", start, 0), ("every", every, 1), ("rank", rank, 2))
+    )
 
     def init(key: Array) -> Averaged:
         trained, zero = learner.init(key), jnp.zeros((), jnp.int32)
+        if not isinstance(trained, Trained):
+            raise TypeError(
+                f"swag: the learner must be of a network, from learner, nnx_learner or linen_learner of "
+                f"phx.ensembles; its init made {type(trained).__name__}."
+            )
         nothing = jax.tree.map(jnp.zeros_like, trained.params)
         deviations = jax.tree.map(lambda leaf: jnp.zeros((rank, *leaf.shape), leaf.dtype), trained.params)
         return Averaged(trained, zero, zero, nothing, nothing, deviations)

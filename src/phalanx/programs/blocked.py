@@ -127,7 +127,8 @@ def blocked(fn: Callable[..., Any], *rows: Rows, block: int | None = None) -> Bl
         A distribution, for `phx.sample(name, ..., obs=...)`; or for `phx.factor(name, ...)`.
 
     Raises:
-        ValueError: when `rows` differ in length, there are none, or `fn` mixes them.
+        ValueError: when `rows` differ in length, there are none, or `fn` has not one entry for each. (A function that
+            mixes rows, by their mean say, cannot be told: give it what it needs of all rows from outside.)
 
     Example:
         >>> import jax.numpy as jnp, numpy as np, numpyro.distributions as dist, phalanx as phx

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import random
+from jax.tree_util import keystr
 from numpyro.distributions import Distribution, Normal
 
 from phalanx.programs.tracing import sample
@@ -33,7 +35,7 @@ def random_network(
         A function from inputs to outputs.
 
     Raises:
-        ValueError: when a prior has another shape than its weights.
+        ValueError: when a prior has another shape than its weights, or `init` makes what is no weight.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -49,8 +51,19 @@ def random_network(
     """
     choose = _scaled_normal if prior is None else prior
     shapes = jax.eval_shape(init, random.key(0))
+    if isinstance(shapes, Mapping) and "params" in shapes and len(shapes) > 1:
+        others = ", ".join(repr(collection) for collection in shapes if collection != "params")
+        raise ValueError(
+            f"random_network {name!r}: init makes, besides parameters, the collections {others}, which are no weights. "
+            f"Use a module without them, such as one that normalises by layer and not by batch."
+        )
 
     def weights(path: Any, like: Any) -> Any:
+        if not jnp.issubdtype(like.dtype, jnp.floating):
+            raise ValueError(
+                f"random_network {name!r}: init makes {keystr(path)} of type {like.dtype}, which is no weight. Let it "
+                f"return the weights alone."
+            )
         own = ".".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
         distribution = choose(own, like.shape)
         found = (*distribution.batch_shape, *distribution.event_shape)

@@ -40,6 +40,15 @@ class Flax(linen.Module):
         return linen.Dense(3)(linen.relu(linen.Dense(8)(x)))
 
 
+class TwoModes(linen.Module):
+    """Statistics of batches, and dropout."""
+
+    @linen.compact
+    def __call__(self, x, train=False):
+        x = linen.BatchNorm(use_running_average=not train, momentum=0.5)(x)
+        return linen.Dense(3)(linen.Dropout(0.3, deterministic=not train)(x))
+
+
 def plain(key):
     return {"w": 0.1 * jax.random.normal(key, (5, 3)), "b": jnp.zeros(3)}
 
@@ -56,6 +65,9 @@ LEARNERS = {
     "dropout": phx.ensembles.learner(plain, noisy, loss, optax.adam(0.01)),
     "nnx": phx.ensembles.nnx_learner(Small, loss, OPTIMIZER),
     "linen": phx.ensembles.learner(lambda key: Flax().init(key, X[:1]), Flax().apply, loss, OPTIMIZER),
+    "linen, two modes": phx.ensembles.linen_learner(
+        TwoModes(), X[:1], loss, optax.adamw(0.01, weight_decay=0.5), train={"train": True}
+    ),
 }
 
 
@@ -63,8 +75,9 @@ def alone(learner, member, batches):
     """The network trained by itself, from the member's key."""
     key = jax.random.fold_in(jax.random.key(0), member)
     state, update = jax.jit(learner.init)(key), jax.jit(learner.update)
+    steps = jax.random.fold_in(key, 2**32 - 2)
     for number, batch in enumerate(batches):
-        state, _ = update(state, batch, jax.random.fold_in(key, number))
+        state, _ = update(state, batch, jax.random.fold_in(steps, number))
     return state
 
 
@@ -86,6 +99,77 @@ def test_every_member_is_the_network_trained_alone(name, devices, members):
     assert {value.shape for value in measured.values()} == {(members,)}
     for member in range(members):
         agree(ensemble.member(member), alone(learner, member, batches))
+
+
+def test_statistics_of_batches_are_not_trained():
+    learner = LEARNERS["linen, two modes"]
+    ensemble = phx.ensemble(learner.init, learner.update, 2)
+    for _ in range(20):
+        ensemble.update((X + 3, Y))
+    (statistics,) = ensemble.member(0).rest["batch_stats"].values()
+    np.testing.assert_allclose(statistics["mean"], X.mean(0) + 3, atol=1e-4)
+    assert "batch_stats" not in ensemble.member(0).params
+
+
+def test_collections_that_are_no_parameters_are_refused():
+    with pytest.raises(ValueError, match=r"the collections 'batch_stats'.*linen_learner"):
+        learner = phx.ensembles.learner(lambda key: TwoModes().init(key, X[:1]), TwoModes().apply, loss, OPTIMIZER)
+        phx.ensemble(learner.init, learner.update, 2)
+
+
+def test_a_member_is_a_network():
+    learner = LEARNERS["nnx"]
+    ensemble = phx.ensemble(learner.init, learner.update, 3, mesh=phx.make_mesh(devices=jax.devices()[:2]))
+    before = [ensemble.member(member) for member in (0, -1)]
+    ensemble.update((X, Y))
+    for member, state in zip((0, 2), before, strict=True):
+        after, _ = learner.update(state, (X, Y), jax.random.key(0))
+        agree(ensemble.member(member), after)
+
+
+def test_steps_draw_other_numbers_than_the_beginning():
+    """`split(key, n)[i]` is `fold_in(key, i)`: keys of steps have a fold of their own."""
+
+    def init(key):
+        return jnp.stack([jax.random.normal(k, (3,)) for k in jax.random.split(key, 4)])
+
+    def update(state, batch, key):
+        return state, {"nearest": jnp.min(jnp.abs(state - jax.random.normal(key, (3,))[None]))}
+
+    ensemble = phx.ensemble(init, update, 2)
+    assert all((ensemble.update(X)["nearest"] > 1e-6).all() for _ in range(4))
+
+
+def test_half_precision_is_averaged_in_full():
+    def update(w, batch):
+        value, gradient = jax.value_and_grad(lambda w: jnp.mean((batch.astype(w.dtype) @ w) ** 2))(w)
+        return w - jnp.bfloat16(0.1) * gradient, {"loss": value}
+
+    ensemble = phx.ensemble(lambda key: jax.random.normal(key, (5, 3), jnp.bfloat16), update, 3)
+    (measured,) = ensemble.train(X, batch_size=8)
+    assert measured["loss"].dtype == np.float64
+    prediction = ensemble.predict(lambda w, x: x.astype(w.dtype) @ w, X)
+    np.testing.assert_allclose(prediction.mean.sum(-1), 1.0, rtol=1e-6)
+
+
+def test_optimisers_that_look_at_the_loss():
+    for optimizer in (optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), optax.lbfgs()):
+        learner = phx.ensembles.learner(plain, lambda p, x: x @ p["w"] + p["b"][None], loss, optimizer)
+        ensemble = phx.ensemble(learner.init, learner.update, 2)
+        losses = [ensemble.update((X, Y))["loss"] for _ in range(5)]
+        assert (losses[-1] < losses[0]).all()
+
+
+def test_arrays_without_elements_go_along(tmp_path):
+    def update(state, batch):
+        return {**state, "w": state["w"] + 1.0}, {}
+
+    ensemble = phx.ensemble(lambda key: {"w": 0.0, "none": jnp.zeros((0, 3))}, update, 3)
+    ensemble.update(X)
+    ensemble.save(tmp_path / "saved")
+    other = phx.ensemble(lambda key: {"w": 0.0, "none": jnp.zeros((0, 3))}, update, 3)
+    other.restore(tmp_path / "saved")
+    assert other.members["none"].shape == (3, 0, 3) and other.members["w"].tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize("width", [1, 2])
@@ -204,9 +288,71 @@ def test_functions_of_the_members(tmp_path):
 def test_predictions_need_rows():
     learner = LEARNERS["functions"]
     ensemble = phx.ensemble(learner.init, learner.update, 2)
-    for inputs, size in ((X[:0], 10), (X, 0)):
-        with pytest.raises(ValueError, match="needs at least one row and a batch_size"):
+    for inputs, size, words in (
+        (X[:0], 10, r"inputs must be arrays.*got \(0, 5\)"),
+        ({"a": X, "b": X[:3]}, 10, r"got \['a'\] \(23, 5\), \['b'\] \(3, 5\)"),
+        ((), 10, "no arrays"),
+        (X, 0, "batch_size must be a whole number"),
+    ):
+        with pytest.raises(ValueError, match=words):
             ensemble.predict(learner.apply, inputs, batch_size=size)
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda state, x: x @ state.params["w"][:, 0],
+        lambda state, x: x @ state.params["w"][:, :1],
+        lambda state, x: (x @ state.params["w"])[:2],
+        lambda state, x: x[None] @ state.params["w"],
+    ],
+)
+def test_what_is_no_logit_of_each_class_is_refused(apply):
+    learner = LEARNERS["functions"]
+    with pytest.raises(ValueError, match=r"apply must return logits \(rows, classes\)"):
+        phx.ensemble(learner.init, learner.update, 2).predict(apply, X, batch_size=5)
+
+
+def begin(key):
+    return {"w": jnp.zeros(3), "n": jnp.zeros((), jnp.int32)}
+
+
+@pytest.mark.parametrize(
+    "update, error, words",
+    [
+        (lambda s, b: s, TypeError, "must return the new state and a dict .* got dict"),
+        (lambda s, b: None, TypeError, "got NoneType"),
+        (lambda s, b: ({"loss": 0.0}, s), TypeError, r"\['w'\] was float32 \(3,\) and is not there"),
+        (lambda s, b: (s["w"], s["n"]), TypeError, r"was not there and is float32 \(3,\)"),
+        (lambda s, b: ({**s, "n": s["n"] + 0.5}, {}), TypeError, r"\['n'\] was int32 \(\) and is float32 \(\)"),
+        (lambda s, b: ({**s, "w": s["w"][:2]}, {}), TypeError, r"\['w'\] was float32 \(3,\) and is float32 \(2,\)"),
+        (lambda s, b: (s, 0.0), TypeError, "after the state, a dict"),
+        (lambda s, b: (s, {"losses": b[:, 0]}), ValueError, r"must be scalars, and \['losses'\] has shape \(23,\)"),
+    ],
+)
+def test_updates_that_return_something_else(update, error, words):
+    ensemble = phx.ensemble(begin, update, 3, mesh=phx.make_mesh(devices=jax.devices()[:2]))
+    with pytest.raises(error, match=words):
+        ensemble.update(X)
+    assert ensemble.steps == 0
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    learner = LEARNERS["functions"]
+    ensemble, other = phx.ensemble(learner.init, learner.update, 2), tmp_path / "thesis"
+    other.mkdir()
+    (other / "results.txt").write_text("years of work")
+    with pytest.raises(FileExistsError, match="holds no ensemble, so it is left alone"):
+        ensemble.save(other)
+    with pytest.raises(FileExistsError, match="holds no ensemble"):
+        ensemble.save(other / "results.txt")
+    with pytest.raises(FileNotFoundError, match="no ensemble was saved to"):
+        ensemble.restore(other)
+    assert [path.name for path in tmp_path.rglob("*")] == ["thesis", "results.txt"]
+    (tmp_path / "empty").mkdir()
+    ensemble.save(tmp_path / "empty")
+    ensemble.save(tmp_path / "new" / "deeper")
+    ensemble.restore(tmp_path / "new" / "deeper")
 
 
 def test_a_save_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
@@ -253,6 +399,11 @@ def test_what_was_saved_of_others_is_refused(tmp_path):
         phx.ensemble(learner.init, learner.update, 2, seed=1).restore(tmp_path / "saved")
     with pytest.raises(ValueError, match="holds other networks"):
         phx.ensemble(other.init, other.update, 2).restore(tmp_path / "saved")
+    renamed = phx.ensemble(lambda key: {"v": plain(key)["w"], "b": jnp.zeros(3)}, lambda s, b: (s, {}), 2)
+    saved = phx.ensemble(plain, lambda s, b: (s, {}), 2)
+    saved.save(tmp_path / "plain")
+    with pytest.raises(ValueError, match=r"\['w'\] is float32 \(5, 3\) there and no such array in this ensemble"):
+        renamed.restore(tmp_path / "plain")
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         phx.ensemble(learner.init, learner.update, 2).restore(tmp_path / "elsewhere")
 
@@ -263,6 +414,15 @@ def test_what_was_saved_of_others_is_refused(tmp_path):
         (lambda: phx.ensemble(None, lambda s, b: s, 2), TypeError, "init must be a function"),
         (lambda: phx.ensemble(lambda k: k, 3, 2), TypeError, "update must be a function"),
         (lambda: phx.ensemble(lambda k: k, lambda s, b: s, 0), ValueError, "num_members must be a whole number"),
+        (lambda: phx.ensemble(lambda k: k, lambda s, b, rng: s, 2), TypeError, r"\(state, batch, key\) by these names"),
+        (lambda: phx.ensemble(lambda k: (), lambda s, b: s, 2), ValueError, "there is no array in what it returned"),
+        (lambda: phx.ensemble(lambda k: {"f": len}, lambda s, b: s, 2), TypeError, r"\['f'\] is builtin_function"),
+        (lambda: phx.ensemble(lambda k: k, lambda s, b: s, 2, seed="a"), ValueError, "seed must be a whole number"),
+        (lambda: phx.ensemble(lambda k: k, lambda s, b: s, 2, mesh=2), TypeError, "mesh must be one of phx.make_mesh"),
+        (
+            lambda: phx.ensembles.learner(plain, noisy, loss, optax.adam), TypeError,
+            "optimizer must be one of optax's",
+        ),
         (
             lambda: phx.ensemble(lambda k: k, lambda s, b: s, 2, mesh=phx.make_mesh(data=2)),
             ValueError, "along the mesh's 'chain' axis alone",
@@ -282,6 +442,7 @@ def test_what_is_no_ensemble_is_refused(make, error, words):
         ((X[:0], Y[:0]), {}, "at least 1"),
         ((X, Y), {"batch_size": 0}, "batch_size must be"),
         ((X, Y), {"num_epochs": 0}, "num_epochs must be"),
+        ((X, Y), {"seed": -1}, "seed must be"),
         ((X, Y), {"order": "random"}, "order must be one of 'shared', 'own', 'bootstrap'"),
     ],
 )

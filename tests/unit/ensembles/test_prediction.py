@@ -22,10 +22,38 @@ def test_the_mean_and_weights():
     np.testing.assert_allclose(PREDICTION.subset([0, 1]).mean, PREDICTION.probabilities[:2].mean(0))
 
 
-@pytest.mark.parametrize("weights", [[1, 2], [0, 0, 0], [1, -1, 1]])
+@pytest.mark.parametrize("weights", [[1, 2], [0, 0, 0], [1, -1, 1], [1, np.nan, 1], [1, np.inf, 1]])
 def test_weights_that_are_none(weights):
     with pytest.raises(ValueError, match="a weight of at least 0 for each of 3 members"):
         PREDICTION.weighted(weights)
+
+
+@pytest.mark.parametrize("members", [[], [3], [-4], [0.5], [[0, 1]]])
+def test_members_that_there_are_not(members):
+    with pytest.raises(ValueError, match="give numbers of members, from 0 to 2, one at least"):
+        PREDICTION.subset(members)
+
+
+def test_one_member_and_members_of_a_mask():
+    np.testing.assert_allclose(PREDICTION.subset(-1).mean, PREDICTION.probabilities[2])
+    np.testing.assert_allclose(PREDICTION.subset([True, False, True]).mean, PREDICTION.probabilities[[0, 2]].mean(0))
+    with pytest.raises(ValueError, match="not all of them 0"):
+        PREDICTION.weighted([1, 0, 0]).subset([1, 2])
+
+
+@pytest.mark.parametrize("labels", [LABELS - 1, LABELS + 1, LABELS.astype(float)])
+def test_labels_that_are_no_classes(labels):
+    for judge in (PREDICTION.scores, PREDICTION.member_scores, PREDICTION.calibration, PREDICTION.temperature):
+        with pytest.raises(ValueError, match="expected whole numbers from 0 to 3, got"):
+            judge(labels)
+
+
+def test_members_that_have_diverged_are_named():
+    lost = Prediction(np.where(np.arange(3)[:, None, None] == 1, np.nan, PREDICTION.probabilities))
+    for judge in (lost.scores, lost.member_scores, lost.calibration, lost.temperature):
+        with pytest.raises(ValueError, match=r"of members \[1\] some probabilities are not finite"):
+            judge(LABELS)
+    lost.subset([0, 2]).scores(LABELS)
 
 
 def test_members_that_agree_disagree_on_nothing():
@@ -66,3 +94,9 @@ def test_the_temperature_is_found(true):
     # the estimate's standard error is some 1.5% of it
     assert sharpened.temperature(labels) == pytest.approx(true, rel=0.08)
     np.testing.assert_allclose(sharpened.tempered(true), p, atol=5e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, np.inf])
+def test_temperatures_that_are_none(temperature):
+    with pytest.raises(ValueError, match="the temperature must be positive"):
+        PREDICTION.tempered(temperature)

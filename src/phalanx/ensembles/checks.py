@@ -1,0 +1,117 @@
+"""What cannot be trained as an ensemble is refused, by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import keystr, tree_leaves_with_path
+
+NAMED = 4
+"""Arrays that a message names at most."""
+
+RETURNS = "as in `return state, {'loss': loss}`"
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """A whole number of at least `least`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    return int(value)
+
+
+def count_rows(what: str, tree: Any) -> int:
+    """How many leading rows the arrays of a tree have, all of them."""
+    shapes = {keystr(path): np.shape(leaf) for path, leaf in tree_leaves_with_path(tree)}
+    counts = {shape[0] if shape else 0 for shape in shapes.values()}
+    if len(counts) != 1 or 0 in counts:
+        raise ValueError(
+            f"{what} must be arrays with one leading row for each example, equally many and at least 1; got "
+            f"{_listed(f'{name} {shape}'.strip() for name, shape in shapes.items()) or 'no arrays'}."
+        )
+    return counts.pop()
+
+
+def check_functions(init: Any, update: Any) -> None:
+    """Refuse pieces that are no functions, or take other arguments."""
+    for name, f in (("init", init), ("update", update)):
+        if not callable(f):
+            raise TypeError(f"phx.ensemble: {name} must be a function, got {type(f).__name__}.")
+    signature = inspect.signature(update)
+    try:
+        signature.bind(None, None, **({"key": None} if "key" in signature.parameters else {}))
+    except TypeError:
+        raise TypeError(
+            f"phx.ensemble: update must take (state, batch), or (state, batch, key) by these names of the last; got "
+            f"{signature}."
+        ) from None
+
+
+def check_begun(state: Any) -> None:
+    """Refuse a state that is not made of arrays."""
+    leaves = tree_leaves_with_path(state)
+    if not leaves:
+        raise ValueError("phx.ensemble: init must return a tree of arrays; there is no array in what it returned.")
+    for path, leaf in leaves:
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
+            raise TypeError(
+                f"phx.ensemble: init must return a tree of arrays; {keystr(path) or 'it'} is {type(leaf).__name__}. "
+                f"Keep what is no array out of the state (of an Equinox module, eqx.partition tells them apart)."
+            )
+
+
+def check_step(returned: Any, state: Any) -> tuple[Any, Mapping[str, Any]]:
+    """What an update of `state` has returned, if that is a state of the same arrays, and scalars it measured."""
+    if type(returned) is not tuple or len(returned) != 2:
+        raise TypeError(
+            f"phx.ensemble: update must return the new state and a dict of what it measured, {RETURNS}; got "
+            f"{type(returned).__name__}."
+        )
+    new, measured = returned
+    before, after = describe(state), describe(new)
+    if before != after:
+        differing = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        raise TypeError(
+            f"phx.ensemble: update must return a state of the same arrays as it was given, {RETURNS}; "
+            + _listed(f"{name or 'it'} was {_said(before, name)} and is {_said(after, name)}" for name in differing)
+            + "."
+        )
+    if not isinstance(measured, Mapping):
+        raise TypeError(
+            f"phx.ensemble: update must return, after the state, a dict of what it measured, {RETURNS}; got "
+            f"{type(measured).__name__}."
+        )
+    for name, shape in ((keystr(path), np.shape(leaf)) for path, leaf in tree_leaves_with_path(measured)):
+        if shape:
+            raise ValueError(
+                f"phx.ensemble: what update measures must be scalars, and {name} has shape {shape}; take its mean."
+            )
+    return new, measured
+
+
+def check_logits(logits: Any, rows: int) -> None:
+    """Refuse what is no logit of each class for each row."""
+    shape = np.shape(logits)
+    if len(shape) != 2 or shape[0] != rows or shape[1] < 2:
+        raise ValueError(
+            f"ensemble.predict: apply must return logits (rows, classes), of at least 2 classes; for {rows} rows it "
+            f"returned shape {shape}. (Of one logit z for each row make two: jnp.stack([jnp.zeros_like(z), z], -1).)"
+        )
+
+
+def describe(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type of every array of a tree, by name."""
+    return {keystr(path): (np.shape(leaf), str(jnp.result_type(leaf))) for path, leaf in tree_leaves_with_path(tree)}
+
+
+def _said(described: Mapping[str, tuple[tuple[int, ...], str]], name: str) -> str:
+    return "{1} {0}".format(*described[name]) if name in described else "not there"
+
+
+def _listed(items: Any) -> str:
+    items = list(items)
+    return ", ".join(items[:NAMED]) + (f" and {len(items) - NAMED} more" if len(items) > NAMED else "")
