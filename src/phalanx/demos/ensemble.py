@@ -20,7 +20,7 @@ from phalanx.extras import require
 from phalanx.report import console
 from phalanx.report.figures import save_pictures
 
-MEMBERS, RATE, MOMENTUM = 8, 0.05, 0.9
+MEMBERS, RATE, MOMENTUM = 8, 0.1, 0.9
 LARGE = 10_000
 """Images from which on they are many: fewer epochs of larger batches."""
 
@@ -38,7 +38,7 @@ def main(options: Options) -> Prediction:
     optax, progress = require("optax", "ensembles"), require("rich.progress", "cli")
     data = load(options)
     members = MEMBERS if options.members is None else options.members
-    batch, epochs = (128, 8) if len(data.train_images) >= LARGE else (32, 30)
+    batch, epochs = (128, 12) if len(data.train_images) >= LARGE else (32, 30)
     epochs = epochs if options.epochs is None else options.epochs
     classes, side = int(data.train_labels.max()) + 1, data.train_images.shape[1]
     words = WORDS.format(classes=classes, momentum=MOMENTUM, rate=RATE, batch=batch, members=members)

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from phalanx.ensembles import checkpoint, checks
 from phalanx.ensembles.batches import check_order, cut, rows_of_epoch
+from phalanx.ensembles.interruption import when_done
 from phalanx.ensembles.layout import Layout
 from phalanx.ensembles.prediction import Prediction
 from phalanx.run.checks import check_seed
@@ -100,6 +101,7 @@ class Ensemble:
 
         Raises:
             ValueError: when rows differ in number, there are none, or an argument is out of range.
+            KeyboardInterrupt: on Ctrl-C, after a step of all members. The epoch does not count as trained.
         """
         rows = checks.count_rows("ensemble.train: the data", data)
         size, epochs = (
@@ -114,7 +116,8 @@ class Ensemble:
         """What every member says of rows, as probabilities.
 
         Args:
-            apply: `apply(state, inputs)` gives the logits of one network, `(rows, classes)`.
+            apply: `apply(state, inputs)` gives the logits of one network, `(rows, classes)`. It is compiled once for
+                each function: give one that is kept, and not a new one in every call.
             inputs: an array with one leading row for each example, or a tree of such.
             batch_size: rows worked on at once.
 
@@ -228,12 +231,13 @@ class Ensemble:
         if own not in self._programs:
             self._programs[own] = self._compile_step(own)
         measured, number = [], jnp.uint32(self.steps)
-        for some in self._layout.runs():
-            states, keys = tuple(self._states[some]), tuple(self._keys[some])
-            of_these = tuple(chosen[some]) if own else chosen
-            self._states[some], found = self._programs[own](states, keys, data, of_these, number)
-            measured += found
-        self.steps += 1
+        with when_done():
+            for some in self._layout.runs():
+                states, keys = tuple(self._states[some]), tuple(self._keys[some])
+                of_these = tuple(chosen[some]) if own else chosen
+                self._states[some], found = self._programs[own](states, keys, data, of_these, number)
+                measured += found
+            self.steps += 1
         return measured
 
     def _compile_step(self, own: bool) -> Any:

@@ -65,6 +65,11 @@ def with_auto_axes(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
+def axes_but_chain(mesh: Mesh) -> dict[str, int]:
+    """Devices along every axis that a target may be spread over."""
+    return {axis: size for axis, size in mesh.shape.items() if axis != CHAIN}
+
+
 def default_mesh(num_chains: int) -> Mesh:
     """The mesh of a run that names none: as many devices along `chain` as the number of chains can fill evenly."""
     count = len(jax.devices())

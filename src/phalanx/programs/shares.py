@@ -121,7 +121,10 @@ def _check_declared(whole: TracedProgram, sizes: Mapping[str, int]) -> None:
 
 
 class TracedProgram:
-    """A program traced abstractly with given shapes of data: its variables, and shapes of its terms."""
+    """A program traced abstractly with given shapes of data: its variables, and shapes of its terms.
+
+    `at_zero` is the trace itself, at the position of zeros.
+    """
 
     variables: dict[str, RandomVariable]
 
@@ -135,7 +138,7 @@ class TracedProgram:
             self.variables = run.variables  # of these only names, shapes and supports are used once traced
             return run.position, run.terms(), _deterministic(run)
 
-        _, (self.position, self.terms, self.deterministic) = jax.make_jaxpr(
+        self.at_zero, (self.position, self.terms, self.deterministic) = jax.make_jaxpr(
             at_zero, axis_env=self._axis_env, return_shape=True
         )(self.shapes)
 

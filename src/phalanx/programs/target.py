@@ -14,7 +14,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro.distributions import Unit
 
-from phalanx.mesh.devices import CHAIN, make_mesh, with_auto_axes
+from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
 from phalanx.mesh.placement import mesh_of, spread_spec
 from phalanx.mesh.space import GLOBAL, Position, Space, Spread
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
@@ -184,7 +184,7 @@ class Target:
 
     def _fill(self, model: Program, arguments: Arguments, mesh: Mesh) -> None:
         self.program, self.mesh, self.arguments = model, mesh, arguments
-        sizes = {axis: size for axis, size in mesh.shape.items() if axis != CHAIN}
+        sizes = axes_but_chain(mesh)
         self.shares: Shares = read_shares(model, arguments, sizes)
         check_shares(model, arguments, sizes, self.shares)
 

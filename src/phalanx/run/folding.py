@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 
 from phalanx.kernels.lanes import Lanes
 from phalanx.mesh.chains import lane_chains
-from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.keys import Keys
 from phalanx.run.blocks import Blocks, Order
 from phalanx.run.reductions import Reductions, States
@@ -101,7 +101,7 @@ class Folding:
         if not self.reductions.entries:
             return {}
         target = self.blocks.target
-        sizes = {axis: size for axis, size in target.mesh.shape.items() if axis != CHAIN}
+        sizes = axes_but_chain(target.mesh)
 
         def values(arrays: Sequence[Array]) -> dict[str, Array]:
             lanes = Lanes(target.on_device(arrays), 1)

@@ -16,9 +16,10 @@ from jax.sharding import Mesh
 from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.lanes import group_sizes
 from phalanx.kernels.nuts import nuts
-from phalanx.mesh.devices import default_mesh, use_every_core
+from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.placement import mesh_of
 from phalanx.programs.arguments import split_arguments
+from phalanx.programs.outside import outside
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Program
 from phalanx.reducers.reducer import Reduce, Reducer
@@ -201,6 +202,8 @@ def compile(
 ) -> Sampler:
     """Compile a run ahead of time; `sampler.run(seed, data)` then compiles nothing. The arguments are those of `mcmc`.
 
+    What the model reads from outside of its arguments is read here, once; `mcmc` looks at it in every call.
+
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
         >>> model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
@@ -226,7 +229,7 @@ def compile(
     key = (
         model, mesh, arguments.layout, arguments.names, arguments.spreads, arguments.local_shapes(), kernel,
         _shapes(kernel.tuning), num_chains, keep, _entries(reducers), tile, matmul_precision,
-        jax.config.values["jax_enable_x64"],
+        jax.config.values["jax_enable_x64"], outside(model, arguments, axes_but_chain(mesh)),
     )  # fmt: skip
     executables, compilations = _kept.get(key), 0
     if executables is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -335,6 +337,35 @@ def test_updates_that_return_something_else(update, error, words):
     with pytest.raises(error, match=words):
         ensemble.update(X)
     assert ensemble.steps == 0
+
+
+def test_an_interrupted_step_is_made_by_all_members(monkeypatch):
+    monkeypatch.setattr(layout, "WRITTEN_OUT", 2)
+    learner = LEARNERS["functions"]
+    one = phx.make_mesh(devices=jax.devices()[:1])
+    ensemble, other = (phx.ensemble(learner.init, learner.update, 5, mesh=one) for _ in range(2))
+    make = ensemble._compile_step
+
+    def interrupted(own):
+        step = make(own)
+
+        def run(*arguments):
+            done = step(*arguments)
+            if len(ran) == 0:
+                signal.raise_signal(signal.SIGINT)
+            ran.append(done)
+            return done
+
+        return run
+
+    ran = []
+    monkeypatch.setattr(ensemble, "_compile_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ensemble.update((X, Y))
+    other.update((X, Y))
+    assert ensemble.steps == 1 and len(ran) == 3
+    agree(ensemble.members, other.members)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
