@@ -11,11 +11,11 @@ from phalanx.datasets import LabelledRows, covertype, generate_covertype
 from phalanx.demos.binary_scores import BinaryScores, score_binary
 from phalanx.demos.coefficients import WIDE, intervals
 from phalanx.demos.options import Options, Sizes, choose, mesh_with
-from phalanx.demos.pictures import reliability
 from phalanx.demos.show import finish, introduce
 from phalanx.kernels.nuts import nuts
 from phalanx.mesh.placement import shard
 from phalanx.programs.tracing import sample
+from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
 from phalanx.run.posterior import Posterior
 
@@ -69,7 +69,7 @@ def main(options: Options) -> Posterior:
     ones = "lodgepole pine" if data.true_weights is None else "ones"
     figures = {
         "coefficients": intervals(draws, names, PANELS, unseen, data.true_weights),
-        "reliability": reliability(scores.calibration, f"share of {ones}", "predicted probability", "test rows"),
+        "reliability": reliability_figure(scores.calibration, f"share of {ones}", "predicted probability", "test rows"),
     }
     finish(posterior, numbers, words, figures, options.out)
     return posterior

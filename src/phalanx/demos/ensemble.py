@@ -13,11 +13,10 @@ from phalanx.datasets import Classification, digits, mnist
 from phalanx.demos.cnn import make_cnn
 from phalanx.demos.ensemble_pictures import curves, disagreed_upon
 from phalanx.demos.options import Options
-from phalanx.demos.pictures import reliability
 from phalanx.demos.show import introduce
 from phalanx.ensembles import Prediction, classification_loss, ensemble, nnx_learner
 from phalanx.extras import require
-from phalanx.report import console
+from phalanx.report import console, reliability_figure
 from phalanx.report.figures import save_pictures
 
 MEMBERS, RATE, MOMENTUM = 8, 0.1, 0.9
@@ -109,7 +108,7 @@ def write(options: Options, data: Classification, history: list[Row], prediction
         to.print(f"test {name}: ensemble {value:.4f}, mean member {mean[name]:.4f}", style="bold", highlight=False)
     figures = {
         "training": curves(history),
-        "reliability": reliability(
+        "reliability": reliability_figure(
             prediction.calibration(labels), "accuracy", "confidence of the ensemble", "test images"
         ),
         "disagreed_upon": disagreed_upon(prediction, data.test_images, labels),

@@ -17,7 +17,6 @@ from phalanx.demos.held_out import HeldOut, score_held_out
 from phalanx.demos.most_probable import most_probable
 from phalanx.demos.movielens_pictures import by_genre, recommendations, traces
 from phalanx.demos.options import Options, Sizes, choose, mesh_with
-from phalanx.demos.pictures import reliability
 from phalanx.demos.show import finish, introduce
 from phalanx.extras import require
 from phalanx.kernels.hmc import hmc
@@ -25,6 +24,7 @@ from phalanx.mesh.placement import shard
 from phalanx.mesh.take_rows import take_rows
 from phalanx.programs.target import Target
 from phalanx.reducers.reducer import Reduce
+from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
 from phalanx.run.posterior import Posterior
 
@@ -74,7 +74,7 @@ def main(options: Options) -> Posterior:
     figures = {
         "log_density_and_acceptance": traces(posterior.stats),
         "recommendations": recommendations(shares, two, data),
-        "reliability": reliability(
+        "reliability": reliability_figure(
             scores["posterior"].calibration, "share watched", "predicted probability", "hidden entries"
         ),
     }

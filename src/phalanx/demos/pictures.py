@@ -1,4 +1,4 @@
-"""Pictures of a posterior over softmax regressions: calibration, accuracy, and what the weights look like."""
+"""Pictures of a posterior over softmax regressions: accuracy, and what the weights look like."""
 
 from __future__ import annotations
 
@@ -7,30 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phalanx.demos.scores import Scores
-from phalanx.diagnostics.calibration import Calibration
-from phalanx.report.style import ACCENT, BAND, INK, MUTED, SECOND, explain, finish, new_figure
+from phalanx.report.style import ACCENT, INK, MUTED, SECOND, explain, finish, new_figure
 from phalanx.run.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def reliability(calibration: Calibration, frequency: str, probability: str, rows: str) -> Figure:
-    """Draw how often what is predicted comes true, against its probability, and how many rows have that probability."""
-    figure = new_figure(5.2, 5.4)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
-    share = calibration.share
-    width, shown = 1 / len(share), share > 0
-    middle = (np.arange(len(share)) + 0.5) * width
-    above.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
-    above.bar(middle[shown], calibration.frequency[shown], width * 0.92, color=BAND)
-    line = calibration.probability[shown], calibration.frequency[shown]
-    above.plot(*line, "o-", color=ACCENT, markersize=5, linewidth=1.5)
-    finish(above, f"Expected calibration error {calibration.error:.3f}", "", frequency)
-    above.set(xlim=(0, 1), ylim=(0, 1.02))
-    below.bar(middle, share, width * 0.92, color=ACCENT)
-    finish(below, "", probability, f"share of {rows}")
-    return figure
 
 
 def accuracy(scores: Scores) -> Figure:

@@ -16,6 +16,7 @@ from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.placement import shard
 from phalanx.programs.blocked import blocked
 from phalanx.programs.tracing import sample
+from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
 from phalanx.run.posterior import Posterior
 
@@ -70,7 +71,7 @@ def run(data: Classification, kernel: Kernel, sizes: Sizes, data_shards: int, op
         f"expected calibration error {scores.calibration.error:.4f}"
     )
     figures = {
-        "reliability": pictures.reliability(
+        "reliability": reliability_figure(
             scores.calibration, "accuracy", "confidence of the Bayesian model average", "images"
         ),
         "accuracy": pictures.accuracy(scores),

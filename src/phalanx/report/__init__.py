@@ -2,6 +2,7 @@
 
 from phalanx.report.figures import save_figures as save_figures
 from phalanx.report.folder import write_folder as write_folder
+from phalanx.report.reliability import reliability_figure as reliability_figure
 from phalanx.report.terminal import console as console
 from phalanx.report.terminal import print_run as print_run
 from phalanx.report.write import write_report as write_report
