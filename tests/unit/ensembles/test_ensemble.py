@@ -120,7 +120,7 @@ def test_collections_that_are_no_parameters_are_refused():
 
 
 def test_a_member_is_a_network():
-    learner = LEARNERS["nnx"]
+    learner = LEARNERS["functions"]
     ensemble = phx.ensemble(learner.init, learner.update, 3, mesh=phx.make_mesh(devices=jax.devices()[:2]))
     before = [ensemble.member(member) for member in (0, -1)]
     ensemble.update((X, Y))
