@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import blackjax
 import numpy as np
+import pytest
 
 import phalanx as phx
 
@@ -34,5 +35,16 @@ KNOWING_MESHES = {
 }
 """Kernels that move variables spread over devices, for positions of any shape."""
 
-MESHES = [(1, 1), (2, 1), (1, 2), (2, 4), (1, 8)]
-"""Devices along (chain, data)."""
+QUICK, REST = [(1, 1), (2, 4), (1, 8)], [(2, 1), (1, 2)]
+"""Devices along (chain, data): on one, on both axes, and on more than the rows divide by; and fewer of each."""
+
+MESHES = [*QUICK, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in REST)]
+
+KERNELS_ON_MESHES = [
+    pytest.param(
+        name, *sizes, marks=[] if sizes in (QUICK if name in KNOWING_MESHES else QUICK[1:2]) else pytest.mark.slow
+    )
+    for name in KERNELS
+    for sizes in (*QUICK, *REST)
+]
+"""Of kernels that differ from others in what they are given one mesh is quick."""

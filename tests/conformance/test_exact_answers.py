@@ -6,7 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from tests.conformance.agreement import assert_moments
-from tests.conformance.kernels import KERNELS, KNOWING_MESHES, MESHES
+from tests.conformance.kernels import KERNELS, KERNELS_ON_MESHES, KNOWING_MESHES, MESHES
 
 import phalanx as phx
 from phalanx.run.executables import first_tuning, order_of
@@ -26,8 +26,7 @@ def exact_weights():
     return covariance @ X.T @ Y, np.sqrt(np.diag(covariance))
 
 
-@pytest.mark.parametrize("chain, data", MESHES)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name, chain, data", KERNELS_ON_MESHES)
 def test_conjugate_regression(name, chain, data, mesh_of):
     mesh = mesh_of(chain, data)
     posterior = phx.mcmc(
@@ -77,6 +76,7 @@ def test_a_latent_variable_per_row(name, chain, data, mesh_of):
         assert np.abs(correlation - exact).max() < 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [phx.hmc(num_steps=5, step_size=0.1), phx.rwmh(step_size=0.1)], ids=["hmc", "rwmh"])
 def test_the_same_seed_gives_the_same_chains_on_every_mesh(kernel, mesh_of):
     def first_draws(chain, data, model, values):
@@ -123,7 +123,7 @@ def independent_rows(y):
 
 
 @pytest.mark.parametrize("name", KNOWING_MESHES)
-@pytest.mark.parametrize("sizes", [(1, 2), (2, 4)])
+@pytest.mark.parametrize("sizes", [pytest.param((1, 2), marks=pytest.mark.slow), (2, 4)])
 def test_all_variables_may_be_spread_over_devices(name, sizes, mesh_of):
     mesh, y = mesh_of(*sizes), np.linspace(-2.0, 2.0, 6).astype(np.float32)
     posterior = phx.mcmc(

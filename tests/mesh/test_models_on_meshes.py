@@ -20,7 +20,7 @@ def without_trying_out(monkeypatch):
     monkeypatch.setattr("phalanx.programs.target.check_shares", lambda *_: None)
 
 
-@pytest.mark.parametrize("chain, data", [(1, 1), (1, 2), (2, 4), (1, 8)])
+@pytest.mark.parametrize("chain, data", [(1, 1), pytest.param(1, 2, marks=pytest.mark.slow), (2, 4), (1, 8)])
 @pytest.mark.parametrize("name", CASES)
 def test_rows_that_divide(name, chain, data, mesh_of):
     with ranks(name):

@@ -9,25 +9,28 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("name, pictures", [("digits", ["reliability", "accuracy", "weights"]), ("chains", ["draws"])])
-def test_a_demo_writes_its_report_pictures_and_result(phalanx, tmp_path, name, pictures):
-    sizes = ("--chains", "8", "--warmup", "20", "--draws", "12", "--seed", "3")
-    status, out, _ = phalanx("demo", name, *sizes, "--out", "made")
+@pytest.mark.parametrize(
+    "name, warmup, draws, options, pictures",
+    [
+        ("digits", 60, 20, ("--data-shards", "2"), ["reliability", "accuracy", "weights"]),
+        ("chains", 20, 12, (), ["draws"]),
+    ],
+)
+def test_a_demo_writes_its_report_pictures_and_result(phalanx, tmp_path, name, warmup, draws, options, pictures):
+    sizes = ("--chains", "8", "--warmup", str(warmup), "--draws", str(draws), "--seed", "3")
+    status, out, _ = phalanx("demo", name, *sizes, *options, "--out", "made")
     assert status == 0
     made = {path.name for path in (tmp_path / "made").iterdir()}
     assert {"report.html", "result.json", "traces.png", *(f"{p}.png" for p in pictures)} <= made
     result = json.loads((tmp_path / "made" / "result.json").read_text())
-    assert result["run"]["num_chains"] == 8 and result["run"]["num_samples"] == 12 and result["run"]["seed"] == 3
+    assert result["run"]["num_chains"] == 8 and result["run"]["num_samples"] == draws and result["run"]["seed"] == 3
     assert result["timing"]["gradient_evaluations"] > 0
     assert "log_density" in out and "made/report.html" in out.replace("\n", "")
     assert "ood to use" in out
-
-
-def test_the_digits_are_learnt(phalanx, tmp_path):
-    phalanx("demo", "digits", "--chains", "4", "--warmup", "60", "--draws", "20", "--data-shards", "2", "--out", "made")
-    headline = json.loads((tmp_path / "made" / "result.json").read_text())["headline"]
-    assert 0.85 < headline["test_accuracy_mean_over_draws"] < headline["test_accuracy_bayesian_model_average"] < 1
-    assert 0 < headline["expected_calibration_error"] < 0.2
+    if name == "digits":
+        headline = result["headline"]
+        assert 0.85 < headline["test_accuracy_mean_over_draws"] < headline["test_accuracy_bayesian_model_average"] < 1
+        assert 0 < headline["expected_calibration_error"] < 0.2
 
 
 def test_mnist_in_its_own_format(phalanx, tmp_path, data_folder):
