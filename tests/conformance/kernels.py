@@ -35,16 +35,16 @@ KNOWING_MESHES = {
 }
 """Kernels that move variables spread over devices, for positions of any shape."""
 
-QUICK, REST = [(1, 1), (2, 4), (1, 8)], [(2, 1), (1, 2)]
-"""Devices along (chain, data): on one, on both axes, and on more than the rows divide by; and fewer of each."""
+ONE, BOTH, MANY, REST = (1, 1), (2, 4), (1, 8), ((2, 1), (1, 2))
+"""Devices along (chain, data): one, along both axes, as many as there are rows almost, and fewer."""
 
-MESHES = [*QUICK, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in REST)]
+MESHES = [BOTH, MANY, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in (ONE, *REST))]
 
 KERNELS_ON_MESHES = [
     pytest.param(
-        name, *sizes, marks=[] if sizes in (QUICK if name in KNOWING_MESHES else QUICK[1:2]) else pytest.mark.slow
+        name, *sizes, marks=[] if sizes == BOTH or (sizes == ONE and name in KNOWING_MESHES) else pytest.mark.slow
     )
     for name in KERNELS
-    for sizes in (*QUICK, *REST)
+    for sizes in (ONE, BOTH, MANY, *REST)
 ]
 """Of kernels that differ from others in what they are given one mesh is quick."""

@@ -24,6 +24,9 @@ KERNELS = {
     "rwmh": phx.rwmh(step_size=0.1),
     "hmc": phx.hmc(num_steps=5, step_size=0.15),
 }
+NAMES = ["nuts", "chees", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mams", "rwmh", "hmc"))]
+"""A machine and a flock of lanes are quick; what the others do alike is slow."""
+
 ROWS, CHAINS, DRAWS = 10, 4, 6
 X = np.random.default_rng(0).normal(size=(ROWS, 2)).astype(np.float32)
 Y = (X @ [0.5, -1.0]).astype(np.float32)
@@ -62,7 +65,7 @@ def over_two_axes(x, y, a):
 PLACES = [
     pytest.param(mixed, (2, 4), id="mixed 2x4"),
     pytest.param(all_spread, (4, 2), id="all spread 4x2"),
-    pytest.param(over_two_axes, (2, 2, 2), id="over two axes 2x2x2"),
+    pytest.param(over_two_axes, (2, 2, 2), id="over two axes 2x2x2", marks=pytest.mark.slow),
     pytest.param(everywhere_alike, (1, 8), id="all alike 1x8", marks=pytest.mark.slow),
     pytest.param(mixed, (1, 8), id="mixed 1x8", marks=pytest.mark.slow),
     pytest.param(mixed, (4, 2), id="mixed 4x2", marks=pytest.mark.slow),
@@ -115,7 +118,7 @@ def independent(y):
     phx.sample("y", dist.Normal(rows, 1.0), obs=y)
 
 
-@pytest.mark.parametrize("name", ["nuts", "chees", "mams", "rwmh", "hmc"])
+@pytest.mark.parametrize("name", NAMES)
 def test_coordinates_on_different_devices_are_unrelated(name, mesh_of):
     """13: they are correlated by 0.98 where devices share the momenta of their rows."""
     mesh = mesh_of(1, 4)
@@ -129,7 +132,7 @@ def test_coordinates_on_different_devices_are_unrelated(name, mesh_of):
     assert np.abs(correlation).max() < 5 / np.sqrt(ess(found).min())
 
 
-@pytest.mark.parametrize("name", ["nuts", "chees", "mams", "rwmh", "hmc"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "sizes", [(2, 4), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((4, 2), (1, 8)))]
 )

@@ -57,7 +57,9 @@ def sampling_hlo(model, mesh, data, num_chains=4):
     return sampler.executables.advance.as_text()
 
 
-@pytest.mark.parametrize("num_chains", [2, 4], ids=["one lane", "two lanes"])
+@pytest.mark.parametrize(
+    "num_chains", [pytest.param(2, marks=pytest.mark.slow), 4], ids=["one lane", "two lanes"]
+)  # fmt: skip
 @pytest.mark.parametrize("model", [many_sites, with_a_local_variable])
 def test_one_all_reduce_per_leapfrog_and_none_over_chains(model, num_chains, mesh_of):
     mesh = mesh_of(2, 4)

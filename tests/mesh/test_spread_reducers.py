@@ -48,7 +48,9 @@ def agree(a, b):
 
 
 @pytest.mark.parametrize(
-    "chains, data, keep", [(2, 2, []), (1, 8, []), (2, 4, None)], ids=["folded 2x2", "folded 1x8", "stored 2x4"]
+    "chains, data, keep",
+    [(2, 2, []), pytest.param(1, 8, [], marks=pytest.mark.slow), (2, 4, None)],
+    ids=["folded 2x2", "folded 1x8", "stored 2x4"],
 )
 def test_the_same_on_any_mesh(chains, data, keep, mesh_of):
     """Ten rows: padded on 4 devices and on 8."""

@@ -174,7 +174,7 @@ def test_arrays_without_elements_go_along(tmp_path):
     assert other.members["none"].shape == (3, 0, 3) and other.members["w"].tolist() == [1.0] * 3
 
 
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_batched_members_are_those_written_out(monkeypatch, width):
     learner, found = LEARNERS["nnx"], []
     of = layout.Layout.of
