@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import platform
 import textwrap
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -46,6 +47,7 @@ def versions() -> dict[str, str]:
     return {**found, "python": platform.python_version()}
 
 
+@cache
 def _version(name: str) -> str:
     try:
         return version(name)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -51,8 +52,25 @@ class Executables:
     @property
     def count(self) -> int:
         """Programs compiled."""
+        return len(self._programs)
+
+    @cached_property
+    def bytes_on_device(self) -> int:
+        """What the largest of them needs on each device, as far as the backend tells; asking takes milliseconds."""
+        return max(map(_bytes, self._programs))
+
+    @property
+    def _programs(self) -> list[Any]:
         programs = (self.begin, self.advance, self.constrain, self.empty, self.fold, self.reduce)
-        return sum(program is not None for program in programs)
+        return [program for program in programs if program is not None]
+
+
+def _bytes(program: Any) -> int:
+    found = program.memory_analysis()
+    if found is None:
+        return 0
+    given, made = found.argument_size_in_bytes, found.output_size_in_bytes
+    return given + made + found.temp_size_in_bytes - found.alias_size_in_bytes
 
 
 def compile_blocks(folding: Folding, arrays: Sequence[Array], matmul_precision: str) -> Executables:

@@ -47,11 +47,9 @@ def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) ->
     """The memory of a run on data that are on the devices, which stores `rows` draws of all chains."""
     stored = {} if executables.constrain is None else executables.constrain.out_info
     draws = {name: rows * math.prod(info.shape[2:]) * info.dtype.itemsize for name, info in stored.items()}
-    programs = (executables.begin, executables.advance, executables.constrain, executables.fold, executables.reduce)
     devices = list(executables.blocks.target.mesh.devices.flat)
-    on_device = max((_bytes(program) for program in programs if program is not None), default=0)
     placed = sum(array.addressable_shards[0].data.nbytes for array in arrays)
-    return Plan(on_device, placed, draws, len(devices), devices[0].platform == "cpu")
+    return Plan(executables.bytes_on_device, placed, draws, len(devices), devices[0].platform == "cpu")
 
 
 def check_plan(plan: Plan, device: Any) -> None:
@@ -94,12 +92,3 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}" if unit != "bytes" else f"{count:.0f} bytes"
         count /= 1024
     return f"{count:.1f} GiB"
-
-
-def _bytes(program: Any) -> int:
-    """What a compiled program needs on each device, as far as its backend tells."""
-    found = program.memory_analysis()
-    if found is None:
-        return 0
-    given, made = found.argument_size_in_bytes, found.output_size_in_bytes
-    return given + made + found.temp_size_in_bytes - found.alias_size_in_bytes
