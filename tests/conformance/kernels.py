@@ -38,7 +38,7 @@ KNOWING_MESHES = {
 ONE, BOTH, MANY, REST = (1, 1), (2, 4), (1, 8), ((2, 1), (1, 2))
 """Devices along (chain, data): one, along both axes, as many as there are rows almost, and fewer."""
 
-MESHES = [BOTH, MANY, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in (ONE, *REST))]
+MESHES = [BOTH, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in (ONE, MANY, *REST))]
 
 KERNELS_ON_MESHES = [
     pytest.param(

@@ -69,6 +69,7 @@ def test_what_is_printed_and_written(phalanx, folder):
     assert json.loads((made / "result.json").read_text())["run"]["seed"] == 3
 
 
+@pytest.mark.slow
 def test_rows_over_devices_give_the_same_answer(phalanx, folder):
     arguments = ("sample", "models.py:line", "--data", "rows.csv", *SIZES)
     phalanx(*arguments, "--out", "whole")
