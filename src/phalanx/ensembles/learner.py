@@ -173,8 +173,10 @@ def linen_learner(
         return Trained(params, rest, optimizer.init(params))
 
     def forward(params: Any, rest: Any, inputs: Any, key: Array) -> tuple[Any, Any]:
-        variables, rngs = {"params": params, **rest}, {"params": key, "dropout": key}
-        outputs, changed = module.apply(variables, inputs, rngs=rngs, mutable=list(rest), **in_training)
+        # one stream, which Linen counts through: a second with the same key would draw the same numbers
+        outputs, changed = module.apply(
+            {"params": params, **rest}, inputs, rngs={"params": key}, mutable=list(rest), **in_training
+        )
         return outputs, {**rest, **changed}
 
     def outputs_of(state: Trained, inputs: Any) -> Any:

@@ -113,6 +113,22 @@ def test_statistics_of_batches_are_not_trained():
     assert "batch_stats" not in ensemble.member(0).params
 
 
+class TwoStreams(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        weight = self.param("w", linen.initializers.ones, ())
+        of_dropout, of_others = (jax.random.uniform(self.make_rng(name)) for name in ("dropout", "noise"))
+        return weight * (of_dropout - of_others)
+
+
+def test_streams_of_random_numbers_differ():
+    learner = phx.ensembles.linen_learner(
+        TwoStreams(), X[:1], lambda out, y: (jnp.abs(out), {"apart": jnp.abs(out)}), optax.sgd(0.0)
+    )  # fmt: skip
+    state = learner.init(jax.random.key(0))
+    assert learner.update(state, (X, Y), jax.random.key(1))[1]["apart"] > 1e-6
+
+
 def test_collections_that_are_no_parameters_are_refused():
     with pytest.raises(ValueError, match=r"the collections 'batch_stats'.*linen_learner"):
         learner = phx.ensembles.learner(lambda key: TwoModes().init(key, X[:1]), TwoModes().apply, loss, OPTIMIZER)
