@@ -7,7 +7,7 @@ would find something else.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,22 +16,14 @@ import numpy as np
 from jax import random
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params
 
-from phalanx.programs.arguments import Arguments
 from phalanx.programs.shares import TracedProgram
-from phalanx.programs.tracing import Program
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype, np.generic)
 
 
-def outside(program: Program, arguments: Arguments, axes: Mapping[str, int]) -> bytes:
-    """A digest of the numbers, and of the operations, that a trace of the program finds now.
-
-    Args:
-        program: the model.
-        arguments: its data, of which only the shapes count.
-        axes: mesh axes that it may name.
-    """
-    traced = TracedProgram(program, arguments.layout, arguments.whole_shapes(), dict.fromkeys(axes, 1)).at_zero
+def outside(whole: TracedProgram) -> bytes:
+    """A digest of the numbers, and of the operations, that this trace of a program has found."""
+    traced = whole.at_zero
     found = hashlib.blake2b()
     for value in traced.consts:
         found.update(_number(value))

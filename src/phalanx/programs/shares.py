@@ -70,15 +70,19 @@ class Shares:
         return total / alike if alike > 1 else total
 
 
-def read_shares(program: Program, arguments: Arguments, sizes: Mapping[str, int]) -> Shares:
+def read_shares(
+    program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram | None = None
+) -> Shares:
     """Read off `program` what is local on a mesh with `sizes` devices along its axes, the chains' axis apart.
+
+    `whole` is its trace on the whole data, where there is one already.
 
     Raises:
         ValueError: naming the variable, when it contradicts how the data are sharded, has no rows to spread, or
             cannot leave padded rows out.
     """
     _check_axes(arguments, sizes)
-    whole = TracedProgram(program, arguments.layout, arguments.whole_shapes(), dict.fromkeys(sizes, 1))
+    whole = TracedProgram.of_whole(program, arguments, sizes) if whole is None else whole
     if not whole.variables:
         raise ValueError(
             f"The model {getattr(program, '__name__', program)} has no random variables: nothing to infer. "
@@ -141,6 +145,11 @@ class TracedProgram:
         self.at_zero, (self.position, self.terms, self.deterministic) = jax.make_jaxpr(
             at_zero, axis_env=self._axis_env, return_shape=True
         )(self.shapes)
+
+    @classmethod
+    def of_whole(cls, program: Program, arguments: Arguments, sizes: Mapping[str, int]) -> TracedProgram:
+        """The program on the whole data, as on one device."""
+        return cls(program, arguments.layout, arguments.whole_shapes(), dict.fromkeys(sizes, 1))
 
     def latents(self) -> tuple[Latent, ...]:
         """Its latent variables, taken to be global."""

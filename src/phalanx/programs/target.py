@@ -19,7 +19,7 @@ from phalanx.mesh.placement import mesh_of, spread_spec
 from phalanx.mesh.space import GLOBAL, Position, Space, Spread
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.crosscheck import check_shares
-from phalanx.programs.shares import Shares, read_shares
+from phalanx.programs.shares import Shares, TracedProgram, read_shares
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Run, run_unconstrained, to_unconstrained
 
@@ -176,16 +176,16 @@ class Target:
         self._fill(model, arguments, choose_mesh(arguments, mesh))
 
     @classmethod
-    def of(cls, model: Program, arguments: Arguments, mesh: Mesh) -> Target:
-        """The target of a model and arguments that have been split already."""
+    def of(cls, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None) -> Target:
+        """The target of a model and arguments that have been split already; `whole` is as for `read_shares`."""
         target = cls.__new__(cls)
-        target._fill(model, arguments, mesh)
+        target._fill(model, arguments, mesh, whole)
         return target
 
-    def _fill(self, model: Program, arguments: Arguments, mesh: Mesh) -> None:
+    def _fill(self, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None) -> None:
         self.program, self.mesh, self.arguments = model, mesh, arguments
         sizes = axes_but_chain(mesh)
-        self.shares: Shares = read_shares(model, arguments, sizes)
+        self.shares: Shares = read_shares(model, arguments, sizes, whole)
         check_shares(model, arguments, sizes, self.shares)
 
     def with_arguments(self, arguments: Arguments) -> Target:

@@ -20,6 +20,7 @@ from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.placement import mesh_of
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.outside import outside
+from phalanx.programs.shares import TracedProgram
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Program
 from phalanx.reducers.reducer import Reduce, Reducer
@@ -225,15 +226,16 @@ def compile(
     checks.check_chains(num_chains, mesh, kernel)
     num_warmup = default_warmup(num_chains) if num_warmup is None else num_warmup
 
+    whole = TracedProgram.of_whole(model, arguments, axes_but_chain(mesh))
     keep = keep if keep is None or isinstance(keep, str) else tuple(keep)
     key = (
         model, mesh, arguments.layout, arguments.names, arguments.spreads, arguments.local_shapes(), kernel,
         _shapes(kernel.tuning), num_chains, keep, _entries(reducers), tile, matmul_precision,
-        jax.config.values["jax_enable_x64"], outside(model, arguments, axes_but_chain(mesh)),
+        jax.config.values["jax_enable_x64"], outside(whole),
     )  # fmt: skip
     executables, compilations = _kept.get(key), 0
     if executables is None:
-        target = Target.of(model, arguments, mesh)
+        target = Target.of(model, arguments, mesh, whole)
     else:
         target = executables.blocks.target.with_arguments(arguments)
     arrays = target.place_arrays()

@@ -11,6 +11,7 @@ import pytest
 import phalanx as phx
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.outside import outside
+from phalanx.programs.shares import TracedProgram
 
 READ = {
     "array": np.arange(3.0, dtype=np.float32),
@@ -34,7 +35,7 @@ def digest(fill=1.0, **changes):
         phx.factor("of a key", a * jax.random.normal(read["key"]))
         phx.sample("x", dist.Normal(a, 1.0), obs=x)
 
-    return outside(model, split_arguments(model, {"x": x}), {"data": 1, "model": 1})
+    return outside(TracedProgram.of_whole(model, split_arguments(model, {"x": x}), {"data": 2, "model": 1}))
 
 
 def test_it_is_the_same_where_nothing_has_changed():
