@@ -17,13 +17,6 @@ NAMED = 4
 RETURNS = "as in `return state, {'loss': loss}`"
 
 
-def whole(name: str, value: Any, least: int = 1) -> int:
-    """A whole number of at least `least`."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    return int(value)
-
-
 def count_rows(what: str, tree: Any) -> int:
     """How many leading rows the arrays of a tree have, all of them."""
     shapes = {keystr(path): np.shape(leaf) for path, leaf in tree_leaves_with_path(tree)}

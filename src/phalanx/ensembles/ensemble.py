@@ -19,6 +19,7 @@ from phalanx.ensembles.batches import check_order, cut, rows_of_epoch
 from phalanx.ensembles.interruption import when_done
 from phalanx.ensembles.layout import Layout
 from phalanx.ensembles.prediction import Prediction
+from phalanx.kernels.kernel import whole
 from phalanx.run.checks import check_seed
 
 State = Any
@@ -105,7 +106,7 @@ class Ensemble:
         """
         rows = checks.count_rows("ensemble.train: the data", data)
         size, epochs = (
-            checks.whole(f"ensemble.train: {name}", value)
+            whole("ensemble.train", name, value)
             for name, value in (("batch_size", batch_size), ("num_epochs", num_epochs))
         )
         check_order(order)
@@ -129,7 +130,7 @@ class Ensemble:
                 has another shape.
         """
         rows = checks.count_rows("ensemble.predict: inputs", inputs)
-        size = min(checks.whole("ensemble.predict: batch_size", batch_size), rows)
+        size = min(whole("ensemble.predict", "batch_size", batch_size), rows)
 
         def of(state: State, some: Any) -> Array:
             logits = apply(state, some)
@@ -317,7 +318,7 @@ def ensemble(
     """
     checks.check_functions(init, update)
     check_seed(seed)
-    return Ensemble(init, update, Layout.of(checks.whole("phx.ensemble: num_members", num_members), mesh), seed)
+    return Ensemble(init, update, Layout.of(whole("phx.ensemble", "num_members", num_members), mesh), seed)
 
 
 def _key_of(key: Array, purpose: int, number: Array) -> Array:

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from phalanx.ensembles.checks import count_rows, whole
+from phalanx.ensembles.checks import count_rows
 from phalanx.ensembles.learner import Learner
-from phalanx.kernels.kernel import positive
+from phalanx.kernels.kernel import positive, whole
 from phalanx.mesh.dependence import varying_axes
 from phalanx.programs.handlers import seed as seeded
 from phalanx.programs.handlers import trace
@@ -200,7 +200,7 @@ def _size(step_size: float, cycle: int | None, step: Array) -> Array:
 def _check(step_size: Any, cycle: Any, temperature: Any, num_rows: Any) -> None:
     positive("sgld, sghmc", "step_size", step_size)
     if cycle is not None:
-        whole("sgld, sghmc: cycle, in steps,", cycle)
+        whole("sgld, sghmc", "cycle", cycle)
     if not isinstance(temperature, int | float) or not 0 <= temperature < float("inf"):
         raise ValueError(f"sgld, sghmc: temperature must be a number that is not negative, got {temperature!r}.")
-    whole("sgld, sghmc: num_rows", num_rows)
+    whole("sgld, sghmc", "num_rows", num_rows)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from phalanx.ensembles.checks import whole
+from phalanx.kernels.kernel import whole
 
 BLOCK = 256
 """Rows whose curvature is added up at once."""
@@ -75,7 +75,7 @@ def last_layer_laplace(features: Array, weights: Array, prior_precision: float) 
 
 def last_layer_probabilities(fitted: LastLayer, features: Array, key: Array, draws: int = 100) -> Array:
     """Mean probabilities of rows over draws of the last layer's weights: `(rows, classes)`."""
-    draws = whole("last_layer_probabilities: draws", draws)
+    draws = whole("last_layer_probabilities", "draws", draws)
     size, classes = fitted.mean.shape
     normals = random.normal(key, (classes * size, draws), fitted.mean.dtype)
     away = jax.scipy.linalg.solve_triangular(fitted.factor.T, normals, lower=False)

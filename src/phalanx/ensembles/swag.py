@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from phalanx.ensembles.checks import whole
 from phalanx.ensembles.learner import Learner, Trained
+from phalanx.kernels.kernel import whole
 
 
 class Averaged(NamedTuple):
@@ -66,7 +66,7 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
         Maddox, Garipov, Izmailov, Vetrov, Wilson (2019), A simple baseline for Bayesian uncertainty in deep learning.
     """
     start, every, rank = (
-        whole(f"swag: {name}", value, least)
+        whole("swag", name, value, least)
         for name, value, least in (("start", start, 0), ("every", every, 1), ("rank", rank, 2))
     )
 

@@ -180,7 +180,8 @@ def one_of(kernel: str, name: str, value: Any, known: Sequence[str]) -> None:
         raise ValueError(f"{kernel}: {name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
 
 
-def whole(kernel: str, name: str, value: Any, least: int = 1) -> None:
-    """Refuse a hyperparameter that is not a whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def whole(kernel: str, name: str, value: Any, least: int = 1) -> int:
+    """A hyperparameter as a whole number; refuse one that is none of at least `least`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{kernel}: {name} must be a whole number, at least {least}; got {value!r}.")
+    return int(value)

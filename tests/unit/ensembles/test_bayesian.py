@@ -117,9 +117,9 @@ def test_steps_fall_along_a_cycle_and_begin_anew():
     "options, words",
     [
         ({"step_size": 0.0}, "step_size must be a positive number"),
-        ({"step_size": 0.1, "cycle": 0}, "cycle, in steps, must be"),
+        ({"step_size": 0.1, "cycle": 0}, "cycle must be"),
         ({"step_size": "small"}, "step_size must be a positive number"),
-        ({"step_size": 0.1, "cycle": True}, "cycle, in steps, must be"),
+        ({"step_size": 0.1, "cycle": True}, "cycle must be"),
         ({"step_size": 0.1, "temperature": -1.0}, "temperature must be"),
         ({"step_size": 0.1, "temperature": np.nan}, "temperature must be"),
         ({"step_size": 0.1, "num_rows": 0}, "num_rows must be"),
