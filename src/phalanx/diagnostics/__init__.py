@@ -1,11 +1,11 @@
 """Checks on draws: has the chain converged, and how much do the draws say? All elements at once, in NumPy."""
 
-from phalanx.diagnostics.checks import Finding as Finding
 from phalanx.diagnostics.convergence import ess as ess
 from phalanx.diagnostics.convergence import mcse as mcse
 from phalanx.diagnostics.convergence import rhat as rhat
 from phalanx.diagnostics.energy import ebfmi as ebfmi
 from phalanx.diagnostics.exchange import to_arviz as to_arviz
+from phalanx.diagnostics.finding import Finding as Finding
 from phalanx.diagnostics.interval import hdi as hdi
 from phalanx.diagnostics.nested import nested_rhat as nested_rhat
 from phalanx.diagnostics.summary import summary_table as summary_table

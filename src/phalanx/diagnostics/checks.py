@@ -9,6 +9,7 @@ import numpy as np
 
 from phalanx.diagnostics.batch import FEWEST_DRAWS
 from phalanx.diagnostics.energy import LOW_EBFMI, ebfmi, has_energy
+from phalanx.diagnostics.finding import Finding
 from phalanx.diagnostics.words import count, format_rhat
 
 if TYPE_CHECKING:
@@ -30,23 +31,6 @@ FULL_TREES = 0.01
 """A share of trajectories cut off at the largest tree depth that is more than an accident."""
 
 _NAMED = 3
-
-
-class Finding(NamedTuple):
-    """Something wrong with a run.
-
-    Attributes:
-        topic: what it is about in a word or two, e.g. `high R-hat`.
-        problem: what was found, in a sentence.
-        advice: what to try.
-    """
-
-    topic: str
-    problem: str
-    advice: str
-
-    def __str__(self) -> str:
-        return f"{self.problem}\n  Try {self.advice}."
 
 
 class Evidence(NamedTuple):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.diagnostics.checks import CHECKS, Evidence, Finding
+from phalanx.diagnostics.checks import CHECKS, Evidence
+from phalanx.diagnostics.finding import Finding
 from phalanx.diagnostics.words import format_rhat
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ class Verdict:
         return "\n".join([self.headline, *(f"- {finding}" for finding in self.findings)])
 
 
-def judge(table: DataFrame | None, stats: Mapping[str, np.ndarray]) -> Verdict:
+def judge(
+    table: DataFrame | None,
+    stats: Mapping[str, np.ndarray],
+    findings: Sequence[Finding] = (),
+    passed: Sequence[str] = (),
+) -> Verdict:
     r"""Say whether draws are good to use, or what is wrong with them and what to try.
 
     They are good to use when every $\hat R$ is below 1.01; when bulk and tail ESS of every quantity are 100 per chain
@@ -50,6 +56,8 @@ def judge(table: DataFrame | None, stats: Mapping[str, np.ndarray]) -> Verdict:
         table: the summary of the draws, one row per scalar element, see `summary_table`; None when there are no draws.
         stats: arrays of shape `(chain, draw)` by name: diverging, energy, reached_max_depth, acceptance_rate,
             log_density, as far as the kernel has them; one of them at least.
+        findings: what is known to be wrong from elsewhere, such as the record of the run; named first.
+        passed: what is known to be in order from elsewhere.
 
     Returns:
         The verdict.
@@ -73,13 +81,19 @@ def judge(table: DataFrame | None, stats: Mapping[str, np.ndarray]) -> Verdict:
         raise ValueError("judge: there are no statistics; give one array of shape (chain, draw) at least, by name.")
     if table is None or table.empty:
         nothing = Finding("no draws", "There are no draws to judge.", "a larger num_samples, and keep=None")
-        return Verdict(False, f"Not good to use yet: {nothing.topic}.", (nothing,))
+        return _not_good((*findings, nothing), passed)
     run = Evidence(table, stats, *next(iter(stats.values())).shape[:2])
     results = [result for check in CHECKS if (result := check(run)) is not None]
-    findings = tuple(result for result in results if isinstance(result, Finding))
-    passed = tuple(result for result in results if isinstance(result, str))
-    headline = f"Not good to use yet: {', '.join(finding.topic for finding in findings)}."
-    return Verdict(not findings, headline if findings else f"Good to use: {_best(table)}.", findings, passed)
+    findings = (*findings, *(result for result in results if isinstance(result, Finding)))
+    passed = (*passed, *(result for result in results if isinstance(result, str)))
+    if findings:
+        return _not_good(findings, passed)
+    return Verdict(True, f"Good to use: {_best(table)}.", (), passed)
+
+
+def _not_good(findings: Sequence[Finding], passed: Sequence[str]) -> Verdict:
+    topics = ", ".join(finding.topic for finding in findings)
+    return Verdict(False, f"Not good to use yet: {topics}.", tuple(findings), tuple(passed))
 
 
 def _best(table: DataFrame) -> str:

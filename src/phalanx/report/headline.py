@@ -49,8 +49,6 @@ def headline_html(posterior: Reported) -> str:
     if posterior.record.interrupted:
         words = f"The run was interrupted after {posterior.num_draws:,} of {posterior.record.num_samples:,} draws."
         sentences.insert(0, ("warn", words))
-    if remark := posterior.record.remark:
-        sentences.append(("warn", escape(remark)))
     items = "".join(f'<li class="{level}">{words}</li>\n' for level, words in sentences)
     return (
         f'<p class="verdict {"good" if verdict.good else "warn"}">{escape(verdict.headline)}</p>\n'

@@ -38,8 +38,6 @@ def print_run(posterior: Reported) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    if remark := posterior.record.remark:
-        to.print(remark, highlight=False, soft_wrap=True)
     if posterior.num_draws:
         verdict = posterior.verdict()
         # names of elements have brackets, which are no markup

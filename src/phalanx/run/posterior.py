@@ -115,7 +115,8 @@ class Posterior:
                 "verdict: no draw was stored, so that there is nothing to judge. Look at reducers, such as "
                 "phx.reducers.rhat() and phx.reducers.ess(), or keep a variable when running."
             )
-        return judge(self._summary_of_all if self.num_draws else None, self.stats)
+        table = self._summary_of_all if self.num_draws else None
+        return judge(table, self.stats, self.record.findings, self.record.passed)
 
     @cached_property
     def _summary_of_all(self) -> SummaryTable:

@@ -16,7 +16,7 @@ import numpy as np
 from phalanx.run.record import RunRecord, Timing
 
 _FORMAT = "phalanx.posterior"
-_VERSION = 1
+_VERSION = 2
 _ENTRY = "json"
 
 
@@ -79,7 +79,7 @@ def read_posterior(path: Path) -> tuple[dict[str, Any], Timing, RunRecord]:
             if contents["version"] != _VERSION:
                 raise ValueError(f"it has version {contents['version']} of the format; this release reads {_VERSION}")
             parts = {name: _rebuild(part, file) for name, part in contents["parts"].items()}
-        return parts, Timing(**contents["timing"]), RunRecord(**contents["record"])
+        return parts, Timing(**contents["timing"]), RunRecord.of_json(contents["record"])
     except (KeyError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         message = f"Posterior.load: {path} is not a posterior saved by Phalanx, or is damaged: {error}."
         raise ValueError(message) from error

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
+
+from phalanx.diagnostics import Finding
 
 
 class Told(Protocol):
@@ -62,6 +65,8 @@ class RunRecord:
         folded_draws: draws of each chain that went into reducers and were not stored.
         acceptance_rate: mean over them.
         divergences: of those, over all chains.
+        findings: what the run itself knows to be wrong, before a draw is looked at; the verdict begins with it.
+        passed: what the run itself has found in order.
     """
 
     model: str
@@ -82,21 +87,13 @@ class RunRecord:
     folded_draws: int = 0
     acceptance_rate: float | None = None
     divergences: int = 0
+    findings: tuple[Finding, ...] = ()
+    passed: tuple[str, ...] = ()
     source: str = field(default="", repr=False)
-
-    @property
-    def remark(self) -> str:
-        """What a reader of the draws must know of the warm-up; empty when there is nothing."""
-        if not self.moved_chains:
-            return ""
-        were = "chain was" if self.moved_chains == 1 else "chains were"
-        return (
-            f"In warm-up {self.moved_chains} {were} moved beside another, because where they were the posterior has "
-            f"next to no mass."
-        )
 
     def of_run(self, seed: int, started: str, interrupted: bool, moved_chains: int, told: Told) -> RunRecord:
         """The record of one run of a compiled sampler."""
+        moved = [_moved(moved_chains, self.num_chains)] if moved_chains else []
         return replace(
             self,
             seed=seed,
@@ -106,4 +103,21 @@ class RunRecord:
             folded_draws=told.draws,
             acceptance_rate=told.acceptance_rate,
             divergences=told.divergences,
+            findings=(*self.findings, *moved),
         )
+
+    @classmethod
+    def of_json(cls, entries: Mapping[str, Any]) -> RunRecord:
+        """The record whose fields were written as JSON, which knows no tuples."""
+        findings = tuple(Finding(*finding) for finding in entries["findings"])
+        return cls(**{**entries, "findings": findings, "passed": tuple(entries["passed"])})
+
+
+def _moved(moved_chains: int, num_chains: int) -> Finding:
+    were = "was" if moved_chains == 1 else "were"
+    return Finding(
+        "moved chains",
+        f"{moved_chains} of {num_chains} chains {were} moved beside another in warm-up, because where they were the "
+        f"posterior has next to no mass.",
+        "to look where they had been",
+    )

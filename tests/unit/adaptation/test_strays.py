@@ -79,12 +79,12 @@ def test_warm_up_leaves_no_chain_in_a_mode_without_mass(kernel, chains, data):
         mesh=phx.make_mesh(data=data, devices=jax.devices()[:chains]),
     )  # fmt: skip
     assert 1 <= posterior.record.moved_chains <= 7
-    assert "moved beside another" in posterior.record.remark
+    assert "moved beside another" in str(posterior.verdict())
     assert (posterior.draws["x"] < 0).all()
     assert len(np.unique(posterior.draws["x"][:, 0])) == 8  # beside one another, not on the same way
 
 
 def test_two_modes_that_both_count_keep_their_chains():
     posterior = phx.mcmc(two_modes(2.0), num_chains=8, num_warmup=200, num_samples=50, progress=False)
-    assert posterior.record.moved_chains == 0 and posterior.record.remark == ""
+    assert posterior.record.moved_chains == 0 and not posterior.record.findings
     assert (posterior.draws["x"] < 0).any() and (posterior.draws["x"] > 0).any()
