@@ -62,6 +62,10 @@ class Arguments:
             for a, s in zip(self.arrays, self.spreads, strict=True)
         )
 
+    def with_arrays(self, arrays: Sequence[Any]) -> Arguments:
+        """The same arguments with these arrays, placed and padded."""
+        return replace(self, arrays=tuple(arrays))
+
     def without_arrays(self) -> Arguments:
         """The same arguments with only shapes for arrays: what may be kept without keeping the data alive."""
         return replace(self, arrays=tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in self.arrays))

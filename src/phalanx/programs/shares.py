@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -71,18 +72,17 @@ class Shares:
 
 
 def read_shares(
-    program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram | None = None
-) -> Shares:
+    program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram
+) -> tuple[Shares, TracedProgram]:
     """Read off `program` what is local on a mesh with `sizes` devices along its axes, the chains' axis apart.
 
-    `whole` is its trace on the whole data, where there is one already.
+    `whole` is its trace on the whole data. The trace on the rows of one device comes back with the shares.
 
     Raises:
         ValueError: naming the variable, when it contradicts how the data are sharded, has no rows to spread, or
             cannot leave padded rows out.
     """
     _check_axes(arguments, sizes)
-    whole = TracedProgram.of_whole(program, arguments, sizes) if whole is None else whole
     if not whole.variables:
         raise ValueError(
             f"The model {getattr(program, '__name__', program)} has no random variables: nothing to infer. "
@@ -96,8 +96,9 @@ def read_shares(
     _check_declared(whole, sizes)
     if all(size == 1 for size in sizes.values()):
         everywhere = dict.fromkeys(whole.deterministic, GLOBAL)
-        return Shares((), whole.latents(), everywhere, dict.fromkeys(whole.terms, GLOBAL), {})
-    return _Reading(program, arguments, sizes, whole).shares()
+        return Shares((), whole.latents(), everywhere, dict.fromkeys(whole.terms, GLOBAL), {}), whole
+    reading = _Reading(program, arguments, sizes, whole)
+    return reading.shares(), reading.local
 
 
 def named_axes(axes: Sequence[str]) -> str:
@@ -159,14 +160,20 @@ class TracedProgram:
             if v.distribution is not None and v.is_latent
         )
 
+    @cached_property
     def jaxpr(self) -> ClosedJaxpr:
-        """Terms and deterministic values as a function of position and data."""
+        """Terms, deterministic values and latent values as a function of position and data; see `outputs`."""
 
         def f(position, arrays):
             run = run_unconstrained(self._program, position, self._layout.join(arrays))
-            return run.terms(), _deterministic(run)
+            return run.terms(), _deterministic(run), {name: run.variables[name].value for name in run.position}
 
         return jax.make_jaxpr(f, axis_env=self._axis_env)(self.position, self.shapes)
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What each output of `jaxpr` is: a term, or the name of a deterministic value or latent variable."""
+        return [*sorted(self.terms), *sorted(self.deterministic), *sorted(self.position)]
 
     def only(self, term: Term) -> Callable[..., Array]:
         """One term, summed, as a function of position and data."""
@@ -197,7 +204,7 @@ class _Reading:
                 f"({_shapes(arguments)}). Inside the model take sizes from the data, as in x.shape[0], not from "
                 f"constants, and do not mix sharded with unsharded rows. What failed: {error}"
             ) from error
-        self.jaxpr = self.local.jaxpr()
+        self.jaxpr = self.local.jaxpr
 
     def shares(self) -> Shares:
         spreads = self._latent_spreads()
@@ -304,7 +311,7 @@ class _Reading:
         position = [frozenset(spreads[name].axes) for name in sorted(self.local.position)]
         arrays = [frozenset(spread.axes) for spread in self.arguments.spreads]
         found = [axes & self.sizes.keys() for axes in varying_axes(self.jaxpr, [*position, *arrays])]
-        return dict(zip([*sorted(self.local.terms), *sorted(self.local.deterministic)], found, strict=True))
+        return dict(zip(self.local.outputs, found, strict=True))
 
     def _term_spread(self, term: Term, axes: Axes, latents: Mapping[str, Spread]) -> Spread:
         name, _ = term

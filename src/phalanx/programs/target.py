@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,7 @@ from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axe
 from phalanx.mesh.placement import mesh_of, spread_spec
 from phalanx.mesh.space import GLOBAL, Position, Space, Spread
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
-from phalanx.programs.crosscheck import check_shares
+from phalanx.programs.rows_apart import check_level, read_rows_apart
 from phalanx.programs.shares import Shares, TracedProgram, read_shares
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Run, run_unconstrained, to_unconstrained
@@ -159,6 +160,8 @@ class Target:
         model: a program whose keyword arguments are the data.
         data: the keyword arguments; arrays placed with `phx.shard` are spread out, and with them what depends on them.
         mesh: the devices; by default those the data were placed on, or one.
+        check: what to do where it can neither be proved nor tried that the devices' shares add up to the whole: "warn",
+            "strict" (an error) or "off" (nothing is tried). What is found is in `rows`.
 
     Raises:
         TypeError: when `data` is no dict or does not fit the model.
@@ -171,27 +174,50 @@ class Target:
         -0.9189
     """
 
-    def __init__(self, model: Program, data: Mapping[str, Any] | None = None, *, mesh: Mesh | None = None):
+    def __init__(
+        self,
+        model: Program,
+        data: Mapping[str, Any] | None = None,
+        *,
+        mesh: Mesh | None = None,
+        check: str = "warn",
+    ):
+        check_level(check)
         arguments = split_arguments(model, {} if data is None else data)
-        self._fill(model, arguments, choose_mesh(arguments, mesh))
+        self._fill(model, arguments, choose_mesh(arguments, mesh), check=check)
+        if self.rows.problem and check == "warn":
+            warnings.warn(self.rows.problem, stacklevel=2)
 
     @classmethod
-    def of(cls, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None) -> Target:
+    def of(
+        cls, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None, check: str = "warn"
+    ) -> Target:
         """The target of a model and arguments that have been split already; `whole` is as for `read_shares`."""
         target = cls.__new__(cls)
-        target._fill(model, arguments, mesh, whole)
+        target._fill(model, arguments, mesh, whole, check)
         return target
 
-    def _fill(self, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None) -> None:
+    def _fill(
+        self, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None, check: str = "warn"
+    ) -> None:
         self.program, self.mesh, self.arguments = model, mesh, arguments
         sizes = axes_but_chain(mesh)
-        self.shares: Shares = read_shares(model, arguments, sizes, whole)
-        check_shares(model, arguments, sizes, self.shares)
+        whole = TracedProgram.of_whole(model, arguments, sizes) if whole is None else whole
+        self.shares: Shares
+        self.shares, local = read_shares(model, arguments, sizes, whole)
+        self.rows = read_rows_apart(model, arguments, sizes, self.shares, whole, local)
+        self.rows = self.rows.look(arguments, check)
 
-    def with_arguments(self, arguments: Arguments) -> Target:
-        """The same target with other data of the same shapes; nothing is traced again."""
+    def with_arguments(self, arguments: Arguments, check: str = "warn") -> Target:
+        """The same target with other data of the same shapes, nothing traced again; what is not proved is checked."""
         other = copy.copy(self)
-        other.arguments = arguments
+        other.arguments, other.rows = arguments, self.rows.look(arguments, check)
+        return other
+
+    def without_arrays(self) -> Target:
+        """The same target without its data."""
+        other = copy.copy(self)
+        other.arguments = self.arguments.without_arrays()
         return other
 
     @property

@@ -49,6 +49,7 @@ class Run:
         check_beginning(self.blocks, begun, self.arrays)
         self._underway = begun.underway
         position, gradient = ([np.asarray(part) for part in x] for x in (begun.position, begun.gradient))
+        self._last = position
         chains = np.arange(self.blocks.num_chains)
         warm_up = WarmUp(self.kernel, len(chains), num_warmup, Batch(position, gradient, {}, chains))
         self._use(warm_up)
@@ -58,6 +59,8 @@ class Run:
         divergences = 0
         while not warm_up.over:
             drawn = self._round(warm_up)
+            if len(drawn.chain):
+                self._last = [part[::-1] for part in drawn.position] or self._last
             warm_up.learn(drawn)
             self._use(warm_up)
             if warm_up.sources is not None:
@@ -129,6 +132,24 @@ class Run:
             self.interrupted = True
             self.progress.say(f"Interrupted: returning the {host.count} of {total} draws per chain made so far.")
         return host
+
+    def positions(self, count: int) -> list[dict[str, np.ndarray]]:
+        """Positions of the chains in the latest round of warm-up, whole and unpadded, by variable."""
+        target, groups = self.blocks.target, self.blocks.groups
+        found = []
+        for number in range(min(count, min(len(part) for part in self._last))):
+            position: dict[str, np.ndarray] = {}
+            for group, part in zip(groups, self._last, strict=True):
+                members = [latent for latent in target.shares.latents if latent.spread.axes == group]
+                here = part[number].reshape(math.prod(target.mesh.shape[axis] for axis in group), -1)
+                sizes = [math.prod(latent.unconstrained_shape) for latent in members]
+                pieces = np.split(here, np.cumsum(sizes, dtype=int)[:-1], axis=1) if members else []
+                for latent, piece in zip(members, pieces, strict=True):
+                    shape = latent.unconstrained_shape
+                    whole = piece.reshape(-1, *shape[1:]) if group else piece.reshape(shape)
+                    position[latent.name] = target.trim(latent.name, whole)
+            found.append(position)
+        return found
 
     @property
     def step_size(self) -> np.ndarray:

@@ -20,6 +20,7 @@ from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.placement import mesh_of
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.outside import outside
+from phalanx.programs.rows_apart import check_level
 from phalanx.programs.shares import TracedProgram
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Program
@@ -69,6 +70,7 @@ def mcmc(
     tile: int | None = None,
     until: Until | None = None,
     matmul_precision: str = "float32",
+    check: str = "warn",
     progress: bool = True,
 ) -> Posterior:
     """Draw from the posterior of a model given data, with many chains on all devices.
@@ -94,6 +96,9 @@ def mcmc(
             means as many as a core's cache holds.
         until: a condition on which to stop before `num_samples`, from `phx.until`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
+        check: how the devices' shares of the log density are checked against the whole, where data are sharded: what
+            cannot be proved from the program is run both ways on rows of the data. Where that cannot be done either,
+            "warn" says so, and "strict" refuses; "off" tries nothing out.
         progress: whether to show how the run goes.
 
     Returns:
@@ -117,7 +122,7 @@ def mcmc(
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
         keep=keep, thin=thin, reducers=reducers, tile=tile, until=until, matmul_precision=matmul_precision,
-        progress=progress,
+        check=check, progress=progress,
     )  # fmt: skip
     return sampler.run(seed)
 
@@ -137,6 +142,7 @@ def stream(
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     tile: int | None = None,
     matmul_precision: str = "float32",
+    check: str = "warn",
     progress: bool = True,
 ) -> Iterator[dict[str, Any]]:
     """Draw, and hand over what is drawn block by block: for programs that look while chains run, or never end.
@@ -157,6 +163,7 @@ def stream(
         reducers: what is learned from the draws, by name.
         tile: lanes of a device that are worked on together where no draws are stored.
         matmul_precision: precision of matrix products.
+        check: how the devices' shares are checked against the whole.
         progress: whether to show how the run goes.
 
     Yields:
@@ -175,7 +182,8 @@ def stream(
     """
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=thin, mesh=mesh,
-        keep=keep, thin=thin, reducers=reducers, tile=tile, matmul_precision=matmul_precision, progress=progress,
+        keep=keep, thin=thin, reducers=reducers, tile=tile, matmul_precision=matmul_precision, check=check,
+        progress=progress,
     )  # fmt: skip
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
@@ -199,6 +207,7 @@ def compile(
     tile: int | None = None,
     until: Until | None = None,
     matmul_precision: str = "float32",
+    check: str = "warn",
     progress: bool = True,
 ) -> Sampler:
     """Compile a run ahead of time; `sampler.run(seed, data)` then compiles nothing. The arguments are those of `mcmc`.
@@ -215,6 +224,7 @@ def compile(
     checks.check_sizes(num_chains, 0 if num_warmup is None else num_warmup, num_samples, thin)
     checks.check_until(until, keep)
     checks.check_precision(matmul_precision)
+    check_level(check)
     began = time.perf_counter()
     kernel = nuts() if kernel is None else kernel
     checks.check_kernel_type(kernel)
@@ -235,9 +245,9 @@ def compile(
     )  # fmt: skip
     executables, compilations = _kept.get(key), 0
     if executables is None:
-        target = Target.of(model, arguments, mesh, whole)
+        target = Target.of(model, arguments, mesh, whole, check)
     else:
-        target = executables.blocks.target.with_arguments(arguments)
+        target = executables.blocks.target.with_arguments(arguments, check)
     arrays = target.place_arrays()
     if executables is None:
         checks.check_kernel(kernel, target)
@@ -262,6 +272,8 @@ def compile(
         until,
         progress,
         describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision),
+        target.rows,
+        check,
         time.perf_counter() - began,
         compilations,
         plan,
@@ -278,7 +290,7 @@ def default_warmup(num_chains: int) -> int:
 
 
 def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...]) -> Blocks:
-    target = target.with_arguments(target.arguments.without_arrays())  # blocks outlive the data
+    target = target.without_arrays()  # blocks outlive the data
     one = Blocks(target, kernel, num_chains, names, slots=1)
     width = sum(one.row_layout.widths) + sum(math.prod(v.shape) for v in target.shares.latents if v.name in names)
     return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * num_chains * width))))

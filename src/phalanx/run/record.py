@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from phalanx.diagnostics import Finding
+from phalanx.programs.rows_apart import ADVICE, RowsApart
 
 
 class Told(Protocol):
@@ -90,6 +91,12 @@ class RunRecord:
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
     source: str = field(default="", repr=False)
+
+    def of_rows(self, rows: RowsApart) -> RunRecord:
+        """The record with what is known of the devices' shares of the log density."""
+        unknown = [Finding("shares not checked", rows.problem, ADVICE)] if rows.problem else []
+        known = [rows.passed] if rows.passed and not unknown else []
+        return replace(self, findings=(*self.findings, *unknown), passed=(*self.passed, *known))
 
     def of_run(self, seed: int, started: str, interrupted: bool, moved_chains: int, told: Told) -> RunRecord:
         """The record of one run of a compiled sampler."""

@@ -14,6 +14,7 @@ from jax import Array
 
 from phalanx.kernels.kernel import Kernel
 from phalanx.programs.arguments import split_arguments
+from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays, check_seed
 from phalanx.run.executables import Executables
 from phalanx.run.loop import Run
@@ -22,6 +23,9 @@ from phalanx.run.posterior import Posterior
 from phalanx.run.progress import Progress, make_progress
 from phalanx.run.record import RunRecord, Timing
 from phalanx.run.until import Until
+
+CHAINS_CHECKED = 2
+"""Chains at whose positions, when warm-up ends, what is not proved is checked again."""
 
 STREAM_DRAWS = 1024
 """Draws of each chain, after which a stream that stores none says what is known."""
@@ -42,6 +46,8 @@ class Sampler:
         until: when to stop before `num_samples`.
         progress: whether to show how the run goes.
         record: what is run where, but for the seed.
+        rows: what is known of the devices' shares of the log density.
+        check: what to do where nothing is: "warn", "strict" or "off".
         compile_seconds: seconds spent on tracing and compiling; counted in the first run's timing.
         compilations: programs compiled; none when an earlier sampler's could be used.
         plan: the memory it takes.
@@ -56,6 +62,8 @@ class Sampler:
     until: Until | None
     progress: bool
     record: RunRecord
+    rows: RowsApart
+    check: str = "warn"
     compile_seconds: float = 0.0
     compilations: int = 0
     plan: Plan | None = None
@@ -79,26 +87,28 @@ class Sampler:
             KeyboardInterrupt: on Ctrl-C before the first draw.
         """
         check_seed(seed)
-        arrays = self.arrays if data is None else self._place(data)
+        arrays, rows = (self.arrays, self.rows) if data is None else self._place(data)
         started = datetime.now().isoformat(timespec="seconds")
         with make_progress(self.progress) as progress:
-            self._announce(progress)
+            self._announce(progress, rows)
             run, began = Run(self.executables, self.kernel, int(seed), arrays, progress), time.perf_counter()
             run.warm_up(self.num_warmup)
+            rows = self._check_again(run, rows)
             warm = time.perf_counter()
             draws, stats, reduced = self._draw(run)
         timing = self._timing(run, warm - began, time.perf_counter() - warm)
         self.compile_seconds, self.compilations = 0.0, 0
-        record = self.record.of_run(int(seed), started, run.interrupted, run.moved_chains, run.told)
+        record = self.record.of_rows(rows).of_run(int(seed), started, run.interrupted, run.moved_chains, run.told)
         return Posterior(draws, stats, timing, record, reduced)
 
     def stream(self, seed: int = 0, num_samples: int | None = None) -> Iterator[dict[str, Any]]:
         """Run all chains and hand over what they draw, block by block; nothing accumulates. See `phx.stream`."""
         check_seed(seed)
         with make_progress(self.progress) as progress:
-            self._announce(progress)
+            self._announce(progress, self.rows)
             run = Run(self.executables, self.kernel, int(seed), self.arrays, progress)
             run.warm_up(self.num_warmup)
+            self._check_again(run, self.rows)
             stores, left = self.executables.folding.stores_draws, math.inf if num_samples is None else num_samples
             block = self.thin * (self.executables.blocks.slots if stores else STREAM_DRAWS)
             while left >= self.thin and not run.interrupted:
@@ -111,7 +121,17 @@ class Sampler:
                     run.fold(count, self.thin, math.inf)
                     yield run.told.finalize()
 
-    def _announce(self, progress: Progress) -> None:
+    def _check_again(self, run: Run, rows: RowsApart) -> RowsApart:
+        """Where the chains are when warm-up ends, the shares of what is not proved add up, too; or it is an error."""
+        if rows.check is None or not rows.check.names or self.check == "off":
+            return rows
+        arguments = self.executables.blocks.target.arguments.with_arrays(run.arrays)
+        again = rows.look(arguments, "warn", run.positions(CHAINS_CHECKED))
+        return again if len(again.unchecked) < len(rows.unchecked) else rows
+
+    def _announce(self, progress: Progress, rows: RowsApart) -> None:
+        if rows.problem:
+            progress.say(f"phalanx: {rows.problem}")
         if self.notice:
             progress.say(self.notice)
         if self.plan is not None:
@@ -140,8 +160,9 @@ class Sampler:
             lane_efficiency=efficiency,
         )
 
-    def _place(self, data: Mapping[str, Any]) -> tuple[Array, ...]:
+    def _place(self, data: Mapping[str, Any]) -> tuple[tuple[Array, ...], RowsApart]:
         target = self.executables.blocks.target
         arguments = split_arguments(target.program, data)
         check_arrays(target.arguments, arguments)
-        return target.with_arguments(arguments).place_arrays()
+        target = target.with_arguments(arguments, self.check)
+        return target.place_arrays(), target.rows

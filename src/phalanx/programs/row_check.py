@@ -1,0 +1,342 @@
+"""The shares tried out on the user's own rows: value and gradient of the devices' against those of the whole.
+
+What is not proved to add up is run both ways, in double precision on the host, at a few positions. What then differs by
+more than rounding is refused. How large rounding may be is measured: by how much the result changes when the position
+does in its last digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import jaxprs_in_params
+
+from phalanx.mesh.space import Space, Spread
+from phalanx.programs.arguments import Arguments
+from phalanx.programs.row_sample import Sample, fraction, samples
+from phalanx.programs.shares import Shares, TracedProgram, named_axes
+from phalanx.programs.tracing import Program
+from phalanx.programs.unconstrained import run_unconstrained
+
+LARGEST = 1 << 22
+"""Numbers that a check has in hand at most: data and position together; half of them where it does not run so."""
+
+WIDEST = 1 << 26
+"""Elements of the largest array that it may make on the way."""
+
+RADII = (2.0, 0.5, 0.1, 0.01, 0.0)
+"""How far from zero positions are tried, until the log density is finite."""
+
+POSITIONS = 2
+"""Random positions at which it is looked at."""
+
+Position = dict[str, np.ndarray]
+
+
+class TooLarge(Exception):
+    """The check would need more memory than it may."""
+
+
+@dataclass
+class RowCheck:
+    """Runs a program both ways.
+
+    Attributes:
+        program, sizes, shares: what is checked.
+        terms, others: which terms of the log density, and which other values, are not proved.
+    """
+
+    program: Program
+    sizes: Mapping[str, int]
+    shares: Shares
+    terms: tuple[tuple[str, str], ...]
+    others: tuple[str, ...]
+    _compiled: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def names(self) -> list[str]:
+        """The variables that are not proved."""
+        return list(dict.fromkeys([*(name for name, _ in self.terms), *self.others]))
+
+    @property
+    def spreads(self) -> dict[str, Spread]:
+        """Where latent variables live."""
+        return {latent.name: latent.spread for latent in self.shares.latents}
+
+    def look(self, arguments: Arguments, positions: Sequence[Position] = ()) -> tuple[int, dict[str, str]]:
+        """Compare at `positions`, whole and unpadded, or at random ones.
+
+        Returns:
+            How many rows were looked at, and of each name that could not be checked the reason.
+
+        Raises:
+            ValueError: naming the variable, where the two ways differ.
+        """
+        if not self.terms and not self.others:
+            return 0, {}
+        host, why = jax.local_devices(backend="cpu")[0], ""
+        for x64 in (True, False):
+            for most in (LARGEST, LARGEST // 64):
+                try:
+                    with jax.enable_x64(x64), jax.default_device(host), jax.default_matmul_precision("float32"):
+                        return self._look(arguments, positions, most, x64)
+                except _Differs as found:
+                    raise ValueError(str(found)) from None
+                except TooLarge as error:
+                    why = str(error)
+                except Exception as error:  # a model that only runs on so many rows, or in single precision
+                    why = why or f"it does not run on the host: {(str(error).splitlines() or [repr(error)])[0][:200]}"
+        return 0, dict.fromkeys(self.names, why)
+
+    def _look(
+        self, arguments: Arguments, positions: Sequence[Position], most: int, x64: bool
+    ) -> tuple[int, dict[str, str]]:
+        shapes = {latent.name: _whole_shape(latent) for latent in self.shares.latents}
+        share = fraction(arguments, shapes, self.spreads, most)
+        if share <= 0:
+            raise TooLarge(f"the model has more than {most:,} numbers that all devices share")
+        unseen, rows = set(self.names), 0
+        for sample in samples(arguments, list(self.spreads.values()), self.sizes, share):
+            both = self._both(arguments, sample, x64)
+            arrays = [_wide(sample.take(a, s), x64) for a, s in zip(arguments.arrays, arguments.spreads, strict=True)]
+            given = [{n: _wide(sample.take(leaf, self.spreads[n]), x64) for n, leaf in p.items()} for p in positions]
+            for number in range(max(len(given), 0 if given else POSITIONS)):
+                tried = given[number : number + 1] or [both.position(number, radius) for radius in RADII]
+                for position in tried:
+                    seen = both.compare(position, arrays)
+                    unseen -= seen
+                    if seen:
+                        break
+            rows = max(rows, sample.count)
+        return rows, dict.fromkeys(sorted(unseen), "it is not finite at any position that was tried")
+
+    def _both(self, arguments: Arguments, sample: Sample, x64: bool) -> _Both:
+        spreads = tuple(sample.spread(s) for s in arguments.spreads)
+        key = spreads, arguments.layout, tuple((a.shape, str(a.dtype)) for a in arguments.arrays), x64
+        if key not in self._compiled:
+            self._compiled[key] = _Both.of(self, arguments, sample, spreads)
+        return self._compiled[key]
+
+
+class _Differs(Exception):
+    """The devices' shares are not the whole."""
+
+
+@dataclass(frozen=True)
+class _Both:
+    """The two ways, compiled for samples of one size."""
+
+    check: RowCheck
+    whole: Callable[..., Any]
+    devices: Callable[..., Any]
+    shapes: Mapping[str, Any]
+    step: float
+    rounding: float
+    rows: int
+
+    @classmethod
+    def of(cls, check: RowCheck, arguments: Arguments, sample: Sample, spreads: Sequence[Spread]) -> _Both:
+        shares, sizes, program = check.shares, check.sizes, check.program
+        of_latents = {name: sample.spread(spread) for name, spread in check.spreads.items()}
+        local_terms = {term: _resized(sample, spread) for term, spread in shares.terms.items()}
+        resized = replace(shares, terms=local_terms)
+        space = Space(tuple(of_latents[name] for name in sorted(of_latents)), shares.axes)
+
+        def run(position: Any, arrays: Any) -> Any:
+            return run_unconstrained(program, position, arguments.layout.join(arrays))
+
+        def total(term: Any) -> Callable[..., Any]:
+            def of(position: Any, arrays: Any) -> tuple[Any, Any]:
+                values = run(position, arrays).terms()[term]
+                return jnp.sum(values), jnp.sum(jnp.abs(values))
+
+            return of
+
+        def share(term: Any) -> Callable[..., Any]:
+            def of(position: Any, arrays: Any) -> tuple[Any, Any]:
+                values = resized.terms[term].keep_rows(run(position, arrays).terms()[term])
+                return resized.weigh(term, jnp.sum(values)), resized.weigh(term, jnp.sum(jnp.abs(values)))
+
+            return of
+
+        def in_whole(position: Any, arrays: Any) -> Any:
+            found = {term: jax.value_and_grad(total(term), has_aux=True)(position, arrays) for term in check.terms}
+            return found, _values(run(position, arrays), check.others)
+
+        def on_device(position: Any, arrays: Any) -> Any:
+            here = {name: _rows_here(leaf, of_latents[name]) for name, leaf in position.items()}
+            mine = [_rows_here(leaf, spread) for leaf, spread in zip(arrays, spreads, strict=True)]
+            found = {}
+            for term in check.terms:
+                (value, size), gradient = jax.value_and_grad(share(term), has_aux=True)(here, mine)
+                value, gradient = space.add_shares(value, gradient)
+                gradient = {name: _together(leaf, of_latents[name]) for name, leaf in gradient.items()}
+                found[term] = (value, _psum(size, shares.axes)), gradient
+            others = _values(run(here, mine), check.others)
+            everywhere = {**shares.others, **check.spreads}
+            return found, {n: _together(v, sample.spread(everywhere[n])) for n, v in others.items()}
+
+        like = [_shape_like(a, s, new) for a, s, new in zip(arguments.arrays, arguments.spreads, spreads, strict=True)]
+        traced = TracedProgram(program, arguments.layout, like, dict.fromkeys(sizes, 1))
+        widest, narrowest = _extent(traced.jaxpr)
+        if widest > WIDEST:
+            raise TooLarge(f"on {sample.count:,} rows the model makes an array of {widest:,} numbers")
+        eps = float(jnp.finfo(narrowest).eps)
+        step, rounding = (2.0**-40, 1e-9) if narrowest == jnp.float64 else (4 * eps, 64 * eps)
+        ways = jax.jit(_on_mesh(in_whole, dict.fromkeys(sizes, 1))), jax.jit(_on_mesh(on_device, sizes))
+        return cls(check, *ways, traced.position, step, rounding, sample.count)
+
+    def position(self, number: int, radius: float) -> Position:
+        """A random position."""
+        random = np.random.default_rng(number)
+        return {
+            n: random.uniform(-radius, radius, size=s.shape).astype(s.dtype) for n, s in sorted(self.shapes.items())
+        }
+
+    def compare(self, position: Position, arrays: Sequence[Any]) -> set[str]:
+        """The variables that could be compared; those that differ raise."""
+        terms, others = jax.device_get(self.whole(position, arrays))
+        found, found_others = jax.device_get(self.devices(position, arrays))
+        signs = {n: np.where(np.arange(p.size).reshape(p.shape) % 2, 1, -1) for n, p in position.items()}
+        nearby = {
+            n: (p + self.step * np.maximum(np.abs(p), 1e-3) * signs[n]).astype(p.dtype) for n, p in position.items()
+        }
+        near, near_others = jax.device_get(self.devices(nearby, arrays))
+        seen, unseen = set(), set()
+        for term, ((value, size), gradient) in terms.items():
+            (summed, _), summed_gradient = found[term]
+            (moved, _), moved_gradient = near[term]
+            if not np.isfinite(value) and not np.isfinite(summed):
+                unseen.add(term[0])
+                continue
+            noise = 4 * abs(moved - summed) + self.rounding * (size + abs(value))
+            if not abs(value - summed) <= max(noise, np.finfo(np.float64).tiny):
+                raise _Differs(self._say(term[0], "its log density", "the sum of those", value, summed))
+            seen.add(term[0])
+            for name, leaf in gradient.items():
+                self._compare_gradient(term[0], name, leaf, summed_gradient[name], moved_gradient[name])
+        for name, values in others.items():
+            if _differ(values, found_others[name], near_others[name], self.rounding):
+                raise _Differs(
+                    f"The deterministic value {name!r} is not on one device what it is on the whole data: it depends "
+                    f"on how many rows there are, or mixes them. Compute it from the draws, or from data outside of "
+                    f"the model."
+                )
+            seen.add(name)
+        return seen - unseen
+
+    def _compare_gradient(self, name: str, latent: str, whole: Any, summed: Any, moved: Any) -> None:
+        if not np.all(np.isfinite(whole)) or not whole.size:
+            return
+        loose = self.rounding if self.rounding < 1e-8 else 1e-3
+        if _differ(whole, summed, moved, loose):
+            worst = np.unravel_index(np.argmax(np.abs(np.nan_to_num(whole - summed, nan=np.inf))), np.shape(whole))
+            what = f"the gradient of its log density, with respect to {latent!r},"
+            raise _Differs(self._say(name, what, "the sum of those", whole[worst], summed[worst]))
+
+    def _say(self, name: str, what: str, of: str, whole: float, summed: float) -> str:
+        shares = self.check.shares
+        axes = shares.axes[0] if len(shares.axes) == 1 else shares.axes
+        digits = next((d for d in (4, 6, 9) if f"{whole:.{d}g}" != f"{summed:.{d}g}"), 12)
+        return (
+            f"Variable {name!r}: {what} on the whole data is not {of} on the rows of each "
+            f"device along {named_axes(shares.axes)}; on {self.rows} of your rows it is {whole:.{digits}g} instead of "
+            f"{summed:.{digits}g}. The model mixes rows, by a mean, a normalisation or a difference to the row "
+            f"before, say. Do so outside of the model; or over all devices, as in "
+            f"jax.lax.pmean(x.mean(0), {axes!r}); or do not shard these data."
+        )
+
+
+def _differ(whole: Any, summed: Any, moved: Any, rounding: float) -> bool:
+    whole, summed, moved = (np.asarray(x, np.float64) for x in (whole, summed, moved))
+    if whole.shape != summed.shape:
+        return True
+    finite = np.isfinite(whole)
+    if (finite != np.isfinite(summed)).any():
+        return True
+    scale = np.max(np.abs(whole[finite]), initial=0.0)
+    noise = 4 * np.abs(np.where(finite, moved - summed, 0)) + rounding * scale + np.finfo(np.float64).tiny
+    return bool(np.any(np.abs(np.where(finite, whole - summed, 0)) > np.nan_to_num(noise)))
+
+
+def _values(run: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: jnp.asarray(run.variables[name].value, jnp.result_type(float)) for name in names}
+
+
+def _whole_shape(latent: Any) -> Any:
+    shape = latent.unconstrained_shape
+    return jax.ShapeDtypeStruct((latent.spread.rows, *shape[1:]) if latent.spread.axes else shape, np.float32)
+
+
+def _resized(sample: Sample, spread: Spread) -> Spread:
+    """Where a term lives in the sample."""
+    if not spread.rows:
+        return spread
+    found = [new for old, new in sample.rows.items() if (old.axes, old.rows) == (spread.axes, spread.rows)]
+    return found[0] if found else spread
+
+
+def _shape_like(array: Any, spread: Spread, new: Spread) -> jax.ShapeDtypeStruct:
+    shape = (new.rows, *array.shape[1:]) if spread.axes else array.shape
+    return jax.ShapeDtypeStruct(shape, _dtype(array.dtype))
+
+
+def _dtype(dtype: Any) -> Any:
+    return jnp.result_type(float) if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def _wide(values: np.ndarray, x64: bool) -> np.ndarray:
+    return values.astype(np.float64 if x64 else np.float32) if jnp.issubdtype(values.dtype, jnp.floating) else values
+
+
+def _rows_here(leaf: Any, spread: Spread) -> Any:
+    """The rows of this device, the last row repeated where there are too few, as `phx.shard` does."""
+    if not spread.axes:
+        return leaf
+    numbers = jnp.minimum(spread.row_numbers(), leaf.shape[0] - 1)
+    return leaf[numbers]
+
+
+def _together(leaf: Any, spread: Spread) -> Any:
+    """All devices' rows, without those that are none."""
+    return lax.all_gather(leaf, spread.axes, tiled=True)[: spread.rows] if spread.axes else leaf
+
+
+def _psum(value: Any, axes: tuple[str, ...]) -> Any:
+    return lax.psum(value, axes) if axes else value
+
+
+def _extent(program: Any) -> tuple[int, Any]:
+    """Elements of the largest array that a program makes, and the narrowest type that it computes in."""
+    shapes = [v.aval for equation in _equations(program.jaxpr) for v in equation.outvars if hasattr(v.aval, "shape")]
+    types = [jnp.dtype(a.dtype) for a in shapes if jnp.issubdtype(a.dtype, jnp.floating)]
+    widest = max((int(np.prod(a.shape, dtype=np.int64)) for a in shapes), default=0)
+    return widest, max(types, key=lambda t: float(jnp.finfo(t).eps), default=jnp.dtype(jnp.result_type(float)))
+
+
+def _equations(program: Any) -> Iterator[Any]:
+    for equation in program.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from _equations(getattr(inner, "jaxpr", inner))
+
+
+def _on_mesh(f: Callable[..., Any], sizes: Mapping[str, int]) -> Callable[..., Any]:
+    """`f` with the mesh's axes in scope, on one real device; what the first of the made-up ones returns."""
+    for axis, size in sizes.items():
+        f = _over(f, axis, size)
+    return f
+
+
+def _over(f: Callable[..., Any], axis: str, size: int) -> Callable[..., Any]:
+    def mapped(*args: Any) -> Any:
+        out = jax.vmap(lambda _: f(*args), axis_name=axis, axis_size=size)(jnp.zeros(size))
+        return jax.tree.map(lambda leaf: leaf[0], out)
+
+    return mapped

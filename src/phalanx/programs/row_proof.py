@@ -1,0 +1,187 @@
+"""A proof, read off two traces of a program, that its shares add up.
+
+The trace on the whole data and that on the rows of one device are followed side by side from their outputs, equation
+by equation. Where both do the same to values of which it is known what the devices' are of the whole's, the rules of
+`row_rules` say so of the result. A number that differs between the two traces (the count of rows, say) is seen as
+such. Whatever is not known to be right is not proved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params
+
+from phalanx.mesh.space import Spread
+from phalanx.programs.row_calls import CALLS
+from phalanx.programs.row_rules import MAY_DIFFER, RULES, Step, keeps_factor
+from phalanx.programs.row_values import Alike, Apart, Groups, Kind, Partial
+
+
+def read_kinds(whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[Spread], groups: Groups) -> list[Kind]:
+    """What each output on a device is of that of the whole.
+
+    Args:
+        whole: the program on all rows.
+        local: the program on the rows of one device.
+        inputs: where each input lives.
+        groups: the groups of rows.
+    """
+    given: list[Kind] = [Apart(groups.of(spread), 0) if spread.axes else Alike() for spread in inputs]
+    return Proof(groups).closed(whole, local, given)
+
+
+def adds_up(kind: Kind, spread: Spread, groups: Groups) -> bool:
+    """Whether values of this kind, added over the devices' rows and weighed as `spread` says, give the whole's sum."""
+    axes = frozenset(spread.axes)
+    if isinstance(kind, Alike):  # n devices that are alike add up to n times what one has
+        return kind.factor == groups.devices(axes) or kind.zero
+    if isinstance(kind, Partial):
+        return kind == Partial(axes)
+    if not isinstance(kind, Apart) or kind.group.axes != axes or kind.factor != 1:
+        return False
+    leads = kind.layout == Apart(kind.group, 0).layout
+    return not kind.group.padded or (leads and spread.rows == kind.group.rows)
+
+
+def has_rows(kind: Kind, spread: Spread, groups: Groups) -> bool:
+    """Whether values of this kind are, row by row or as one, those of the whole."""
+    if not spread.axes:
+        return isinstance(kind, Alike) and kind.factor == 1
+    return isinstance(kind, Apart) and kind.factor == 1 and kind.layout == Apart(groups.of(spread), 0).layout
+
+
+class Proof:
+    """Follows pairs of programs. `once`: with the derivatives that functions bring along, which need none of theirs."""
+
+    def __init__(self, groups: Groups, once: bool = True):
+        self.groups, self.once = groups, once
+
+    @property
+    def of_derivative(self) -> Proof:
+        """What follows the program of a derivative."""
+        return Proof(self.groups, once=False)
+
+    def closed(self, whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[Kind]) -> list[Kind]:
+        """The kinds of the outputs of a pair of programs."""
+        return self.open(whole.jaxpr, local.jaxpr, inputs, whole.consts, local.consts)
+
+    def open(
+        self,
+        whole: Jaxpr,
+        local: Jaxpr,
+        inputs: Sequence[Kind],
+        of_whole: Sequence[Any] = (),
+        of_local: Sequence[Any] = (),
+    ) -> list[Kind]:
+        """The same of programs whose constants are given apart."""
+        if not len(whole.invars) == len(local.invars) == len(inputs) or len(whole.outvars) != len(local.outvars):
+            return [None] * len(local.outvars)
+        pairing = _Pairing(self, whole, local, of_whole, of_local)
+        pairing.known.update(zip(map(_key, whole.invars, local.invars), inputs, strict=True))
+        return [pairing.kind(*pair) for pair in zip(whole.outvars, local.outvars, strict=True)]
+
+    def equation(self, whole: Any, local: Any, inputs: Sequence[Kind], hosts: tuple[Jaxpr, Jaxpr]) -> list[Kind]:
+        """The kinds of the results of a pair of equations."""
+        step, unknown = Step(whole, local, inputs, self, hosts), [None] * len(local.outvars)
+        name = local.primitive.name
+        if name in CALLS:
+            return CALLS[name](step) or unknown
+        if (None in inputs and name != "select_n") or not _same_params(whole, local, MAY_DIFFER.get(name, ())):
+            return unknown
+        if name not in RULES.collectives and step.same_shapes and _same_params(whole, local, ()):
+            if all(isinstance(kind, Alike) and kind.factor == 1 for kind in inputs):
+                return [Alike(zero=keeps_factor(step) and inputs[0].zero if inputs else False) for _ in local.outvars]
+            if keeps_factor(step):
+                return [inputs[0]] * len(local.outvars)
+        rule = RULES.get(name)
+        return (rule(step) if rule else None) or unknown
+
+
+class _Pairing:
+    """Pairs of values of two programs, followed back from the outputs as far as is needed."""
+
+    def __init__(self, proof: Proof, whole: Jaxpr, local: Jaxpr, of_whole: Sequence[Any], of_local: Sequence[Any]):
+        self._proof, self._hosts = proof, (whole, local)
+        self.known: dict[tuple[int, int], Kind] = {}
+        self._constants = [
+            dict(zip(map(id, j.constvars), c, strict=False)) for j, c in ((whole, of_whole), (local, of_local))
+        ]
+        self._makers = [{id(v): (e, i) for e in j.eqns for i, v in enumerate(e.outvars)} for j in (whole, local)]
+
+    def kind(self, whole: Any, local: Any) -> Kind:
+        """The kind of a pair of values."""
+        waiting = [(whole, local)]
+        while waiting:
+            pair = waiting[-1]
+            if self._is_known(*pair):
+                waiting.pop()
+                continue
+            made = [makers.get(id(atom)) for makers, atom in zip(self._makers, pair, strict=True)]
+            if None in made or not _alike(*made):
+                self.known[_key(*pair)] = None
+                continue
+            (whole_equation, _), (local_equation, _) = made
+            inputs = list(zip(whole_equation.invars, local_equation.invars, strict=True))
+            if missing := [atoms for atoms in inputs if not self._is_known(*atoms)]:
+                waiting.extend(missing)
+                continue
+            given = [self.known[_key(*atoms)] for atoms in inputs]
+            kinds = self._proof.equation(whole_equation, local_equation, given, self._hosts)
+            outputs = zip(whole_equation.outvars, local_equation.outvars, strict=True)
+            self.known.update({_key(*atoms): kind for atoms, kind in zip(outputs, kinds, strict=True)})
+        return self.known[_key(whole, local)]
+
+    def _is_known(self, whole: Any, local: Any) -> bool:
+        if _key(whole, local) in self.known:
+            return True
+        values = [self._value(atom, side) for side, atom in enumerate((whole, local))]
+        if None in [v and True for v in values]:
+            return False
+        self.known[_key(whole, local)] = self._proof.groups.compare(values[0][0], values[1][0])
+        return True
+
+    def _value(self, atom: Any, side: int) -> tuple[Any] | None:
+        """The number or array that an atom stands for, in a tuple."""
+        if isinstance(atom, Literal):
+            return (atom.val,)
+        constants = self._constants[side]
+        return (constants[id(atom)],) if id(atom) in constants else None
+
+
+def _key(whole: Any, local: Any) -> tuple[int, int]:
+    return id(whole), id(local)
+
+
+def _alike(whole: Any, local: Any) -> bool:
+    (a, i), (b, j) = whole, local
+    return i == j and a.primitive is b.primitive and len(a.invars) == len(b.invars) and len(a.outvars) == len(b.outvars)
+
+
+def _same_params(whole: Any, local: Any, may_differ: Sequence[str]) -> bool:
+    """Whether two equations do the same, but for what `may_differ`."""
+    if any(isinstance(j, ClosedJaxpr) and j.consts for e in (whole, local) for j in jaxprs_in_params(e.params)):
+        return False
+    return whole.params.keys() == local.params.keys() and all(
+        _same(value, local.params[name]) for name, value in whole.params.items() if name not in may_differ
+    )
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(a, b)
+    try:
+        if bool(a == b):
+            return True
+    except Exception:  # arrays, and whatever else has no single answer
+        pass
+    return _text(a) == _text(b)
+
+
+def _text(value: Any) -> str:
+    return re.sub(r"0x[0-9a-f]+", "", str(value))  # where a callable lives in memory is not part of the program

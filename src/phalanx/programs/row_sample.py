@@ -1,0 +1,102 @@
+"""Which rows of the data a numeric check looks at: all of them where they are few, else some that tell much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import ShapeDtypeStruct
+
+from phalanx.mesh.space import Spread
+from phalanx.programs.arguments import Arguments
+
+LEVELS = 64
+"""Levels of a code of which a row each is taken, and columns of which the extremes are."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows of the data: for each spread their numbers, and how they are spread in the sample.
+
+    Attributes:
+        rows: the spread in the sample of each spread of the data.
+        numbers: which rows they are.
+    """
+
+    rows: Mapping[Spread, Spread]
+    numbers: Mapping[Spread, np.ndarray] = field(repr=False)
+
+    def spread(self, spread: Spread) -> Spread:
+        """How something that is spread like this lies in the sample."""
+        return self.rows.get(spread, spread)
+
+    def take(self, values: Any, spread: Spread) -> np.ndarray:
+        """The sample's rows of an array."""
+        if not spread.axes:
+            return np.asarray(values)
+        numbers = self.numbers[spread]
+        whole = len(numbers) == spread.rows
+        return np.asarray(values[: spread.rows] if whole else jnp.asarray(values)[numbers])
+
+    @property
+    def count(self) -> int:
+        """Rows, of the data that have most."""
+        return max(spread.rows for spread in self.rows.values())
+
+
+def samples(arguments: Arguments, spreads: Sequence[Spread], sizes: Mapping[str, int], most: float) -> Iterator[Sample]:
+    """All rows, if they are not more than this share of the data; else pieces as they lie, then telling rows."""
+    spreads = list(dict.fromkeys(spread for spread in (*arguments.spreads, *spreads) if spread.axes))
+    if most >= 1:
+        yield Sample({s: s for s in spreads}, {s: np.arange(s.rows) for s in spreads})
+        return
+    smaller = {s: max(1, int(s.local_rows * most)) for s in spreads}
+    devices = {s: int(np.prod([sizes[axis] for axis in s.axes])) for s in spreads}
+    rows = {s: Spread(s.axes, count * devices[s], count) for s, count in smaller.items()}
+    yield Sample(rows, {s: _pieces(s, count, devices[s]) for s, count in smaller.items()})
+    yield Sample(rows, {s: _telling(arguments, s, rows[s].rows) for s in spreads})
+
+
+def _pieces(spread: Spread, count: int, devices: int) -> np.ndarray:
+    """The first rows of each device, in order."""
+    starts = np.arange(devices) * spread.local_rows
+    return np.minimum((starts[:, None] + np.arange(count)[None]).ravel(), spread.rows - 1)
+
+
+def _telling(arguments: Arguments, spread: Spread, count: int) -> np.ndarray:
+    """Rows with extremes, with NaN, of every level of a code, and others, in the order of the data."""
+    found: list[int] = []
+    for array, other in zip(arguments.arrays, arguments.spreads, strict=True):
+        if (other.axes, other.rows) == (spread.axes, spread.rows):
+            found += _extremes(array, spread.rows)
+    random = np.random.default_rng(0)
+    chosen = list(dict.fromkeys(found))[: count // 2]
+    others = random.choice(spread.rows, size=min(spread.rows, 2 * count), replace=False).tolist()
+    return np.sort(list(dict.fromkeys([*chosen, *others]))[:count])
+
+
+def _extremes(array: Any, rows: int) -> list[int]:
+    values = jnp.asarray(array)[:rows]
+    if jnp.issubdtype(values.dtype, jnp.integer):
+        values = values.reshape(rows, -1)[:, 0]
+        return [int(jnp.argmax(values == level)) for level in range(int(min(values.max() + 1, LEVELS)))]
+    if not jnp.issubdtype(values.dtype, jnp.floating):
+        return []
+    values = values.reshape(rows, -1)[:, :LEVELS]
+    where = (jnp.argmin(values, 0), jnp.argmax(values, 0), jnp.argmax(jnp.isnan(values), 0))
+    return np.unique(np.concatenate([np.asarray(w) for w in where])).tolist()
+
+
+def fraction(arguments: Arguments, positions: Mapping[str, Any], spreads: Mapping[str, Spread], most: int) -> float:
+    """The share of the rows at which data and position have `most` numbers; 0 where what is alike has more."""
+    leaves = [*zip(arguments.arrays, arguments.spreads, strict=True), *((positions[n], s) for n, s in spreads.items())]
+    sizes = [(_size(leaf), bool(spread.axes)) for leaf, spread in leaves]
+    alike, rows = (sum(size for size, spread in sizes if spread is wanted) for wanted in (False, True))
+    return min(1.0, max(0.0, (most - alike) / max(rows, 1)))
+
+
+def _size(leaf: Any) -> int:
+    return int(np.prod(np.shape(leaf) if not isinstance(leaf, ShapeDtypeStruct) else leaf.shape, dtype=np.int64))

@@ -1,0 +1,190 @@
+"""What a value on one device is of the same value in the whole: alike, its rows, a part of a sum, or none of these.
+
+Two traces of a program are followed side by side, one on the whole data and one on the rows of a device. A pair of
+values, one from each, is described by how the whole's comes from the devices'. The `factor` is rational: a mean over
+the rows of a device is a sum over them divided by how many they are, so that the whole's is 1/n of the devices' sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from phalanx.mesh.space import Spread
+
+ONE = Fraction(1)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that lie together: the axes they are spread over, how many in the whole, on one device, and devices."""
+
+    axes: frozenset[str]
+    rows: int
+    local_rows: int
+    devices: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether the last device holds rows that are none."""
+        return self.rows != self.local_rows * self.devices
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Equal on all devices; the whole has `factor` times it. `zero` where it is known to be nothing but zeros."""
+
+    factor: Fraction = ONE
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Rows of `group` along `dim`; the whole has `factor` times what the devices have, row after row.
+
+    The dimension may hold more than rows, as `reshape` merges them: it is (before, rows, per) in row-major order.
+
+    Attributes:
+        constant: all rows are equal, on all devices.
+        false: they are known to be false.
+    """
+
+    group: Group
+    dim: int
+    before: int = 1
+    per: int = 1
+    factor: Fraction = ONE
+    constant: bool = False
+    false: bool = False
+
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """Where the rows lie."""
+        return self.group, self.dim, self.before, self.per
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The whole is `factor` times the sum, or the maximum and so on, of what the devices have."""
+
+    axes: frozenset[str]
+    factor: Fraction = ONE
+    over: str = "sum"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers of the rows, along `dim`: good for nothing but to take from each row what is the row's own."""
+
+    group: Group
+    dim: int
+
+
+@dataclass(frozen=True)
+class Indices:
+    """Index vectors, row by row along `dim`, whose entry `column` is the number of the row."""
+
+    group: Group
+    dim: int
+    column: int
+
+
+Kind = Alike | Apart | Partial | Numbers | Indices | None
+"""None where nothing is known: the rows may be mixed."""
+
+
+class Groups:
+    """The groups of rows of a program on a mesh."""
+
+    def __init__(self, spreads: Iterable[Spread], sizes: Mapping[str, int]):
+        self.sizes = {axis: size for axis, size in sizes.items() if size > 1}
+        self._all = {self.of(spread) for spread in spreads if spread.axes}
+
+    def of(self, spread: Spread) -> Group:
+        """The group of a leaf that is spread out."""
+        return Group(frozenset(spread.axes), spread.rows, spread.local_rows, self.devices(spread.axes))
+
+    def devices(self, axes: Iterable[str]) -> int:
+        """Devices along these axes."""
+        return math.prod(self.sizes.get(axis, 1) for axis in axes)
+
+    def rows_of(self, whole: tuple[int, ...], local: tuple[int, ...]) -> Apart | None:
+        """Where rows must lie for a value to have these shapes, when there is one answer."""
+        if len(whole) != len(local):
+            return None
+        dims = [d for d, (a, b) in enumerate(zip(whole, local, strict=True)) if a != b]
+        if len(dims) != 1:
+            return None
+        a, b = whole[dims[0]], local[dims[0]]
+        fits = [g for g in self._all if b % g.local_rows == 0 and a == b // g.local_rows * g.rows]
+        return Apart(fits[0], dims[0], per=b // fits[0].local_rows) if len(fits) == 1 else None
+
+    def compare(self, whole: Any, local: Any) -> Kind:
+        """The kind of a number or array that is written into both programs."""
+        if whole is local:
+            return Alike(zero=not np.shape(whole) and _is_zero(whole))
+        try:
+            whole, local = np.asarray(whole), np.asarray(local)
+        except TypeError:  # random keys
+            return None
+        if whole.dtype != local.dtype:
+            return None
+        if whole.shape == local.shape and np.array_equal(whole, local, equal_nan=whole.dtype.kind in "fc"):
+            return Alike(zero=bool(np.all(whole == 0)))
+        if whole.shape == () == local.shape:
+            return self._multiple(float(whole), float(local))
+        rows = self.rows_of(whole.shape, local.shape)
+        if (
+            rows is not None
+            and np.all(whole == np.take(local, [0], rows.dim))
+            and np.all(local == local.take([0], rows.dim))
+        ):
+            return replace(rows, constant=True)
+        return None
+
+    def _multiple(self, whole: float, local: float) -> Kind:
+        """A number that follows the count of rows, or of devices."""
+        for group in self._all:
+            for factor in (Fraction(group.rows, group.local_rows), Fraction(group.devices)):
+                for f in (factor, 1 / factor):
+                    if local and math.isclose(whole / local, f, rel_tol=1e-6):
+                        return Alike(f)
+        for size in self.sizes.values():
+            if local and whole / local in (size, 1 / size):
+                return Alike(Fraction(whole / local).limit_denominator(size))
+        return None
+
+
+def join(kinds: Sequence[Kind]) -> Kind:
+    """The kind of what is one of these, or goes round in a loop through them."""
+    found = kinds[0]
+    for kind in kinds[1:]:
+        found = _join(found, kind)
+    return found
+
+
+def _join(a: Kind, b: Kind) -> Kind:
+    if a == b:
+        return a
+    if isinstance(a, Alike) and isinstance(b, Alike):
+        if a.factor == b.factor or a.zero or b.zero:
+            return Alike(b.factor if a.zero else a.factor, zero=a.zero and b.zero)
+        return None
+    if isinstance(a, Apart) and isinstance(b, Apart) and (a.layout, a.factor) == (b.layout, b.factor):
+        return replace(a, constant=False, false=False)
+    for zero, other in ((a, b), (b, a)):
+        if isinstance(zero, Alike) and zero.zero and isinstance(other, Partial) and other.over == "sum":
+            return other
+    return None
+
+
+def _is_zero(value: Any) -> bool:
+    try:
+        return bool(np.asarray(value) == 0)
+    except TypeError:
+        return False
