@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from numpyro.distributions import Unit
 
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
 from phalanx.mesh.placement import mesh_of, spread_spec
@@ -108,12 +107,7 @@ class Density:
     def outside_support(self) -> dict[str, Array]:
         """For each observed variable, how many of its values its distribution cannot take, added over devices."""
         run = self._run(self.initial_position(jax.random.key(0), 0.0))
-        counts: dict[str, Array] = {}
-        for name, variable in run.variables.items():
-            support = getattr(variable.distribution, "support", None)
-            if variable.observed and support is not None and not isinstance(variable.distribution, Unit):
-                counts[name] = self._add(jnp.sum(jnp.logical_not(support(variable.value))))
-        return counts
+        return {name: self._add(jnp.sum(jnp.logical_not(taken))) for name, taken in run.in_support().items()}
 
     def _add(self, share: Array) -> Array:
         return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share
@@ -192,6 +186,12 @@ class Target:
         """The same target with other data of the same shapes; nothing is traced again."""
         other = copy.copy(self)
         other.arguments = arguments
+        return other
+
+    def of_program(self, program: Program) -> Target:
+        """The same target of another program whose trace is the same."""
+        other = copy.copy(self)
+        other.program = program
         return other
 
     @property

@@ -12,8 +12,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpyro
-from jax import Array
-from numpyro.distributions import biject_to
+from jax import Array, lax
+from numpyro.distributions import Unit, biject_to
 
 from phalanx.mesh.space import Spread
 from phalanx.programs.handlers import tape
@@ -62,6 +62,15 @@ class Run:
         """Constrained values of the latent variables, then the deterministic ones."""
         return {name: v.value for name, v in self.variables.items() if v.is_latent or v.distribution is None}
 
+    def in_support(self) -> dict[str, Array]:
+        """Of each observed variable, which of its values its distribution can take."""
+        found: dict[str, Array] = {}
+        for name, variable in self.variables.items():
+            support = getattr(variable.distribution, "support", None)
+            if variable.observed and support is not None and not isinstance(variable.distribution, Unit):
+                found[name] = jnp.asarray(support(variable.value))
+        return found
+
 
 def run_unconstrained(program: Program, position: Mapping[str, Array] | None, data: Mapping[str, Any]) -> Run:
     """Run `program(**data)` with each latent variable at the transform of its unconstrained value.
@@ -87,7 +96,8 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
             )
         transform = biject_to(distribution.support)
         shape = transform.inverse_shape((*distribution.batch_shape, *distribution.event_shape))
-        given = jnp.zeros(shape) if position is None else position[variable.name]
+        # behind a barrier a zero is a value like any other: a trace shows which variable is read where
+        given = lax.optimization_barrier(jnp.zeros(shape)) if position is None else position[variable.name]
         value = transform(given)
         used[variable.name] = given
         log_dets[variable.name] = transform.log_abs_det_jacobian(given, value)

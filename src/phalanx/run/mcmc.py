@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from phalanx.kernels.kernel import Kernel
@@ -19,15 +16,14 @@ from phalanx.kernels.nuts import nuts
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.placement import mesh_of
 from phalanx.programs.arguments import split_arguments
-from phalanx.programs.outside import outside
 from phalanx.programs.shares import TracedProgram
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Program
 from phalanx.reducers.reducer import Reduce, Reducer
-from phalanx.run import checks
+from phalanx.run import checks, kept
 from phalanx.run.blocks import Blocks
 from phalanx.run.describe import describe
-from phalanx.run.executables import Executables, compile_blocks, whole_sizes
+from phalanx.run.executables import compile_blocks, whole_sizes
 from phalanx.run.folding import Folding, tile_of
 from phalanx.run.plan import check_plan, plan_memory
 from phalanx.run.posterior import Posterior
@@ -46,11 +42,6 @@ TILE_ARRAYS = 16
 
 WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
 """Draws of a warm-up in all, and the least and the most of each chain."""
-
-_kept: OrderedDict[Any, Executables] = OrderedDict()
-"""The last compiled blocks, so that calling again with the same model and shapes compiles nothing."""
-
-_KEEP = 8
 
 
 def mcmc(
@@ -228,28 +219,27 @@ def compile(
 
     whole = TracedProgram.of_whole(model, arguments, axes_but_chain(mesh))
     keep = keep if keep is None or isinstance(keep, str) else tuple(keep)
-    key = (
-        model, mesh, arguments.layout, arguments.names, arguments.spreads, arguments.local_shapes(), kernel,
-        _shapes(kernel.tuning), num_chains, keep, _entries(reducers), tile, matmul_precision,
-        jax.config.values["jax_enable_x64"], outside(whole),
+    reductions = Reductions.of(
+        {} if reducers is None else reducers, keep or [latent.name for latent in whole.latents()]
+    )
+    key = kept.key_of(
+        whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.spreads,
+        arguments.local_shapes(), num_chains, keep, tile, matmul_precision,
     )  # fmt: skip
-    executables, compilations = _kept.get(key), 0
+    executables, compilations = kept.look_up(key), 0
     if executables is None:
         target = Target.of(model, arguments, mesh, whole)
-    else:
-        target = executables.blocks.target.with_arguments(arguments)
-    arrays = target.place_arrays()
-    if executables is None:
+        arrays = target.place_arrays()
         checks.check_kernel(kernel, target)
         blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
         checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
-        folding = _plan_fold(blocks, {} if reducers is None else reducers, tile)
-        executables = compile_blocks(folding, arrays, matmul_precision)
+        executables = compile_blocks(_plan_fold(blocks, reductions, tile), arrays, matmul_precision)
         compilations = executables.count
-        _kept[key] = executables
-        while len(_kept) > _KEEP:
-            _kept.popitem(last=False)
-    _kept.move_to_end(key)
+        kept.keep(key, executables)
+    else:
+        executables = executables.serving(model, reductions)
+        target = executables.blocks.target.with_arguments(arguments)
+        arrays = target.place_arrays()
     plan = plan_memory(executables, arrays, num_chains * (num_samples // thin))
     check_plan(plan, mesh.devices.flat[0])
     return Sampler(
@@ -284,22 +274,12 @@ def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...
     return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * num_chains * width))))
 
 
-def _plan_fold(blocks: Blocks, reducers: Mapping[str, Any], tile: int | None) -> Folding:
+def _plan_fold(blocks: Blocks, reductions: Reductions, tile: int | None) -> Folding:
     target = blocks.target
-    names = blocks.names or tuple(latent.name for latent in target.shares.latents)
-    folding = Folding(blocks, Reductions.of(reducers, names), tuple(target.value_names()), blocks.count)
+    folding = Folding(blocks, reductions, tuple(target.value_names()), blocks.count)
     if tile is not None:
         checks.check_tile(tile, folding)
         return replace(folding, tile=tile)
     if folding.stores_draws or target.mesh.devices.flat[0].platform != "cpu":
         return folding
     return replace(folding, tile=tile_of(blocks.count, 4 * TILE_ARRAYS * sum(group_sizes(target.shares.latents))))
-
-
-def _entries(reducers: Any) -> Any:
-    return tuple(reducers.items()) if isinstance(reducers, Mapping) else None if reducers is None else repr(reducers)
-
-
-def _shapes(tree: Any) -> Any:
-    leaves, treedef = jax.tree.flatten(tree)
-    return treedef, tuple((np.shape(leaf), leaf.dtype) for leaf in map(np.asarray, leaves))
