@@ -20,7 +20,7 @@ from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.crosscheck import check_shares
 from phalanx.programs.shares import Shares, TracedProgram, read_shares
 from phalanx.programs.tracing import Program
-from phalanx.programs.unconstrained import Run, run_unconstrained, to_unconstrained
+from phalanx.programs.unconstrained import Run, at_values, run_unconstrained, to_unconstrained
 
 INITIAL_RADIUS = 2.0
 """Initial positions are uniform on (-2, 2) on the unconstrained scale, as in Stan."""
@@ -87,6 +87,13 @@ class Density:
     def unconstrain(self, values: Mapping[str, Array]) -> Position:
         """The position at which the latent variables have these values."""
         return to_unconstrained(self.program, values, self.layout.join(self.arrays))
+
+    def at_values(
+        self, position: Position, values: Mapping[str, Array], wanted: Mapping[str, Array]
+    ) -> tuple[Position, dict[str, Array]]:
+        """`position`, with the `wanted` variables at these values; and which of them no position gives."""
+        found, misfits = at_values(self.program, position, values, wanted, self.layout.join(self.arrays))
+        return found, jax.tree.map(lambda wrong: self._add(wrong.astype(jnp.int32)) > 0, misfits)
 
     def initial_position(self, key: Array, radius: Array | float = INITIAL_RADIUS) -> Position:
         """A random position near zero, equal on all devices for global variables, different for spread ones."""

@@ -20,6 +20,9 @@ from phalanx.programs.handlers import tape
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, tracing
 
+FITS = 1e-3
+"""How closely a value must be met by the transform of its inverse; rounding takes most of the digits of some."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -126,6 +129,40 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
     with numpyro.validation_enabled(False), tracing(invert):
         program(**data)
     return position
+
+
+def at_values(
+    program: Program,
+    position: Mapping[str, Array],
+    values: Mapping[str, Array],
+    wanted: Mapping[str, Array],
+    data: Mapping[str, Any],
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """`position`, but with the latent variables at these values where they are `wanted`; and where they do not fit.
+
+    A value fits if there is an unconstrained one whose transform it is, in its place among the other variables.
+    """
+    found: dict[str, Array] = {}
+    misfits: dict[str, Array] = {}
+
+    def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
+        if variable.value is not None:
+            return forward(variable)
+        assert variable.distribution is not None
+        transform, name = biject_to(variable.distribution.support), variable.name
+        try:
+            inverse = transform.inv(values[name])
+        except NotImplementedError:
+            inverse = jnp.full_like(position[name], jnp.nan)
+        found[name] = jnp.where(wanted[name], inverse, position[name])
+        value = transform(found[name])
+        fits = jnp.isfinite(inverse).all() & jnp.isclose(value, values[name], rtol=FITS, atol=FITS).all()
+        misfits[name] = wanted[name] & ~fits
+        return forward(_with_value(variable, value))
+
+    with numpyro.validation_enabled(False), tracing(place):
+        program(**data)
+    return found, misfits
 
 
 def _with_value(variable: RandomVariable, value: Array) -> RandomVariable:

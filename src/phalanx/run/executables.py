@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from phalanx.programs.tracing import Program
 from phalanx.run.blocks import Blocks, Order
 from phalanx.run.compilation import use_cache
 from phalanx.run.folding import Folding
+from phalanx.run.initial import prior_of
 from phalanx.run.pace import Pace
 from phalanx.run.reductions import Reductions
 
@@ -57,6 +59,11 @@ class Executables:
         """Programs compiled."""
         programs = (self.begin, self.advance, self.constrain, self.empty, self.fold, self.reduce)
         return sum(program is not None for program in programs)
+
+    @cached_property
+    def prior(self) -> Callable[..., Any]:
+        """Draws of the latent variables from their prior, compiled when first asked for."""
+        return prior_of(self.blocks.target)
 
     def serving(self, program: Program, reductions: Reductions) -> Executables:
         """The same for a program and reducers that compile to the same, and may differ in what they do on the host."""
@@ -98,8 +105,8 @@ class _Programs:
     def lowered(self) -> Iterator[tuple[str, Any, dict[str, str]]]:
         """Each program's name, the lowered program, and options of the compiler."""
         stores, blocks = self._folding.stores_draws, self._blocks
-        begin = self._jit(blocks.begin, (self._shared, self._data), blocks.begun_specs())
-        begin = begin.trace(self._seed, self._arrays)
+        begin = self._jit(blocks.begin, (self._shared, self._data, blocks.given_specs()), blocks.begun_specs())
+        begin = begin.trace(self._seed, self._arrays, blocks.given_shapes())
         underway, rows = begin.out_info.underway, None
         if stores or blocks.kernel.is_tuned:
             advance = self._advance(underway)

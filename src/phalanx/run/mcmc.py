@@ -54,6 +54,7 @@ def mcmc(
     num_samples: int = 1000,
     seed: int = 0,
     mesh: Mesh | None = None,
+    init: Any = None,
     keep: Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
@@ -76,6 +77,11 @@ def mcmc(
         seed: a whole number; the same seed gives the same chains, whatever the number of devices or lanes.
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or as many as the chains
             fill. On a CPU machine all cores are used.
+        init: where chains begin: a dict of values by variable, on the scale of the model, each of the variable's shape
+            for all chains or with a leading dimension of the chains; a posterior, whose last draws are taken (of
+            another number of chains, draws evenly chosen); a function of a key that returns a chain's dict; or
+            "prior", draws from the prior. Variables without a value begin at random, uniform on (-2, 2) in every
+            unconstrained coordinate, as all do by default. Other values compile nothing new.
         keep: names of the variables to store, deterministic ones included; None means all latent variables, and an
             empty list none: draws then go into the reducers alone, and memory does not grow with their number.
         thin: keep every so-manieth draw.
@@ -93,7 +99,8 @@ def mcmc(
     Raises:
         TypeError: when data is no dict or does not fit the model, or the kernel is none.
         ValueError: when sizes do not fit each other, the mesh or the memory; when a variable contradicts the sharding
-            of the data; or when the log density is not finite at the start. The message names what to change.
+            of the data; when an initial value does not fit its variable; or when the log density is not finite at the
+            start. The message names what to change.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -107,7 +114,7 @@ def mcmc(
     """
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
-        keep=keep, thin=thin, reducers=reducers, tile=tile, until=until, matmul_precision=matmul_precision,
+        init=init, keep=keep, thin=thin, reducers=reducers, tile=tile, until=until, matmul_precision=matmul_precision,
         progress=progress,
     )  # fmt: skip
     return sampler.run(seed)
@@ -123,6 +130,7 @@ def stream(
     num_samples: int | None = None,
     seed: int = 0,
     mesh: Mesh | None = None,
+    init: Any = None,
     keep: Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
@@ -143,6 +151,7 @@ def stream(
         num_samples: iterations per chain after warm-up; None means without end.
         seed: a whole number.
         mesh: the devices.
+        init: where chains begin.
         keep: names of the variables to hand over; an empty list means none, only what reducers know.
         thin: hand over every so-manieth draw.
         reducers: what is learned from the draws, by name.
@@ -166,7 +175,8 @@ def stream(
     """
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=thin, mesh=mesh,
-        keep=keep, thin=thin, reducers=reducers, tile=tile, matmul_precision=matmul_precision, progress=progress,
+        init=init, keep=keep, thin=thin, reducers=reducers, tile=tile, matmul_precision=matmul_precision,
+        progress=progress,
     )  # fmt: skip
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
@@ -184,6 +194,7 @@ def compile(
     num_warmup: int | None = None,
     num_samples: int = 1000,
     mesh: Mesh | None = None,
+    init: Any = None,
     keep: Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
@@ -256,6 +267,7 @@ def compile(
         compilations,
         plan,
         notice,
+        init,
     )
 
 
