@@ -20,7 +20,7 @@ def main() -> None:
     import numpyro.distributions as dist
 
     import phalanx as phx
-    from phalanx.run import mcmc as module
+    from phalanx.run import kept as module
 
     random = np.random.default_rng(0)
     x = random.normal(size=(500, 20)).astype(np.float32)

@@ -6,55 +6,25 @@ would find something else.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Hashable
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import random
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params
-
+from phalanx.programs.canonical import form_of
 from phalanx.programs.shares import TracedProgram
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype, np.generic)
 
+def outside(whole: TracedProgram, differentiated: bool = True) -> Hashable | None:
+    """What this trace of a program has found; None where that cannot be told, and equals nothing found before.
 
-def outside(whole: TracedProgram) -> bytes:
-    """A digest of the numbers, and of the operations, that this trace of a program has found."""
-    traced = whole.at_zero
-    found = hashlib.blake2b()
-    for value in traced.consts:
-        found.update(_number(value))
-    for equation in _equations(traced.jaxpr):
-        found.update(equation.primitive.name.encode())
-        for atom in equation.invars:
-            if isinstance(atom, Literal):
-                found.update(_number(atom.val))
-        for name, value in sorted(equation.params.items()):
-            if _is_plain(value):
-                found.update(f"{name}={value!r}".encode())
-    return found.digest()
-
-
-def _equations(jaxpr: Jaxpr) -> Iterator[Any]:
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from _equations(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
-
-
-def _number(value: Any) -> bytes:
-    if isinstance(value, jax.Array) and not value.is_fully_addressable:
-        return str(id(value)).encode()  # of arrays on other hosts the numbers are not here
-    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        value = random.key_data(value)
-    array = np.asarray(value)
-    return f"{array.dtype}{array.shape}".encode() + array.tobytes()
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return all(map(_is_plain, value))
-    return isinstance(value, PLAIN)
+    Args:
+        whole: the trace.
+        differentiated: whether the program's gradient is used, too: derivatives that users write are no part of it.
+    """
+    variables = [
+        (name, v.observed, v.axes, type(v.distribution).__qualname__, getattr(v.distribution, "block", None))
+        for name, v in whole.variables.items()
+    ]
+    found = form_of(whole.at_zero, variables, list(whole.position), list(whole.terms), whole.start)
+    if found is None or not found.rules or not differentiated:
+        return found
+    gradient = form_of(whole.gradient())
+    return None if gradient is None else (found, gradient)

@@ -95,8 +95,7 @@ def read_shares(
         )
     _check_declared(whole, sizes)
     if all(size == 1 for size in sizes.values()):
-        everywhere = dict.fromkeys(whole.deterministic, GLOBAL)
-        return Shares((), whole.latents(), everywhere, dict.fromkeys(whole.terms, GLOBAL), {}), whole
+        return whole.undivided(), whole
     reading = _Reading(program, arguments, sizes, whole)
     return reading.shares(), reading.local
 
@@ -128,24 +127,30 @@ def _check_declared(whole: TracedProgram, sizes: Mapping[str, int]) -> None:
 class TracedProgram:
     """A program traced abstractly with given shapes of data: its variables, and shapes of its terms.
 
-    `at_zero` is the trace itself, at the position of zeros.
+    `at_zero` is the trace itself, at the position of zeros: everything a run takes from the program, but gradients.
     """
 
     variables: dict[str, RandomVariable]
 
     def __init__(self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int]):
-        self._program, self._layout, self.shapes = program, layout, tuple(shapes)
-        self._axis_env = list(sizes.items())
+        self.program, self.layout, self.shapes = program, layout, tuple(shapes)
+        self.axis_env = list(sizes.items())
         self.axis_names = tuple(sizes)
 
         def at_zero(arrays):
             run = run_unconstrained(program, None, layout.join(arrays))
             self.variables = run.variables  # of these only names, shapes and supports are used once traced
-            return run.position, run.terms(), _deterministic(run)
+            return run.position, run.terms(), run.values(), run.in_support()
 
-        self.at_zero, (self.position, self.terms, self.deterministic) = jax.make_jaxpr(
-            at_zero, axis_env=self._axis_env, return_shape=True
+        self.at_zero, (self.position, self.terms, self.values, _) = jax.make_jaxpr(
+            at_zero, axis_env=self.axis_env, return_shape=True
         )(self.shapes)
+        self.deterministic = {name: v for name, v in self.values.items() if name not in self.position}
+
+    @property
+    def start(self) -> Mapping[str, Any] | None:
+        """Where the program says that chains start, if it does."""
+        return getattr(self.program, "start", None)
 
     @classmethod
     def of_whole(cls, program: Program, arguments: Arguments, sizes: Mapping[str, int]) -> TracedProgram:
@@ -160,15 +165,29 @@ class TracedProgram:
             if v.distribution is not None and v.is_latent
         )
 
+    def undivided(self) -> Shares:
+        """Its shares where every device has the whole."""
+        everywhere = dict.fromkeys(self.deterministic, GLOBAL)
+        return Shares((), self.latents(), everywhere, dict.fromkeys(self.terms, GLOBAL), {})
+
+    def gradient(self) -> ClosedJaxpr:
+        """The gradient of the log density as a function of position and data."""
+
+        def total(position, arrays):
+            terms = run_unconstrained(self.program, position, self.layout.join(arrays)).terms()
+            return sum(map(jnp.sum, terms.values()))
+
+        return jax.make_jaxpr(jax.grad(total), axis_env=self.axis_env)(self.position, self.shapes)
+
     @cached_property
     def jaxpr(self) -> ClosedJaxpr:
         """Terms, deterministic values and latent values as a function of position and data; see `outputs`."""
 
         def f(position, arrays):
-            run = run_unconstrained(self._program, position, self._layout.join(arrays))
+            run = run_unconstrained(self.program, position, self.layout.join(arrays))
             return run.terms(), _deterministic(run), {name: run.variables[name].value for name in run.position}
 
-        return jax.make_jaxpr(f, axis_env=self._axis_env)(self.position, self.shapes)
+        return jax.make_jaxpr(f, axis_env=self.axis_env)(self.position, self.shapes)
 
     @property
     def outputs(self) -> list[Any]:
@@ -178,12 +197,12 @@ class TracedProgram:
     def only(self, term: Term) -> Callable[..., Array]:
         """One term, summed, as a function of position and data."""
         return lambda position, arrays: jnp.sum(
-            run_unconstrained(self._program, position, self._layout.join(arrays)).terms()[term]
+            run_unconstrained(self.program, position, self.layout.join(arrays)).terms()[term]
         )
 
     def only_jaxpr(self, term: Term) -> ClosedJaxpr:
         """The jaxpr of one term, summed."""
-        return jax.make_jaxpr(self.only(term), axis_env=self._axis_env)(self.position, self.shapes)
+        return jax.make_jaxpr(self.only(term), axis_env=self.axis_env)(self.position, self.shapes)
 
 
 def _deterministic(run: Run) -> dict[str, Array]:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from numpyro.distributions import Unit
 
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
 from phalanx.mesh.placement import mesh_of, spread_spec
@@ -22,7 +21,7 @@ from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.rows_apart import check_level, read_rows_apart
 from phalanx.programs.shares import Shares, TracedProgram, read_shares
 from phalanx.programs.tracing import Program
-from phalanx.programs.unconstrained import Run, run_unconstrained, to_unconstrained
+from phalanx.programs.unconstrained import Run, at_values, run_unconstrained, to_unconstrained
 
 INITIAL_RADIUS = 2.0
 """Initial positions are uniform on (-2, 2) on the unconstrained scale, as in Stan."""
@@ -90,6 +89,13 @@ class Density:
         """The position at which the latent variables have these values."""
         return to_unconstrained(self.program, values, self.layout.join(self.arrays))
 
+    def at_values(
+        self, position: Position, values: Mapping[str, Array], wanted: Mapping[str, Array]
+    ) -> tuple[Position, dict[str, Array]]:
+        """`position`, with the `wanted` variables at these values; and which of them no position gives."""
+        found, misfits = at_values(self.program, position, values, wanted, self.layout.join(self.arrays))
+        return found, jax.tree.map(lambda wrong: self._add(wrong.astype(jnp.int32)) > 0, misfits)
+
     def initial_position(self, key: Array, radius: Array | float = INITIAL_RADIUS) -> Position:
         """A random position near zero, equal on all devices for global variables, different for spread ones."""
         zeros = {v.name: jnp.zeros(v.unconstrained_shape, v.dtype) for v in self.shares.latents}
@@ -109,12 +115,7 @@ class Density:
     def outside_support(self) -> dict[str, Array]:
         """For each observed variable, how many of its values its distribution cannot take, added over devices."""
         run = self._run(self.initial_position(jax.random.key(0), 0.0))
-        counts: dict[str, Array] = {}
-        for name, variable in run.variables.items():
-            support = getattr(variable.distribution, "support", None)
-            if variable.observed and support is not None and not isinstance(variable.distribution, Unit):
-                counts[name] = self._add(jnp.sum(jnp.logical_not(support(variable.value))))
-        return counts
+        return {name: self._add(jnp.sum(jnp.logical_not(taken))) for name, taken in run.in_support().items()}
 
     def _add(self, share: Array) -> Array:
         return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share
@@ -218,6 +219,12 @@ class Target:
         """The same target without its data."""
         other = copy.copy(self)
         other.arguments = self.arguments.without_arrays()
+        return other
+
+    def of_program(self, program: Program) -> Target:
+        """The same target of another program whose trace is the same."""
+        other = copy.copy(self)
+        other.program = program
         return other
 
     @property

@@ -12,13 +12,16 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpyro
-from jax import Array
-from numpyro.distributions import biject_to
+from jax import Array, lax
+from numpyro.distributions import Unit, biject_to
 
 from phalanx.mesh.space import Spread
 from phalanx.programs.handlers import tape
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, tracing
+
+FITS = 1e-3
+"""How closely a value must be met by the transform of its inverse; rounding takes most of the digits of some."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,15 @@ class Run:
         """Constrained values of the latent variables, then the deterministic ones."""
         return {name: v.value for name, v in self.variables.items() if v.is_latent or v.distribution is None}
 
+    def in_support(self) -> dict[str, Array]:
+        """Of each observed variable, which of its values its distribution can take."""
+        found: dict[str, Array] = {}
+        for name, variable in self.variables.items():
+            support = getattr(variable.distribution, "support", None)
+            if variable.observed and support is not None and not isinstance(variable.distribution, Unit):
+                found[name] = jnp.asarray(support(variable.value))
+        return found
+
 
 def run_unconstrained(program: Program, position: Mapping[str, Array] | None, data: Mapping[str, Any]) -> Run:
     """Run `program(**data)` with each latent variable at the transform of its unconstrained value.
@@ -87,7 +99,8 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
             )
         transform = biject_to(distribution.support)
         shape = transform.inverse_shape((*distribution.batch_shape, *distribution.event_shape))
-        given = jnp.zeros(shape) if position is None else position[variable.name]
+        # behind a barrier a zero is a value like any other: a trace shows which variable is read where
+        given = lax.optimization_barrier(jnp.zeros(shape)) if position is None else position[variable.name]
         value = transform(given)
         used[variable.name] = given
         log_dets[variable.name] = transform.log_abs_det_jacobian(given, value)
@@ -116,6 +129,40 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
     with numpyro.validation_enabled(False), tracing(invert):
         program(**data)
     return position
+
+
+def at_values(
+    program: Program,
+    position: Mapping[str, Array],
+    values: Mapping[str, Array],
+    wanted: Mapping[str, Array],
+    data: Mapping[str, Any],
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """`position`, but with the latent variables at these values where they are `wanted`; and where they do not fit.
+
+    A value fits if there is an unconstrained one whose transform it is, in its place among the other variables.
+    """
+    found: dict[str, Array] = {}
+    misfits: dict[str, Array] = {}
+
+    def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
+        if variable.value is not None:
+            return forward(variable)
+        assert variable.distribution is not None
+        transform, name = biject_to(variable.distribution.support), variable.name
+        try:
+            inverse = transform.inv(values[name])
+        except NotImplementedError:
+            inverse = jnp.full_like(position[name], jnp.nan)
+        found[name] = jnp.where(wanted[name], inverse, position[name])
+        value = transform(found[name])
+        fits = jnp.isfinite(inverse).all() & jnp.isclose(value, values[name], rtol=FITS, atol=FITS).all()
+        misfits[name] = wanted[name] & ~fits
+        return forward(_with_value(variable, value))
+
+    with numpyro.validation_enabled(False), tracing(place):
+        program(**data)
+    return found, misfits
 
 
 def _with_value(variable: RandomVariable, value: Array) -> RandomVariable:

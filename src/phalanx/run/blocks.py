@@ -8,6 +8,7 @@ back to the host.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,9 +28,10 @@ from phalanx.mesh.chains import lane_chains, over_lanes
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
 from phalanx.mesh.placement import spread_spec
+from phalanx.programs.shares import Latent
 from phalanx.programs.target import Target
 from phalanx.run.record_draws import Drawn, DrawRecorder, Partial, RowLayout
-from phalanx.run.starts import finite_start
+from phalanx.run.starts import Given, finite_start
 
 # Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
 
@@ -41,6 +43,7 @@ class Begun(NamedTuple):
     position: Any
     gradient: Any
     finite: Any
+    misfits: Any
     outside_support: Any
 
 
@@ -116,15 +119,20 @@ class Blocks:
 
     # -- what runs on a device ----------------------------------------------------------------------------------
 
-    def begin(self, seed: Array, arrays: Sequence[Array]) -> Begun:
+    def begin(self, seed: Array, arrays: Sequence[Array], given: Given) -> Begun:
         """A finite initial position of every chain."""
         lanes, keys = self.lanes(arrays), self._keys(seed)
-        find = over_lanes(lambda key: finite_start(lanes.density, self.kernel.uses_gradient, key), self.count)
-        start, finite = find(as_key(keys.of_draw(jnp.int32(INITIAL_POSITION))))
+
+        def find(key: Array, values: Any) -> Any:
+            return finite_start(lanes.density, self.kernel.uses_gradient, key, given._replace(values=values))
+
+        first = as_key(keys.of_draw(jnp.int32(INITIAL_POSITION)))
+        start, finite, misfits = over_lanes(find, self.count)(first, given.values)
         machine = self.machine.start(lanes, start, keys, jnp.int32(INITIAL_POSITION + 1))
         underway = Underway(machine, Partial.none(self.count))
         gradient = lanes.flatten(start.gradient) if start.gradient else ()
-        return Begun(underway, lanes.flatten(start.position), gradient, finite, lanes.density.outside_support())
+        outside = lanes.density.outside_support()
+        return Begun(underway, lanes.flatten(start.position), gradient, finite, misfits, outside)
 
     def contributions(self, arrays: Sequence[Array], position: Sequence[Array]) -> dict[str, Array]:
         """What each variable contributes to the log density where the chains begin."""
@@ -185,7 +193,23 @@ class Blocks:
         chains = PartitionSpec(CHAIN)
         position = tuple(PartitionSpec(CHAIN, axes or None) for axes in self.groups)
         gradient = position if self.kernel.uses_gradient else ()
-        return Begun(self.underway_specs(), position, gradient, chains, PartitionSpec())
+        return Begun(self.underway_specs(), position, gradient, chains, chains, PartitionSpec())
+
+    def given_specs(self) -> Given:
+        """Layout of initial values."""
+        return Given(self.target.position_specs(CHAIN), PartitionSpec())
+
+    def given_shapes(self, device: bool = False) -> Given:
+        """Shapes of initial values, on all devices or on one."""
+        sizes = self.target.mesh.shape
+
+        def shape(latent: Latent) -> jax.ShapeDtypeStruct:
+            rows = 1 if device else math.prod(sizes[axis] for axis in latent.spread.axes)
+            local = (latent.shape[0] * rows, *latent.shape[1:]) if latent.spread.axes else latent.shape
+            return jax.ShapeDtypeStruct((self.count if device else self.num_chains, *local), latent.dtype)
+
+        values = {latent.name: shape(latent) for latent in self.target.shares.latents}
+        return Given(values, dict.fromkeys(values, jax.ShapeDtypeStruct((), bool)))
 
     def underway_specs(self) -> Underway:
         """Layout of where chains are."""
@@ -221,5 +245,7 @@ class Blocks:
     def _machine_shapes(self) -> Any:
         axis_env = list(self.target.mesh.shape.items())
         shapes = self.target.arguments.local_shapes()
-        _, begun = jax.make_jaxpr(self.begin, axis_env=axis_env, return_shape=True)(np.uint32(0), shapes)
+        _, begun = jax.make_jaxpr(self.begin, axis_env=axis_env, return_shape=True)(
+            np.uint32(0), shapes, self.given_shapes(device=True)
+        )
         return begun.underway.machine

@@ -176,7 +176,7 @@ def check_arrays(compiled: Arguments, given: Arguments) -> None:
             )
 
 
-def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> None:
+def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given: Sequence[str] = ()) -> None:
     """Refuse to start from a log density that is not finite, or with observations no parameter could produce."""
     if outside := {name: int(n) for name, n in begun.outside_support.items() if int(n)}:
         name, count = next(iter(outside.items()))
@@ -190,19 +190,18 @@ def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> No
     chain = int(np.argmin(finite))
     values = {name: float(np.asarray(v)[chain]) for name, v in _contributions(blocks, begun, arrays).items()}
     guilty = {name: value for name, value in values.items() if not np.isfinite(value)}
+    where = "at 21 random positions ever closer to zero on the unconstrained scale"
+    if given:
+        where = f"with the values of {', '.join(map(repr, given))} that init= gives"
     if not guilty:
         raise ValueError(
-            f"Chain {chain}: the log density is finite but its gradient is not, at 21 random starts ever closer to "
-            f"zero. Look for "
+            f"Chain {chain}: the log density is finite but its gradient is not, {where}. Look for "
             f"sqrt, log, abs or norms at a point where they have no derivative, among {', '.join(map(repr, values))}."
         )
     sites = ", ".join(f"{name!r} ({value})" for name, value in guilty.items())
     raise ValueError(
-        f"Chain {chain}: the log density is not finite at the start, at 21 random positions ever closer to zero on the "
-        f"unconstrained "
-        f"scale. The variables responsible: {sites}{_nan_hint(blocks, arrays)}. Check their data, and priors that put "
-        f"the "
-        f"start where the likelihood is zero."
+        f"Chain {chain}: the log density is not finite at the start, {where}. The variables responsible: {sites}"
+        f"{_nan_hint(blocks, arrays)}. Check their data, and priors that put the start where the likelihood is zero."
     )
 
 

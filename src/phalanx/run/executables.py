@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,10 +16,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.adaptation.metric import MetricLearner
 from phalanx.mesh.devices import CHAIN
+from phalanx.programs.tracing import Program
 from phalanx.run.blocks import Blocks, Order
 from phalanx.run.compilation import use_cache
 from phalanx.run.folding import Folding
+from phalanx.run.initial import prior_of
 from phalanx.run.pace import Pace
+from phalanx.run.reductions import Reductions
 
 WIDE = {"xla_cpu_prefer_vector_width": "512"}
 """Draws that are a few operations on every lane are faster with vectors as wide as a CPU has."""
@@ -36,6 +39,7 @@ class Executables:
         constrain: the variables of those rows; None where none are stored.
         empty, fold: draws that go into reducers alone; None where draws are stored.
         reduce: reducers of stored rows; None where no draw is stored, or none reduced.
+        bytes_on_device: what the largest of them needs on each device, as far as the backend tells.
         pace: how long a tick takes.
     """
 
@@ -47,22 +51,26 @@ class Executables:
     empty: Any = None
     fold: Any = None
     reduce: Any = None
+    bytes_on_device: int = 0
     pace: Pace = field(default_factory=Pace)
 
     @property
     def count(self) -> int:
         """Programs compiled."""
-        return len(self._programs)
+        programs = (self.begin, self.advance, self.constrain, self.empty, self.fold, self.reduce)
+        return sum(program is not None for program in programs)
 
     @cached_property
-    def bytes_on_device(self) -> int:
-        """What the largest of them needs on each device, as far as the backend tells; asking takes milliseconds."""
-        return max(map(_bytes, self._programs))
+    def prior(self) -> Callable[..., Any]:
+        """Draws of the latent variables from their prior, compiled when first asked for."""
+        return prior_of(self.blocks.target)
 
-    @property
-    def _programs(self) -> list[Any]:
-        programs = (self.begin, self.advance, self.constrain, self.empty, self.fold, self.reduce)
-        return [program for program in programs if program is not None]
+    def serving(self, program: Program, reductions: Reductions) -> Executables:
+        """The same for a program and reducers that compile to the same, and may differ in what they do on the host."""
+        if program is self.blocks.target.program and reductions == self.folding.reductions:
+            return self
+        blocks = replace(self.blocks, target=self.blocks.target.of_program(program))
+        return replace(self, blocks=blocks, folding=replace(self.folding, blocks=blocks, reductions=reductions))
 
 
 def _bytes(program: Any) -> int:
@@ -80,7 +88,8 @@ def compile_blocks(folding: Folding, arrays: Sequence[Array], matmul_precision: 
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
         programs = _Programs(folding, arrays)
         compiled = {name: pool.submit(program.compile, options) for name, program, options in programs.lowered()}
-        return Executables(folding.blocks, folding, **{name: program.result() for name, program in compiled.items()})
+        done = {name: program.result() for name, program in compiled.items()}
+        return Executables(folding.blocks, folding, **done, bytes_on_device=max(map(_bytes, done.values())))
 
 
 class _Programs:
@@ -96,8 +105,8 @@ class _Programs:
     def lowered(self) -> Iterator[tuple[str, Any, dict[str, str]]]:
         """Each program's name, the lowered program, and options of the compiler."""
         stores, blocks = self._folding.stores_draws, self._blocks
-        begin = self._jit(blocks.begin, (self._shared, self._data), blocks.begun_specs())
-        begin = begin.trace(self._seed, self._arrays)
+        begin = self._jit(blocks.begin, (self._shared, self._data, blocks.given_specs()), blocks.begun_specs())
+        begin = begin.trace(self._seed, self._arrays, blocks.given_shapes())
         underway, rows = begin.out_info.underway, None
         if stores or blocks.kernel.is_tuned:
             advance = self._advance(underway)

@@ -17,6 +17,7 @@ from phalanx.run.executables import Executables, order_of, shardings
 from phalanx.run.folding import Fold
 from phalanx.run.host import HostBlock, HostDraws, fetch_block
 from phalanx.run.host_fold import HostFold
+from phalanx.run.initial import Initial
 from phalanx.run.progress import Progress, Report
 from phalanx.run.until import Until
 
@@ -34,19 +35,31 @@ class Work(NamedTuple):
 class Run:
     """One run: where the chains are, and what has been counted."""
 
-    def __init__(self, executables: Executables, kernel: Any, seed: int, arrays: tuple[Array, ...], progress: Progress):
+    def __init__(
+        self,
+        executables: Executables,
+        kernel: Any,
+        seed: int,
+        arrays: tuple[Array, ...],
+        initial: Initial,
+        progress: Progress,
+    ):
+        self.initial = initial
         self.executables, self.kernel, self.arrays = executables, kernel, arrays
         self.blocks, self.progress = executables.blocks, progress
         self.seed = np.uint32(seed)
         self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
         self.moved_chains = 0
+        self.rounds: list[dict[str, Any]] = []
         self.told = HostFold(executables.folding)
         self.interrupted, self._acceptance = False, math.nan
 
     def warm_up(self, num_warmup: int) -> None:
         """Find where to begin, and tune."""
-        begun = self.executables.begin(self.seed, self.arrays)
-        check_beginning(self.blocks, begun, self.arrays)
+        given = self.initial.given(self.blocks.target, self.blocks.num_chains)
+        begun = self.executables.begin(self.seed, self.arrays, given)
+        self.initial.check(begun.misfits)
+        check_beginning(self.blocks, begun, self.arrays, tuple(self.initial.values))
         self._underway = begun.underway
         position, gradient = ([np.asarray(part) for part in x] for x in (begun.position, begun.gradient))
         self._last = position
@@ -58,6 +71,7 @@ class Run:
             return
         divergences = 0
         while not warm_up.over:
+            used, moved = self._tuning, self.moved_chains
             drawn = self._round(warm_up)
             if len(drawn.chain):
                 self._last = [part[::-1] for part in drawn.position] or self._last
@@ -66,9 +80,31 @@ class Run:
             if warm_up.sources is not None:
                 self._move(warm_up.sources)
             divergences += int(drawn.stats["diverging"].sum())
+            self._note(used, drawn, warm_up.iterations, self.moved_chains - moved)
             done = min(int(warm_up.iterations), num_warmup)
             self._show("warm-up", done, num_warmup, drawn.stats["acceptance_rate"], divergences)
         self._mean_steps = warm_up.mean_steps
+
+    def _note(self, used: Any, drawn: Batch, iteration: float, moved: int) -> None:
+        """Note down a round of warm-up, which used a tuning."""
+        rates = drawn.stats["acceptance_rate"]
+        told = {
+            "iteration": iteration,
+            "step_size": float(used.step_size),
+            "acceptance_rate": float(rates.mean(dtype=np.float64)) if rates.size else math.nan,
+            "divergences": int(drawn.stats["diverging"].sum()),
+            "metric_changed": getattr(used, "metric", None) is not getattr(self._tuning, "metric", None),
+            "moved_chains": moved,
+        }
+        if self.kernel.tunes_trajectory:
+            told["trajectory_length"] = float(used.trajectory_length)
+        self.rounds.append(told)
+
+    @property
+    def warmup_record(self) -> dict[str, np.ndarray]:
+        """How warm-up went, by name: an array `(round,)`."""
+        names = self.rounds[0] if self.rounds else ()
+        return {name: np.array([told[name] for told in self.rounds]) for name in names}
 
     def _burn_in(self, num_warmup: int) -> None:
         """A warm-up in which nothing is tuned, and so nothing looked at."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from phalanx.kernels.kernel import Kernel
@@ -19,16 +16,15 @@ from phalanx.kernels.nuts import nuts
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.placement import mesh_of
 from phalanx.programs.arguments import split_arguments
-from phalanx.programs.outside import outside
 from phalanx.programs.rows_apart import check_level
 from phalanx.programs.shares import TracedProgram
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Program
 from phalanx.reducers.reducer import Reduce, Reducer
-from phalanx.run import checks
+from phalanx.run import checks, kept
 from phalanx.run.blocks import Blocks
 from phalanx.run.describe import describe
-from phalanx.run.executables import Executables, compile_blocks, whole_sizes
+from phalanx.run.executables import compile_blocks, whole_sizes
 from phalanx.run.folding import Folding, tile_of
 from phalanx.run.plan import check_plan, plan_memory
 from phalanx.run.posterior import Posterior
@@ -48,11 +44,6 @@ TILE_ARRAYS = 16
 WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
 """Draws of a warm-up in all, and the least and the most of each chain."""
 
-_kept: OrderedDict[Any, Executables] = OrderedDict()
-"""The last compiled blocks, so that calling again with the same model and shapes compiles nothing."""
-
-_KEEP = 8
-
 
 def mcmc(
     model: Program,
@@ -64,6 +55,7 @@ def mcmc(
     num_samples: int = 1000,
     seed: int = 0,
     mesh: Mesh | None = None,
+    init: Any = None,
     keep: Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
@@ -87,6 +79,11 @@ def mcmc(
         seed: a whole number; the same seed gives the same chains, whatever the number of devices or lanes.
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or as many as the chains
             fill. On a CPU machine all cores are used.
+        init: where chains begin: a dict of values by variable, on the scale of the model, each of the variable's shape
+            for all chains or with a leading dimension of the chains; a posterior, whose last draws are taken (of
+            another number of chains, draws evenly chosen); a function of a key that returns a chain's dict; or
+            "prior", draws from the prior. Variables without a value begin at random, uniform on (-2, 2) in every
+            unconstrained coordinate, as all do by default. Other values compile nothing new.
         keep: names of the variables to store, deterministic ones included; None means all latent variables, and an
             empty list none: draws then go into the reducers alone, and memory does not grow with their number.
         thin: keep every so-manieth draw.
@@ -107,7 +104,8 @@ def mcmc(
     Raises:
         TypeError: when data is no dict or does not fit the model, or the kernel is none.
         ValueError: when sizes do not fit each other, the mesh or the memory; when a variable contradicts the sharding
-            of the data; or when the log density is not finite at the start. The message names what to change.
+            of the data; when an initial value does not fit its variable; or when the log density is not finite at the
+            start. The message names what to change.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -121,7 +119,7 @@ def mcmc(
     """
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
-        keep=keep, thin=thin, reducers=reducers, tile=tile, until=until, matmul_precision=matmul_precision,
+        init=init, keep=keep, thin=thin, reducers=reducers, tile=tile, until=until, matmul_precision=matmul_precision,
         check=check, progress=progress,
     )  # fmt: skip
     return sampler.run(seed)
@@ -137,6 +135,7 @@ def stream(
     num_samples: int | None = None,
     seed: int = 0,
     mesh: Mesh | None = None,
+    init: Any = None,
     keep: Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
@@ -158,6 +157,7 @@ def stream(
         num_samples: iterations per chain after warm-up; None means without end.
         seed: a whole number.
         mesh: the devices.
+        init: where chains begin.
         keep: names of the variables to hand over; an empty list means none, only what reducers know.
         thin: hand over every so-manieth draw.
         reducers: what is learned from the draws, by name.
@@ -182,7 +182,7 @@ def stream(
     """
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=thin, mesh=mesh,
-        keep=keep, thin=thin, reducers=reducers, tile=tile, matmul_precision=matmul_precision, check=check,
+        init=init, keep=keep, thin=thin, reducers=reducers, tile=tile, matmul_precision=matmul_precision, check=check,
         progress=progress,
     )  # fmt: skip
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
@@ -201,6 +201,7 @@ def compile(
     num_warmup: int | None = None,
     num_samples: int = 1000,
     mesh: Mesh | None = None,
+    init: Any = None,
     keep: Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
@@ -238,28 +239,27 @@ def compile(
 
     whole = TracedProgram.of_whole(model, arguments, axes_but_chain(mesh))
     keep = keep if keep is None or isinstance(keep, str) else tuple(keep)
-    key = (
-        model, mesh, arguments.layout, arguments.names, arguments.spreads, arguments.local_shapes(), kernel,
-        _shapes(kernel.tuning), num_chains, keep, _entries(reducers), tile, matmul_precision,
-        jax.config.values["jax_enable_x64"], outside(whole),
+    reductions = Reductions.of(
+        {} if reducers is None else reducers, keep or [latent.name for latent in whole.latents()]
+    )
+    key = kept.key_of(
+        whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.spreads,
+        arguments.local_shapes(), num_chains, keep, tile, matmul_precision,
     )  # fmt: skip
-    executables, compilations = _kept.get(key), 0
+    executables, compilations = kept.look_up(key), 0
     if executables is None:
         target = Target.of(model, arguments, mesh, whole, check)
-    else:
-        target = executables.blocks.target.with_arguments(arguments, check)
-    arrays = target.place_arrays()
-    if executables is None:
+        arrays = target.place_arrays()
         checks.check_kernel(kernel, target)
         blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
         checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
-        folding = _plan_fold(blocks, {} if reducers is None else reducers, tile)
-        executables = compile_blocks(folding, arrays, matmul_precision)
+        executables = compile_blocks(_plan_fold(blocks, reductions, tile), arrays, matmul_precision)
         compilations = executables.count
-        _kept[key] = executables
-        while len(_kept) > _KEEP:
-            _kept.popitem(last=False)
-    _kept.move_to_end(key)
+        kept.keep(key, executables)
+    else:
+        executables = executables.serving(model, reductions)
+        target = executables.blocks.target.with_arguments(arguments, check)
+        arrays = target.place_arrays()
     plan = plan_memory(executables, arrays, num_chains * (num_samples // thin))
     check_plan(plan, mesh.devices.flat[0])
     return Sampler(
@@ -278,6 +278,7 @@ def compile(
         compilations,
         plan,
         notice,
+        init,
     )
 
 
@@ -296,22 +297,12 @@ def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...
     return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * num_chains * width))))
 
 
-def _plan_fold(blocks: Blocks, reducers: Mapping[str, Any], tile: int | None) -> Folding:
+def _plan_fold(blocks: Blocks, reductions: Reductions, tile: int | None) -> Folding:
     target = blocks.target
-    names = blocks.names or tuple(latent.name for latent in target.shares.latents)
-    folding = Folding(blocks, Reductions.of(reducers, names), tuple(target.value_names()), blocks.count)
+    folding = Folding(blocks, reductions, tuple(target.value_names()), blocks.count)
     if tile is not None:
         checks.check_tile(tile, folding)
         return replace(folding, tile=tile)
     if folding.stores_draws or target.mesh.devices.flat[0].platform != "cpu":
         return folding
     return replace(folding, tile=tile_of(blocks.count, 4 * TILE_ARRAYS * sum(group_sizes(target.shares.latents))))
-
-
-def _entries(reducers: Any) -> Any:
-    return tuple(reducers.items()) if isinstance(reducers, Mapping) else None if reducers is None else repr(reducers)
-
-
-def _shapes(tree: Any) -> Any:
-    leaves, treedef = jax.tree.flatten(tree)
-    return treedef, tuple((np.shape(leaf), leaf.dtype) for leaf in map(np.asarray, leaves))

@@ -33,6 +33,10 @@ class Posterior:
         timing: seconds of each phase, and gradient evaluations.
         record: model, kernel, sizes, mesh, devices, data, versions.
         reduced: what the reducers folded the draws into, by reducer name, and by variable where there are several.
+        warmup: how warm-up went, an array `(round,)` of each of: iteration (draws of a chain when the round ended, on
+            average), step_size (in use in the round), acceptance_rate, divergences, metric_changed (whether a new
+            metric was in use after the round), moved_chains; and trajectory_length, where it is tuned. Empty where
+            nothing was tuned.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -49,6 +53,7 @@ class Posterior:
     timing: Timing
     record: RunRecord
     reduced: dict[str, Any] = field(default_factory=dict)
+    warmup: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def num_chains(self) -> int:
@@ -185,7 +190,7 @@ class Posterior:
             >>> posterior.save("run.npz")  # doctest: +SKIP
             PosixPath('run.npz')
         """
-        parts = {"draws": self.draws, "stats": self.stats, "reduced": self.reduced}
+        parts = {"draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup}
         return write_posterior(Path(path), parts, self.timing, self.record)
 
     @classmethod
@@ -206,7 +211,7 @@ class Posterior:
             >>> Posterior.load("run.npz")  # doctest: +SKIP
         """
         parts, timing, record = read_posterior(Path(path))
-        return cls(parts["draws"], parts["stats"], timing, record, parts["reduced"])
+        return cls(parts["draws"], parts["stats"], timing, record, parts["reduced"], parts.get("warmup", {}))
 
     def report(self, path: str | PathLike[str]) -> Path:
         """Write one self-contained HTML page: summary, plots, and what was run where.

@@ -59,6 +59,7 @@ class RunRecord:
         latents: one line per latent variable: shape, support and the axis it is sharded over.
         versions: of phalanx, jax, numpyro, numpy and Python.
         matmul_precision: precision of matrix products in the run.
+        init: where chains began: "random", or what kind of values were given and of which variables.
         started: local time at the start, ISO 8601.
         interrupted: True when Ctrl-C ended the run early.
         moved_chains: chains that warm-up moved beside another, because where they were the posterior has next to no
@@ -82,6 +83,7 @@ class RunRecord:
     latents: dict[str, str]
     versions: dict[str, str]
     matmul_precision: str = "float32"
+    init: str = "random"
     started: str = ""
     interrupted: bool = False
     moved_chains: int = 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from phalanx.programs.arguments import split_arguments
 from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays, check_seed
 from phalanx.run.executables import Executables
+from phalanx.run.initial import Initial, initial_of
 from phalanx.run.loop import Run
 from phalanx.run.plan import Plan
 from phalanx.run.posterior import Posterior
@@ -51,6 +53,7 @@ class Sampler:
         compile_seconds: seconds spent on tracing and compiling; counted in the first run's timing.
         compilations: programs compiled; none when an earlier sampler's could be used.
         plan: the memory it takes.
+        init: where chains begin, unless a run says otherwise.
     """
 
     executables: Executables
@@ -68,8 +71,9 @@ class Sampler:
     compilations: int = 0
     plan: Plan | None = None
     notice: str | None = None
+    init: Any = None
 
-    def run(self, seed: int = 0, data: Mapping[str, Any] | None = None) -> Posterior:
+    def run(self, seed: int = 0, data: Mapping[str, Any] | None = None, init: Any = None) -> Posterior:
         """Run all chains: initial positions, warm-up, sampling.
 
         Ctrl-C during sampling ends the run and returns the draws so far.
@@ -77,13 +81,15 @@ class Sampler:
         Args:
             seed: a whole number; the same seed gives the same draws.
             data: other data of the same shapes, types and placement; None means those given when compiling.
+            init: where chains begin, as for `phx.mcmc`; None means what was given when compiling.
 
         Returns:
             The posterior.
 
         Raises:
             ValueError: when the data differ in shape from those compiled for, an observed value lies outside its
-                distribution's support, or no chain start with a finite log density is found; the sites are named.
+                distribution's support, an initial value does not fit its variable, or no chain start with a finite
+                log density is found; the sites are named.
             KeyboardInterrupt: on Ctrl-C before the first draw.
         """
         check_seed(seed)
@@ -91,22 +97,28 @@ class Sampler:
         started = datetime.now().isoformat(timespec="seconds")
         with make_progress(self.progress) as progress:
             self._announce(progress, rows)
-            run, began = Run(self.executables, self.kernel, int(seed), arrays, progress), time.perf_counter()
+            initial, began = self._initial(init, int(seed), arrays), time.perf_counter()
+            run = Run(self.executables, self.kernel, int(seed), arrays, initial, progress)
             run.warm_up(self.num_warmup)
             rows = self._check_again(run, rows)
             warm = time.perf_counter()
             draws, stats, reduced = self._draw(run)
         timing = self._timing(run, warm - began, time.perf_counter() - warm)
         self.compile_seconds, self.compilations = 0.0, 0
-        record = self.record.of_rows(rows).of_run(int(seed), started, run.interrupted, run.moved_chains, run.told)
-        return Posterior(draws, stats, timing, record, reduced)
+        record = (
+            replace(self.record, init=initial.told)
+            .of_rows(rows)
+            .of_run(int(seed), started, run.interrupted, run.moved_chains, run.told)
+        )
+        return Posterior(draws, stats, timing, record, reduced, run.warmup_record)
 
     def stream(self, seed: int = 0, num_samples: int | None = None) -> Iterator[dict[str, Any]]:
         """Run all chains and hand over what they draw, block by block; nothing accumulates. See `phx.stream`."""
         check_seed(seed)
         with make_progress(self.progress) as progress:
             self._announce(progress, self.rows)
-            run = Run(self.executables, self.kernel, int(seed), self.arrays, progress)
+            initial = self._initial(None, int(seed), self.arrays)
+            run = Run(self.executables, self.kernel, int(seed), self.arrays, initial, progress)
             run.warm_up(self.num_warmup)
             self._check_again(run, self.rows)
             stores, left = self.executables.folding.stores_draws, math.inf if num_samples is None else num_samples
@@ -128,6 +140,11 @@ class Sampler:
         arguments = self.executables.blocks.target.arguments.with_arrays(run.arrays)
         again = rows.look(arguments, "warn", run.positions(CHAINS_CHECKED))
         return again if len(again.unchecked) < len(rows.unchecked) else rows
+
+    def _initial(self, init: Any, seed: int, arrays: tuple[Array, ...]) -> Initial:
+        blocks, init = self.executables.blocks, self.init if init is None else init
+        prior = partial(self.executables.prior, arrays=arrays)
+        return initial_of(init, blocks.target, blocks.num_chains, seed, prior)
 
     def _announce(self, progress: Progress, rows: RowsApart) -> None:
         if rows.problem:

@@ -1,6 +1,8 @@
-"""Where chains start: at random near zero, ever closer to it until the log density is finite."""
+"""Where chains start: where they are told to, else at random near zero, ever closer until the log density is finite."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,33 +15,48 @@ ATTEMPTS = 20
 """How often a chain whose initial log density is not finite is started anew, ever closer to zero."""
 
 
-def finite_start(density: Density, needs_gradient: bool, key: Array) -> tuple[Start, Array]:
-    """A random position with finite log density and gradient, and whether one was found.
+class Given(NamedTuple):
+    """Initial values.
+
+    Attributes:
+        values: of every latent variable, on the scale of the model, `(chain, ...)`.
+        wanted: by variable, whether it is to have its value; else it is drawn.
+    """
+
+    values: Any
+    wanted: Any
+
+
+def finite_start(density: Density, needs_gradient: bool, key: Array, given: Given) -> tuple[Start, Array, Any]:
+    """A position with finite log density and gradient, whether one was found, and which given values fit none.
 
     Without `needs_gradient` only the log density is looked at, and the gradient is empty.
     """
 
-    def look(attempt: Array) -> tuple[Start, Array]:
+    def look(attempt: Array) -> tuple[Start, Array, Any]:
         # The radius shrinks from 2 towards 0, where every constrained value is moderate.
         radius = INITIAL_RADIUS * (1 - attempt / ATTEMPTS)
         position = density.initial_position(random.fold_in(key, attempt), radius)
+        position, misfits = density.at_values(position, given.values, given.wanted)
+        fits = ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
         if not needs_gradient:
             value = density.log_density(position)
-            return Start(position, value, {}), jnp.isfinite(value)
+            return Start(position, value, {}), jnp.isfinite(value) & fits, misfits
         value, gradient = density.value_and_grad(position)
         finite = jnp.isfinite(value) & jnp.isfinite(density.space.dot(gradient, gradient) * 0)
-        return Start(position, value, gradient), finite
+        return Start(position, value, gradient), finite & fits, misfits
 
-    def missed(carry: tuple[Array, Start, Array]) -> Array:
-        attempt, _, finite = carry
-        return ~finite & (attempt <= ATTEMPTS)
+    def missed(carry: tuple[Array, Start, Array, Any]) -> Array:
+        attempt, _, good, _ = carry
+        return ~good & (attempt <= ATTEMPTS)
 
-    def again(carry: tuple[Array, Start, Array]) -> tuple[Array, Start, Array]:
+    def again(carry: tuple[Array, Start, Array, Any]) -> tuple[Array, Start, Array, Any]:
         return (carry[0] + 1, *look(carry[0]))
 
     # the first look is a turn of the loop, too: the model is compiled once
     zeros = {v.name: jnp.zeros(v.unconstrained_shape, v.dtype) for v in density.shares.latents}
     value = jnp.zeros((), jax.eval_shape(density.log_density, zeros).dtype)
     nothing = Start(zeros, value, dict(zeros) if needs_gradient else {})
-    _, start, finite = lax.while_loop(missed, again, (jnp.int32(0), nothing, jnp.zeros((), bool)))
-    return start, finite
+    no = jnp.zeros((), bool)
+    _, *found = lax.while_loop(missed, again, (jnp.int32(0), nothing, no, dict.fromkeys(zeros, no)))
+    return tuple(found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.datasets.folder import VARIABLE, find_folder
+from phalanx.datasets.folder import find_folder
 from phalanx.diagnostics import ess, mcse, rhat
 
-NEXT_TO_THE_PROJECT = Path(__file__).parents[4] / "shared" / "data"
+HERE = Path(__file__).parent / "stored"
 ORIGIN = "https://github.com/stan-dev/posteriordb"
 
 Arrays = dict[str, np.ndarray]
@@ -80,13 +79,15 @@ def compare(entry: Entry, draws: Mapping[str, np.ndarray]) -> Agreement:
 
 
 def stored(name: str) -> dict[str, Any]:
-    """The stored data and reference of a posterior.
+    """The stored data and reference of a posterior: the small ones lie here, the others in a folder of data files.
 
     Raises:
         FileNotFoundError: when the folder or the file is not there.
     """
-    named = os.environ.get(VARIABLE) or NEXT_TO_THE_PROJECT
-    path = find_folder("posteriordb", named, ORIGIN) / f"{name}.json.gz"
+    here = HERE / f"{name}.json"
+    if here.exists():
+        return json.loads(here.read_text())
+    path = find_folder("posteriordb", None, ORIGIN) / f"{name}.json.gz"
     return json.loads(gzip.decompress(path.read_bytes()))
 
 

@@ -355,7 +355,7 @@ def test_updates_that_return_something_else(update, error, words):
     assert ensemble.steps == 0
 
 
-def test_an_interrupted_step_is_made_by_all_members(monkeypatch):
+def test_an_interrupted_step_is_made_by_all_members(monkeypatch, ctrl_c):
     monkeypatch.setattr(layout, "WRITTEN_OUT", 2)
     learner = LEARNERS["functions"]
     one = phx.make_mesh(devices=jax.devices()[:1])
@@ -368,7 +368,7 @@ def test_an_interrupted_step_is_made_by_all_members(monkeypatch):
         def run(*arguments):
             done = step(*arguments)
             if len(ran) == 0:
-                signal.raise_signal(signal.SIGINT)
+                ctrl_c()
             ran.append(done)
             return done
 
@@ -382,6 +382,15 @@ def test_an_interrupted_step_is_made_by_all_members(monkeypatch):
     assert ensemble.steps == 1 and len(ran) == 3
     agree(ensemble.members, other.members)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so(ctrl_c):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    learner = LEARNERS["functions"]
+    ensemble = phx.ensemble(learner.init, learner.update, 2)
+    ensemble.update((X, Y))
+    ctrl_c()
+    assert ensemble.steps == 1 and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

@@ -1,0 +1,192 @@
+"""The canonical form of a traced program: two with equal forms compute the same, and one compiled program serves both.
+
+Every equation counts, with what it reads and in which order: variables are numbered as they appear, constants and
+literals are told by their bits, programs inside of programs by their own forms. Nothing is told by where it lies in
+memory. What cannot be told by content, such as a function that is called back on the host or an array on other hosts,
+leaves a program without a form, and then it is equal to none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Iterable, Iterator
+from enum import Enum
+from functools import lru_cache
+from inspect import isfunction
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.sharding import AbstractMesh, Mesh
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range)
+
+LIBRARIES = ("jax", "jaxlib", "numpyro", "phalanx")
+"""Their functions and immutable records are what their names and values say, as long as the process lives."""
+
+SHORT = 64
+"""Bytes of an array that are written down as they are."""
+
+
+class Form(NamedTuple):
+    """What a program is told by.
+
+    Attributes:
+        digest: of all that could be written down.
+        others: JAX's own records, such as meshes and layouts, which are compared as JAX compares them.
+        rules: whether there are derivatives of the user's own, which only the gradient shows.
+    """
+
+    digest: bytes
+    others: tuple[Hashable, ...]
+    rules: bool
+
+
+def form_of(*values: Any) -> Form | None:
+    """The form of jaxprs, arrays, plain values, and tuples, lists and dicts of them; None where there is none.
+
+    Example:
+        >>> import jax
+        >>> forms = [form_of(jax.make_jaxpr(f)(1.0, 2.0)) for f in (lambda x, y: x - y, lambda x, y: y - x)]
+        >>> forms[0] == forms[1], forms[0] == form_of(jax.make_jaxpr(lambda a, b: a - b)(1.0, 2.0))
+        (False, True)
+    """
+    writer = _Writer()
+    try:
+        return Form(hashlib.sha256(writer.told(values).encode()).digest(), tuple(writer.others), writer.rules)
+    except _CannotBeTold:
+        return None
+
+
+def is_of_a_library(f: Any) -> bool:
+    """Whether a function is one of the libraries' own, which closes over nothing: its name says what it is."""
+    if isinstance(getattr(f, "__self__", None), type):
+        f = f.__func__  # a method of a class; one of an object may read whatever the object holds
+    known = getattr(f, "__module__", None) or ""
+    return known.split(".")[0] in LIBRARIES and isfunction(f) and f.__closure__ is None
+
+
+class _CannotBeTold(Exception):
+    """Something of which no content is known."""
+
+
+class _Writer:
+    """Writes values down as text that tells any two apart; programs and large arrays as digests of theirs."""
+
+    def __init__(self) -> None:
+        self.others: dict[Hashable, int] = {}
+        self.rules = False
+        self._programs: dict[int, tuple[Jaxpr, str]] = {}  # a program that is called often is written down once
+
+    def told(self, value: Any) -> str:
+        if isinstance(value, PLAIN):
+            return f"{type(value).__name__} {value!r}"
+        if isinstance(value, tuple | list | dict | set | frozenset | slice):
+            return self._collection(value)
+        if isinstance(value, ClosedJaxpr):
+            return f"closed {self._program(value.jaxpr)} {self._all(map(self._array, value.consts))}"
+        if isinstance(value, Jaxpr):
+            return f"open {self._program(value)}"
+        if isinstance(value, np.dtype | type | Enum):
+            return f"{type(value).__name__} {value!s}"
+        if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+            return self._array(value)
+        if is_of_a_library(value):
+            return f"function {value.__module__}.{value.__qualname__}"
+        return self._other(value)
+
+    def _collection(self, value: Any) -> str:
+        # JAX's own named tuples are records like its others, but for those that carry programs
+        if hasattr(value, "_fields") and _is_of_jax(value) and not any(map(_is_program, value)):
+            return self._other(value)
+        if isinstance(value, slice):
+            items = map(self.told, (value.start, value.stop, value.step))
+        elif isinstance(value, dict):
+            items = (f"{self.told(key)}: {self.told(item)}" for key, item in value.items())
+        else:
+            items = map(self.told, value)
+        return f"{type(value).__name__}{self._all(sorted(items) if isinstance(value, set | frozenset) else items)}"
+
+    def _all(self, texts: Iterable[str]) -> str:
+        return f"({', '.join(texts)})"
+
+    def _program(self, jaxpr: Jaxpr) -> str:
+        if id(jaxpr) not in self._programs:
+            text = "\n".join(self._lines(jaxpr))
+            self._programs[id(jaxpr)] = jaxpr, hashlib.sha256(text.encode()).hexdigest()
+        return self._programs[id(jaxpr)][1]
+
+    def _lines(self, jaxpr: Jaxpr) -> Iterator[str]:
+        numbers: dict[Any, int] = {}
+
+        def new(variables: Iterable[Any]) -> str:
+            for variable in variables:
+                numbers[variable] = len(numbers)
+            return self._all(f"{_kind(variable.aval)}" for variable in variables)
+
+        def read(atoms: Iterable[Any]) -> str:
+            return self._all(self._literal(x) if isinstance(x, Literal) else str(numbers[x]) for x in atoms)
+
+        yield f"{new(jaxpr.constvars)} {new(jaxpr.invars)}"
+        for equation in jaxpr.eqns:
+            yield f"{self._operation(equation)} {read(equation.invars)} makes {new(equation.outvars)}"
+        yield f"gives {read(jaxpr.outvars)}"
+
+    def _literal(self, literal: Any) -> str:
+        return f"{_kind(literal.aval)} {self._array(literal.val)}"
+
+    def _operation(self, equation: Any) -> str:
+        """What an equation does, apart from what it reads."""
+        name, params = equation.primitive.name, equation.params
+        if name.startswith(("custom_jvp_call", "custom_vjp_call")):
+            self.rules = True  # they are functions yet to be traced, and count for the gradient only
+            params = {key: value for key, value in params.items() if not _is_function(value)}
+        effects = sorted(type(effect).__name__ for effect in equation.effects)
+        return f"{name} {effects} {self.told(dict(sorted(params.items())))}"
+
+    def _array(self, value: Any) -> str:
+        if isinstance(value, PLAIN):
+            return self.told(value)
+        if isinstance(value, jax.Array):
+            if not value.is_fully_addressable:
+                raise _CannotBeTold
+            if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+                return f"{value.dtype} {self._array(random.key_data(value))}"
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            raise _CannotBeTold
+        bits = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""
+        told = bytes(bits) if len(bits) <= SHORT else hashlib.sha256(bits).digest()
+        return f"{array.dtype} {array.dtype.str} {array.shape} {told.hex()}"
+
+    def _other(self, value: Any) -> str:
+        """One of JAX's records, none of which is ever changed; a form keeps it, and compares it as JAX does."""
+        if not _is_of_jax(value) or _is_function(value):
+            raise _CannotBeTold
+        try:
+            return f"other {self.others.setdefault(value, len(self.others))}"
+        except TypeError:
+            raise _CannotBeTold from None
+
+
+@lru_cache(4096)
+def _kind(aval: Any) -> str:
+    """Shape and type of a value."""
+    parts = (getattr(aval, name, None) for name in ("dtype", "shape", "weak_type"))
+    return f"{type(aval).__name__} {' '.join(map(str, parts))}"
+
+
+def _is_of_jax(value: Any) -> bool:
+    return type(value).__module__.split(".")[0] in ("jax", "jaxlib")
+
+
+def _is_program(value: Any) -> bool:
+    return isinstance(value, ClosedJaxpr | Jaxpr) or (isinstance(value, tuple | list) and any(map(_is_program, value)))
+
+
+def _is_function(value: Any) -> bool:
+    """Whether it is a function, or JAX's wrapping of one yet to be traced."""
+    return hasattr(value, "call_wrapped") or (callable(value) and not isinstance(value, Mesh | AbstractMesh))

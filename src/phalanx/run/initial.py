@@ -1,0 +1,217 @@
+"""Where chains are to begin, as the user says it: values by variable, on the scale that the model is written in.
+
+They are arguments of the compiled run, so that other values compile nothing. What is not given is drawn near zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jax.sharding import NamedSharding
+
+from phalanx.mesh.devices import CHAIN, axes_but_chain
+from phalanx.mesh.placement import spread_spec
+from phalanx.programs.handlers import seed as seeded
+from phalanx.programs.handlers import tape
+from phalanx.programs.shares import Latent
+from phalanx.programs.target import Target
+from phalanx.run.posterior import Posterior
+from phalanx.run.starts import Given
+
+UNUSED_DRAW = 2**32 - 1
+"""The number under which keys of initial values are made: no draw ever has it."""
+
+PRIOR = "prior"
+
+
+@dataclass(frozen=True)
+class Initial:
+    """Initial values of a run.
+
+    Attributes:
+        told: what the record says of them.
+        values: by variable, `(chain, ...)`, whole; of those variables that have any.
+    """
+
+    told: str
+    values: Mapping[str, np.ndarray]
+
+    def given(self, target: Target, num_chains: int) -> Given:
+        """As the compiled blocks take it: padded, on the devices."""
+        values, shapes = {}, whole_shapes(target)
+        for latent in target.shares.latents:
+            zeros = np.zeros((), latent.dtype)  # where no value is given none is looked at
+            whole = self.values.get(latent.name, np.broadcast_to(zeros, (num_chains, *shapes[latent.name])))
+            sharding = NamedSharding(target.mesh, spread_spec(latent.spread, CHAIN))
+            values[latent.name] = jax.device_put(_padded(whole, latent, target).astype(latent.dtype), sharding)
+        return Given(values, {name: np.bool_(name in self.values) for name in values})
+
+    def check(self, misfits: Mapping[str, Any]) -> None:
+        """Refuse values that no position gives."""
+        for name, found in misfits.items():
+            if (chains := np.flatnonzero(np.asarray(found))).size:
+                value = self.values[name][chains[0]]
+                what = f"{value}" if value.ndim == 0 else f"of shape {value.shape}"
+                raise ValueError(
+                    f"init: the value {what} of variable {name!r} for chain {chains[0]} lies outside of its support, "
+                    f"or on its edge, where chains cannot move. Give a value inside."
+                )
+
+
+def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Callable[..., Any]) -> Initial:
+    """What the user gave as `init`, looked at.
+
+    Args:
+        init: None, a dict of values by variable, a posterior, a function of a key that returns such a dict, or "prior".
+        target: the model.
+        num_chains: chains in all.
+        seed: of the run.
+        prior: draws a chain's variables from the prior, for keys `(chain,)`.
+
+    Raises:
+        TypeError: when it is none of these.
+        ValueError: when a name, a shape or a value does not fit the model; the variable is named.
+    """
+    if init is None:
+        return Initial("random", {})
+    if isinstance(init, Posterior):
+        return _checked("draws of a posterior", _of_posterior(init, target, num_chains), target, num_chains)
+    if isinstance(init, Mapping):
+        return _checked("values", init, target, num_chains)
+    keys = jax.vmap(lambda chain: random.fold_in(random.fold_in(random.key(seed), chain), UNUSED_DRAW))
+    if isinstance(init, str) and init == PRIOR:
+        return _checked("draws from the prior", prior(keys(np.arange(num_chains))), target, num_chains)
+    if callable(init):
+        name = getattr(init, "__name__", type(init).__name__)
+        made = _of_function(init, keys(np.arange(num_chains)), target)
+        return _checked(f"values of {name}", made, target, num_chains)
+    raise TypeError(
+        f"init: expected a dict of values by variable, a posterior, a function of a key that returns such a dict, or "
+        f"{PRIOR!r}; got {init!r}."
+    )
+
+
+def prior_of(target: Target) -> Callable[..., dict[str, Array]]:
+    """Draws the latent variables of `target` from their prior: `(keys, arrays)` to values `(key, ...)`, compiled once.
+
+    What the model observes is left alone.
+    """
+    names = [latent.name for latent in target.shares.latents]
+    spreads, layout, program = target.arguments.spreads, target.layout, target.program
+
+    def draws(keys: Array, arrays: Any) -> dict[str, Array]:
+        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, spreads, strict=True)]
+
+        def one(key: Array) -> dict[str, Array]:
+            with tape() as variables:
+                seeded(program, key)(**layout.join(whole))
+            return {name: jnp.asarray(variables[name].value) for name in names}
+
+        return _alone(jax.vmap(one), axes_but_chain(target.mesh))(keys)
+
+    return jax.jit(draws)
+
+
+def whole_shapes(target: Target) -> dict[str, tuple[int, ...]]:
+    """The shapes of the latent variables, without padding."""
+    return {
+        latent.name: (latent.spread.rows, *latent.shape[1:]) if latent.spread.axes else latent.shape
+        for latent in target.shares.latents
+    }
+
+
+def _of_posterior(posterior: Posterior, target: Target, num_chains: int) -> dict[str, np.ndarray]:
+    """The last draw of each chain or, of another number of chains, draws evenly chosen among all."""
+    names = [name for name in whole_shapes(target) if name in posterior.draws]
+    if not names or not posterior.num_draws:
+        raise ValueError(
+            f"init: the posterior has no draws of a variable of this model, which has "
+            f"{', '.join(map(repr, whole_shapes(target)))}. Store one of them with keep=."
+        )
+    draws = {name: np.asarray(posterior.draws[name]) for name in names}
+    if posterior.num_chains == num_chains:
+        return {name: values[:, -1] for name, values in draws.items()}
+    flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.items()}
+    chosen = np.linspace(0, len(flat[names[0]]) - 1, num_chains).round().astype(int)
+    return {name: values[chosen] for name, values in flat.items()}
+
+
+def _of_function(init: Callable[[Array], Any], keys: Array, target: Target) -> dict[str, np.ndarray]:
+    """What a function of a key returns for every chain's key."""
+    first = init(keys[0])
+    if not isinstance(first, Mapping):
+        raise TypeError(f"init: the function must return a dict of values by variable, got {type(first).__name__}.")
+    found = _for_all(init, keys, first)
+    chains, shapes = np.arange(len(keys)), whole_shapes(target)
+    # of a function that returns values for all chains, each chain takes its own of those made with its key
+    return {
+        name: value[chains, chains] if value.shape == (*chains.shape * 2, *shapes.get(name, (0,))) else value
+        for name, value in ((name, np.asarray(value)) for name, value in found.items())
+    }
+
+
+def _for_all(init: Callable[[Array], Any], keys: Array, first: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        found = jax.vmap(init)(keys)
+        if all(np.allclose(found[name][0], first[name], rtol=1e-4, equal_nan=True) for name in first):
+            return found
+    except jax.errors.JAXTypeError:
+        pass
+    made = [first, *map(init, keys[1:])]  # it computes with NumPy, or has random numbers of its own: one by one
+    return jax.tree.map(lambda *values: np.stack(values), *made)
+
+
+def _padded(values: np.ndarray, latent: Latent, target: Target) -> np.ndarray:
+    """Values `(chain, rows, ...)` with the last row again for every padded one."""
+    axes = latent.spread.axes
+    missing = latent.spread.local_rows * math.prod(target.mesh.shape[a] for a in axes) - latent.spread.rows
+    return np.concatenate([values, np.repeat(values[:, -1:], missing, axis=1)], axis=1) if axes and missing else values
+
+
+def _alone(f: Callable[..., Any], axes: Iterable[str]) -> Callable[..., Any]:
+    """`f` as on a mesh of one device, for programs that add over the mesh's axes themselves."""
+    for axis in axes:
+        f = partial(_on_axis, f, axis)
+    return f
+
+
+def _on_axis(f: Callable[..., Any], axis: str, *args: Any) -> Any:
+    return jax.tree.map(lambda x: x[0], jax.vmap(lambda _: f(*args), axis_name=axis, axis_size=1)(jnp.zeros(1)))
+
+
+def _checked(told: str, values: Mapping[str, Any], target: Target, num_chains: int) -> Initial:
+    shapes, found = whole_shapes(target), {}
+    if unknown := [name for name in values if name not in shapes]:
+        raise ValueError(
+            f"init: the model has no latent variable {', '.join(map(repr, unknown))}; it has "
+            f"{', '.join(map(repr, shapes))}."
+        )
+    for name, value in values.items():
+        value = _numbers(name, value)
+        shape, each = shapes[name], (num_chains, *shapes[name])
+        if value.shape not in (shape, each):
+            raise ValueError(
+                f"init: the value of variable {name!r} has shape {value.shape}; expected {shape}, or {each} with a "
+                f"value for each chain."
+            )
+        found[name] = np.broadcast_to(value, each)
+    return Initial(f"{told} ({', '.join(found)})" if found else "random", found)
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    try:
+        value = np.asarray(value).astype(np.float64, casting="same_kind")
+    except (TypeError, ValueError):
+        raise TypeError(f"init: the value of variable {name!r} is no array of numbers: {value!r}.") from None
+    if not np.isfinite(value).all():
+        count = int((~np.isfinite(value)).sum())
+        raise ValueError(f"init: {count} of the values of variable {name!r} are not finite.")
+    return value

@@ -1,0 +1,166 @@
+"""Where chains begin, as the user says it."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+
+STILL = {"kernel": phx.hmc(1, step_size=1e-6), "num_chains": 4, "num_warmup": 0, "num_samples": 1, "progress": False}
+"""A run whose only draw is where it began, but for rounding."""
+
+
+def model(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+    scale = phx.sample("scale", dist.HalfNormal(1.0))
+    phx.sample("share", dist.Dirichlet(np.ones(3, np.float32)))
+    phx.sample("below", dist.Uniform(0.0, scale))
+    phx.sample("y", dist.Normal(mean, scale), obs=y)
+
+
+def groups(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+    effect = phx.sample("effect", dist.Normal(mean, 1.0).expand([y.shape[0], 2]).to_event(1))
+    phx.sample("y", dist.Normal(effect, 1.0).to_event(1), obs=y)
+
+
+@pytest.fixture(scope="module")
+def sampler():
+    return phx.compile(model, {"y": np.ones(5)}, **STILL)
+
+
+def begun(sampler, init, seed=0):
+    posterior = sampler.run(seed, init=init)
+    return {name: values[:, 0] for name, values in posterior.draws.items()}, posterior
+
+
+def agree(found, expected):
+    np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=1e-3, atol=1e-4)
+
+
+def test_values_for_all_chains_and_for_each(sampler):
+    each = np.array([-1.0, 0.0, 1.0, 50.0])
+    values = {"mean": each, "scale": 2.0, "share": [0.2, 0.3, 0.5], "below": 1.5}
+    found, posterior = begun(sampler, values)
+    for name, value in values.items():
+        agree(found[name], value)
+    assert posterior.record.init == "values (mean, scale, share, below)"
+
+
+def test_what_is_not_given_is_drawn_as_before(sampler):
+    random, posterior = begun(sampler, None)
+    found, _ = begun(sampler, {"mean": 3.0})
+    agree(found["mean"], 3.0)
+    for name in ("scale", "share", "below"):
+        agree(found[name], random[name])
+    assert posterior.record.init == "random"
+
+
+def test_draws_of_a_posterior(sampler):
+    values = {"mean": np.arange(8.0).reshape(4, 2), "unknown": np.ones((4, 2))}
+    earlier = phx.Posterior(values, {}, None, None)
+    found, posterior = begun(sampler, earlier)
+    agree(found["mean"], [1, 3, 5, 7])
+    assert posterior.record.init == "draws of a posterior (mean)"
+    fewer = phx.Posterior({"mean": np.arange(7.0).reshape(1, 7)}, {}, None, None)
+    agree(begun(sampler, fewer)[0]["mean"], [0, 2, 4, 6])
+
+
+def test_a_posterior_begins_where_it_ended(sampler):
+    ended, posterior = begun(sampler, {"mean": 9.0})
+    found, _ = begun(sampler, posterior, seed=1)
+    for name, values in ended.items():
+        agree(found[name], values)
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        lambda key: {"mean": 100 + jax.random.normal(key)},
+        lambda key: {"mean": 100 + jax.random.normal(key, (4,))},
+        lambda key: {"mean": 100 + np.random.default_rng(np.asarray(jax.random.key_data(key))).normal()},
+        lambda key: {"mean": 100 + np.random.normal()},
+    ],
+    ids=["of JAX", "for all chains", "of NumPy", "of random numbers of its own"],
+)
+def test_a_function_of_a_key_is_called_with_each_chains_own(sampler, init):
+    found, _ = begun(sampler, init)
+    assert len(set(found["mean"].tolist())) == 4
+    assert np.abs(found["mean"] - 100).max() < 7
+
+
+def test_the_prior(sampler):
+    found, posterior = begun(sampler, "prior")
+    other, _ = begun(sampler, "prior", seed=1)
+    assert posterior.record.init.startswith("draws from the prior") and posterior.timing.compilations == 0
+    assert (found["below"] < found["scale"]).all() and (found["mean"] != other["mean"]).all()
+    draws = sampler.executables.prior(jax.random.split(jax.random.key(0), 400), sampler.arrays)
+    # the sd of 400 draws from N(0, 10) is off by a fifth (5.6 standard errors) once in 10^7
+    assert 8 < draws["mean"].std() < 12 and abs(draws["mean"].mean()) < 3 and draws["share"].shape == (400, 3)
+
+
+@pytest.mark.parametrize(
+    "init, error, message",
+    [
+        ({"mew": 1.0}, ValueError, "no latent variable 'mew'; it has 'mean', 'scale', 'share', 'below'"),
+        ({"y": 1.0}, ValueError, "no latent variable 'y'"),
+        ({"mean": np.ones(3)}, ValueError, r"'mean' has shape \(3,\); expected \(\), or \(4,\) with a value for each"),
+        ({"share": [0.5, 0.5]}, ValueError, r"'share' has shape \(2,\); expected \(3,\), or \(4, 3\)"),
+        ({"scale": [1.0, 1.0, -2.0, 1.0]}, ValueError, "the value -2.0 of variable 'scale' for chain 2 lies outside"),
+        ({"scale": 0.0}, ValueError, "the value 0.0 of variable 'scale' for chain 0 lies outside"),
+        ({"scale": 1.0, "below": 5.0}, ValueError, "the value 5.0 of variable 'below' for chain 0 lies outside"),
+        ({"share": [0.5, 0.6, 0.5]}, ValueError, r"the value of shape \(3,\) of variable 'share' for chain 0"),
+        ({"mean": np.nan}, ValueError, "1 of the values of variable 'mean' are not finite"),
+        ({"mean": 1e30}, ValueError, "not finite at the start, with the values of 'mean' that init= gives.*'mean'"),
+        ({"mean": "high"}, TypeError, "the value of variable 'mean' is no array of numbers: 'high'"),
+        ("priors", TypeError, "expected a dict .* got 'priors'"),
+        (3, TypeError, "expected a dict .* got 3"),
+        (lambda key: 3, TypeError, "the function must return a dict of values by variable, got int"),
+    ],
+)
+def test_what_does_not_fit_is_refused(sampler, init, error, message):
+    with pytest.raises(error, match=message):
+        sampler.run(0, init=init)
+
+
+def test_a_posterior_of_another_model_is_refused(sampler):
+    with pytest.raises(ValueError, match="the posterior has no draws of a variable of this model"):
+        sampler.run(0, init=phx.Posterior({"x": np.ones((4, 2))}, {}, None, None))
+
+
+def test_other_values_compile_nothing(sampler):
+    sampler.run(0)
+    again = phx.mcmc(model, {"y": np.ones(5)}, **STILL, init={"mean": 7.0})
+    assert again.timing.compilations == 0
+    agree(again.draws["mean"][:, 0], 7.0)
+    stream = phx.stream(model, {"y": np.ones(5)}, **STILL, init={"mean": 8.0})
+    agree(next(stream)["mean"][:, 0], 8.0)
+
+
+@pytest.mark.parametrize("init", ["values", pytest.param("prior", marks=pytest.mark.slow)])
+def test_rows_that_are_spread_and_padded(init, mesh_of):
+    y = np.arange(14.0).reshape(7, 2)
+    effect = np.arange(56.0).reshape(4, 7, 2)
+    given = {"effect": effect, "mean": 1.0} if init == "values" else init
+    found = {}
+    for mesh in (mesh_of(2, 4), mesh_of(1, 1))[: 1 if init == "values" else 2]:
+        data = {"y": phx.shard(y, mesh)}
+        posterior = phx.mcmc(groups, data, **STILL, mesh=mesh, init=given)
+        found[mesh.shape["data"]] = posterior.draws["effect"][:, 0]
+    assert found[4].shape == (4, 7, 2)
+    agree(found[4], effect if init == "values" else found[1])
+
+
+@pytest.mark.parametrize("kernel", [phx.hmc(2), pytest.param(phx.nuts(), marks=pytest.mark.slow)], ids=["hmc", "nuts"])
+def test_how_warm_up_went_is_kept(kernel, tmp_path):
+    sizes = {"num_chains": 2, "num_warmup": 60, "num_samples": 5}
+    posterior = phx.mcmc(model, {"y": np.ones(5)}, kernel=kernel, **sizes, progress=False)
+    told = posterior.warmup
+    assert {len(values) for values in told.values()} == {len(told["step_size"])}
+    assert (np.diff(told["iteration"]) >= 0).all() and told["iteration"][-1] >= 60
+    assert (told["step_size"] > 0).all() and told["metric_changed"].any() == (kernel.metric is not None)
+    again = phx.Posterior.load(posterior.save(tmp_path / "run.npz"))
+    np.testing.assert_array_equal(again.warmup["step_size"], told["step_size"])
