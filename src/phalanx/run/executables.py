@@ -36,6 +36,7 @@ class Executables:
         constrain: the variables of those rows; None where none are stored.
         empty, fold: draws that go into reducers alone; None where draws are stored.
         reduce: reducers of stored rows; None where no draw is stored, or none reduced.
+        matmul_precision: precision of matrix products.
         pace: how long a tick takes.
     """
 
@@ -47,12 +48,19 @@ class Executables:
     empty: Any = None
     fold: Any = None
     reduce: Any = None
+    matmul_precision: str = "float32"
     pace: Pace = field(default_factory=Pace)
 
     @property
     def count(self) -> int:
         """Programs compiled."""
         return len(self._programs)
+
+    @cached_property
+    def height(self) -> Any:
+        """The log density at a position for each chain; compiled when it is called, which hardly a run does."""
+        specs = (self.blocks.target.array_specs(), self.blocks.begun_specs().position)
+        return jax.jit(self.blocks.on_mesh(self.blocks.height, specs, PartitionSpec(CHAIN)))
 
     @cached_property
     def bytes_on_device(self) -> int:
@@ -80,7 +88,8 @@ def compile_blocks(folding: Folding, arrays: Sequence[Array], matmul_precision: 
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
         programs = _Programs(folding, arrays)
         compiled = {name: pool.submit(program.compile, options) for name, program, options in programs.lowered()}
-        return Executables(folding.blocks, folding, **{name: program.result() for name, program in compiled.items()})
+        found = {name: program.result() for name, program in compiled.items()}
+        return Executables(folding.blocks, folding, **found, matmul_precision=matmul_precision)
 
 
 class _Programs:

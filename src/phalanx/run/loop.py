@@ -11,12 +11,14 @@ import jax
 import numpy as np
 from jax import Array
 
+from phalanx.adaptation.strays import Move
 from phalanx.adaptation.warm_up import Batch, WarmUp
 from phalanx.run.checks import check_beginning
 from phalanx.run.executables import Executables, order_of, shardings
 from phalanx.run.folding import Fold
 from phalanx.run.host import HostBlock, HostDraws, fetch_block
 from phalanx.run.host_fold import HostFold
+from phalanx.run.landscape import landscape_of
 from phalanx.run.progress import Progress, Report
 from phalanx.run.until import Until
 
@@ -39,7 +41,7 @@ class Run:
         self.blocks, self.progress = executables.blocks, progress
         self.seed = np.uint32(seed)
         self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
-        self.moved_chains = 0
+        self.moves: list[Move] = []
         self.told = HostFold(executables.folding)
         self.interrupted, self._acceptance = False, math.nan
 
@@ -50,7 +52,8 @@ class Run:
         self._underway = begun.underway
         position, gradient = ([np.asarray(part) for part in x] for x in (begun.position, begun.gradient))
         chains = np.arange(self.blocks.num_chains)
-        warm_up = WarmUp(self.kernel, len(chains), num_warmup, Batch(position, gradient, {}, chains))
+        landscape = landscape_of(self.executables, self.arrays, int(self.seed))
+        warm_up = WarmUp(self.kernel, len(chains), num_warmup, Batch(position, gradient, {}, chains), landscape)
         self._use(warm_up)
         if self.executables.advance is None:
             self._burn_in(num_warmup)
@@ -60,8 +63,8 @@ class Run:
             drawn = self._round(warm_up)
             warm_up.learn(drawn)
             self._use(warm_up)
-            if warm_up.sources is not None:
-                self._move(warm_up.sources)
+            if warm_up.moves:
+                self._move(warm_up.moves)
             divergences += int(drawn.stats["diverging"].sum())
             done = min(int(warm_up.iterations), num_warmup)
             self._show("warm-up", done, num_warmup, drawn.stats["acceptance_rate"], divergences)
@@ -162,11 +165,14 @@ class Run:
         order = np.argsort(together.chain, kind="stable")
         return jax.tree.map(lambda part: part[order], together)
 
-    def _move(self, sources: np.ndarray) -> None:
-        """Put each chain where the one of the given number is."""
+    def _move(self, moves: list[Move]) -> None:
+        """Put chains where others are."""
+        sources = np.arange(self.blocks.num_chains)
+        for move in moves:
+            sources[move.chain] = move.beside
         machine = self.blocks.machine.moved(self._underway.machine, lambda leaf, axis: _taken(leaf, sources, axis))
         self._underway = self._underway._replace(machine=machine)
-        self.moved_chains += int((sources != np.arange(len(sources))).sum())
+        self.moves += moves
 
     def _block(self, goal: np.ndarray, thin: int) -> tuple[dict[str, Array], HostBlock]:
         """One block of sampling."""

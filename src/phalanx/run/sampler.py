@@ -89,7 +89,7 @@ class Sampler:
             draws, stats, reduced = self._draw(run)
         timing = self._timing(run, warm - began, time.perf_counter() - warm)
         self.compile_seconds, self.compilations = 0.0, 0
-        record = self.record.of_run(int(seed), started, run.interrupted, run.moved_chains, run.told)
+        record = self.record.of_run(int(seed), started, run.interrupted, run.moves, run.told)
         return Posterior(draws, stats, timing, record, reduced)
 
     def stream(self, seed: int = 0, num_samples: int | None = None) -> Iterator[dict[str, Any]]:
