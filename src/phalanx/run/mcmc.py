@@ -31,6 +31,7 @@ from phalanx.run.executables import Executables, compile_blocks, whole_sizes
 from phalanx.run.folding import Folding, tile_of
 from phalanx.run.plan import check_plan, plan_memory
 from phalanx.run.posterior import Posterior
+from phalanx.run.progress import waiting
 from phalanx.run.reductions import Reductions
 from phalanx.run.sampler import Sampler
 from phalanx.run.until import Until
@@ -241,10 +242,11 @@ def compile(
     arrays = target.place_arrays()
     if executables is None:
         checks.check_kernel(kernel, target)
-        blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
-        checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
-        folding = _plan_fold(blocks, {} if reducers is None else reducers, tile)
-        executables = compile_blocks(folding, arrays, matmul_precision)
+        with waiting(progress, "compiling"):
+            blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
+            checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
+            folding = _plan_fold(blocks, {} if reducers is None else reducers, tile)
+            executables = compile_blocks(folding, arrays, matmul_precision)
         compilations = executables.count
         _kept[key] = executables
         while len(_kept) > _KEEP:
