@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 _NAMED = 3
@@ -15,7 +15,7 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
-def first_few(items: Sequence[Any], written: Callable[[Any], str] = str, joined: str = ", ") -> str:
+def first_few(items: Any, written: Callable[[Any], str] = str, joined: str = ", ") -> str:
     """Write the first few items of a sequence, and how many more there are."""
     left = len(items) - _NAMED
     return joined.join(map(written, items[:_NAMED])) + (f" and {left:,} more" if left > 0 else "")
