@@ -1,29 +1,67 @@
-r"""Chains that have settled where the posterior has next to no mass, and beside which chains they go on.
+"""Chains that have settled where the posterior has next to no mass, and beside which chains they go on.
 
-A chain may begin near a minor mode and never leave it. What mass the region has that a chain explores, its draws tell:
-if they are draws of $q$, the logarithm of the mass is at least $E_q[\log \pi(x)] + H(q)$. With the entropy $H$ of a
-normal distribution of the same variances this is a rough estimate, but one that a narrow peak of high density does not
-deceive, as the log density alone would. A chain whose region weighs less than another's by a factor that no roughness
-explains adds nothing to the answer but error; in warm-up, whose draws are not kept, it may go anywhere.
+A chain may begin near a minor mode and never leave it. It adds nothing to the answer but error; in warm-up, whose draws
+are not kept, it may go anywhere. But a chain is moved only where the evidence leaves no other explanation: the most
+mass that its region can have, by its draws, is next to nothing beside the least that the posterior has elsewhere, by
+evaluations of the log density there; see `regions`. What cannot be told is not moved, and R-hat says that chains sit in
+different places.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 from phalanx.adaptation.metric import Vectors
-
-LEAST = 5
-"""Draws of a chain from which the extent of its region is told; of a chain that has fewer, it is taken as usual."""
+from phalanx.adaptation.regions import Normal, Region, log_mass_at_least, log_mass_at_most, normals
 
 SETTLED = 20
 """Draws that chains must have made in a window on average. Before, many are on their way, and to different places."""
 
-MARGIN = 10.0
-"""How much less the logarithm of the mass must be, besides one for every coordinate, by which the entropy may err."""
+MARGIN, PER_COORDINATE = 10.0, 0.5
+"""How much less the logarithm of the mass must be: so much, and so much for every coordinate, in whose direction a
+chain may not have been everywhere."""
 
-MOST = 2**24
-"""Coordinates of all chains together beyond which nothing is told, to save memory."""
+APART = 2.0
+"""Chains are in different places if their means differ by so many standard deviations in any coordinate."""
+
+ROUNDING = 16.0
+"""By how many units of its last digit a log density may be off."""
+
+LARGEST = 3
+"""Places looked at for the mass that the posterior has at least."""
+
+POINTS = 256
+"""Evaluations of the log density in each of them."""
+
+MOST_NUMBERS = 2**24
+"""Coordinates of all draws remembered; beyond, every other draw is forgotten."""
+
+
+class Landscape(NamedTuple):
+    """The target as seen from the host.
+
+    Attributes:
+        columns: of the coordinates of a draw, groups one after the other, those that are the target's, in an order that
+            does not depend on the mesh; padded rows are left out.
+        log_density: of rows of these coordinates, `(row, coordinate)` to `(row,)`.
+        seed: of the points at which it is evaluated.
+    """
+
+    columns: np.ndarray
+    log_density: Callable[[np.ndarray], np.ndarray]
+    seed: int
+
+
+class Move(NamedTuple):
+    """A chain that goes on beside another; `log_share` bounds the share of the posterior where it was."""
+
+    chain: int
+    beside: int
+    log_share: float
 
 
 class Strays:
@@ -31,60 +69,108 @@ class Strays:
 
     Args:
         num_chains: chains in all.
-        coordinates: of a position.
+        landscape: what they move in.
     """
 
-    def __init__(self, num_chains: int, coordinates: int):
-        self._shape = (num_chains, coordinates)
-        self._tells = num_chains > 1 and num_chains * coordinates <= MOST
+    def __init__(self, num_chains: int, landscape: Landscape):
+        self._num_chains, self._landscape = num_chains, landscape
+        self._tells = num_chains > 1 and SETTLED * num_chains * len(landscape.columns) <= MOST_NUMBERS
+        self._random = np.random.default_rng(landscape.seed)
         self.forget()
 
     def forget(self) -> None:
         """Begin a window."""
-        if self._tells:
-            self._count, self._log_density = (np.zeros(self._shape[0]) for _ in range(2))
-            self._sum, self._squares = (np.zeros(self._shape) for _ in range(2))
-            self._origin = np.zeros(0)
+        self._count, self._every = np.zeros(self._num_chains, int), 1
+        self._seen: list[tuple[Region, np.ndarray]] = []
 
     def see(self, position: Vectors, log_density: np.ndarray, chain: np.ndarray) -> None:
         """Take in draws; `chain` says whose each is, in ascending order."""
         if not self._tells or not len(chain):
             return
-        rows = np.concatenate(position, axis=1).astype(np.float64)
-        self._origin = self._origin if len(self._origin) else rows[0]  # so that squares of the rest are small
-        rows = rows - self._origin
-        chains, first = np.unique(chain, return_index=True)
-        for total, values in (
-            (self._count, np.ones(len(chain))),
-            (self._log_density, log_density.astype(np.float64)),
-            (self._sum, rows),
-            (self._squares, np.square(rows)),
-        ):
-            total[chains] += np.add.reduceat(values, first)
+        chains, first, made = np.unique(chain, return_index=True, return_counts=True)
+        number = self._count[chain] + np.arange(len(chain)) - np.repeat(first, made)
+        self._count[chains] += made
+        rows = np.concatenate(position, axis=1)[:, self._landscape.columns]
+        self._remember(Region(rows, log_density, chain), number)
+        while sum(region.rows.size for region, _ in self._seen) > MOST_NUMBERS:
+            self._every *= 2
+            seen, self._seen = self._seen, []
+            for region, numbers in seen:
+                self._remember(region, numbers)
 
-    def log_mass(self) -> np.ndarray:
-        """The logarithm of the mass of each chain's region, up to a constant; NaN where it cannot be told."""
-        with np.errstate(all="ignore"):
-            count = self._count[:, None]
-            variance = (self._squares - np.square(self._sum) / count) / (count - 1)
-            entropy = 0.5 * np.log(np.maximum(variance, 0.0)).sum(1)
-            told = self._count >= LEAST
-            if not told.any():
-                return np.full(len(told), np.nan)
-            mass = self._log_density / self._count + np.where(told, entropy, np.median(entropy[told]))
-        return np.where(np.isposinf(mass), np.nan, mass)
-
-    def sources(self) -> np.ndarray | None:
-        """The chain beside which each goes on when some have strayed, its own number for the rest; None if none has."""
+    def moves(self) -> list[Move]:
+        """The chains to be moved; mostly none."""
         if not self._tells or self._count.mean() < SETTLED:
-            return None
-        mass = self.log_mass()
-        if np.isnan(mass).all():
-            return None
-        stray = mass < np.nanmax(mass) - MARGIN - self._shape[1]
-        if not stray.any():
-            return None
-        good = np.flatnonzero(~stray & ~np.isnan(mass))
-        sources = np.arange(len(mass))
-        sources[stray] = good[np.arange(stray.sum()) % len(good)]
-        return sources
+            return []
+        draws = self._window()
+        places = self._places(draws)
+        if len(places) < 2:
+            return []
+        regions = [_of_chains(draws, chains) for chains in places]
+        guesses = [_guess(region) for region in regions]
+        most, margin = np.array([log_mass_at_most(region) for region in regions]), self._margin(draws)
+        if not (most < max(guess for _, guess in guesses) - margin).any():
+            return []
+        home, least = self._home(guesses)
+        stray = most < least - margin
+        chains = [(chain, most[i]) for i in np.flatnonzero(stray) for chain in places[i]]
+        return [
+            Move(int(chain), int(places[home][i % len(places[home])]), float(at_most - least))
+            for i, (chain, at_most) in enumerate(sorted(chains))
+        ]
+
+    def _margin(self, draws: Region) -> float:
+        finite = np.abs(draws.log_density[np.isfinite(draws.log_density)])
+        return MARGIN + PER_COORDINATE * len(self._landscape.columns) + ROUNDING * float(np.spacing(finite.max()))
+
+    def _remember(self, region: Region, number: np.ndarray) -> None:
+        kept = number % self._every == 0
+        self._seen.append((Region(*(part[kept] for part in region)), number[kept]))
+
+    def _window(self) -> Region:
+        """All draws of the window, chain by chain."""
+        together = Region(*(np.concatenate(parts) for parts in zip(*(region for region, _ in self._seen), strict=True)))
+        order = np.argsort(together.chain, kind="stable")
+        rows, log_density, chain = (part[order] for part in together)
+        return Region(rows.astype(np.float64), log_density, chain)
+
+    def _places(self, draws: Region) -> list[np.ndarray]:
+        """Chains by where they are: with the highest of those left go all that overlap with it."""
+        chains, first = np.unique(draws.chain, return_index=True)
+        groups = np.split(np.arange(len(draws.chain)), first[1:])
+        mean, variance = (np.array([stat(draws.rows[g], axis=0) for g in groups]) for stat in (np.mean, np.var))
+        height = np.array([draws.log_density[g].mean(dtype=np.float64) for g in groups])
+        places, left = [], np.argsort(-np.nan_to_num(height, nan=-math.inf), kind="stable")
+        while len(left):
+            with np.errstate(all="ignore"):
+                apart = np.square(mean[left] - mean[left[0]]) / (variance[left] + variance[left[0]])
+            here = (apart <= APART**2).all(axis=1) | (left == left[0])
+            places.append(np.sort(chains[left[here]]))
+            left = left[~here]
+        return places
+
+    def _home(self, guesses: list[tuple[Normal | None, float]]) -> tuple[int, float]:
+        """The place that has most of the mass for certain, and the bound from below."""
+        largest = sorted(range(len(guesses)), key=lambda i: -guesses[i][1])[:LARGEST]
+        bounds = {i: self._at_least(guesses[i][0]) for i in largest}
+        home = max(largest, key=bounds.__getitem__)
+        return home, bounds[home]
+
+    def _at_least(self, fit: Normal | None) -> float:
+        if fit is None:
+            return -math.inf
+        return log_mass_at_least(fit, self._landscape.log_density, self._random, POINTS)
+
+
+def _guess(region: Region) -> tuple[Normal | None, float]:
+    """A normal density for a region, and the logarithm of the mass it has if that density is right."""
+    fits = normals(region)
+    if not fits or not np.isfinite(region.log_density).all():
+        return None, -math.inf
+    entropy = fits[0].log_volume + 0.5 * len(fits[0].mean) * (1 + math.log(2 * math.pi))
+    return fits[0], float(region.log_density.mean(dtype=np.float64)) + entropy
+
+
+def _of_chains(draws: Region, chains: np.ndarray) -> Region:
+    here = np.isin(draws.chain, chains)
+    return Region(*(part[here] for part in draws))

@@ -19,7 +19,7 @@ import numpy as np
 from phalanx.adaptation import dual_averaging
 from phalanx.adaptation.metric import MetricLearner, Vectors
 from phalanx.adaptation.schedule import windows
-from phalanx.adaptation.strays import Strays
+from phalanx.adaptation.strays import Landscape, Move, Strays
 from phalanx.adaptation.trajectory import Trajectory
 from phalanx.kernels.kernel import Kernel
 
@@ -53,9 +53,10 @@ class WarmUp:
         num_chains: chains in all.
         num_warmup: iterations per chain.
         beginning: positions and gradients where the chains begin.
+        landscape: what the chains move in, as seen from the host.
     """
 
-    def __init__(self, kernel: Kernel, num_chains: int, num_warmup: int, beginning: Batch):
+    def __init__(self, kernel: Kernel, num_chains: int, num_warmup: int, beginning: Batch, landscape: Landscape):
         self._kernel, self._num_chains = kernel, num_chains
         tuned = num_warmup if kernel.tuned_steps is None else min(num_warmup, kernel.tuned_steps)
         lengths = windows(tuned, kernel.metric is not None)
@@ -66,9 +67,9 @@ class WarmUp:
         """Ticks of a draw, on average."""
         self.abandon = False
         """Whether trajectories under way must end, because the metric they follow is no longer in use."""
-        self.sources: np.ndarray | None = None
-        """The chain at whose position each must go on, because some have settled in the wrong place; see `strays`."""
-        self._strays = Strays(num_chains, sum(part.shape[1] for part in beginning.position))
+        self.moves: list[Move] = []
+        """Chains that must go on beside others, because they have settled in the wrong place; see `strays`."""
+        self._strays = Strays(num_chains, landscape) if kernel.relocates else None
 
         step_size = float(kernel.tuning.step_size)
         self._searching = num_warmup > 0 and self._can_search
@@ -124,7 +125,7 @@ class WarmUp:
 
     def learn(self, batch: Batch) -> None:
         """Take in a round."""
-        self.abandon, self.sources = False, None
+        self.abandon, self.moves = False, []
         count = len(batch.stats["acceptance_rate"])
         acceptance = float(batch.stats["acceptance_rate"].mean(dtype=np.float64)) if count else math.nan
         if self._searching:
@@ -138,7 +139,8 @@ class WarmUp:
             self.mean_steps = float(batch.stats["num_steps"].mean(dtype=np.float64))
         if self._metric is not None:
             self._metric.see(batch.position, batch.gradient)
-        self._strays.see(batch.position, batch.stats["log_density"], batch.chain)
+        if self._strays is not None:
+            self._strays.see(batch.position, batch.stats["log_density"], batch.chain)
         target = self._kernel.target_acceptance
         if target is not None and self._window < self._tuned_windows:
             self._averaging = dual_averaging.update(self._averaging, acceptance, target)
@@ -179,9 +181,10 @@ class WarmUp:
 
     def _next_window(self) -> None:
         self._window, self._draws_of_window = self._window + 1, 0
-        self.sources = self._strays.sources()
-        self.abandon = self.sources is not None
-        self._strays.forget()
+        if self._strays is not None and not self.over:  # at the end no time is left to come apart again
+            self.moves = self._strays.moves()
+            self.abandon = bool(self.moves)
+            self._strays.forget()
         if self._window >= self._tuned_windows:
             return
         self._averaging = dual_averaging.start(self._averaging.averaged)

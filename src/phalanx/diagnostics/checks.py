@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from scipy.special import fdtri
 
 from phalanx.diagnostics.batch import FEWEST_DRAWS
 from phalanx.diagnostics.energy import LOW_EBFMI, ebfmi, has_energy
 from phalanx.diagnostics.finding import Finding
-from phalanx.diagnostics.words import count, format_rhat
+from phalanx.diagnostics.places import different_places
+from phalanx.diagnostics.words import count, first_few, format_rhat
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 HIGH_RHAT = 1.01
-"""From here on, chains have not forgotten where they started (Vehtari et al., 2021)."""
+"""From here on, chains have not forgotten where they started (Vehtari et al., 2021), if they are long."""
+
+FALSE_ALARMS = 0.01
+"""How often independent draws may have an R-hat in any quantity that is called high."""
 
 SHORT_CHAIN = 100
 """With fewer draws, what one chain says of itself is mostly noise."""
@@ -27,19 +33,41 @@ MANY_CHAINS = 64
 LOW_ACCEPTANCE = 0.1
 """Below this mean acceptance rate a chain hardly moves, whatever its kernel aims at."""
 
+APART = (
+    "starting values or priors that keep chains to one place, if only one is meant; else another parametrisation, in "
+    "which chains can cross: from chains that cannot, nobody knows how much of the posterior is in each place"
+)
+"""Advice for chains in different places."""
+
+TOGETHER = (
+    "what brings the chains together, such as another parametrisation: while they sit apart, more draws do not help"
+)
+"""The same, where it is draws that are missing."""
+
 FULL_TREES = 0.01
 """A share of trajectories cut off at the largest tree depth that is more than an accident."""
 
-_NAMED = 3
-
 
 class Evidence(NamedTuple):
-    """What a run is judged by: its summary, its statistics `(chain, draw)`, and its size."""
+    """What a run is judged by: its summary, its statistics `(chain, draw)`, its size, and draws if there are any."""
 
     table: DataFrame
     stats: Mapping[str, np.ndarray]
     num_chains: int
     num_draws: int
+    draws: Mapping[str, np.ndarray] = MappingProxyType({})
+
+    @property
+    def places(self) -> str | None:
+        """Which chains sit where, if they sit in different places."""
+        values = self.table["r_hat"].to_numpy()
+        high = np.flatnonzero(values >= self.high_rhat)
+        return different_places(self.draws, [str(self.table.index[row]) for row in high[np.argsort(-values[high])]])
+
+    @property
+    def high_rhat(self) -> float:
+        """The R-hat from which on chains do not agree; see `high_rhat`."""
+        return high_rhat(self.num_chains, self.num_draws, len(self.table))
 
 
 def least_ess(num_chains: int) -> int:
@@ -49,6 +77,24 @@ def least_ess(num_chains: int) -> int:
     localization: an improved R-hat for assessing convergence of MCMC.
     """
     return 100 * min(num_chains, 4)
+
+
+def high_rhat(num_chains: int, num_draws: int, num_quantities: int) -> float:
+    r"""The R-hat from which on chains do not agree: 1.01, or more where independent draws would reach it by accident.
+
+    Of the `S = 2 M` half chains of `n` independent draws, $n \operatorname{var}(\bar x_s) / W$ has nearly an F
+    distribution with `S - 1` and `S (n - 1)` degrees of freedom; the largest R-hat of all quantities, each taken twice,
+    exceeds this bound, rounded up to three decimals, in one run of independent draws in a hundred.
+
+    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat for assessing convergence of MCMC.
+    """
+    length, halves = num_draws // 2, 2 * num_chains
+    if length < 2 or num_chains < 2:
+        return HIGH_RHAT
+    ratio = float(fdtri(halves - 1, halves * (length - 1), 1 - FALSE_ALARMS / (2 * max(num_quantities, 1))))
+    accident = np.sqrt((length - 1 + ratio) / length)
+    return max(HIGH_RHAT, float(np.ceil(1000 * accident)) / 1000)
 
 
 def check_sizes(run: Evidence) -> Finding | None:
@@ -67,7 +113,7 @@ def check_values(run: Evidence) -> Finding | None:
     wrong = ~np.isfinite(run.table["hdi_low"].to_numpy())
     if not wrong.any():
         return None
-    problem = f"{_of_quantities(wrong)} not finite in some draws: {_first(run.table.index[wrong])}."
+    problem = f"{_of_quantities(wrong)} not finite in some draws: {first_few(run.table.index[wrong])}."
     return Finding("not finite", problem, "to find what overflows in the model; a larger dtype or a log scale may do")
 
 
@@ -78,7 +124,7 @@ def check_movement(run: Evidence) -> Finding | str | None:
         return None
     if constant.all():
         return Finding("no movement", "No quantity varies: the chains stand still.", "a smaller step_size")
-    return f"{_of_quantities(constant)} constant, and left out: {_first(run.table.index[constant])}."
+    return f"{_of_quantities(constant)} constant, and left out: {first_few(run.table.index[constant])}."
 
 
 def check_rhat(run: Evidence) -> Finding | str | None:
@@ -86,14 +132,19 @@ def check_rhat(run: Evidence) -> Finding | str | None:
     values = run.table["r_hat"].to_numpy()
     if np.isnan(values).all():
         return None
-    high = values >= HIGH_RHAT
+    bound, written = run.high_rhat, lambda value: format_rhat(value, run.high_rhat)
+    high = values >= bound
     if not high.any():
-        return f"The chains agree: every R-hat is below {HIGH_RHAT}, the largest is {format_rhat(np.nanmax(values))}."
+        short = "" if bound == HIGH_RHAT else f", which is as far as {count(run.num_draws, 'draw')} of each can tell"
+        return f"The chains agree: every R-hat is below {bound}, the largest is {written(np.nanmax(values))}{short}."
     rows = np.flatnonzero(high)[np.argsort(-values[high])]
     problem = (
-        f"The chains do not agree: {_of_quantities(high, 'has', 'have')} an R-hat of {HIGH_RHAT} or more: "
-        f"{_figures(run.table, rows, values, format_rhat)}."
+        f"{_of_quantities(high, 'has', 'have')} an R-hat of {bound} or more: "
+        f"{_figures(run.table, rows, values, written)}."
     )
+    if places := run.places:
+        return Finding("high R-hat", f"{places} {problem}", APART)
+    problem = f"The chains do not agree: {problem}"
     advice = "a longer warm-up and more draws; if that does not help, another parametrisation"
     if run.num_chains >= MANY_CHAINS and run.num_draws < SHORT_CHAIN:
         advice = (
@@ -117,6 +168,8 @@ def check_ess(run: Evidence) -> Finding | str | None:
         f"{_of_quantities(low, 'has', 'have')} fewer than {needed} effective draws: "
         f"{_figures(run.table, rows, values, '{:,.0f}'.format)}."
     )
+    if run.places:
+        return Finding("low ESS", problem, TOGETHER)
     times = f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws"
     advice = f"{times} (num_samples)" if least >= 0.1 * needed else f"another parametrisation; with this one, {times}"
     return Finding("low ESS", problem, advice)
@@ -209,10 +262,4 @@ def _share(draws: np.ndarray) -> str:
 
 
 def _figures(table: DataFrame, rows: np.ndarray, values: np.ndarray, written: Callable[[float], str]) -> str:
-    return _first(rows, lambda row: f"{table.index[row]} {written(float(values[row]))}")
-
-
-def _first(items: Any, written: Callable[[Any], str] = str) -> str:
-    """Write the first few items of a sequence, and how many more there are."""
-    left = len(items) - _NAMED
-    return ", ".join(map(written, items[:_NAMED])) + (f" and {left:,} more" if left > 0 else "")
+    return first_few(rows, lambda row: f"{table.index[row]} {written(float(values[row]))}")

@@ -44,10 +44,12 @@ def judge(
     stats: Mapping[str, np.ndarray],
     findings: Sequence[Finding] = (),
     passed: Sequence[str] = (),
+    draws: Mapping[str, np.ndarray] | None = None,
 ) -> Verdict:
     r"""Say whether draws are good to use, or what is wrong with them and what to try.
 
-    They are good to use when every $\hat R$ is below 1.01; when bulk and tail ESS of every quantity are 100 per chain
+    They are good to use when every $\hat R$ is below 1.01, or below what independent draws reach by accident in a
+    hundredth of runs as short and of as many quantities; when bulk and tail ESS of every quantity are 100 per chain
     or more, of at most four chains; when no draw diverged, E-BFMI is not below 0.3, fewer than 1% of the trajectories
     were cut off at the largest tree depth, and proposals are accepted; and when all draws are finite. A check is left
     out where there is nothing to check, such as the energy of a random walk.
@@ -58,6 +60,7 @@ def judge(
             log_density, as far as the kernel has them; one of them at least.
         findings: what is known to be wrong from elsewhere, such as the record of the run; named first.
         passed: what is known to be in order from elsewhere.
+        draws: arrays of shape `(chain, draw, ...)` by variable name, to tell which chains sit where when they disagree.
 
     Returns:
         The verdict.
@@ -82,13 +85,13 @@ def judge(
     if table is None or table.empty:
         nothing = Finding("no draws", "There are no draws to judge.", "a larger num_samples, and keep=None")
         return _not_good((*findings, nothing), passed)
-    run = Evidence(table, stats, *next(iter(stats.values())).shape[:2])
+    run = Evidence(table, stats, *next(iter(stats.values())).shape[:2], {} if draws is None else draws)
     results = [result for check in CHECKS if (result := check(run)) is not None]
     findings = (*findings, *(result for result in results if isinstance(result, Finding)))
     passed = (*passed, *(result for result in results if isinstance(result, str)))
     if findings:
         return _not_good(findings, passed)
-    return Verdict(True, f"Good to use: {_best(table)}.", (), passed)
+    return Verdict(True, f"Good to use: {_best(run)}.", (), passed)
 
 
 def _not_good(findings: Sequence[Finding], passed: Sequence[str]) -> Verdict:
@@ -96,7 +99,7 @@ def _not_good(findings: Sequence[Finding], passed: Sequence[str]) -> Verdict:
     return Verdict(False, f"Not good to use yet: {topics}.", tuple(findings), tuple(passed))
 
 
-def _best(table: DataFrame) -> str:
+def _best(run: Evidence) -> str:
     """Say how far R-hat and ESS are on the right side."""
-    worst, least = np.nanmax(table["r_hat"]), np.nanmin(table[["ess_bulk", "ess_tail"]])
-    return f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
+    worst, least = np.nanmax(run.table["r_hat"]), np.nanmin(run.table[["ess_bulk", "ess_tail"]])
+    return f"R-hat is {format_rhat(worst, run.high_rhat)} or less, and there are {least:,.0f} effective draws or more"

@@ -40,7 +40,8 @@ def from_blackjax(build: Callable[[Callable[[Position], Array]], Any]) -> Kernel
             kernel and pass it again to reuse what was compiled.
 
     Returns:
-        A kernel for `phx.mcmc`. It moves global variables only: BlackJAX draws its momenta as for one device.
+        A kernel for `phx.mcmc`. It moves global variables only: BlackJAX draws its momenta as for one device. It is run
+        as it is: nothing is tuned, and no chain is moved.
 
     Example:
         >>> import blackjax, phalanx as phx
@@ -62,7 +63,7 @@ def from_blackjax(build: Callable[[Callable[[Position], Array]], Any]) -> Kernel
         new = _state(inner, density)
         return new, _info(info, new)
 
-    return Kernel("from_blackjax(...)", init, step, Tuning(), knows_mesh=False)
+    return Kernel("from_blackjax(...)", init, step, Tuning(), knows_mesh=False, relocates=False)
 
 
 def _state(inner: Any, density: Density) -> State:

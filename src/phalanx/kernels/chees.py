@@ -261,6 +261,7 @@ def chees(
     target_acceptance: float = 0.7,
     max_steps: int = 1000,
     metric: str = "auto",
+    relocate: bool = True,
 ) -> Kernel:
     r"""ChEES-HMC: Hamiltonian Monte Carlo whose trajectories have the length that serves many chains best.
 
@@ -276,6 +277,8 @@ def chees(
         target_acceptance: the acceptance rate tuning aims at.
         max_steps: leapfrogs of a trajectory at most.
         metric: what warm-up learns of the posterior's covariance: "diagonal", "dense" or "auto"; see `phx.nuts`.
+        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
+            in warm-up; the verdict says when it has happened.
 
     Returns:
         A kernel for `phx.mcmc`.
@@ -294,13 +297,13 @@ def chees(
     one_of("chees", "metric", metric, KINDS)
     return flock_kernel(
         "chees", Hamiltonian(), step_size, trajectory_length, initial_step_size, initial_trajectory_length,
-        target_acceptance, max_steps, metric,
+        target_acceptance, max_steps, metric, relocate,
     )  # fmt: skip
 
 
 def flock_kernel(
     name: str, dynamics: Dynamics, step_size: float | None, trajectory_length: float | None, first_step_size: float,
-    first_length: float, target_acceptance: float, max_steps: int, metric: str,
+    first_length: float, target_acceptance: float, max_steps: int, metric: str, relocate: bool,
 ) -> Kernel:  # fmt: skip
     """A kernel whose trajectories have one length, by some dynamics."""
     given = {"step_size": step_size, "trajectory_length": trajectory_length}
@@ -327,4 +330,5 @@ def flock_kernel(
         target_acceptance=target_acceptance if step_size is None else None,
         tunes_trajectory=trajectory_length is None,
         least_coordinates=dynamics.least_coordinates,
+        relocates=relocate,
     )

@@ -53,6 +53,7 @@ def hmc(
     tuned_steps: int | None = None,
     step_size_jitter: float = 0.3,
     inverse_mass_matrix: Any = None,
+    relocate: bool = True,
 ) -> Kernel:
     r"""Hamiltonian Monte Carlo.
 
@@ -70,6 +71,8 @@ def hmc(
             mix badly.
         inverse_mass_matrix: None for the identity; a dict of variances by variable name, shaped like the variable
             on its unconstrained scale; or a covariance matrix over all coordinates in the order of sorted names.
+        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
+            in warm-up; the verdict says when it has happened.
 
     Returns:
         A kernel for `phx.mcmc`.
@@ -106,4 +109,5 @@ def hmc(
         ),
         target_acceptance=target_acceptance if step_size is None else None,
         tuned_steps=tuned_steps,
+        relocates=relocate,
     )

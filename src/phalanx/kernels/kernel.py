@@ -135,6 +135,7 @@ class Kernel:
         tunes_trajectory: whether warm-up finds the tuning's `trajectory_length`, from the statistic
             `trajectory_gradient`; it takes two chains at least.
         least_coordinates: the fewest that a position must have.
+        relocates: whether warm-up moves chains that have settled where the posterior has next to no mass.
     """
 
     name: str = field(compare=False)
@@ -150,6 +151,7 @@ class Kernel:
     statistics: tuple[str, ...] = Info._fields
     tunes_trajectory: bool = False
     least_coordinates: int = 1
+    relocates: bool = field(default=True, compare=False)
 
     @property
     def is_tuned(self) -> bool:

@@ -83,6 +83,7 @@ def mams(
     target_acceptance: float = 0.9,
     max_steps: int = 1000,
     metric: str = "auto",
+    relocate: bool = True,
 ) -> Kernel:
     r"""The Metropolis-adjusted microcanonical sampler, for many chains and many dimensions.
 
@@ -98,6 +99,8 @@ def mams(
         target_acceptance: the acceptance rate tuning aims at.
         max_steps: leapfrogs of a trajectory at most.
         metric: what warm-up learns of the posterior's covariance: "diagonal", "dense" or "auto"; see `phx.nuts`.
+        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
+            in warm-up; the verdict says when it has happened.
 
     Returns:
         A kernel for `phx.mcmc`. The model must have at least two coordinates.
@@ -115,5 +118,5 @@ def mams(
     one_of("mams", "metric", metric, KINDS)
     return flock_kernel(
         "mams", Microcanonical(), step_size, trajectory_length, initial_step_size, initial_trajectory_length,
-        target_acceptance, max_steps, metric,
+        target_acceptance, max_steps, metric, relocate,
     )  # fmt: skip

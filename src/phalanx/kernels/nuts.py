@@ -109,6 +109,7 @@ def nuts(
     initial_step_size: float = 0.1,
     target_acceptance: float = 0.8,
     metric: str = "auto",
+    relocate: bool = True,
 ) -> Kernel:
     r"""The No-U-Turn sampler.
 
@@ -126,6 +127,8 @@ def nuts(
         metric: what warm-up learns of the posterior's covariance, pooled over all chains: "diagonal", a variance for
             every coordinate; "dense", correlations too; "auto", correlations where the draws show that they pay.
             With many coordinates correlations are learned along the few directions that matter most.
+        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
+            in warm-up; the verdict says when it has happened.
 
     Returns:
         A kernel for `phx.mcmc`.
@@ -161,4 +164,5 @@ def nuts(
         statistics=Info._fields,
         tuning=Tuning(hyperparameter(first), hyperparameter(max_depth), None),
         target_acceptance=target_acceptance if step_size is None else None,
+        relocates=relocate,
     )

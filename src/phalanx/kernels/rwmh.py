@@ -133,7 +133,13 @@ def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[St
     return State(position, new.log_density[0]), jax.tree.map(lambda value: value[0], info)
 
 
-def rwmh(step_size: float | None = None, *, initial_step_size: float = 0.1, target_acceptance: float = 0.234) -> Kernel:
+def rwmh(
+    step_size: float | None = None,
+    *,
+    initial_step_size: float = 0.1,
+    target_acceptance: float = 0.234,
+    relocate: bool = True,
+) -> Kernel:
     r"""Random-walk Metropolis.
 
     Propose $x' = x + \epsilon z$ with $z \sim N(0, I)$; accept with probability $\min(1, \pi(x')/\pi(x))$.
@@ -142,6 +148,8 @@ def rwmh(step_size: float | None = None, *, initial_step_size: float = 0.1, targ
         step_size: standard deviation $\epsilon$ of a proposal on the unconstrained scale; None tunes it in warm-up.
         initial_step_size: where tuning starts.
         target_acceptance: the acceptance rate tuning aims at; 0.234 is best in many dimensions, 0.44 in one.
+        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
+            in warm-up; the verdict says when it has happened.
 
     Returns:
         A kernel for `phx.mcmc`.
@@ -169,4 +177,5 @@ def rwmh(step_size: float | None = None, *, initial_step_size: float = 0.1, targ
         target_acceptance=target_acceptance if step_size is None else None,
         uses_gradient=False,
         machine=Walkers(),
+        relocates=relocate,
     )

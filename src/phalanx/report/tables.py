@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.diagnostics.checks import HIGH_RHAT
 from phalanx.diagnostics.words import format_rhat
 from phalanx.report.chosen import worst_first
 from phalanx.report.headline import format_seconds
@@ -31,13 +30,14 @@ _TITLES = {
 }
 
 
-def summary_html(table: DataFrame, *, has_log_density: bool, needed: int) -> str:
+def summary_html(table: DataFrame, *, has_log_density: bool, needed: int, high: float) -> str:
     """Write the summary as an HTML table: the log density, then the rows with the worst R-hat when there are many.
 
     Args:
         table: the summary, one row per scalar element.
         has_log_density: whether its first row is the log density.
         needed: effective draws that every row should have; fewer are marked.
+        high: the R-hat from which on it is marked.
 
     Returns:
         A sentence that says which rows are shown, and the table.
@@ -49,27 +49,27 @@ def summary_html(table: DataFrame, *, has_log_density: bool, needed: int) -> str
     if len(rest) > _MOST_ROWS:
         note = f"The {_MOST_ROWS} of {len(rest):,} scalar elements with the worst R-hat, worst first."
     head = "".join(f"<th>{title}</th>" for title in _TITLES.values())
-    body = _rows(first, "first", needed) + _rows(shown, "", needed)
+    body = _rows(first, "first", needed, high) + _rows(shown, "", needed, high)
     return (
         f'<p class="note">{note}</p>\n<div class="scroll"><table class="summary">\n'
         f"<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
     )
 
 
-def _rows(table: DataFrame, kind: str, needed: int) -> str:
+def _rows(table: DataFrame, kind: str, needed: int, high: float) -> str:
     rows = []
     for name, values in zip(table.index, table.itertuples(index=False), strict=True):
-        cells = [_cell(column, float(value), needed) for column, value in zip(table.columns, values, strict=True)]
+        cells = [_cell(column, float(value), needed, high) for column, value in zip(table.columns, values, strict=True)]
         rows.append(f'<tr class="{kind}"><th>{escape(str(name))}</th>{"".join(cells)}</tr>\n')
     return "".join(rows)
 
 
-def _cell(column: str, value: float, needed: int) -> str:
+def _cell(column: str, value: float, needed: int, high: float) -> str:
     """Write one number with the digits it deserves, and mark it when it is out of bounds."""
     if np.isnan(value):
         return '<td class="none">–</td>'
     if column == "r_hat":
-        return f"<td{_mark(value >= HIGH_RHAT)}>{format_rhat(value)}</td>"
+        return f"<td{_mark(value >= high)}>{format_rhat(value, high)}</td>"
     if column.startswith("ess"):
         return f"<td{_mark(value < needed)}>{value:,.0f}</td>"
     return f"<td>{_number(value, 2 if column.startswith('mcse') else 4)}</td>"

@@ -8,7 +8,7 @@ from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 
-from phalanx.diagnostics.checks import least_ess
+from phalanx.diagnostics.checks import high_rhat, least_ess
 from phalanx.report.figures import draw_figures, png
 from phalanx.report.headline import headline_html
 from phalanx.report.reported import Reported
@@ -71,10 +71,12 @@ def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
 def _page(posterior: Reported) -> str:
     """Return the whole page."""
     record = posterior.record
+    summary = posterior.summary()
     table = summary_html(
-        posterior.summary(),
+        summary,
         has_log_density="log_density" in posterior.stats,
         needed=least_ess(posterior.num_chains),
+        high=high_rhat(posterior.num_chains, posterior.num_draws, len(summary)),
     )
     title = f"Posterior of {record.model}" if record.model else "Posterior"
     subtitle = " · ".join(filter(None, [record.kernel, f"seed {record.seed}", record.started]))

@@ -139,6 +139,10 @@ class Blocks:
         lanes = self.lanes(arrays)
         return over_lanes(lanes.density.contributions, self.count)(lanes.unflatten(tuple(position)))
 
+    def height(self, arrays: Sequence[Array], position: Sequence[Array]) -> Array:
+        """The log density at a position for each chain, `(chain, coordinate)` by group."""
+        return self.lanes(arrays).value(tuple(part.T for part in position))
+
     def advance(self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway) -> Advanced:
         """Move the chains tick by tick, until they have their draws or the ticks are used up."""
         lanes, keys = self.lanes(arrays), self._keys(seed)

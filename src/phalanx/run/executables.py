@@ -40,6 +40,7 @@ class Executables:
         empty, fold: draws that go into reducers alone; None where draws are stored.
         reduce: reducers of stored rows; None where no draw is stored, or none reduced.
         bytes_on_device: what the largest of them needs on each device, as far as the backend tells.
+        matmul_precision: precision of matrix products.
         pace: how long a tick takes.
     """
 
@@ -52,6 +53,7 @@ class Executables:
     fold: Any = None
     reduce: Any = None
     bytes_on_device: int = 0
+    matmul_precision: str = "float32"
     pace: Pace = field(default_factory=Pace)
 
     @property
@@ -64,6 +66,12 @@ class Executables:
     def prior(self) -> Callable[..., Any]:
         """Draws of the latent variables from their prior, compiled when first asked for."""
         return prior_of(self.blocks.target)
+
+    @cached_property
+    def height(self) -> Any:
+        """The log density at a position for each chain; compiled when it is called, which hardly a run does."""
+        specs = (self.blocks.target.array_specs(), self.blocks.begun_specs().position)
+        return jax.jit(self.blocks.on_mesh(self.blocks.height, specs, PartitionSpec(CHAIN)))
 
     def serving(self, program: Program, reductions: Reductions) -> Executables:
         """The same for a program and reducers that compile to the same, and may differ in what they do on the host."""
@@ -89,7 +97,8 @@ def compile_blocks(folding: Folding, arrays: Sequence[Array], matmul_precision: 
         programs = _Programs(folding, arrays)
         compiled = {name: pool.submit(program.compile, options) for name, program, options in programs.lowered()}
         done = {name: program.result() for name, program in compiled.items()}
-        return Executables(folding.blocks, folding, **done, bytes_on_device=max(map(_bytes, done.values())))
+        needed = max(map(_bytes, done.values()))
+        return Executables(folding.blocks, folding, **done, bytes_on_device=needed, matmul_precision=matmul_precision)
 
 
 class _Programs:

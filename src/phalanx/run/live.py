@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from phalanx.run.progress import Report
 
@@ -44,3 +46,12 @@ class Live:
     def say(self, line: str) -> None:
         """Print a line above the bars."""
         self._bars.console.print(line, highlight=False)
+
+
+@contextmanager
+def counting(words: str, console: Console | None = None) -> Iterator[None]:
+    """Show words and the seconds they take; nothing is left of them at the end."""
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console or Console(stderr=True), transient=True) as shown:
+        shown.add_task(words, total=None)
+        yield

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from phalanx.adaptation.strays import Move
 from phalanx.adaptation.warm_up import Batch, WarmUp
 from phalanx.run.checks import check_beginning
 from phalanx.run.executables import Executables, order_of, shardings
@@ -18,6 +19,7 @@ from phalanx.run.folding import Fold
 from phalanx.run.host import HostBlock, HostDraws, fetch_block
 from phalanx.run.host_fold import HostFold
 from phalanx.run.initial import Initial
+from phalanx.run.landscape import landscape_of
 from phalanx.run.progress import Progress, Report
 from phalanx.run.until import Until
 
@@ -49,7 +51,7 @@ class Run:
         self.blocks, self.progress = executables.blocks, progress
         self.seed = np.uint32(seed)
         self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
-        self.moved_chains = 0
+        self.moves: list[Move] = []
         self.rounds: list[dict[str, Any]] = []
         self.told = HostFold(executables.folding)
         self.interrupted, self._acceptance = False, math.nan
@@ -64,37 +66,38 @@ class Run:
         position, gradient = ([np.asarray(part) for part in x] for x in (begun.position, begun.gradient))
         self._last = position
         chains = np.arange(self.blocks.num_chains)
-        warm_up = WarmUp(self.kernel, len(chains), num_warmup, Batch(position, gradient, {}, chains))
+        landscape = landscape_of(self.executables, self.arrays, int(self.seed))
+        warm_up = WarmUp(self.kernel, len(chains), num_warmup, Batch(position, gradient, {}, chains), landscape)
         self._use(warm_up)
         if self.executables.advance is None:
             self._burn_in(num_warmup)
             return
         divergences = 0
         while not warm_up.over:
-            used, moved = self._tuning, self.moved_chains
+            used = self._tuning
             drawn = self._round(warm_up)
             if len(drawn.chain):
                 self._last = [part[::-1] for part in drawn.position] or self._last
             warm_up.learn(drawn)
             self._use(warm_up)
-            if warm_up.sources is not None:
-                self._move(warm_up.sources)
+            if warm_up.moves:
+                self._move(warm_up.moves)
             divergences += int(drawn.stats["diverging"].sum())
-            self._note(used, drawn, warm_up.iterations, self.moved_chains - moved)
+            self._note(used, drawn, warm_up)
             done = min(int(warm_up.iterations), num_warmup)
             self._show("warm-up", done, num_warmup, drawn.stats["acceptance_rate"], divergences)
         self._mean_steps = warm_up.mean_steps
 
-    def _note(self, used: Any, drawn: Batch, iteration: float, moved: int) -> None:
+    def _note(self, used: Any, drawn: Batch, warm_up: WarmUp) -> None:
         """Note down a round of warm-up, which used a tuning."""
         rates = drawn.stats["acceptance_rate"]
         told = {
-            "iteration": iteration,
+            "iteration": warm_up.iterations,
             "step_size": float(used.step_size),
             "acceptance_rate": float(rates.mean(dtype=np.float64)) if rates.size else math.nan,
             "divergences": int(drawn.stats["diverging"].sum()),
             "metric_changed": getattr(used, "metric", None) is not getattr(self._tuning, "metric", None),
-            "moved_chains": moved,
+            "moved_chains": len(warm_up.moves),
         }
         if self.kernel.tunes_trajectory:
             told["trajectory_length"] = float(used.trajectory_length)
@@ -219,11 +222,14 @@ class Run:
         order = np.argsort(together.chain, kind="stable")
         return jax.tree.map(lambda part: part[order], together)
 
-    def _move(self, sources: np.ndarray) -> None:
-        """Put each chain where the one of the given number is."""
+    def _move(self, moves: list[Move]) -> None:
+        """Put chains where others are."""
+        sources = np.arange(self.blocks.num_chains)
+        for move in moves:
+            sources[move.chain] = move.beside
         machine = self.blocks.machine.moved(self._underway.machine, lambda leaf, axis: _taken(leaf, sources, axis))
         self._underway = self._underway._replace(machine=machine)
-        self.moved_chains += int((sources != np.arange(len(sources))).sum())
+        self.moves += moves
 
     def _block(self, goal: np.ndarray, thin: int) -> tuple[dict[str, Array], HostBlock]:
         """One block of sampling."""

@@ -28,6 +28,7 @@ from phalanx.run.executables import compile_blocks, whole_sizes
 from phalanx.run.folding import Folding, tile_of
 from phalanx.run.plan import check_plan, plan_memory
 from phalanx.run.posterior import Posterior
+from phalanx.run.progress import waiting
 from phalanx.run.reductions import Reductions
 from phalanx.run.sampler import Sampler
 from phalanx.run.until import Until
@@ -251,9 +252,10 @@ def compile(
         target = Target.of(model, arguments, mesh, whole, check)
         arrays = target.place_arrays()
         checks.check_kernel(kernel, target)
-        blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
-        checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
-        executables = compile_blocks(_plan_fold(blocks, reductions, tile), arrays, matmul_precision)
+        with waiting(progress, "compiling"):
+            blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
+            checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
+            executables = compile_blocks(_plan_fold(blocks, reductions, tile), arrays, matmul_precision)
         compilations = executables.count
         kept.keep(key, executables)
     else:

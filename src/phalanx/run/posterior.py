@@ -121,7 +121,7 @@ class Posterior:
                 "phx.reducers.rhat() and phx.reducers.ess(), or keep a variable when running."
             )
         table = self._summary_of_all if self.num_draws else None
-        return judge(table, self.stats, self.record.findings, self.record.passed)
+        return judge(table, self.stats, self.record.findings, self.record.passed, self.draws)
 
     @cached_property
     def _summary_of_all(self) -> SummaryTable:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
+
+FIRST_WAIT, WIDER, LONGEST_WAIT = 2.0, 1.5, 60.0
+"""Seconds between the first plain lines, by how much longer they grow from line to line, and how long at most."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,40 @@ def make_progress(enabled: bool) -> Progress:
     """The progress display for where this process writes to."""
     if not enabled:
         return Silent()
-    if find_spec("rich") is None or not sys.stderr.isatty():
+    if not _is_live():
         return Lines()
     from phalanx.run.live import Live  # here, because Rich is optional and slow to import
 
     return Live()
+
+
+def waiting(enabled: bool, words: str) -> AbstractContextManager[Any]:
+    """Show, as a context manager, that something goes on of which nobody knows how long it takes.
+
+    A terminal counts the seconds; elsewhere one line says so, if it takes longer than two.
+    """
+    if not enabled:
+        return nullcontext()
+    if not _is_live():
+        return _late_line(words)
+    from phalanx.run.live import counting
+
+    return counting(words)
+
+
+def _is_live() -> bool:
+    return find_spec("rich") is not None and sys.stderr.isatty()
+
+
+@contextmanager
+def _late_line(words: str) -> Iterator[None]:
+    timer = threading.Timer(FIRST_WAIT, Lines().say, [f"{words} ..."])
+    timer.daemon = True  # so that it keeps no process alive
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Silent:
@@ -80,20 +115,24 @@ class Silent:
 
 
 class Lines(Silent):
-    """Plain lines on standard error: at every tenth of a phase, but at most one every two seconds."""
+    """Plain lines on standard error, ever fewer of them, and one when a phase is over."""
 
     def __init__(self) -> None:
-        self._phase, self._began, self._last = "", 0.0, 0.0
+        self._phase, self._began, self._last, self._wait = "", 0.0, 0.0, FIRST_WAIT
+        self._done, self._over = 0, False
 
     def show(self, report: Report) -> None:
-        """Print a line when a tenth of the phase is over."""
+        """Print a line if the last was long ago, or the phase is over."""
         now = time.monotonic()
         if report.phase != self._phase:
-            self._phase, self._began, self._last = report.phase, now, now
+            self._phase, self._began, self._last, self._wait = report.phase, now, now, FIRST_WAIT
+            self._done, self._over = 0, False
         finished = report.done >= report.total
-        if not report.done or (not finished and now - self._last < 2.0):
+        due = now - self._last >= self._wait or (finished and not self._over)
+        if report.done in (0, self._done) or not due:  # a phase may go on for a while after its last draw was counted
             return
-        self._last = now
+        self._last, self._wait = now, min(self._wait * WIDER, LONGEST_WAIT)
+        self._done, self._over = report.done, finished
         left = (now - self._began) / report.done * (report.total - report.done)
         self.say(
             f"{report.phase:>8}  {report.chains} chains x {report.done}/{report.total}  {report}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from phalanx.adaptation.strays import Move
 from phalanx.diagnostics import Finding
+from phalanx.diagnostics.words import count, first_few
 from phalanx.programs.rows_apart import ADVICE, RowsApart
 
 
@@ -100,15 +103,16 @@ class RunRecord:
         known = [rows.passed] if rows.passed and not unknown else []
         return replace(self, findings=(*self.findings, *unknown), passed=(*self.passed, *known))
 
-    def of_run(self, seed: int, started: str, interrupted: bool, moved_chains: int, told: Told) -> RunRecord:
+    def of_run(self, seed: int, started: str, interrupted: bool, moves: Sequence[Move], told: Told) -> RunRecord:
         """The record of one run of a compiled sampler."""
-        moved = [_moved(moved_chains, self.num_chains)] if moved_chains else []
+        last = {move.chain: move for move in moves}
+        moved = [_moved(list(last.values()), self)] if last else []
         return replace(
             self,
             seed=seed,
             started=started,
             interrupted=interrupted,
-            moved_chains=moved_chains,
+            moved_chains=len(last),
             folded_draws=told.draws,
             acceptance_rate=told.acceptance_rate,
             divergences=told.divergences,
@@ -122,11 +126,22 @@ class RunRecord:
         return cls(**{**entries, "findings": findings, "passed": tuple(entries["passed"])})
 
 
-def _moved(moved_chains: int, num_chains: int) -> Finding:
-    were = "was" if moved_chains == 1 else "were"
+def _moved(moves: Sequence[Move], record: RunRecord) -> Finding:
+    many = len(moves) > 1
+    places: dict[int, list[int]] = {}
+    for move in moves:
+        places.setdefault(move.beside, []).append(move.chain)
+    moved = [f"{_chains(chains)} beside chain {beside}" for beside, chains in sorted(places.items())]
+    share = max(move.log_share for move in moves) / math.log(10)
     return Finding(
         "moved chains",
-        f"{moved_chains} of {num_chains} chains {were} moved beside another in warm-up, because where they were the "
-        f"posterior has next to no mass.",
-        "to look where they had been",
+        f"{len(moves)} of {count(record.num_chains, 'chain')} {'were' if many else 'was'} moved in warm-up "
+        f"({first_few(moved)}): where {'they were' if many else 'it was'} there is less than 1e{math.ceil(share):d} of "
+        f"the posterior's mass.",
+        f"phx.{record.kernel.partition('(')[0]}(relocate=False), which moves none, to see what was there; "
+        f"then priors that rule it out",
     )
+
+
+def _chains(numbers: Sequence[int]) -> str:
+    return f"chain{'s' if len(numbers) > 1 else ''} {first_few(sorted(numbers))}"

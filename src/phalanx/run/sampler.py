@@ -108,7 +108,7 @@ class Sampler:
         record = (
             replace(self.record, init=initial.told)
             .of_rows(rows)
-            .of_run(int(seed), started, run.interrupted, run.moved_chains, run.told)
+            .of_run(int(seed), started, run.interrupted, run.moves, run.told)
         )
         return Posterior(draws, stats, timing, record, reduced, run.warmup_record)
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from tests.unit.report.posteriors import make_posterior, with_divergences, with_stats
 
-from phalanx.diagnostics import judge
+from phalanx.diagnostics import judge, rhat
+from phalanx.diagnostics.checks import high_rhat
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,61 @@ def test_few_effective_draws_are_told_how_many_more_it_takes(effective, advice):
     posterior = make_posterior(4, 4, variables={})
     table = posterior.summary().assign(r_hat=1.0, ess_bulk=float(effective), ess_tail=1000.0)
     assert judge(table, posterior.stats).findings[0].advice == advice
+
+
+def modes(places, draws=1000, size=1, spread=1.0):
+    """Chains that each keep to a place of their own."""
+    noise = spread * np.random.default_rng(0).normal(size=(len(places), draws, size))
+    return make_posterior(len(places), draws, variables={"x": noise + np.array(places)[:, None, None]})
+
+
+@pytest.mark.parametrize("draws", [50, 1000])
+def test_chains_in_different_places_are_told_so_and_not_to_draw_more(draws):
+    verdict = modes([-20, 20, -20, 20], draws).verdict()
+    text = str(verdict)
+    assert "The chains sit in different places: x[0] is, in chains 0, 2 near -" in text
+    assert "chains 1, 3 near " in text and "times as many" not in text and "longer warm-up" not in text
+    assert verdict.headline == "Not good to use yet: high R-hat, low ESS."
+
+
+def test_the_quantity_that_tells_places_apart_best_is_named():
+    noise = np.random.default_rng(0).normal(size=(6, 400, 3))
+    noise[:, :, 1] += np.array([0, 0, 9, 0, 0, 0])[:, None]
+    noise[:, :, 2] += np.array([0, 0, 90, 0, -90, 0])[:, None]
+    problem = make_posterior(6, 400, variables={"x": noise}).verdict().findings[0].problem
+    assert "x[2] is, in chains 0, 1, 3 and 1 more near" in problem and "chain 2 near 9" in problem
+
+
+def test_chains_that_mingle_are_not_said_to_sit_apart():
+    walks = np.random.default_rng(0).normal(size=(4, 1000, 1))
+    walks[1] += 0.5
+    text = str(make_posterior(4, 1000, variables={"x": walks}).verdict())
+    assert "do not agree" in text and "places" not in text
+
+
+@pytest.mark.parametrize("chains, draws, quantities", [(4, 250, 500), (2, 100, 200), (16, 30, 200), (64, 20, 100)])
+def test_independent_draws_are_hardly_ever_said_to_disagree(chains, draws, quantities):
+    # declared: one false alarm in a hundred runs at most; more than one in ten by chance, once in two hundred trials
+    flagged, random = 0, np.random.default_rng(chains)
+    for _ in range(10):
+        values = rhat(random.normal(size=(chains, draws, quantities)))
+        flagged += values.max() >= high_rhat(chains, draws, quantities)
+    assert flagged <= 1
+
+
+@pytest.mark.parametrize("chains, draws, quantities", [(4, 250, 500), (4, 125, 10), (64, 20, 100), (4, 1000, 1000)])
+def test_chains_that_differ_are_still_said_to(chains, draws, quantities):
+    values = np.random.default_rng(1).normal(size=(chains, draws, 1))
+    values[: chains // 4] += 1.0
+    assert rhat(values).max() > high_rhat(chains, draws, quantities)
+    assert high_rhat(4, 1000, 10) == high_rhat(64, 1000, 10_000) == 1.01
+
+
+def test_no_more_is_promised_of_short_chains_than_they_tell():
+    random = np.random.default_rng(0)
+    short = make_posterior(16, 60, variables={"x": random.normal(size=(16, 60, 20))})
+    (agree,) = (words for words in short.verdict().passed if words.startswith("The chains agree"))
+    assert agree.endswith("which is as far as 60 draws of each can tell.")
 
 
 def test_divergences_are_counted(converged):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 
+import jax
+import numpy as np
+import numpyro.distributions as dist
 import pytest
 from rich.console import Console
 
-from phalanx.run.live import Live
-from phalanx.run.progress import Lines, Report, Silent, make_progress
+import phalanx as phx
+from phalanx.run.live import Live, counting
+from phalanx.run.progress import Lines, Report, Silent, make_progress, waiting
 
 HALF = Report("warm-up", 50, 100, 4, 0.812, 3)
 FULL = Report("warm-up", 100, 100, 4, 0.8, 0)
@@ -45,6 +50,74 @@ def test_lines_tell_the_time_left(capsys, monkeypatch):
         "sampling  4 chains x 50/100  acceptance 0.81, 3 divergences, 30 s left",
         "sampling  4 chains x 100/100  acceptance 0.81, 3 divergences",
     ]
+
+
+def lines_of(reports, capsys, monkeypatch, seconds=1.0):
+    """The lines printed for reports that come every so many seconds."""
+    clock = iter(np.arange(len(reports)) * seconds)
+    monkeypatch.setattr("phalanx.run.progress.time.monotonic", lambda: float(next(clock)))
+    with Lines() as progress:
+        for report in reports:
+            progress.show(report)
+    return capsys.readouterr().err.splitlines()
+
+
+def test_lines_grow_rare(capsys, monkeypatch):
+    hour = [Report("sampling", done, 3600, 4, 0.8, 0) for done in range(3601)]
+    lines = lines_of(hour, capsys, monkeypatch)
+    assert len(lines) < 75 and lines[-1].startswith("sampling  4 chains x 3600/3600")
+    done = [int(line.split(" x ")[1].split("/")[0]) for line in lines]
+    assert done[0] == 2 and np.all(np.diff(np.diff(done)[:8]) >= 0)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.0, 30.0])
+def test_a_phase_that_goes_on_after_its_last_draw_has_one_last_line(capsys, monkeypatch, seconds):
+    last = [Report("warm-up", 100, 100, 4, 0.8, 0)] * 5
+    then = [Report("sampling", done, 100, 4, 0.8, 0) for done in (50, 100)]
+    lines = lines_of([HALF, *last, *then], capsys, monkeypatch, seconds)
+    assert [line for line in lines if "100/100" in line] == [
+        " warm-up  4 chains x 100/100  acceptance 0.80",
+        "sampling  4 chains x 100/100  acceptance 0.80",
+    ]
+
+
+def test_waiting_is_silent_when_switched_off_or_short(capsys, monkeypatch):
+    monkeypatch.setattr("phalanx.run.progress.FIRST_WAIT", 0.0)
+    with waiting(False, "compiling"):
+        time.sleep(0.05)
+    monkeypatch.setattr("phalanx.run.progress.FIRST_WAIT", 60.0)
+    with waiting(True, "compiling"):
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_waiting_long_is_told_once_also_when_it_fails(capsys, monkeypatch):
+    monkeypatch.setattr("phalanx.run.progress.FIRST_WAIT", 0.01)
+    with pytest.raises(KeyError), waiting(True, "compiling"):
+        time.sleep(0.2)
+        raise KeyError
+    assert capsys.readouterr().err == "compiling ...\n"
+
+
+def test_waiting_counts_the_seconds_on_a_terminal():
+    written = io.StringIO()
+    with counting("compiling", Console(file=written, force_terminal=True, width=80)):
+        time.sleep(1.2)
+    assert "compiling" in written.getvalue() and "0:00:01" in written.getvalue()
+
+
+def test_a_model_that_is_compiled_says_so(capsys, monkeypatch):
+    monkeypatch.setattr("phalanx.run.progress.FIRST_WAIT", 0.0)
+    one = phx.make_mesh(devices=jax.devices()[:1])
+    options = dict(kernel=phx.rwmh(0.5), num_warmup=2, num_samples=4, mesh=one)
+
+    def model():
+        phx.sample("x", dist.Normal(0.0, 1.0))
+
+    phx.compile(model, **options)
+    assert capsys.readouterr().err.count("compiling") == 1
+    phx.compile(model, **options)  # compiled already
+    assert capsys.readouterr().err == ""
 
 
 def test_bars_on_a_terminal():

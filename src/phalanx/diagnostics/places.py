@@ -1,0 +1,76 @@
+"""Do chains sit in different places? R-hat tells that something is wrong, and this what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from phalanx.diagnostics.elements import element_names
+from phalanx.diagnostics.words import first_few
+
+WITHIN = (0.05, 0.95)
+"""Quantiles of a chain between which it mostly is."""
+
+MOST_LOOKED_AT = 20
+"""Quantities looked at, those of the largest R-hat."""
+
+
+def different_places(draws: Mapping[str, np.ndarray], suspects: Sequence[str]) -> str | None:
+    """Say which chains sit where, if some keep to places that the others do not visit.
+
+    Args:
+        draws: arrays of shape `(chain, draw, ...)` by variable name.
+        suspects: quantities as the summary names them, the worst first.
+
+    Returns:
+        A sentence about the quantity that tells the places apart best, or None where the chains mingle.
+    """
+    best, width = None, 0.0
+    for name, values in _elements(draws, list(suspects)[:MOST_LOOKED_AT]):
+        if not np.isfinite(values).all():
+            continue
+        groups = _groups(values)
+        gap = _gap(values, groups) if len(groups) > 1 else 0.0
+        if gap > width:
+            best, width = _sentence(name, values, groups), gap
+    return best
+
+
+def _elements(draws: Mapping[str, np.ndarray], wanted: list[str]) -> Iterator[tuple[str, np.ndarray]]:
+    for variable, values in draws.items():
+        if not any(name == variable or name.startswith(f"{variable}[") for name in wanted):
+            continue
+        flat = values.reshape(*values.shape[:2], -1)
+        for number, name in enumerate(element_names(variable, values.shape[2:])):
+            if name in wanted:
+                yield name, flat[:, :, number].astype(np.float64)
+
+
+def _groups(values: np.ndarray) -> list[np.ndarray]:
+    """Chains in groups from the lowest place to the highest: the ranges of two groups do not overlap."""
+    low, high = np.quantile(values, WITHIN, axis=1)
+    order = np.argsort(low, kind="stable")
+    begins = low[order][1:] > np.maximum.accumulate(high[order])[:-1]
+    return np.split(order, np.flatnonzero(begins) + 1)
+
+
+def _gap(values: np.ndarray, groups: list[np.ndarray]) -> float:
+    """The widest gap between neighbouring groups, in spreads of a chain."""
+    low, high = np.quantile(values, WITHIN, axis=1)
+    gaps = [low[b].min() - high[a].max() for a, b in pairwise(groups)]
+    return max(gaps) / max(float(np.median(high - low)), np.finfo(float).tiny)
+
+
+def _sentence(name: str, values: np.ndarray, groups: list[np.ndarray]) -> str:
+    middles = [float(np.median(values[group])) for group in groups]
+    told = [
+        f"{_chains(group)} near {middle:.3g}"
+        for group, middle in sorted(zip(groups, middles, strict=True), key=lambda pair: (-len(pair[0]), pair[1]))
+    ]
+    return f"The chains sit in different places: {name} is, in {first_few(told, joined='; in ')}."
+
+
+def _chains(group: np.ndarray) -> str:
+    return f"chain{'s' if len(group) > 1 else ''} {first_few(np.sort(group))}"
