@@ -19,6 +19,7 @@ from phalanx.mesh.placement import mesh_of, spread_spec
 from phalanx.mesh.space import GLOBAL, Position, Space, Spread
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.crosscheck import check_shares
+from phalanx.programs.indices import IndexCheck
 from phalanx.programs.shares import Shares, TracedProgram, read_shares
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Run, run_unconstrained, to_unconstrained
@@ -185,6 +186,9 @@ class Target:
     def _fill(self, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None) -> None:
         self.program, self.mesh, self.arguments = model, mesh, arguments
         sizes = axes_but_chain(mesh)
+        if whole is None:  # who traced it has looked at its indices
+            whole = TracedProgram.of_whole(model, arguments, sizes)
+            IndexCheck(whole.at_zero, len(whole.position)).check(arguments)
         self.shares: Shares = read_shares(model, arguments, sizes, whole)
         check_shares(model, arguments, sizes, self.shares)
 

@@ -19,6 +19,7 @@ from phalanx.kernels.nuts import nuts
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.placement import mesh_of
 from phalanx.programs.arguments import split_arguments
+from phalanx.programs.indices import IndexCheck
 from phalanx.programs.outside import outside
 from phalanx.programs.shares import TracedProgram
 from phalanx.programs.target import Target, choose_mesh
@@ -227,6 +228,8 @@ def compile(
     num_warmup = default_warmup(num_chains) if num_warmup is None else num_warmup
 
     whole = TracedProgram.of_whole(model, arguments, axes_but_chain(mesh))
+    indices = IndexCheck(whole.at_zero, len(whole.position))
+    indices.check(arguments)
     keep = keep if keep is None or isinstance(keep, str) else tuple(keep)
     key = (
         model, mesh, arguments.layout, arguments.names, arguments.spreads, arguments.local_shapes(), kernel,
@@ -266,6 +269,7 @@ def compile(
         compilations,
         plan,
         notice,
+        indices,
     )
 
 

@@ -14,6 +14,7 @@ from jax import Array
 
 from phalanx.kernels.kernel import Kernel
 from phalanx.programs.arguments import split_arguments
+from phalanx.programs.indices import IndexCheck
 from phalanx.run.checks import check_arrays, check_seed
 from phalanx.run.executables import Executables
 from phalanx.run.loop import Run
@@ -45,6 +46,8 @@ class Sampler:
         compile_seconds: seconds spent on tracing and compiling; counted in the first run's timing.
         compilations: programs compiled; none when an earlier sampler's could be used.
         plan: the memory it takes.
+        notice: what is said before a run.
+        indices: what other data are looked at with.
     """
 
     executables: Executables
@@ -60,6 +63,7 @@ class Sampler:
     compilations: int = 0
     plan: Plan | None = None
     notice: str | None = None
+    indices: IndexCheck | None = None
 
     def run(self, seed: int = 0, data: Mapping[str, Any] | None = None) -> Posterior:
         """Run all chains: initial positions, warm-up, sampling.
@@ -144,4 +148,6 @@ class Sampler:
         target = self.executables.blocks.target
         arguments = split_arguments(target.program, data)
         check_arrays(target.arguments, arguments)
+        if self.indices is not None:
+            self.indices.check(arguments)
         return target.with_arguments(arguments).place_arrays()

@@ -1,0 +1,78 @@
+"""Whether the indices that a model computes from its data point inside what they pick from.
+
+JAX takes another entry where one is asked for that does not exist, and drops what is written there: codes 1 to 3 into
+three groups run, and the answer is garbage. So the part of the program that computes indices from data alone is run
+once, on the data, before the first draw. `mode=` in a call of the user's says what is meant, and is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+
+from phalanx.programs.arguments import Arguments
+from phalanx.programs.lookups import Lookup, Value, find_lookups
+from phalanx.programs.source_lines import Place, place_of
+
+
+@dataclass(frozen=True)
+class IndexCheck:
+    """Looks at the indices of a program, with one data set after the other.
+
+    Attributes:
+        program: the trace of the model on the whole data; its inputs are the data's arrays.
+        positions: how many of its outputs, the first, are the position that it was traced at.
+    """
+
+    program: ClosedJaxpr
+    positions: int
+
+    def check(self, arguments: Arguments) -> None:
+        """Refuse data with an index outside of what the model picks from.
+
+        Raises:
+            ValueError: naming the line, the index, and the data that it comes from.
+        """
+        rows = zip(arguments.arrays, arguments.spreads, strict=True)
+        inputs = [
+            Value(lambda a=a, s=s: jnp.asarray(a)[: s.rows] if s.axes else jnp.asarray(a), frozenset([number]))
+            for number, (a, s) in enumerate(rows)
+        ]
+        latent = {v for v in self.program.jaxpr.outvars[: self.positions] if not isinstance(v, Literal)}
+        for lookup in find_lookups(self.program, inputs, latent):
+            place = place_of(lookup.equation)
+            if place is None or lookup.outside is None or not bool(lookup.outside[0]):
+                continue
+            if not (lookup.silent and place.says_mode()):
+                _refuse(lookup, place, arguments, inputs)
+
+
+def _refuse(lookup: Lookup, place: Place, arguments: Arguments, inputs: Sequence[Value]) -> None:
+    names = [arguments.names[number] for number in sorted(lookup.sources)]
+    assert lookup.outside is not None
+    least, most = (int(x) for x in lookup.outside[1:])
+    wrong = most if most > lookup.last else least
+    where = f"it is computed from {', '.join(names)}"
+    if len(names) == 1:
+        values = np.asarray(inputs[next(iter(lookup.sources))].get())
+        if lookup.index is not None and lookup.index.size == values.size and values.dtype.kind in "iu":
+            flat = np.asarray(lookup.index).ravel()
+            first = int(np.argmax((flat < 0) | (flat > lookup.last)))
+            at = np.unravel_index(first, values.shape)
+            wrong = int(values[at])
+            where = f"it is {names[0]}[{', '.join(str(int(i)) for i in at)}]" if at else f"it is {names[0]}"
+    habit = least >= 1 and most == lookup.last + 1
+    advice = (
+        f"Entries are numbered from 0, and {names[0]} from 1: give {names[0]} - 1."
+        if habit and len(names) == 1
+        else "Check the numbering, which begins at 0, and the size of what is picked from; or say what is meant with "
+        "mode=, as in a.at[i].get(mode='clip')."
+    )
+    raise ValueError(
+        f"{place.expression([name.partition('[')[0] for name in names])}: {wrong} is outside 0..{lookup.last}, "
+        f"in {place}; {where}. JAX would pick another entry, or none, without a word. {advice}"
+    )
