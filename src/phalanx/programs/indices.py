@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.lookups import Lookup, Value, find_lookups
-from phalanx.programs.source_lines import Place, place_of
+from phalanx.programs.source_lines import Place, picks, place_of
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,11 @@ class IndexCheck:
     program: ClosedJaxpr
     positions: int
 
-    def check(self, arguments: Arguments) -> None:
+    def check(self, arguments: Arguments) -> list[str]:
         """Refuse data with an index outside of what the model picks from.
+
+        Returns:
+            A sentence for each line that could not be looked at.
 
         Raises:
             ValueError: naming the line, the index, and the data that it comes from.
@@ -43,29 +46,31 @@ class IndexCheck:
             for number, (a, s) in enumerate(rows)
         ]
         latent = {v for v in self.program.jaxpr.outvars[: self.positions] if not isinstance(v, Literal)}
+        unseen: list[str] = []
         for lookup in find_lookups(self.program, inputs, latent):
-            place = place_of(lookup.equation)
-            if place is None or lookup.outside is None or not bool(lookup.outside[0]):
+            if lookup.outside is not None and not bool(lookup.outside[0]):
                 continue
-            if not (lookup.silent and place.says_mode()):
+            if (place := place_of(lookup.within)) is None:
+                continue
+            if lookup.outside is None:
+                unseen.append(f"The indices in {place} could not be checked against the data before the run.")
+            elif picks(lookup.equation) and not (lookup.silent and place.says_mode()):
                 _refuse(lookup, place, arguments, inputs)
+        return list(dict.fromkeys(unseen))
 
 
 def _refuse(lookup: Lookup, place: Place, arguments: Arguments, inputs: Sequence[Value]) -> None:
     names = [arguments.names[number] for number in sorted(lookup.sources)]
-    assert lookup.outside is not None
-    least, most = (int(x) for x in lookup.outside[1:])
-    wrong = most if most > lookup.last else least
-    where = f"it is computed from {', '.join(names)}"
-    if len(names) == 1:
-        values = np.asarray(inputs[next(iter(lookup.sources))].get())
-        if lookup.index is not None and lookup.index.size == values.size and values.dtype.kind in "iu":
-            flat = np.asarray(lookup.index).ravel()
-            first = int(np.argmax((flat < 0) | (flat > lookup.last)))
-            at = np.unravel_index(first, values.shape)
-            wrong = int(values[at])
-            where = f"it is {names[0]}[{', '.join(str(int(i)) for i in at)}]" if at else f"it is {names[0]}"
-    habit = least >= 1 and most == lookup.last + 1
+    wrong, where = (most if most > lookup.last else least), f"it is computed from {', '.join(names)}"
+    if len(names) == 1 and lookup.index is not None:
+        values, flat = np.asarray(inputs[next(iter(lookup.sources))].get()), np.asarray(lookup.index).ravel()
+        first = int(np.argmax((flat < 0) | (flat > lookup.last)))
+        wrong = int(flat[first])
+        if flat.size == values.size and int(given := values.ravel()[first]) in (wrong, wrong - lookup.size):
+            wrong = int(given)
+            at = ", ".join(str(int(i)) for i in np.unravel_index(first, values.shape))
+            where = f"it is {names[0]}[{at}]" if at else f"it is {names[0]}"
+    habit = least == 1 and most == lookup.last + 1
     advice = (
         f"Entries are numbered from 0, and {names[0]} from 1: give {names[0]} - 1."
         if habit and len(names) == 1

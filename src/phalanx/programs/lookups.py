@@ -38,16 +38,18 @@ class Lookup:
     """One operation that picks from an axis.
 
     Attributes:
-        equation: the one of the model that it is, or is within.
+        equation: what picks.
+        within: the equation of the model that it is, or is within.
         silent: whether `mode=` may have been given: the program is the same.
         size: entries of the axis.
         last: the last index that is inside.
         sources: the data's arrays that the index is computed from.
-        outside: whether any index is outside, and the least and the largest.
+        outside: whether any index is outside, and the least and the largest; None where they cannot be computed.
         index: the indices; None within a loop.
     """
 
     equation: Any
+    within: Any
     silent: bool
     size: int
     last: int
@@ -172,9 +174,13 @@ class _Walk:
         for size, last, index, silent in _indices(eqn, inputs):
             if not index.sources:
                 continue
-            lookup = Lookup(self.outermost or eqn, silent, size, last, index.sources)
+            lookup = Lookup(eqn, self.outermost or eqn, silent, size, last, index.sources)
             if not self.dry:
-                values = index.get()
+                try:
+                    values = index.get()
+                except Exception:  # an operation that runs within a compiled program only
+                    self.found.append(lookup)
+                    continue
                 outside = jnp.any((values < 0) | (values > last)), jnp.min(values), jnp.max(values)
                 kept = None if isinstance(values, jax.core.Tracer) else values
                 lookup = replace(lookup, outside=outside, index=kept)
@@ -182,11 +188,10 @@ class _Walk:
 
 
 def _indices(eqn: Any, inputs: list[Known]) -> Iterator[tuple[int, int, Value, bool]]:
-    """Of an equation that picks: size of each axis, the last index inside, the indices, and whether `mode=` may be said.
-
-    `CLIP` is never JAX's own choice, and says itself what is meant.
-    """
+    """Of an equation that picks: size of each axis, last index inside, the indices, and whether `mode=` may be said."""
     name, params = eqn.primitive.name, eqn.params
+    if not name.startswith(("dynamic_slice", "dynamic_update_slice", "gather", "scatter")):
+        return
     shape = eqn.invars[0].aval.shape
     if name in ("dynamic_slice", "dynamic_update_slice"):
         starts = 1 if name == "dynamic_slice" else 2
@@ -195,11 +200,11 @@ def _indices(eqn: Any, inputs: list[Known]) -> Iterator[tuple[int, int, Value, b
             if start is not None:
                 yield shape[axis], shape[axis] - sizes[axis], start, True
         return
-    if not name.startswith(("gather", "scatter")) or "CLIP" in str(params.get("mode")) or inputs[1] is None:
+    if inputs[1] is None:
         return
     numbers = params["dimension_numbers"]
     axes = numbers.start_index_map if name == "gather" else numbers.scatter_dims_to_operand_dims
-    silent = "FILL" in str(params["mode"])
+    silent = "PROMISE" not in str(params["mode"])
     index = inputs[1]
     for column, axis in enumerate(axes):
         window = params["slice_sizes"][axis] if name == "gather" else _window(eqn, numbers, axis)

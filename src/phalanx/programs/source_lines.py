@@ -14,10 +14,8 @@ import jax
 import jaxlib
 import numpyro
 
-_LIBRARIES = tuple(
-    str(folder)
-    for folder in (*(Path(str(m.__file__)).parent for m in (jax, jaxlib, numpyro)), Path(__file__).parents[1])
-)
+_INSTALLED = (Path(str(module.__file__)).parent for module in (jax, jaxlib, numpyro))
+_LIBRARIES = tuple(str(folder) for folder in (*_INSTALLED, Path(__file__).parents[1]))
 _DENSITIES = str(Path(__file__).with_name("unconstrained.py"))
 """What is called from here outside of the model is a distribution's density, and its support has a check of its own."""
 
@@ -32,29 +30,21 @@ class Place:
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
 
-    def statement(self) -> ast.stmt | None:
-        """The innermost statement there."""
-        found = None
-        for node in ast.walk(_parsed(self.file)):
-            if isinstance(node, ast.stmt) and node.lineno <= self.line <= (node.end_lineno or node.lineno):
-                found = node if found is None or node.lineno >= found.lineno else found
-        return found
+    def _nodes(self, kind: type[Any]) -> list[Any]:
+        nodes = [node for node in ast.walk(_parsed(self.file)) if isinstance(node, kind)]
+        return [node for node in nodes if node.lineno <= self.line <= (node.end_lineno or node.lineno)]
 
     def says_mode(self) -> bool:
-        """Whether the statement says what to do with indices that are outside."""
-        statement = self.statement()
-        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
-        return any(keyword.arg in ("mode", "fill_value") for call in calls for keyword in call.keywords)
+        """Whether a call there says what to do with indices that are outside."""
+        return any(word.arg in ("mode", "fill_value") for call in self._nodes(ast.Call) for word in call.keywords)
 
     def expression(self, names: Sequence[str]) -> str:
-        """What picks, as the user wrote it: the one subscript that has one of the names in it, or the statement."""
-        statement = self.statement()
-        if statement is None:
-            return linecache.getline(self.file, self.line).strip() or "an index"
-        subscripts = [node for node in ast.walk(statement) if isinstance(node, ast.Subscript)]
-        words = [ast.unparse(node) for node in subscripts]
-        fitting = [w for w, node in zip(words, subscripts, strict=True) if _mentions(node.slice, names)] or words
-        return fitting[0] if len(fitting) == 1 else ast.unparse(statement).splitlines()[0]
+        """What picks, as the user wrote it: the one subscript that has one of the names in it, or the line."""
+        subscripts = self._nodes(ast.Subscript)
+        words = [ast.unparse(node) for node in subscripts if _mentions(node.slice, names)] or [
+            ast.unparse(node) for node in subscripts
+        ]
+        return words[0] if len(words) == 1 else linecache.getline(self.file, self.line).strip() or "an index"
 
 
 @cache
@@ -78,3 +68,35 @@ def place_of(eqn: Any) -> Place | None:
         if not frame.file_name.startswith(_LIBRARIES):
             return Place(frame.file_name, frame.line_num)
     return None
+
+
+def picks(eqn: Any) -> bool:
+    """Whether an operation is a lookup that the user asked for, not a step of `jnp.nonzero`, say.
+
+    Such steps point outside on purpose, for JAX to drop what they write there.
+    """
+    name = ""
+    trace = eqn.source_info.traceback
+    for frame in trace.frames if trace is not None else ():
+        if not frame.file_name.startswith(_LIBRARIES):
+            break
+        function = frame.function_name.rpartition(".")[2]
+        name = name if function in _WRAPPERS else function.strip("_")
+    return name in (*_ASKED, *_METHODS) or name.startswith(("dynamic_", "segment_", "gather", "scatter"))
+
+
+_WRAPPERS = ("reraise_with_filtered_traceback", "cache_miss", "_python_pjit_helper")
+_ASKED = ["op", "getitem", "rewriting_take", "take", "take_along_axis", "bincount"]  # `op` is what `w[g]` calls
+_METHODS = [
+    "get",
+    "set",
+    "add",
+    "subtract",
+    "mul",
+    "multiply",
+    "divide",
+    "power",
+    "min",
+    "max",
+    "apply",
+]  # of `w.at[g]`

@@ -229,7 +229,7 @@ def compile(
 
     whole = TracedProgram.of_whole(model, arguments, axes_but_chain(mesh))
     indices = IndexCheck(whole.at_zero, len(whole.position))
-    indices.check(arguments)
+    notice = "\n".join([*([notice] if notice else []), *indices.check(arguments)]) or None
     keep = keep if keep is None or isinstance(keep, str) else tuple(keep)
     key = (
         model, mesh, arguments.layout, arguments.names, arguments.spreads, arguments.local_shapes(), kernel,
