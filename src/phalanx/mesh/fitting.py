@@ -46,6 +46,7 @@ def fitted(name: str, array: np.ndarray, first: int = 0) -> np.ndarray:
         ValueError: when a number does not fit the type, with its place, or the values can no longer be told apart.
     """
     _check_kind(name, array, first)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     dtype = jax.dtypes.canonicalize_dtype(array.dtype if array.dtype.itemsize <= 8 else np.float64)
     if dtype == array.dtype:
         return array

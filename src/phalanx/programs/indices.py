@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.lookups import Lookup, Value, find_lookups
-from phalanx.programs.source_lines import Place, picks, place_of
+from phalanx.programs.source_lines import Place, called, counts_from_zero, picks, place_of
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,14 @@ class IndexCheck:
                 continue
             if lookup.outside is None:
                 unseen.append(f"The indices in {place} could not be checked against the data before the run.")
-            elif picks(lookup.equation) and not (lookup.silent and place.says_mode()):
+            elif picks(called(lookup.equation)) and not (lookup.silent and place.says_mode()):
                 _refuse(lookup, place, arguments, inputs)
         return list(dict.fromkeys(unseen))
 
 
 def _refuse(lookup: Lookup, place: Place, arguments: Arguments, inputs: Sequence[Value]) -> None:
+    assert lookup.outside is not None
+    least, most = (int(x) for x in lookup.outside[1:])
     names = [arguments.names[number] for number in sorted(lookup.sources)]
     wrong, where = (most if most > lookup.last else least), f"it is computed from {', '.join(names)}"
     if len(names) == 1 and lookup.index is not None:
@@ -70,6 +72,8 @@ def _refuse(lookup: Lookup, place: Place, arguments: Arguments, inputs: Sequence
             wrong = int(given)
             at = ", ".join(str(int(i)) for i in np.unravel_index(first, values.shape))
             where = f"it is {names[0]}[{at}]" if at else f"it is {names[0]}"
+        elif wrong < 0 and not counts_from_zero(called(lookup.equation)):
+            wrong -= lookup.size  # the axis's size was added, to count from the end
     habit = least == 1 and most == lookup.last + 1
     advice = (
         f"Entries are numbered from 0, and {names[0]} from 1: give {names[0]} - 1."

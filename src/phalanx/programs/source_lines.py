@@ -70,11 +70,8 @@ def place_of(eqn: Any) -> Place | None:
     return None
 
 
-def picks(eqn: Any) -> bool:
-    """Whether an operation is a lookup that the user asked for, not a step of `jnp.nonzero`, say.
-
-    Such steps point outside on purpose, for JAX to drop what they write there.
-    """
+def called(eqn: Any) -> str:
+    """The function of a library through which the user came to an operation, as far as it can be told."""
     name = ""
     trace = eqn.source_info.traceback
     for frame in trace.frames if trace is not None else ():
@@ -82,11 +79,28 @@ def picks(eqn: Any) -> bool:
             break
         function = frame.function_name.rpartition(".")[2]
         name = name if function in _WRAPPERS else function.strip("_")
+    return name
+
+
+def picks(function: str) -> bool:
+    """Whether a function is a lookup that the user asked for, not one of whose steps are, as those of `jnp.nonzero`.
+
+    Such steps point outside on purpose, for JAX to drop what they write there.
+    """
+    return function in (*_SUBSCRIPTS, *_METHODS) or function.startswith("dynamic_") or counts_from_zero(function)
+
+
+def counts_from_zero(function: str) -> bool:
+    """Whether a lookup takes negative numbers as they are, not as counted from the end."""
+    return function == "bincount" or function.startswith(("segment_", "gather", "scatter"))
+
+
+_WRAPPERS else function.strip("_")
     return name in (*_ASKED, *_METHODS) or name.startswith(("dynamic_", "segment_", "gather", "scatter"))
 
 
 _WRAPPERS = ("reraise_with_filtered_traceback", "cache_miss", "_python_pjit_helper")
-_ASKED = ["op", "getitem", "rewriting_take", "take", "take_along_axis", "bincount"]  # `op` is what `w[g]` calls
+_SUBSCRIPTS = ["op", "getitem", "rewriting_take", "take", "take_along_axis"]  # `op` is what `w[g]` calls
 _METHODS = [
     "get",
     "set",
