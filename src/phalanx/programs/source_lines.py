@@ -95,10 +95,6 @@ def counts_from_zero(function: str) -> bool:
     return function == "bincount" or function.startswith(("segment_", "gather", "scatter"))
 
 
-_WRAPPERS else function.strip("_")
-    return name in (*_ASKED, *_METHODS) or name.startswith(("dynamic_", "segment_", "gather", "scatter"))
-
-
 _WRAPPERS = ("reraise_with_filtered_traceback", "cache_miss", "_python_pjit_helper")
 _SUBSCRIPTS = ["op", "getitem", "rewriting_take", "take", "take_along_axis"]  # `op` is what `w[g]` calls
 _METHODS = [

@@ -76,9 +76,9 @@ def mcmc(
 
     Args:
         model: a program whose keyword arguments are the data.
-        data: the keyword arguments, in a dict or as the columns of a table: arrays, lists of numbers, series, tables and
-            tensors of pandas, Polars, xarray and PyTorch. Arrays placed with `phx.shard` keep their placement, others
-            go to every device. Whole numbers and flags are compiled in, and may be sizes.
+        data: the keyword arguments, in a dict or as the columns of a table: arrays, lists of numbers, series, tables
+            and tensors of pandas, Polars, xarray and PyTorch. Arrays placed with `phx.shard` keep their placement,
+            others go to every device. Whole numbers and flags are compiled in, and may be sizes.
         kernel: the Markov kernel, `phx.nuts()` by default.
         num_chains: chains in all, spread evenly over the mesh's `chain` axis.
         num_warmup: iterations per chain in which step size and metric are tuned, on average over the chains; not kept.
@@ -89,7 +89,8 @@ def mcmc(
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or as many as the chains
             fill. On a CPU machine all cores are used.
         keep: names of the variables to store, or one name, deterministic ones included; None means all latent
-            variables, and an empty list none: draws then go into the reducers alone, and memory does not grow with their number.
+            variables, and an empty list none: draws then go into the reducers alone, and memory does not grow with
+            their number.
         thin: keep every so-manieth draw.
         reducers: what is learned from the draws while they are made, by a name of your choice: reducers of
             `phx.reducers`, applied to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
