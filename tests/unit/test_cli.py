@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from phalanx import cli
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,9 @@ def test_without_a_command_there_is_help_and_a_version(phalanx):
 
 
 def test_the_package_is_a_command_too():
-    done = subprocess.run([sys.executable, "-m", "phalanx", "--version"], capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+    command = [sys.executable, "-m", "phalanx", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and done.stdout.startswith("phalanx ")
 
 

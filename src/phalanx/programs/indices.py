@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.lookups import Lookup, Value, find_lookups
-from phalanx.programs.source_lines import Place, called, counts_from_zero, picks, place_of
+from phalanx.programs.source_lines import Place, called, counts_from_zero, place_of
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class IndexCheck:
         for lookup in find_lookups(self.program, inputs, latent):
             if lookup.outside is not None and not bool(lookup.outside[0]):
                 continue
-            if (place := place_of(lookup.within)) is None:
-                continue
+            place = place_of(lookup.within)
+            assert place is not None, "a lookup is one of the model's own"
             if lookup.outside is None:
                 unseen.append(f"The indices in {place} could not be checked against the data before the run.")
-            elif picks(called(lookup.equation)) and not (lookup.silent and place.says_mode()):
+            elif not (lookup.silent and place.says_mode()):
                 _refuse(lookup, place, arguments, inputs)
         return list(dict.fromkeys(unseen))
 

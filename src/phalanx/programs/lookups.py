@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params, primitives
 
+from phalanx.programs.source_lines import called, picks, place_of
+
 
 class Value:
     """What data alone determine: computed when it is asked for, once."""
@@ -172,7 +174,7 @@ class _Walk:
     def _note(self, eqn: Any, inputs: list[Known]) -> None:
         """Look at the indices of a lookup, where data alone determine them and the user does not say `mode=`."""
         for size, last, index, silent in _indices(eqn, inputs):
-            if not index.sources:
+            if not index.sources or not picks(called(eqn)) or place_of(self.outermost or eqn) is None:
                 continue
             lookup = Lookup(eqn, self.outermost or eqn, silent, size, last, index.sources)
             if not self.dry:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from phalanx.cli import sample
 from phalanx.run.posterior import Posterior
 from phalanx.run.record import RunRecord, Timing
 
@@ -38,6 +40,7 @@ def broken(x):
     slope = phx.sample("slope", dist.Normal(0.0, 5.0))
     phx.sample("y", dist.Normal(slope * x, 1.0), obs=x.shape[1])
 """
+sample = import_module("phalanx.cli.sample")
 RECORD = RunRecord("coin", "nuts()", 4, 2, 2, 0, {}, [], {}, {}, {})
 SIZES = ("--kernel", "hmc", "--chains", "4", "--warmup", "100", "--draws", "100")
 
@@ -90,15 +93,20 @@ def groups(county, y):
 def test_words_are_numbered_and_said(phalanx, folder):
     (folder / "words.py").write_text(WORDS)
     (folder / "words.csv").write_text("county,y\nCass,1\nAitkin,2\nCass,3\n")
-    tuned = ("--target-acceptance", "0.9", "--step-size", "0.5", "--num-chains", "4", "--num-warmup", "9")
+    tuned = ("--target-acceptance", "0.9", "--max-depth", "7", "--num-chains", "4", "--num-warmup", "9")
     status, out, _ = phalanx("sample", "words.py:groups", "--data", "words.csv", *tuned, "--num-samples", "20")
     assert status == 0 and "county: Aitkin is 0, Cass is 1" in out
     posterior = Posterior.load(folder / "out" / "groups" / "posterior.npz")
     assert posterior.record.data["county"] == "int32 (3,), levels Aitkin, Cass"
-    assert posterior.record.num_warmup == 9 and "target_acceptance=0.9" in posterior.record.kernel
+    assert posterior.record.num_warmup == 9 and "max_depth=7" in posterior.record.kernel
     (folder / "words.csv").write_text("county,y\nAitkin,1\nBecker,2\nCass,3\n")
     status, _, err = phalanx("sample", "words.py:groups", "--data", "words.csv")
     assert status == 2 and "level[county]: 2 is outside 0..1, in words.py:8; it is county[2]" in err
+
+
+def test_what_the_verdict_advises_reaches_the_kernel():
+    chosen = sample._kernel(sample.KernelName.hmc, target_acceptance=0.9, step_size=0.5, max_depth=None)
+    assert chosen.target_acceptance == 0.9 and float(chosen.tuning.step_size) == 0.5
 
 
 def interrupted(*_, **__):
@@ -150,6 +158,7 @@ def test_ctrl_c_reaches_a_job_in_the_background(folder, after):
     process = subprocess.Popen(
         [sys.executable, "-m", "phalanx", "sample", "models.py:coin", *sizes], cwd=folder, text=True,
         stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(sample.__file__).parents[2])},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )  # fmt: skip
     assert process.stderr is not None

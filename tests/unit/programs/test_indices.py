@@ -90,7 +90,7 @@ INSIDE = {
 def test_what_points_outside_is_refused_with_its_line(how):
     pick = OUTSIDE[how]
     with pytest.raises(ValueError, match="JAX would pick another entry, or none, without a word") as caught:
-        phx.Target(model_with(pick), {"y": Y, "g": G})
+        check(model_with(pick), {"y": Y, "g": G})
     wrong = -4 if how == "too far below" else 3
     line = pick.__wrapped__.__code__.co_firstlineno if how == "in jit" else pick.__code__.co_firstlineno
     where = r"\d+" if how == "in jit" else line
@@ -101,7 +101,7 @@ def test_what_points_outside_is_refused_with_its_line(how):
 
 @pytest.mark.parametrize("how", INSIDE)
 def test_what_points_inside_or_says_what_is_meant_runs(how):
-    phx.Target(model_with(INSIDE[how]), {"y": Y, "g": G})
+    check(model_with(INSIDE[how]), {"y": Y, "g": G})
 
 
 def test_the_whole_message():
@@ -134,10 +134,10 @@ def test_observed_categories_are_judged_by_their_support():
         p = phx.sample("p", dist.Dirichlet(np.ones(3)))
         phx.sample("g", dist.Categorical(p), obs=g)
 
-    phx.Target(model, {"g": G})
+    check(model, {"g": G})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 5), st.lists(st.integers(-7, 7), min_size=1, max_size=6))
 def test_it_is_refused_exactly_when_numpy_refuses(size, codes):
     def model(g):
