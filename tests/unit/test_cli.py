@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from phalanx import cli
 
 
 @pytest.mark.parametrize(
@@ -76,6 +81,20 @@ def test_a_mistake_is_one_line_and_exit_status_two(phalanx, arguments, line):
     status, _, err = phalanx(*arguments)
     assert status == 2
     assert len(err.strip().splitlines()) == 1 and err.startswith("phalanx: error: ") and line in err
+
+
+def test_without_a_command_there_is_help_and_a_version(phalanx):
+    status, out, err = phalanx()
+    assert status == 0 and "Usage" in out and "sample" in out and not err
+    status, out, _ = phalanx("--version")
+    assert status == 0 and re.fullmatch(r"phalanx \d+\.\d+.*\n", out)
+
+
+def test_the_package_is_a_command_too():
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+    command = [sys.executable, "-m", "phalanx", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and done.stdout.startswith("phalanx ")
 
 
 def test_the_installed_command_fails_cleanly():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import warnings
 import zipfile
@@ -54,6 +55,7 @@ def _plain(array: np.ndarray) -> Any:
 
 def _read_csv(path: Path) -> dict[str, Any]:
     pandas = require("pandas", "report")
+    _check_names(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)  # else it cuts rows that are too long
@@ -68,6 +70,29 @@ def _read_csv(path: Path) -> dict[str, Any]:
     if table.empty:
         raise ValueError(f"--data {path}: there are no rows under the line of names.")
     return {str(name): table[name].to_numpy() for name in table.columns}
+
+
+def _check_names(path: Path) -> None:
+    """Refuse what pandas would read in its own way: two columns of one name, other separators, other encodings."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            names = [name.strip() for name in next(csv.reader(file, skipinitialspace=True), [])]
+            for _ in file:  # all of it must be of the encoding
+                pass
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"--data {path}: no table of values with commas between them: byte {error.object[error.start]:#04x} is not "
+            f"UTF-8. It may be Latin-1: iconv -f latin1 -t utf-8 {path.name} > utf8.csv"
+        ) from None
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(
+            f"--data {path}: several columns are called {', '.join(map(repr, twice))}. Rename all but one of each."
+        )
+    if len(names) == 1 and (separator := next((mark for mark in ";\t|" if mark in names[0]), None)):
+        raise ValueError(
+            f"--data {path}: no table of values with commas between them: the first line is separated by "
+            f"{separator!r}. Save it with commas, and with points in numbers."
+        )
 
 
 def _is_number(text: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from phalanx.cli.interruption import Interrupted, saying
 from phalanx.cli.options import (
     Chains,
     DataShards,
@@ -21,6 +22,7 @@ from phalanx.cli.options import (
     start_devices,
 )
 from phalanx.demos.options import Options
+from phalanx.run.posterior import Posterior
 
 
 class Demo(StrEnum):
@@ -47,7 +49,7 @@ def demo(
     data: Annotated[Path | None, typer.Option(help="Folder of the data files.")] = None,
     chains: Chains = None,
     warmup: Warmup = None,
-    draws: Annotated[int | None, typer.Option(help="Draws per chain.")] = None,
+    draws: Annotated[int | None, typer.Option("--draws", "--num-samples", help="Draws per chain.")] = None,
     samples: Annotated[
         float | None, typer.Option(help="Draws of all chains together, such as 1e9; mixture only.")
     ] = None,
@@ -68,7 +70,10 @@ def demo(
     options = Options(
         data, chains, warmup, draws, whole, members, epochs, data_shards, seed, precision.value, folder
     )  # fmt: skip
-    import_module(f"phalanx.demos.{name.value}").main(options)
+    with saying(f"the demo had not come to its end; what it had written is in {folder}."):
+        run = import_module(f"phalanx.demos.{name.value}").main(options)
+    if isinstance(run, Posterior) and run.record.interrupted:
+        raise Interrupted(f"what there was is in {folder}.")
 
 
 def _check(name: Demo, **given: object) -> None:

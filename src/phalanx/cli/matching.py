@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from phalanx.cli.words import coded
 from phalanx.mesh.placement import shard
 
 
@@ -31,8 +31,7 @@ def match_data(model: Callable[..., Any], data: Mapping[str, Any]) -> Matched:
         What is asked for, and what is left out.
 
     Raises:
-        ValueError: when the model asks for a name that the data do not have, or a whole number is too large for a
-            32-bit integer, and JAX would cut it off.
+        ValueError: when the model asks for a name that the data do not have, or a cell is no number.
     """
     parameters = inspect.signature(model).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -44,9 +43,7 @@ def match_data(model: Callable[..., Any], data: Mapping[str, Any]) -> Matched:
         has = f"the data have only {', '.join(data)}" if data else "there are no data: name a file of them with --data"
         asked = f"{getattr(model, '__name__', 'the model')}{inspect.signature(model)}"
         raise ValueError(f"{asked} asks for {', '.join(missing)}, and {has}.")
-    arguments = {name: data[name] for name in wanted if name in data}
-    for name, value in arguments.items():
-        _check_range(name, value)
+    arguments = {name: coded(name, data[name]) for name in wanted if name in data}
     return Matched(arguments, [name for name in data if name not in arguments])
 
 
@@ -68,14 +65,3 @@ def shard_rows(arguments: Mapping[str, Any], mesh: Mesh) -> tuple[dict[str, Any]
         raise ValueError("--data-shards: there is no array in the data whose rows could be spread over devices.")
     spread = [name for name, count in rows.items() if count == max(rows.values())]
     return {**arguments, **shard({name: arguments[name] for name in spread}, mesh)}, spread
-
-
-def _check_range(name: str, value: Any) -> None:
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
-        return
-    kept = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
-    if value.size and (value.max() > kept.max or value.min() < kept.min):
-        raise ValueError(
-            f"{name} holds whole numbers from {value.min()} to {value.max()}, beyond those of {kept.bits} bits. Scale "
-            f"them, write them with a decimal point, or set JAX_ENABLE_X64=1."
-        )

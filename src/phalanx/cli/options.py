@@ -17,8 +17,8 @@ class MatrixPrecision(StrEnum):
     bfloat16 = "bfloat16"
 
 
-Chains = Annotated[int | None, typer.Option(help="Chains in all.")]
-Warmup = Annotated[int | None, typer.Option(help="Warm-up iterations per chain.")]
+Chains = Annotated[int | None, typer.Option("--chains", "--num-chains", help="Chains in all.")]
+Warmup = Annotated[int | None, typer.Option("--warmup", "--num-warmup", help="Warm-up iterations per chain.")]
 Devices = Annotated[int | None, typer.Option(help="CPU devices; one per core by default.")]
 DataShards = Annotated[int | None, typer.Option(help="Devices the rows of the data are spread over.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import numpy as np
 import typer
 
 from phalanx.cli.data_file import read_data
+from phalanx.cli.interruption import Interrupted, saying
 from phalanx.cli.matching import match_data, shard_rows
 from phalanx.cli.options import (
     Chains,
@@ -23,9 +25,11 @@ from phalanx.cli.options import (
     start_devices,
 )
 from phalanx.cli.user_model import load_model, naming_lines_of, split_place
+from phalanx.cli.words import levels
 from phalanx.demos.options import mesh_with
 from phalanx.kernels.chees import chees
 from phalanx.kernels.hmc import hmc
+from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.mams import mams
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.rwmh import rwmh
@@ -57,7 +61,14 @@ def sample(
     kernel: Annotated[KernelName, typer.Option(help="The Markov kernel.")] = KernelName.nuts,
     chains: Chains = None,
     warmup: Warmup = None,
-    draws: Annotated[int | None, typer.Option(help="Draws per chain, or the most with --until-…; 1000.")] = None,
+    draws: Annotated[
+        int | None, typer.Option("--draws", "--num-samples", help="Draws per chain, or the most with --until-…; 1000.")
+    ] = None,
+    target_acceptance: Annotated[
+        float | None, typer.Option(help="Acceptance that the step size is tuned to; closer to 1 for smaller steps.")
+    ] = None,
+    max_depth: Annotated[int | None, typer.Option(help="Doublings of a trajectory at most; nuts only.")] = None,
+    step_size: Annotated[float | None, typer.Option(help="Step size, tuned when it is not given.")] = None,
     until_ess: Annotated[float | None, typer.Option(help="Stop when every effective sample size is this.")] = None,
     until_r_hat: Annotated[float | None, typer.Option(help="Stop when every R-hat is below this.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop sampling after so many seconds.")] = None,
@@ -73,6 +84,7 @@ def sample(
 ) -> None:
     """Run your model: prints the summary and a verdict; writes draws, report, pictures and tables to a folder."""
     condition = _condition(until_r_hat, until_ess, seconds)
+    chosen = _kernel(kernel, target_acceptance=target_acceptance, max_depth=max_depth, step_size=step_size)
     path, name = split_place(model)
     start_devices(devices)  # before the user's file, which may make arrays
     program = load_model(model)
@@ -84,11 +96,11 @@ def sample(
         mesh = mesh_with(data_shards)
         arguments, spread = shard_rows(arguments, mesh)
     _introduce(model, data, arguments, spread, matched.left_out)
-    with naming_lines_of(path):
+    with naming_lines_of(path), saying("no draw had been made, so that nothing is written."):
         posterior = mcmc(
             program,
             arguments,
-            kernel=_KERNELS[kernel.value](),
+            kernel=chosen,
             num_chains=4 if chains is None else chains,
             num_warmup=warmup,
             num_samples=draws if draws is not None else 1000 if condition is None else MOST_DRAWS,
@@ -99,9 +111,23 @@ def sample(
             thin=thin,
             matmul_precision=precision.value,
         )
-    print_run(posterior)
-    files = _write(posterior, folder)
+    with saying(f"of the files in {folder}, those that are there are whole; posterior.npz comes first."):
+        files = [posterior.save(folder / "posterior.npz")]
+        print_run(posterior)
+        files += _write(posterior, folder)
     console().print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)
+    if posterior.record.interrupted:
+        raise Interrupted(f"the {posterior.num_draws:,} draws of each chain until then are in {folder}.")
+
+
+def _kernel(name: KernelName, **given: Any) -> Kernel:
+    """The kernel with the choices made; those that it does not have are refused."""
+    make = _KERNELS[name.value]
+    chosen = {option: value for option, value in given.items() if value is not None}
+    if unknown := [option for option in chosen if option not in inspect.signature(make).parameters]:
+        hint = f"--{unknown[0].replace('_', '-')}"
+        raise typer.BadParameter(f"the kernel {name.value} has no {unknown[0]}.", param_hint=hint)
+    return make(**chosen)
 
 
 def _condition(r_hat: float | None, ess: float | None, seconds: float | None) -> Until | None:
@@ -120,6 +146,9 @@ def _introduce(
         lines.append(f"spread over devices: the rows of {', '.join(spread)}")
     if left_out:
         lines.append(f"left out, since the model does not ask for it: {', '.join(left_out)}")
+    for name, value in arguments.items():
+        if words := levels(value):
+            lines.append(f"{name}: {', '.join(f'{word} is {number}' for number, word in enumerate(words))}")
     for line in lines:
         to.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -129,7 +158,7 @@ def _describe(name: str, value: Any) -> str:
 
 
 def _write(posterior: Posterior, folder: Path) -> list[Path]:
-    """Write the draws for Python, the table for everyone, and what every run writes."""
+    """Write the table for everyone, and what every run writes."""
     table = folder / "summary.csv"
     posterior.summary().to_csv(table, index_label="variable")
-    return [posterior.save(folder / "posterior.npz"), table, *write_folder(posterior, folder)]
+    return [table, *write_folder(posterior, folder)]

@@ -13,6 +13,7 @@ from phalanx.demos.mixture_pictures import density_figure, memory_figure, time_f
 from phalanx.demos.mixture_race import Race
 from phalanx.demos.options import Options, Sizes, choose, mesh_with
 from phalanx.demos.show import finish, introduce
+from phalanx.diagnostics.checks import HIGH_RHAT
 from phalanx.kernels.rwmh import rwmh
 from phalanx.programs.tracing import factor, sample
 from phalanx.report import console
@@ -90,6 +91,7 @@ def _headline(posterior: Posterior, sizes: Sizes) -> tuple[dict[str, object], st
         f"mean {moments.mean:.4f} (exact {mean:.4f}), variance {moments.variance:.4f} (exact {variance:.4f})",
         *(f"{q:4.0%} quantile {a:8.4f} (exact {b:8.4f})" for q, a, b in zip(QUANTILES, quantiles, exact, strict=True)),
         f"R-hat over {sizes.chains:,} chains {r_hat:.4f}",
+        _judged(r_hat, sizes),
     ]
     headline = {
         "samples": total, "sampling_seconds": seconds, "samples_per_second": total / seconds,
@@ -97,9 +99,20 @@ def _headline(posterior: Posterior, sizes: Sizes) -> tuple[dict[str, object], st
         "variance": float(moments.variance), "exact_variance": variance,
         "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
         "exact_quantiles": dict(zip(map(str, QUANTILES), exact, strict=True)),
-        "r_hat": r_hat if math.isfinite(r_hat) else None,
+        "r_hat": r_hat if math.isfinite(r_hat) else None, "converged": r_hat < HIGH_RHAT,
     }  # fmt: skip
     return headline, "\n".join(lines)
+
+
+def _judged(r_hat: float, sizes: Sizes) -> str:
+    """Whether the figures are those of the mixture: with few draws each chain has seen a part of it alone."""
+    if r_hat < HIGH_RHAT:
+        return "Good to use: the chains agree."
+    return (
+        f"Not good to use: the chains are still where they began, and mean and quantiles with them. Steps of "
+        f"{STEP_SIZE} need tens of thousands to cross the mixture, and each chain made {sizes.draws:,}. Give more "
+        f"--samples, or fewer --chains."
+    )
 
 
 def _timed(chains: int, draws: int, seed: int) -> tuple[float, float]:

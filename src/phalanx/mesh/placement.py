@@ -13,6 +13,8 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.devices import with_auto_axes
+from phalanx.mesh.fitting import fitted
+from phalanx.mesh.foreign import columns_of, is_data, take
 from phalanx.mesh.space import Spread
 
 
@@ -61,7 +63,8 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
     them from every output, so the posterior is that of the rows given.
 
     Args:
-        tree: a pytree of arrays of shape `(rows, ...)`.
+        tree: a pytree of arrays of shape `(rows, ...)`, or of series, tables, tensors and lists of numbers, which
+            become arrays; of a table by itself each column does.
         mesh: the devices, from `phx.make_mesh`.
         axis: the mesh axis to spread over, or several.
 
@@ -69,7 +72,8 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
         The tree with each array as a sharded `jax.Array`, or as `PaddedRows` where rows do not divide evenly.
 
     Raises:
-        ValueError: when the mesh has no such axis, or an array has no rows.
+        ValueError: when the mesh has no such axis, an array has no rows, or a number does not fit 32 bits.
+        TypeError: when it holds something other than numbers.
 
     Example:
         >>> import numpy as np, phalanx as phx
@@ -86,13 +90,34 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
 
     def place(path, leaf):
         where = jax.tree_util.keystr(path) or "the array"
+        check_alive(f"shard: {where}", leaf)
+        leaf = take(f"shard: {name_of(path) or where}", leaf).array
         if np.ndim(leaf) == 0:
             raise ValueError(f"shard: {where} is a single number and has no rows to spread over {axis!r}.")
         if np.shape(leaf)[0] == 0:
             raise ValueError(f"shard: {where} has shape {np.shape(leaf)}: there are no rows to spread over {axis!r}.")
-        return _place(leaf, mesh, axes)
+        return _place(f"shard: {name_of(path) or where}", leaf, mesh, axes)
 
-    return jax.tree_util.tree_map_with_path(place, tree)
+    columns = columns_of(tree)
+    tree = tree if columns is None else dict(columns)
+    return jax.tree_util.tree_map_with_path(place, tree, is_leaf=is_data)
+
+
+def name_of(path: tuple[Any, ...]) -> str:
+    """What to call a leaf of the data in messages: `x`, or `batch['x']`."""
+    if not path:
+        return ""
+    head, *rest = path
+    return f"{getattr(head, 'key', jax.tree_util.keystr((head,)))}{jax.tree_util.keystr(tuple(rest))}"
+
+
+def check_alive(name: str, leaf: Any) -> None:
+    """Refuse an array whose memory has been given away."""
+    if isinstance(leaf, Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
+        raise ValueError(
+            f"{name} has been deleted: its memory was given away, as jax.jit(..., donate_argnums=...) and "
+            f".delete() do. Make it again, or copy it before, with jnp.copy."
+        )
 
 
 def spread_of(leaf: Any) -> Spread:
@@ -124,19 +149,19 @@ def spread_spec(spread: Spread, *leading: str | None) -> PartitionSpec:
     return PartitionSpec(*leading, spread.axes) if spread.axes else PartitionSpec(*leading)
 
 
-def _place(leaf: Any, mesh: Mesh, axes: tuple[str, ...]) -> Array | PaddedRows:
+def _place(name: str, leaf: Any, mesh: Mesh, axes: tuple[str, ...]) -> Array | PaddedRows:
     rows = np.shape(leaf)[0]
     devices = math.prod(mesh.shape[axis] for axis in axes)
     padded = -(-rows // devices) * devices
-    dtype = jax.dtypes.canonicalize_dtype(getattr(leaf, "dtype", np.float64))
     sharding = NamedSharding(mesh, PartitionSpec(axes))
 
     def rows_of_a_device(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(padded)
-        piece = np.asarray(leaf[start : min(stop, rows)], dtype=dtype)
+        # A piece at a time: of an array on disk the whole may not fit into memory.
+        piece = fitted(name, np.asarray(leaf[start : min(stop, rows)]), start)
         missing = stop - start - len(piece)
         # The last row again, not zeros: a padded row must be valid wherever a real one is (a label, a positive count).
-        last = np.asarray(leaf[rows - 1 : rows], dtype=dtype)
+        last = fitted(name, np.asarray(leaf[rows - 1 : rows]), rows - 1)
         return np.concatenate([piece, np.repeat(last, missing, axis=0)]) if missing else piece
 
     array = jax.make_array_from_callback((padded, *np.shape(leaf)[1:]), sharding, rows_of_a_device)

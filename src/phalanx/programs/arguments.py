@@ -1,7 +1,8 @@
 """A program's data: arrays become arguments of the compiled blocks, everything else is part of the program.
 
-A whole number, a string or a flag may decide a shape or a branch, so it is compiled in; arrays and real numbers are
-passed, so that other values of the same shape need no new compilation.
+A whole number, a string or a flag may decide a shape or a branch, so it is compiled in, as is a tuple of whole numbers,
+such as a shape; arrays, lists, tables and real numbers are passed, so that other values of the same shape need no new
+compilation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import jax
 import numpy as np
 from jax import Array, ShapeDtypeStruct
 
-from phalanx.mesh.placement import PaddedRows, spread_of
+from phalanx.mesh.fitting import fitted
+from phalanx.mesh.foreign import Labels, columns_of, is_data, take
+from phalanx.mesh.placement import PaddedRows, check_alive, name_of, spread_of
 from phalanx.mesh.space import Spread
 
 
@@ -29,7 +32,8 @@ class Layout:
     def join(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """The keyword arguments with `arrays` in their places."""
         following = iter(arrays)
-        return jax.tree.unflatten(self.tree, [next(following) if x is _ARRAY else x for x in self.fixed])
+        values = [next(following) if x is _ARRAY else x for x in self.fixed]
+        return jax.tree.unflatten(self.tree, [np.array(x.numbers) if isinstance(x, _Whole) else x for x in values])
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,14 @@ class Arguments:
         arrays: the arrays, padded where they are sharded unevenly.
         spreads: where each array lives.
         names: what to call each array in messages, e.g. `x` or `batch['x']`.
+        labels: the names that came with each array: of a table's columns, of a categorical's levels.
     """
 
     layout: Layout
     arrays: tuple[Any, ...]
     spreads: tuple[Spread, ...]
     names: tuple[str, ...]
+    labels: tuple[Labels, ...] = ()
 
     def whole_shapes(self) -> tuple[ShapeDtypeStruct, ...]:
         """Shapes as the user knows them: all rows, no padding."""
@@ -79,59 +85,88 @@ class _Array:
 _ARRAY = _Array()
 
 
-def split_arguments(program: Any, data: Mapping[str, Any]) -> Arguments:
-    """Split `data`, the keyword arguments of `program`.
+@dataclass(frozen=True)
+class _Whole:
+    """A tuple of whole numbers: compiled in, and an array of known numbers to the model, which may be a shape."""
+
+    numbers: tuple[int, ...]
+
+
+def split_arguments(program: Any, data: Any) -> Arguments:
+    """Split `data`, the keyword arguments of `program`: a dict, or a table whose columns they are.
+
+    Of a table only the columns that the program asks for are looked at.
 
     Raises:
         TypeError: when `data` is no dict, the program does not take these arguments, or one can neither be computed
             with nor be part of a compiled program.
-        ValueError: when an array is empty.
+        ValueError: when an array is empty, or holds a number that JAX would cut off; the place is named.
     """
+    columns = columns_of(data)
+    if columns is not None:
+        data = {name: columns[name] for name in _asked_for(program, columns)}
     if not isinstance(data, Mapping):
         raise TypeError(
             f"data must be a dict of the model's keyword arguments, such as {{'x': x, 'y': y}}; "
             f"got {type(data).__name__}."
         )
     _check_signature(program, data)
-    paths, tree = jax.tree_util.tree_flatten_with_path(
-        dict(data), is_leaf=lambda x: isinstance(x, PaddedRows) or x is None
-    )
-    leaves = [_as_argument(_name(path), leaf) for path, leaf in paths]
+    paths, tree = jax.tree_util.tree_flatten_with_path(dict(data), is_leaf=_is_leaf)
+    names = [name_of(path) for path, _ in paths]
+    leaves, labels = zip(*map(_as_argument, names, [leaf for _, leaf in paths]), strict=True) if paths else ((), ())
     is_array = [isinstance(leaf, Array | np.ndarray | PaddedRows) for leaf in leaves]
-    names = tuple(_name(path) for (path, _), array in zip(paths, is_array, strict=True) if array)
     kept = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
-    for name, leaf in zip(names, kept, strict=True):
-        if 0 in leaf.shape:
-            raise ValueError(f"data: {name} has shape {leaf.shape}: it is empty. Give it at least one row.")
     fixed = tuple(_ARRAY if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
-    arrays = tuple(leaf.array if isinstance(leaf, PaddedRows) else leaf for leaf in kept)
-    return Arguments(Layout(tree, fixed), arrays, tuple(spread_of(leaf) for leaf in kept), names)
+    return Arguments(
+        Layout(tree, fixed),
+        tuple(leaf.array if isinstance(leaf, PaddedRows) else leaf for leaf in kept),
+        tuple(spread_of(leaf) for leaf in kept),
+        tuple(name for name, array in zip(names, is_array, strict=True) if array),
+        tuple(words for words, array in zip(labels, is_array, strict=True) if array),
+    )
 
 
-def _as_argument(name: str, leaf: Any) -> Any:
-    """`leaf` as an array to be passed, or as it is, to be compiled in."""
-    if isinstance(leaf, float | np.generic):
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, PaddedRows) or value is None or is_data(value)
+
+
+def _as_argument(name: str, leaf: Any) -> tuple[Any, Labels]:
+    """`leaf` as an array to be passed, or as it is, to be compiled in; and the names it came with."""
+    if isinstance(leaf, tuple) and all(type(item) is int for item in leaf):
+        return _Whole(leaf), ()
+    check_alive(f"data: {name}", leaf)
+    leaf, labels = take(f"data: {name}", leaf)
+    if isinstance(leaf, float | complex | np.generic):
         leaf = np.asarray(leaf)
     if isinstance(leaf, np.ndarray):
-        if leaf.dtype.kind in "OUSmMV":
-            raise TypeError(
-                f"data: {name} is an array of {leaf.dtype}, which cannot be computed with; encode it as numbers."
-            )
-        return np.asarray(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype))
-    if not isinstance(leaf, Array | PaddedRows):
-        try:
-            hash(leaf)
-        except TypeError:
-            raise TypeError(
-                f"data: {name} is a {type(leaf).__name__}, which cannot be part of a compiled program; give arrays, "
-                f"numbers, strings or functions."
-            ) from None
-    return leaf
+        if leaf.ndim == 0 and leaf.dtype.kind in "biu":
+            return leaf.item(), ()
+        if 0 in leaf.shape:
+            raise ValueError(f"data: {name} has shape {leaf.shape}: it is empty. Give it at least one row.")
+        return fitted(f"data: {name}", leaf), labels
+    if isinstance(leaf, Array | PaddedRows):
+        if 0 in leaf.shape:
+            raise ValueError(f"data: {name} has shape {leaf.shape}: it is empty. Give it at least one row.")
+        return leaf, labels
+    try:
+        hash(leaf)
+    except TypeError:
+        raise TypeError(
+            f"data: {name} is a {type(leaf).__name__}, which cannot be part of a compiled program; give arrays, "
+            f"numbers, strings or functions."
+        ) from None
+    return leaf, ()
 
 
-def _name(path: tuple[Any, ...]) -> str:
-    head, *rest = path
-    return f"{head.key}{jax.tree_util.keystr(tuple(rest))}"
+def _asked_for(program: Any, columns: Mapping[str, Any]) -> list[str]:
+    """The columns of a table that a program names; all of them where it takes any."""
+    try:
+        parameters = inspect.signature(program).parameters
+    except (TypeError, ValueError):
+        return list(columns)
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return list(columns)
+    return [name for name in columns if name in parameters]
 
 
 def _check_signature(program: Any, data: Mapping[str, Any]) -> None:

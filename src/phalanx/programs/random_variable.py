@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, Unit
 
+from phalanx.mesh.fitting import fitted
+from phalanx.mesh.foreign import take
 from phalanx.mesh.space import only_rows
 from phalanx.programs.blocked import Blocked
 
@@ -73,10 +76,20 @@ class RandomVariable:
         """
         if self.value is None:
             return replace(self, value=self._draw())
-        value = jnp.asarray(self.value)
+        value = jnp.asarray(self._given())
         if self.distribution is not None:
             self._check_shape(jnp.shape(value))
         return replace(self, value=value)
+
+    def _given(self) -> Any:
+        """The value, as an array where it is one of a table, a list or a tensor, checked as data are."""
+        if self.distribution is None or isinstance(self.value, Array):
+            return self.value
+        where = f"Variable {self.name!r}: the value"
+        value, _ = take(where, self.value)
+        if isinstance(value, np.ndarray) and 0 in value.shape and not isinstance(self.distribution, Unit):
+            raise ValueError(f"{where} has shape {value.shape}: it is empty, and would say nothing.")
+        return fitted(where, value) if isinstance(value, np.ndarray) else value
 
     def _draw(self) -> Array:
         assert self.distribution is not None  # `deterministic` and `do` always carry a value

@@ -18,6 +18,7 @@ from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axe
 from phalanx.mesh.placement import mesh_of, spread_spec
 from phalanx.mesh.space import GLOBAL, Position, Space, Spread
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
+from phalanx.programs.indices import IndexCheck
 from phalanx.programs.rows_apart import check_level, read_rows_apart
 from phalanx.programs.shares import Shares, TracedProgram, read_shares
 from phalanx.programs.tracing import Program
@@ -203,7 +204,9 @@ class Target:
     ) -> None:
         self.program, self.mesh, self.arguments = model, mesh, arguments
         sizes = axes_but_chain(mesh)
-        whole = TracedProgram.of_whole(model, arguments, sizes) if whole is None else whole
+        if whole is None:  # who traced it has looked at its indices
+            whole = TracedProgram.of_whole(model, arguments, sizes)
+            IndexCheck(whole.at_zero, len(whole.position)).check(arguments)
         self.shares: Shares
         self.shares, local = read_shares(model, arguments, sizes, whole)
         self.rows = read_rows_apart(model, arguments, sizes, self.shares, whole, local)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
@@ -39,6 +40,8 @@ def check_sizes(num_chains: Any, num_warmup: Any, num_samples: Any, thin: Any) -
 
 def check_seed(seed: Any) -> None:
     """Refuse a seed that is none."""
+    if isinstance(seed, Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        raise TypeError("seed must be a whole number, such as seed=0, and not a key: keys are made from it.")
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")
 
@@ -82,8 +85,21 @@ def check_kernel_type(kernel: Any) -> None:
     """Refuse a kernel that is none."""
     if not isinstance(kernel, Kernel):
         raise TypeError(
-            f"kernel: expected a kernel such as phx.hmc() or phx.rwmh(), got {kernel!r}. "
+            f"kernel: expected a kernel such as phx.hmc() or phx.rwmh(), got {kernel!r}{_named_kernel(kernel)}. "
             f"A BlackJAX algorithm is wrapped: phx.from_blackjax(lambda f: blackjax.mala(f, 0.1))."
+        )
+
+
+def _named_kernel(kernel: Any) -> str:
+    name = kernel.lower() if isinstance(kernel, str) else getattr(kernel, "__name__", "")
+    return f"; give kernel=phx.{name}()" if name in ("nuts", "hmc", "rwmh", "chees", "mams") else ""
+
+
+def check_mesh_type(mesh: Any) -> None:
+    """Refuse a mesh that is none."""
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise TypeError(
+            f"mesh must be made by phx.make_mesh, such as phx.make_mesh(devices=jax.devices()[:1]); got {mesh!r}."
         )
 
 
@@ -133,8 +149,6 @@ def check_names(keep: Sequence[str] | None, target: Target) -> tuple[str, ...]:
     """The variables to store; refuse names the model does not have."""
     if keep is None:
         return tuple(latent.name for latent in target.shares.latents)
-    if isinstance(keep, str):
-        raise TypeError(f"keep must be a list of names, such as [{keep!r}]; got the string {keep!r}.")
     if unknown := [name for name in keep if name not in target.value_names()]:
         raise ValueError(
             f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has "

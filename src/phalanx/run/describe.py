@@ -9,10 +9,17 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import numpy as np
+from jax import ShapeDtypeStruct
+
 from phalanx.kernels.kernel import Kernel
+from phalanx.mesh.foreign import Labels
 from phalanx.mesh.space import Spread
 from phalanx.programs.target import Target
 from phalanx.run.record import RunRecord
+
+MOST_LABELS = 100
+"""Names of columns or levels that a record holds."""
 
 
 def describe(
@@ -20,7 +27,7 @@ def describe(
 ) -> RunRecord:
     """The record of a run that has not begun."""
     arguments = target.arguments
-    shapes = zip(arguments.names, arguments.whole_shapes(), arguments.spreads, strict=True)
+    known = zip(arguments.names, arguments.whole_shapes(), arguments.spreads, arguments.labels, strict=True)
     return RunRecord(
         model=getattr(target.program, "__name__", type(target.program).__name__),
         source=_source(target.program),
@@ -31,7 +38,7 @@ def describe(
         seed=0,
         mesh={axis: int(size) for axis, size in target.mesh.shape.items()},
         devices=[str(device) for device in target.mesh.devices.flat],
-        data={name: f"{shape.dtype} {shape.shape}{_where(spread)}" for name, shape, spread in shapes},
+        data={name: f"{s.dtype} {s.shape}{_where(spread)}{_labels(s, words)}" for name, s, spread, words in known},
         latents={
             v.name: f"{v.support} {(v.spread.rows, *v.shape[1:]) if v.spread.axes else v.shape}{_where(v.spread)}"
             for v in target.shares.latents
@@ -57,6 +64,14 @@ def _version(name: str) -> str:
 
 def _where(spread: Spread) -> str:
     return f", rows over {' and '.join(map(repr, spread.axes))}" if spread.axes else ""
+
+
+def _labels(shape: ShapeDtypeStruct, words: Labels) -> str:
+    """What columns or levels are called, in the order of their numbers."""
+    if not words:
+        return ""
+    shown = ", ".join(words) if len(words) <= MOST_LABELS else f"{', '.join(words[:MOST_LABELS])}, ... ({len(words)})"
+    return f", {'columns' if np.issubdtype(shape.dtype, np.floating) or len(shape.shape) > 1 else 'levels'} {shown}"
 
 
 def _source(program: Any) -> str:

@@ -16,6 +16,7 @@ from phalanx.kernels.nuts import nuts
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.placement import mesh_of
 from phalanx.programs.arguments import split_arguments
+from phalanx.programs.indices import IndexCheck
 from phalanx.programs.rows_apart import check_level
 from phalanx.programs.shares import TracedProgram
 from phalanx.programs.target import Target, choose_mesh
@@ -57,7 +58,7 @@ def mcmc(
     seed: int = 0,
     mesh: Mesh | None = None,
     init: Any = None,
-    keep: Sequence[str] | None = None,
+    keep: str | Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     tile: int | None = None,
@@ -70,7 +71,9 @@ def mcmc(
 
     Args:
         model: a program whose keyword arguments are the data.
-        data: the keyword arguments; arrays placed with `phx.shard` keep their placement, others go to every device.
+        data: the keyword arguments, in a dict or as the columns of a table: arrays, lists of numbers, series, tables
+            and tensors of pandas, Polars, xarray and PyTorch. Arrays placed with `phx.shard` keep their placement,
+            others go to every device. Whole numbers and flags are compiled in, and may be sizes.
         kernel: the Markov kernel, `phx.nuts()` by default.
         num_chains: chains in all, spread evenly over the mesh's `chain` axis.
         num_warmup: iterations per chain in which step size and metric are tuned, on average over the chains; not kept.
@@ -85,8 +88,9 @@ def mcmc(
             another number of chains, draws evenly chosen); a function of a key that returns a chain's dict; or
             "prior", draws from the prior. Variables without a value begin at random, uniform on (-2, 2) in every
             unconstrained coordinate, as all do by default. Other values compile nothing new.
-        keep: names of the variables to store, deterministic ones included; None means all latent variables, and an
-            empty list none: draws then go into the reducers alone, and memory does not grow with their number.
+        keep: names of the variables to store, or one name, deterministic ones included; None means all latent
+            variables, and an empty list none: draws then go into the reducers alone, and memory does not grow with
+            their number.
         thin: keep every so-manieth draw.
         reducers: what is learned from the draws while they are made, by a name of your choice: reducers of
             `phx.reducers`, applied to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
@@ -105,7 +109,8 @@ def mcmc(
     Raises:
         TypeError: when data is no dict or does not fit the model, or the kernel is none.
         ValueError: when sizes do not fit each other, the mesh or the memory; when a variable contradicts the sharding
-            of the data; when an initial value does not fit its variable; or when the log density is not finite at the
+            of the data; when a number does not fit 32 bits, or an index in the data points outside of what the model
+            picks from; when an initial value does not fit its variable; or when the log density is not finite at the
             start. The message names what to change.
 
     Example:
@@ -118,6 +123,7 @@ def mcmc(
         >>> posterior.draws["mean"].shape
         (4, 100)
     """
+    checks.check_seed(seed)  # before compiling
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
         init=init, keep=keep, thin=thin, reducers=reducers, tile=tile, until=until, matmul_precision=matmul_precision,
@@ -137,7 +143,7 @@ def stream(
     seed: int = 0,
     mesh: Mesh | None = None,
     init: Any = None,
-    keep: Sequence[str] | None = None,
+    keep: str | Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     tile: int | None = None,
@@ -190,6 +196,7 @@ def stream(
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
     if num_samples is not None:
         checks.check_sizes(num_chains, 0, num_samples, thin)
+        num_samples = int(num_samples)
     yield from sampler.stream(seed, num_samples)
 
 
@@ -203,7 +210,7 @@ def compile(
     num_samples: int = 1000,
     mesh: Mesh | None = None,
     init: Any = None,
-    keep: Sequence[str] | None = None,
+    keep: str | Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     tile: int | None = None,
@@ -224,22 +231,26 @@ def compile(
         (4, 10)
     """
     checks.check_sizes(num_chains, 0 if num_warmup is None else num_warmup, num_samples, thin)
+    num_chains, num_samples, thin = int(num_chains), int(num_samples), int(thin)  # NumPy's are hashed as others
     checks.check_until(until, keep)
     checks.check_precision(matmul_precision)
     check_level(check)
     began = time.perf_counter()
     kernel = nuts() if kernel is None else kernel
     checks.check_kernel_type(kernel)
+    checks.check_mesh_type(mesh)
     arguments = split_arguments(model, {} if data is None else data)
     notice = None
     if mesh is None and mesh_of(arguments.arrays) is None:
         notice, mesh = use_every_core(), default_mesh(num_chains)
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
-    num_warmup = default_warmup(num_chains) if num_warmup is None else num_warmup
+    num_warmup = default_warmup(num_chains) if num_warmup is None else int(num_warmup)
 
     whole = TracedProgram.of_whole(model, arguments, axes_but_chain(mesh))
-    keep = keep if keep is None or isinstance(keep, str) else tuple(keep)
+    indices = IndexCheck(whole.at_zero, len(whole.position))
+    notice = "\n".join([*([notice] if notice else []), *indices.check(arguments)]) or None
+    keep = (keep,) if isinstance(keep, str) else None if keep is None else tuple(keep)
     reductions = Reductions.of(
         {} if reducers is None else reducers, keep or [latent.name for latent in whole.latents()]
     )
@@ -272,7 +283,7 @@ def compile(
         num_samples,
         thin,
         until,
-        progress,
+        bool(progress),
         describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision),
         target.rows,
         check,
@@ -281,6 +292,7 @@ def compile(
         plan,
         notice,
         init,
+        indices,
     )
 
 

@@ -15,6 +15,7 @@ from jax import Array
 
 from phalanx.kernels.kernel import Kernel
 from phalanx.programs.arguments import split_arguments
+from phalanx.programs.indices import IndexCheck
 from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays, check_seed
 from phalanx.run.executables import Executables
@@ -53,7 +54,9 @@ class Sampler:
         compile_seconds: seconds spent on tracing and compiling; counted in the first run's timing.
         compilations: programs compiled; none when an earlier sampler's could be used.
         plan: the memory it takes.
+        notice: what is said before a run.
         init: where chains begin, unless a run says otherwise.
+        indices: what other data are looked at with.
     """
 
     executables: Executables
@@ -72,6 +75,7 @@ class Sampler:
     plan: Plan | None = None
     notice: str | None = None
     init: Any = None
+    indices: IndexCheck | None = None
 
     def run(self, seed: int = 0, data: Mapping[str, Any] | None = None, init: Any = None) -> Posterior:
         """Run all chains: initial positions, warm-up, sampling.
@@ -181,5 +185,7 @@ class Sampler:
         target = self.executables.blocks.target
         arguments = split_arguments(target.program, data)
         check_arrays(target.arguments, arguments)
+        if self.indices is not None:
+            self.indices.check(arguments)
         target = target.with_arguments(arguments, self.check)
         return target.place_arrays(), target.rows

@@ -56,6 +56,14 @@ def test_an_object(tmp_path: Path) -> None:
         ("d.csv", "x,y\n1,2\n1,2,3\n", "no table of values with commas between them: "),
         ("d.csv", "x,y\n1,2,3\n1,2,3\n", "no table of values with commas between them: "),
         ("d.csv", b"x\n\xff\xfe\n", "no table of values with commas between them: "),
+        (
+            "d.csv",
+            "x,y\nM\xfcller,2\n".encode("latin1"),
+            "no table of values with commas between them: byte 0xfc is not UTF-8. "
+            "It may be Latin-1: iconv -f latin1 -t utf-8 d.csv > utf8.csv",
+        ),
+        ("d.csv", "size,y, size\n1,2,3\n", "several columns are called 'size'. Rename all but one of each."),
+        ("d.csv", "x;y\n1,5;2\n", "no table of values with commas between them: the first line is separated by ';'."),
         ("d.csv", "1,2.5\n3,4\n", "the first line must hold the names of the columns, but it has 1, 2.5."),
         ("d.csv", "x,y\n", "there are no rows under the line of names."),
         ("d.json", "{'x': 1}", "no JSON: "),

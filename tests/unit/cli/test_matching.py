@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from phalanx.cli.matching import match_data, shard_rows
+from phalanx.cli.words import levels
 
 
 def model(x, y, scale=1.0):
@@ -37,11 +38,27 @@ def test_what_is_missing(data: dict, complaint: str) -> None:
         match_data(model, data)
 
 
-def test_whole_numbers_that_would_be_cut_off() -> None:
-    x = np.array([0, 2**31])
-    with pytest.raises(ValueError, match="^x holds whole numbers from 0 to 2147483648, beyond those of 32 bits."):
-        match_data(model, {"x": x, "y": 1})
-    assert match_data(model, {"x": x - 1, "y": 1, "id": x}).left_out == ["id"], "nobody asks for the large ones"
+def test_words_are_numbered_in_alphabetical_order() -> None:
+    words = np.array(["Cass", "Aitkin", "Cass"], dtype=object)
+    column = match_data(model, {"x": words, "y": 1}).arguments["x"]
+    assert column.cat.codes.tolist() == [1, 0, 1] and levels(column) == ["Aitkin", "Cass"]
+    assert levels(np.ones(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("cells", "complaint"),
+    [
+        (["7", "1,234"], "row 2, column x: '1,234' is no number, but '7' in row 1 is one. Write numbers as 1234.5;"),
+        (["?", "7.5", "?"], "row 1, column x: '?' is no number, but '7.5' in row 2 is one."),
+        (["Cass", np.nan], "row 2, column x: the cell is empty (or NA, or None), and categories have no NaN."),
+        ([True, np.nan], "row 2, column x: the cell is empty (or NA, or None), and flags have no NaN."),
+    ],
+)
+def test_a_cell_that_is_no_number_is_named(cells: list, complaint: str) -> None:
+    column = np.array(cells, dtype=object)
+    with pytest.raises(ValueError, match=f"^{re.escape(complaint)}"):
+        match_data(model, {"x": column, "y": 1})
+    assert match_data(model, {"x": 1, "y": 1, "z": column}).left_out == ["z"], "nobody asks for it"
 
 
 def test_the_longest_arrays_have_the_rows(mesh_of) -> None:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from phalanx.run.posterior import Posterior
+from phalanx.run.record import RunRecord, Timing
 
 MODEL = """
 import numpyro.distributions as dist
@@ -32,6 +40,8 @@ def broken(x):
     slope = phx.sample("slope", dist.Normal(0.0, 5.0))
     phx.sample("y", dist.Normal(slope * x, 1.0), obs=x.shape[1])
 """
+sample = import_module("phalanx.cli.sample")
+RECORD = RunRecord("coin", "nuts()", 4, 2, 2, 0, {}, [], {}, {}, {})
 SIZES = ("--kernel", "hmc", "--chains", "4", "--warmup", "100", "--draws", "100")
 
 
@@ -67,6 +77,98 @@ def test_what_is_printed_and_written(phalanx, folder):
         "noise",
     ]
     assert json.loads((made / "result.json").read_text())["run"]["seed"] == 3
+
+
+WORDS = """
+import numpyro.distributions as dist
+import phalanx as phx
+
+
+def groups(county, y):
+    level = phx.sample("level", dist.Normal(0.0, 5.0).expand([2]))
+    phx.sample("y", dist.Normal(level[county], 1.0), obs=y)
+"""
+
+
+def test_words_are_numbered_and_said(phalanx, folder):
+    (folder / "words.py").write_text(WORDS)
+    (folder / "words.csv").write_text("county,y\nCass,1\nAitkin,2\nCass,3\n")
+    tuned = ("--target-acceptance", "0.9", "--max-depth", "7", "--num-chains", "4", "--num-warmup", "9")
+    status, out, _ = phalanx("sample", "words.py:groups", "--data", "words.csv", *tuned, "--num-samples", "20")
+    assert status == 0 and "county: Aitkin is 0, Cass is 1" in out
+    posterior = Posterior.load(folder / "out" / "groups" / "posterior.npz")
+    assert posterior.record.data["county"] == "int32 (3,), levels Aitkin, Cass"
+    assert posterior.record.num_warmup == 9 and "max_depth=7" in posterior.record.kernel
+    (folder / "words.csv").write_text("county,y\nAitkin,1\nBecker,2\nCass,3\n")
+    status, _, err = phalanx("sample", "words.py:groups", "--data", "words.csv")
+    assert status == 2 and "level[county]: 2 is outside 0..1, in words.py:8; it is county[2]" in err
+
+
+def test_what_the_verdict_advises_reaches_the_kernel():
+    chosen = sample._kernel(sample.KernelName.hmc, target_acceptance=0.9, step_size=0.5, max_depth=None)
+    assert chosen.target_acceptance == 0.9 and float(chosen.tuning.step_size) == 0.5
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("mcmc", "phalanx: interrupted: no draw had been made, so that nothing is written.\n"),
+        ("read_data", "phalanx: interrupted: nothing is written.\n"),
+        (
+            "_write",
+            "phalanx: interrupted: of the files in out/coin, those that are there are whole; posterior.npz comes",
+        ),
+    ],
+)
+def test_ctrl_c_is_status_130_and_says_what_there_is(phalanx, folder, monkeypatch, what, words):
+    made = Posterior({"p": np.ones((4, 2))}, {"energy": np.ones((4, 2))}, Timing(), RECORD)
+    monkeypatch.setattr(sample, "mcmc", lambda *_, **__: made)
+    monkeypatch.setattr(sample, "print_run", lambda _: None)
+    monkeypatch.setattr(sample, what, interrupted)
+    data = ("--data", "rows.csv") if what == "read_data" else ()
+    status, _, err = phalanx("sample", "models.py:coin", *data)
+    assert status == 130 and err.startswith(words)
+    assert (folder / "out" / "coin" / "posterior.npz").exists() == (what == "_write")
+
+
+def test_ctrl_c_in_sampling_is_status_130_with_the_draws_written(phalanx, folder, monkeypatch):
+    run = sample.mcmc
+
+    def cut_short(*arguments, **options):
+        posterior = run(*arguments, **options)
+        return replace(posterior, record=replace(posterior.record, interrupted=True))
+
+    monkeypatch.setattr(sample, "mcmc", cut_short)
+    status, _, err = phalanx("sample", "models.py:coin", *SIZES)
+    assert status == 130 and err.endswith(
+        "phalanx: interrupted: the 100 draws of each chain until then are in out/coin.\n"
+    )
+    assert {"posterior.npz", "report.html", "summary.csv"} <= {p.name for p in (folder / "out" / "coin").iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", ["warm-up", "sampling"])
+def test_ctrl_c_reaches_a_job_in_the_background(folder, after):
+    """Shells start such jobs with SIGINT ignored."""
+    sizes = {"warm-up": ("--warmup", "100000000"), "sampling": ("--warmup", "100", "--draws", "2000000")}[after]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phalanx", "sample", "models.py:coin", *sizes], cwd=folder, text=True,
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(sample.__file__).parents[2])},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if after in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 130 and "phalanx: interrupted: " in err
+    assert (folder / "out" / "coin" / "posterior.npz").exists() == (after == "sampling")
 
 
 @pytest.mark.slow
@@ -110,6 +212,7 @@ def test_a_model_without_data(phalanx, folder):
         ),
         (("models.py:line", "--data", "rows.csv", "--draws", "0"), "num_samples must be a whole number, at least 1"),
         (("models.py:line", "--data", "rows.csv", "--kernel", "gibbs"), "'gibbs' is not one of"),
+        (("models.py:coin", "--kernel", "hmc", "--max-depth", "5"), "the kernel hmc has no max_depth."),
         (("models.py:line", "--data", "rows.csv", "--keep", "slop"), "keep: the model has no variable 'slop'"),
         (("models.py:line", "--data", "rows.csv", "--data-shards", "3"), "--data-shards 3: there are 8 devices"),
         (("models.py:line", "--data", "rows.csv", "--out", "rows.csv"), "File exists: 'rows.csv'"),

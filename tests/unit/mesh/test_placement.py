@@ -6,6 +6,7 @@ import re
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -68,12 +69,18 @@ def test_a_tree_keeps_its_structure_and_types():
     assert mesh_of(placed) == mesh and mesh_of(tree) is None
 
 
-def test_a_plain_list_becomes_no_array_by_itself():
-    """Lists are trees: their numbers have no rows."""
-    with pytest.raises(
-        ValueError, match=re.escape("shard: [0] is a single number and has no rows to spread over 'data'.")
-    ):
-        phx.shard([1.0, 2.0], phx.make_mesh(chain=1, data=2))
+def test_a_list_of_numbers_is_an_array_and_a_table_its_columns():
+    mesh = phx.make_mesh(chain=1, data=2)
+    np.testing.assert_array_equal(np.asarray(phx.shard([1.0, 2.0], mesh)), [1, 2])
+    placed = phx.shard(pd.DataFrame({"x": [1, 2], "y": [0.5, 1.0]}), mesh)
+    assert sorted(placed) == ["x", "y"] and placed["x"].dtype == np.int32 and len(placed["x"].sharding.device_set) == 2
+
+
+def test_a_number_that_does_not_fit_is_counted_in_the_whole():
+    rows = np.arange(10)
+    rows[7] = 2**40
+    with pytest.raises(ValueError, match=re.escape(f"shard: x[7] = {2**40} does not fit int32.")):
+        phx.shard({"x": rows}, phx.make_mesh(chain=1, data=4))
 
 
 @pytest.mark.parametrize("tree, axis, words", [

@@ -1,0 +1,59 @@
+"""Columns of words: categories are numbered, and a cell that should have been a number is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from phalanx.extras import require
+
+
+def coded(name: str, column: Any) -> Any:
+    """A column of words as a pandas Categorical, its levels in alphabetical order; anything else as it is.
+
+    Args:
+        name: the column's name.
+        column: what a data file has under it.
+
+    Returns:
+        The column; of words, one that is numbered, and knows the words.
+
+    Raises:
+        ValueError: when some cells are numbers and others are not, or a category is missing; the row is named.
+    """
+    if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "OUS":
+        return column
+    pandas = require("pandas", "report")
+    missing = np.asarray(pandas.isna(column))
+    numbers = np.array([not lost and _is_number(cell) for cell, lost in zip(column, missing, strict=True)])
+    if numbers.any() and not (numbers | missing).all():
+        _refuse_cell(name, column, int(np.argmax(~numbers & ~missing)), int(np.argmax(numbers)))
+    if missing.any():
+        kind = "flags" if numbers.any() else "categories"
+        raise ValueError(
+            f"row {int(np.argmax(missing)) + 1}, column {name}: the cell is empty (or NA, or None), and {kind} have no "
+            f"NaN. Leave the row out, or give what is missing a word of its own, such as 'unknown'."
+        )
+    return pandas.Series(pandas.Categorical(column))
+
+
+def levels(column: Any) -> list[str]:
+    """The words of a numbered column, in the order of their numbers; none of any other."""
+    return [str(word) for word in column.cat.categories] if hasattr(column, "cat") else []
+
+
+def _refuse_cell(name: str, column: np.ndarray, wrong: int, right: int) -> None:
+    raise ValueError(
+        f"row {wrong + 1}, column {name}: {str(column[wrong])!r} is no number, but {str(column[right])!r} in row "
+        f"{right + 1} is one. Write numbers as 1234.5; leave the cell empty where one is missing; or, if all are "
+        f"names, make them all words."
+    )
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,182 @@
+"""Whether numbers survive the types that JAX computes with: 32 bits, unless 64 were asked for.
+
+JAX itself cuts whole numbers off at 32 bits, and rounds times in seconds since 1970 to two minutes, without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+COARSE = 1e-3
+"""A rounding error, in standard deviations of the column, that changes an answer."""
+
+TELLING = 1e-5
+"""A rounding error, in standard deviations, that may make neighbours equal."""
+
+NEIGHBOURS = 1024
+"""Values that are looked at for that: so few that ordinary measurements hardly ever share a float32."""
+
+TIES = 0.1
+"""Share of different values among neighbours that become equal, at which a column no longer tells rows apart."""
+
+NOISE = 1e-10
+"""Relative spread below which fractions are what computing has left of a constant."""
+
+_X64 = 'enable 64 bits before the first array: jax.config.update("jax_enable_x64", True)'
+
+
+def fitted(name: str, array: np.ndarray, first: int = 0) -> np.ndarray:
+    """`array` in the type that JAX computes with.
+
+    Args:
+        name: what to call it in messages.
+        array: any array.
+        first: the number of its first row, where it is a piece of a longer one.
+
+    Returns:
+        The array; itself where its type needs no change.
+
+    Raises:
+        TypeError: when it holds something other than real numbers, with the first place.
+        ValueError: when a number does not fit the type, with its place, or the values can no longer be told apart.
+    """
+    _check_kind(name, array, first)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype if array.dtype.itemsize <= 8 else np.float64)
+    if dtype == array.dtype:
+        return array
+    if dtype.kind in "iu":
+        _check_range(name, array, np.iinfo(dtype), first)
+        return array.astype(dtype)
+    with np.errstate(over="ignore"):
+        narrow = array.astype(dtype)
+    _check_overflow(name, array, narrow, first)
+    for column, wide, short in _columns(name, array, narrow):
+        _check_rounding(column, wide, short)
+    return narrow
+
+
+def refuse_first(
+    name: str,
+    wrong: np.ndarray,
+    what: Callable[[Any], str],
+    advice: str,
+    error: type[Exception] = ValueError,
+    first: int = 0,
+) -> None:
+    """Raise about the first place where `wrong` is true: where it is, what is there, how many there are, a way out."""
+    count = int(np.count_nonzero(wrong))
+    if not count:
+        return
+    index = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), np.shape(wrong))))
+    more = f" (and {count - 1:,} more)" if count > 1 else ""
+    raise error(f"{_place(name, index, first)} {what(index)}{more}. {advice}")
+
+
+def _place(name: str, index: tuple[int, ...], first: int) -> str:
+    if not index:
+        return name
+    return f"{name}[{', '.join(map(str, (index[0] + first, *index[1:])))}]"
+
+
+def _check_kind(name: str, array: np.ndarray, first: int) -> None:
+    kind = array.dtype.kind
+    if kind in "biuf" or jnp.issubdtype(array.dtype, np.floating):  # bfloat16 is of a kind of its own
+        return
+    if kind == "M":
+        raise TypeError(
+            f"{name} holds dates ({array.dtype}), and a model computes with numbers. Give the time since one of them, "
+            f"such as ({name} - {name}[0]) / np.timedelta64(1, 'D') for days."
+        )
+    if kind == "m":
+        raise TypeError(
+            f"{name} holds durations ({array.dtype}), and a model computes with numbers. Give them in a unit, such as "
+            f"{name} / np.timedelta64(1, 'D') for days."
+        )
+    if kind == "c":
+        raise TypeError(f"{name} is complex ({array.dtype}). Give {name}.real and {name}.imag as two arrays.")
+    found = _first_word(name, array, first) if kind in "OUS" else ""
+    raise TypeError(f"{name} is an array of {array.dtype}, which cannot be computed with; encode it as numbers.{found}")
+
+
+def _first_word(name: str, array: np.ndarray, first: int) -> str:
+    """Of words or Python objects, the first that is no number, and how to make numbers of them."""
+    for index in np.ndindex(array.shape):
+        item, place = array[index], _place(name, index, first)
+        if isinstance(item, str | bytes):
+            return (
+                f" {place} is {_shown(item)}; words are numbered as a pandas Categorical, or with "
+                f"np.unique(words, return_inverse=True)[1]."
+            )
+        if not isinstance(item, bool | int | float | np.number | np.bool_):
+            return f" {place} is {_shown(item)}, a {type(item).__name__}."
+        if isinstance(item, int) and not -(2**63) <= item < 2**63:
+            raise ValueError(f"{place} = {item} does not fit {_integer()}. Scale it, or give floats.")
+    return " Its items are numbers all the same: use .astype(float)."
+
+
+def _integer() -> str:
+    return str(jax.dtypes.canonicalize_dtype(np.int64))
+
+
+def _check_range(name: str, array: np.ndarray, kept: np.iinfo, first: int) -> None:
+    if not array.size or (int(array.max()) <= kept.max and int(array.min()) >= kept.min):
+        return
+    refuse_first(
+        name,
+        (array > kept.max) | (array < kept.min),
+        lambda i: f"= {array[i]} does not fit {kept.dtype}",
+        f"JAX would cut it off without a word. Subtract something, give floats (.astype('float64')), or {_X64}.",
+        first=first,
+    )
+
+
+def _check_overflow(name: str, array: np.ndarray, narrow: np.ndarray, first: int) -> None:
+    refuse_first(
+        name,
+        np.isinf(narrow) & np.isfinite(array),
+        lambda i: f"= {array[i]} does not fit {narrow.dtype}, and would be infinite",
+        f"Scale it, give its logarithm, or {_X64}.",
+        first=first,
+    )
+
+
+def _columns(name: str, array: np.ndarray, narrow: np.ndarray) -> Any:
+    """A matrix column by column, each of which has a spread of its own; other arrays as one."""
+    if array.ndim != 2:
+        yield name, array.ravel(), narrow.ravel()
+        return
+    for number in range(array.shape[1]):
+        yield f"{name}[:, {number}]", array[:, number], narrow[:, number]
+
+
+def _check_rounding(name: str, wide: np.ndarray, narrow: np.ndarray) -> None:
+    keep = np.isfinite(wide)
+    wide, narrow = (wide, narrow) if keep.all() else (wide[keep], narrow[keep])
+    if len(wide) < 2:
+        return
+    largest, spread = float(np.abs(wide).max()), float(np.std(wide))
+    error = float(np.abs(wide - narrow).max())
+    if not np.isfinite(spread) or error <= TELLING * spread:
+        return
+    if spread <= NOISE * largest and not np.array_equal(wide, np.rint(wide)):
+        return
+    before, after = (len(np.unique(some[:NEIGHBOURS])) for some in (wide, narrow))
+    if error <= COARSE * spread and before - after <= TIES * before:
+        return
+    raise ValueError(
+        f"{name} loses what tells its values apart: near {largest:.6g} numbers of {narrow.dtype} are "
+        f"{np.spacing(np.asarray(largest, narrow.dtype)):.2g} apart, and the standard deviation is {spread:.2g}; "
+        f"{before} different values among the first {min(NEIGHBOURS, len(wide))} become {after}. Subtract the first "
+        f"value or the mean, or {_X64}."
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

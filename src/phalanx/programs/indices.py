@@ -1,0 +1,87 @@
+"""Whether the indices that a model computes from its data point inside what they pick from.
+
+JAX takes another entry where one is asked for that does not exist, and drops what is written there: codes 1 to 3 into
+three groups run, and the answer is garbage. So the part of the program that computes indices from data alone is run
+once, on the data, before the first draw. `mode=` in a call of the user's says what is meant, and is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+
+from phalanx.programs.arguments import Arguments
+from phalanx.programs.lookups import Lookup, Value, find_lookups
+from phalanx.programs.source_lines import Place, called, counts_from_zero, place_of
+
+
+@dataclass(frozen=True)
+class IndexCheck:
+    """Looks at the indices of a program, with one data set after the other.
+
+    Attributes:
+        program: the trace of the model on the whole data; its inputs are the data's arrays.
+        positions: how many of its outputs, the first, are the position that it was traced at.
+    """
+
+    program: ClosedJaxpr
+    positions: int
+
+    def check(self, arguments: Arguments) -> list[str]:
+        """Refuse data with an index outside of what the model picks from.
+
+        Returns:
+            A sentence for each line that could not be looked at.
+
+        Raises:
+            ValueError: naming the line, the index, and the data that it comes from.
+        """
+        rows = zip(arguments.arrays, arguments.spreads, strict=True)
+        inputs = [
+            Value(lambda a=a, s=s: jnp.asarray(a)[: s.rows] if s.axes else jnp.asarray(a), frozenset([number]))
+            for number, (a, s) in enumerate(rows)
+        ]
+        latent = {v for v in self.program.jaxpr.outvars[: self.positions] if not isinstance(v, Literal)}
+        unseen: list[str] = []
+        for lookup in find_lookups(self.program, inputs, latent):
+            if lookup.outside is not None and not bool(lookup.outside[0]):
+                continue
+            place = place_of(lookup.within)
+            assert place is not None, "a lookup is one of the model's own"
+            if lookup.outside is None:
+                unseen.append(f"The indices in {place} could not be checked against the data before the run.")
+            elif not (lookup.silent and place.says_mode()):
+                _refuse(lookup, place, arguments, inputs)
+        return list(dict.fromkeys(unseen))
+
+
+def _refuse(lookup: Lookup, place: Place, arguments: Arguments, inputs: Sequence[Value]) -> None:
+    assert lookup.outside is not None
+    least, most = (int(x) for x in lookup.outside[1:])
+    names = [arguments.names[number] for number in sorted(lookup.sources)]
+    wrong, where = (most if most > lookup.last else least), f"it is computed from {', '.join(names)}"
+    if len(names) == 1 and lookup.index is not None:
+        values, flat = np.asarray(inputs[next(iter(lookup.sources))].get()), np.asarray(lookup.index).ravel()
+        first = int(np.argmax((flat < 0) | (flat > lookup.last)))
+        wrong = int(flat[first])
+        if flat.size == values.size and int(given := values.ravel()[first]) in (wrong, wrong - lookup.size):
+            wrong = int(given)
+            at = ", ".join(str(int(i)) for i in np.unravel_index(first, values.shape))
+            where = f"it is {names[0]}[{at}]" if at else f"it is {names[0]}"
+        elif wrong < 0 and not counts_from_zero(called(lookup.equation)):
+            wrong -= lookup.size  # the axis's size was added, to count from the end
+    habit = least == 1 and most == lookup.last + 1
+    advice = (
+        f"Entries are numbered from 0, and {names[0]} from 1: give {names[0]} - 1."
+        if habit and len(names) == 1
+        else "Check the numbering, which begins at 0, and the size of what is picked from; or say what is meant with "
+        "mode=, as in a.at[i].get(mode='clip')."
+    )
+    raise ValueError(
+        f"{place.expression([name.partition('[')[0] for name in names])}: {wrong} is outside 0..{lookup.last}, "
+        f"in {place}; {where}. JAX would pick another entry, or none, without a word. {advice}"
+    )

@@ -1,0 +1,251 @@
+"""Where a program picks entries of arrays by number, and the numbers that data alone determine.
+
+The program is followed equation by equation. What depends on data only is known, and computed when an index needs it;
+what depends on the position is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params, primitives
+
+from phalanx.programs.source_lines import called, picks, place_of
+
+
+class Value:
+    """What data alone determine: computed when it is asked for, once."""
+
+    def __init__(self, compute: Callable[[], Any] | None, sources: frozenset[int] = frozenset()):
+        self._compute, self.sources = compute, sources
+
+    def get(self) -> Any:
+        """The value."""
+        if self._compute is not None:
+            self._value, self._compute = self._compute(), None
+        return self._value
+
+
+Known = Value | None
+"""None is what depends on the position, or on the device."""
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One operation that picks from an axis.
+
+    Attributes:
+        equation: what picks.
+        within: the equation of the model that it is, or is within.
+        silent: whether `mode=` may have been given: the program is the same.
+        size: entries of the axis.
+        last: the last index that is inside.
+        sources: the data's arrays that the index is computed from.
+        outside: whether any index is outside, and the least and the largest; None where they cannot be computed.
+        index: the indices; None within a loop.
+    """
+
+    equation: Any
+    within: Any
+    silent: bool
+    size: int
+    last: int
+    sources: frozenset[int]
+    outside: tuple[Array, Array, Array] | None = None
+    index: Array | None = None
+
+
+def find_lookups(program: ClosedJaxpr, inputs: Sequence[Value], latent: Set[Any]) -> list[Lookup]:
+    """The lookups of a program whose indices follow from its inputs alone.
+
+    Those that depend on the variables `latent` are left out, and those within a `while_loop` or a branch of a `cond`
+    where they depend on which turn or branch it is.
+    """
+    found: list[Lookup] = []
+    _Walk(found, None, latent).run(program.jaxpr, constants_of(program), inputs)
+    return found
+
+
+class _Walk:
+    """An evaluation of a jaxpr as far as data alone determine it, that notes every lookup."""
+
+    def __init__(self, found: list[Lookup], outermost: Any, latent: Set[Any] = frozenset(), dry: bool = False):
+        self.found, self.outermost, self.latent, self.dry = found, outermost, latent, dry
+
+    def run(self, jaxpr: Jaxpr, constants: Sequence[Known], inputs: Sequence[Known]) -> list[Known]:
+        known: dict[Any, Known] = dict(zip(jaxpr.constvars, constants, strict=True))
+        known.update(zip(jaxpr.invars, inputs, strict=True))
+
+        def of(atom: Any) -> Known:
+            return Value(lambda: atom.val) if isinstance(atom, Literal) else known.get(atom)
+
+        for eqn in jaxpr.eqns:
+            outputs = self._equation(eqn, [of(atom) for atom in eqn.invars])
+            known.update((v, None if v in self.latent else x) for v, x in zip(eqn.outvars, outputs, strict=True))
+        return [of(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, inputs: list[Known]) -> list[Known]:
+        nothing: list[Known] = [None] * len(eqn.outvars)
+        self._note(eqn, inputs)
+        if eqn.primitive is primitives.scan_p:
+            return self._scan(eqn, inputs)
+        if eqn.primitive is primitives.while_p:
+            self._while(eqn, inputs)
+            return nothing
+        if eqn.primitive is primitives.cond_p:
+            return self._cond(eqn, inputs)
+        inner = [j for j in jaxprs_in_params(eqn.params) if len(_open(j).invars) == len(inputs)]
+        if inner and not eqn.primitive.name.startswith(("scatter", "reduce")):
+            return self._inside(eqn).run(_open(inner[0]), constants_of(inner[0]), inputs)
+        if any(value is None for value in inputs) or inner or _names_axis(eqn):
+            return nothing
+        return _lazy(lambda: eqn.primitive.bind(*(v.get() for v in inputs), **eqn.params), eqn, inputs)
+
+    def _inside(self, eqn: Any) -> _Walk:
+        # JAX keeps traces of inner functions, with the line of whoever called them first: the outermost line is right.
+        return _Walk(self.found, self.outermost or eqn, dry=self.dry)
+
+    def _cond(self, eqn: Any, inputs: list[Known]) -> list[Known]:
+        if self.dry or inputs[0] is None or isinstance(choice := inputs[0].get(), jax.core.Tracer):
+            return [None] * len(eqn.outvars)
+        branches = eqn.params["branches"]
+        branch = branches[min(max(int(choice), 0), len(branches) - 1)]
+        return self._inside(eqn).run(branch.jaxpr, constants_of(branch), inputs[1:])
+
+    def _while(self, eqn: Any, inputs: list[Known]) -> None:
+        """The body once, with what its turns change unknown."""
+        skipped, count = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+        body = eqn.params["body_jaxpr"]
+        carried: list[Known] = [None] * (len(inputs) - skipped - count)
+        self._inside(eqn).run(body.jaxpr, constants_of(body), [*inputs[skipped : skipped + count], *carried])
+
+    def _scan(self, eqn: Any, inputs: list[Known]) -> list[Known]:
+        """Every turn, with what turns hand on unknown where it depends on more than data."""
+        n, m = eqn.params["num_consts"], eqn.params["num_carry"]
+        carry, seen, made = inputs[n : n + m], [], []
+        while True:
+            seen, handed_on = [], carry
+            dry = _Walk(seen, self.outermost or eqn, dry=True)
+            made = dry.run(*_body(eqn), [*inputs[:n], *carry, *inputs[n + m :]])
+            carry = [a if b is not None else None for a, b in zip(carry, made[:m], strict=True)]
+            if carry == handed_on:
+                break
+        if self.dry:
+            self.found += seen
+            return made
+        sources = frozenset().union(*(v.sources for v in inputs if v is not None))
+        turns = Value(lambda: self._turns(eqn, inputs, carry, made))
+        if seen:
+            for lookup, (any_outside, least, most) in turns.get()[2]:
+                outside = (jnp.any(any_outside), jnp.min(least), jnp.max(most))
+                self.found.append(replace(lookup, outside=outside, index=None))
+        first = [None if v is None else Value(lambda i=i: turns.get()[0][i], sources) for i, v in enumerate(carry)]
+        rest = [None if v is None else Value(lambda i=i: turns.get()[1][i], sources) for i, v in enumerate(made[m:])]
+        return [*first, *rest]
+
+    def _turns(self, eqn: Any, inputs: list[Known], carry: list[Known], made: list[Known]) -> Any:
+        """What is handed on in the end, what each turn gives, and the lookups in them."""
+        n, m = eqn.params["num_consts"], eqn.params["num_carry"]
+        rows, lookups = inputs[n + m :], []
+        for value in inputs[:n]:  # within the loop they would be computed again, turn by turn
+            if value is not None:
+                value.get()
+
+        def turn(carried: dict[int, Any], now: dict[int, Any]) -> Any:
+            walk = _Walk([], self.outermost or eqn)
+            known = [None if v is None else Value(lambda i=i: carried[i], v.sources) for i, v in enumerate(carry)]
+            given = [None if v is None else Value(lambda i=i: now[i], v.sources) for i, v in enumerate(rows)]
+            out = walk.run(*_body(eqn), [*inputs[:n], *known, *given])
+            lookups[:] = walk.found
+            gives = {i: v.get() for i, v in enumerate(out[m:]) if made[m + i] is not None and v is not None}
+            after = {i: v.get() for i, v in enumerate(out[:m]) if i in carried and v is not None}
+            return after, (gives, [lookup.outside for lookup in walk.found])
+
+        begin = {i: jnp.asarray(v.get(), eqn.invars[n + i].aval.dtype) for i, v in enumerate(carry) if v is not None}
+        xs = {i: v.get() for i, v in enumerate(rows) if v is not None}
+        end, (gives, outside) = lax.scan(turn, begin, xs, length=eqn.params["length"], reverse=eqn.params["reverse"])
+        return end, gives, list(zip(lookups, outside, strict=True))
+
+    def _note(self, eqn: Any, inputs: list[Known]) -> None:
+        """Look at the indices of a lookup, where data alone determine them and the user does not say `mode=`."""
+        for size, last, index, silent in _indices(eqn, inputs):
+            if not index.sources or not picks(called(eqn)) or place_of(self.outermost or eqn) is None:
+                continue
+            lookup = Lookup(eqn, self.outermost or eqn, silent, size, last, index.sources)
+            if not self.dry:
+                try:
+                    values = index.get()
+                except Exception:  # an operation that runs within a compiled program only
+                    self.found.append(lookup)
+                    continue
+                outside = jnp.any((values < 0) | (values > last)), jnp.min(values), jnp.max(values)
+                kept = None if isinstance(values, jax.core.Tracer) else values
+                lookup = replace(lookup, outside=outside, index=kept)
+            self.found.append(lookup)
+
+
+def _indices(eqn: Any, inputs: list[Known]) -> Iterator[tuple[int, int, Value, bool]]:
+    """Of an equation that picks: size of each axis, last index inside, the indices, and whether `mode=` may be said."""
+    name, params = eqn.primitive.name, eqn.params
+    if not name.startswith(("dynamic_slice", "dynamic_update_slice", "gather", "scatter")):
+        return
+    shape = eqn.invars[0].aval.shape
+    if name in ("dynamic_slice", "dynamic_update_slice"):
+        starts = 1 if name == "dynamic_slice" else 2
+        sizes = params["slice_sizes"] if name == "dynamic_slice" else eqn.invars[1].aval.shape
+        for axis, start in enumerate(inputs[starts : starts + len(shape)]):
+            if start is not None:
+                yield shape[axis], shape[axis] - sizes[axis], start, True
+        return
+    if inputs[1] is None:
+        return
+    numbers = params["dimension_numbers"]
+    axes = numbers.start_index_map if name == "gather" else numbers.scatter_dims_to_operand_dims
+    silent = "PROMISE" not in str(params["mode"])
+    index = inputs[1]
+    for column, axis in enumerate(axes):
+        window = params["slice_sizes"][axis] if name == "gather" else _window(eqn, numbers, axis)
+        picked = Value(lambda c=column: index.get()[..., c], index.sources)
+        yield shape[axis], shape[axis] - window, picked, silent
+
+
+def _window(eqn: Any, numbers: Any, axis: int) -> int:
+    """How many entries of an axis a scatter writes at once."""
+    left_out = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    if axis in left_out:
+        return 1
+    dims = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in left_out]
+    return eqn.invars[2].aval.shape[numbers.update_window_dims[dims.index(axis)]]
+
+
+def _lazy(compute: Callable[[], Any], eqn: Any, inputs: Sequence[Value]) -> list[Known]:
+    sources = frozenset().union(*(v.sources for v in inputs))
+    if not eqn.primitive.multiple_results:
+        return [Value(compute, sources)]
+    every = Value(compute)
+    return [Value(lambda i=i: every.get()[i], sources) for i in range(len(eqn.outvars))]
+
+
+def _names_axis(eqn: Any) -> bool:
+    """Whether an operation is about devices, of which there is none here."""
+    axes = eqn.params.get("axes", eqn.params.get("axis_name", ()))
+    return any(isinstance(axis, str) for axis in (axes if isinstance(axes, tuple | list) else (axes,)))
+
+
+def _open(jaxpr: ClosedJaxpr | Jaxpr) -> Jaxpr:
+    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+
+
+def _body(eqn: Any) -> tuple[Jaxpr, list[Known]]:
+    body = eqn.params["jaxpr"]
+    return body.jaxpr, constants_of(body)
+
+
+def constants_of(jaxpr: ClosedJaxpr | Jaxpr) -> list[Known]:
+    """What a program closes over."""
+    return [Value(lambda c=c: c) for c in getattr(jaxpr, "consts", ())]
