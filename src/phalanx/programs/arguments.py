@@ -104,6 +104,17 @@ def split_arguments(program: Any, data: Mapping[str, Any]) -> Arguments:
     return Arguments(Layout(tree, fixed), arrays, tuple(spread_of(leaf) for leaf in kept), names)
 
 
+def check_not_deleted(names: Sequence[str], arrays: Sequence[Any]) -> None:
+    """Refuse arrays whose numbers are gone."""
+    for name, leaf in zip(names, arrays, strict=True):
+        array = leaf.array if isinstance(leaf, PaddedRows) else leaf
+        if isinstance(array, Array) and not isinstance(array, jax.core.Tracer) and array.is_deleted():
+            raise ValueError(
+                f"data: {name} has been deleted, by its delete() or because it was donated to a jitted function "
+                f"(donate_argnums). Give an array that is still there, such as a NumPy copy made before."
+            )
+
+
 def _as_argument(name: str, leaf: Any) -> Any:
     """`leaf` as an array to be passed, or as it is, to be compiled in."""
     if isinstance(leaf, float | np.generic):
@@ -114,7 +125,9 @@ def _as_argument(name: str, leaf: Any) -> Any:
                 f"data: {name} is an array of {leaf.dtype}, which cannot be computed with; encode it as numbers."
             )
         return np.asarray(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype))
-    if not isinstance(leaf, Array | PaddedRows):
+    if isinstance(leaf, Array | PaddedRows):
+        check_not_deleted([name], [leaf])
+    else:
         try:
             hash(leaf)
         except TypeError:

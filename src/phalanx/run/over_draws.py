@@ -1,7 +1,7 @@
 """A function evaluated at every draw: compiled once, batch by batch, so that memory stays bounded.
 
-Each draw has a key of its own, a function of the seed, the chain and the draw alone: how draws are cut into batches, and
-which devices work on them, changes no number.
+Each draw has a key of its own, a function of the seed, the chain and the draw alone: how draws are cut into batches,
+and which devices work on them, changes no number.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from phalanx.diagnostics import Verdict, judge, summary_table, to_arviz
-from phalanx.extras import require
 from phalanx.programs.target import Target
 from phalanx.programs.tracing import Program
 from phalanx.report import write_report
@@ -89,7 +88,6 @@ class Posterior:
 
         Raises:
             ValueError: when a name is unknown or there are no draws.
-            ImportError: when pandas is not installed.
 
         Example:
             >>> posterior.summary(["mean"]).loc["mean", "r_hat"] < 1.01  # doctest: +SKIP
@@ -110,7 +108,6 @@ class Posterior:
 
         Raises:
             ValueError: when no draw was stored.
-            ImportError: when pandas is not installed.
 
         Example:
             >>> posterior.verdict().good  # doctest: +SKIP
@@ -134,7 +131,9 @@ class Posterior:
         tables = [summary_table(self.stats, ["log_density"])] if "log_density" in self.stats else []
         if names or not tables:
             tables.append(summary_table(self.draws, names))
-        return require("pandas", "report").concat(tables)
+        from pandas import concat  # as slow to import as all of Phalanx, and a run needs none of it
+
+        return concat(tables)
 
     def to_arviz(self) -> Any:
         """Convert to ArviZ's container, for its plots and comparisons; see `phalanx.diagnostics.to_arviz`.
@@ -146,6 +145,7 @@ class Posterior:
 
         Raises:
             ImportError: when ArviZ is not installed.
+            ValueError: when a variable has the name of one of ArviZ's dimensions.
 
         Example:
             >>> posterior.to_arviz().posterior["mean"].dims  # doctest: +SKIP
@@ -232,6 +232,7 @@ class Posterior:
             The path written.
 
         Raises:
+            ValueError: when `path` is a folder.
             TypeError: when `reduced` holds something other than arrays, numbers and strings in dicts, lists and tuples.
 
         Example:
@@ -239,7 +240,7 @@ class Posterior:
             PosixPath('run.npz')
         """
         parts = {"draws": self.draws, "stats": self.stats, "reduced": self.reduced}
-        return write_posterior(Path(path), parts, self.timing, self.record)
+        return write_posterior(path, parts, self.timing, self.record)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Posterior:
@@ -271,8 +272,8 @@ class Posterior:
             The path written.
 
         Raises:
-            ValueError: when there are no draws.
-            ImportError: when pandas or matplotlib is not installed.
+            ValueError: when there are no draws, or `path` is a folder.
+            ImportError: when matplotlib is not installed.
 
         Example:
             >>> posterior.report("report.html")  # doctest: +SKIP

@@ -1,7 +1,7 @@
 """Predictive draws: the model run again at every draw, with what it observes drawn anew.
 
-A draw's noise is its own: keys are functions of (seed, chain, draw), see `over_draws`. The whole program is compiled once
-for all devices, on the whole data: rows stay where `phx.shard` put them, and numbers do not depend on where that is.
+A draw's noise is its own: keys are functions of (seed, chain, draw), see `over_draws`. The whole program is compiled
+once for all devices, on the whole data: rows stay where `phx.shard` put them, and numbers do not depend on where.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ def _check_can_be_drawn(variable: RandomVariable) -> None:
     assert variable.distribution is not None
     if variable.observed and tuple(variable.distribution.event_shape) == (0,):  # as of NumPyro's Unit, masked or not
         raise ValueError(
-            f"predictive: {variable.name!r} is a factor, a term of the log density that nothing can be drawn from. Draw "
-            f"with posterior.predict(fn), fn(draw, key); or, if it concerns only what was inferred, leave it out: "
+            f"predictive: {variable.name!r} is a factor, a term of the log density that nothing can be drawn from. "
+            f"Draw with posterior.predict(fn), fn(draw, key); or, if it concerns only what was inferred, leave it out: "
             f"predictive(model=phx.block(model, [{variable.name!r}]))."
         )
 

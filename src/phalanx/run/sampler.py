@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.kernels.kernel import Kernel
-from phalanx.programs.arguments import split_arguments
+from phalanx.programs.arguments import check_not_deleted, split_arguments
 from phalanx.run.checks import check_arrays, check_seed
 from phalanx.run.executables import Executables
 from phalanx.run.loop import Run
@@ -80,6 +80,7 @@ class Sampler:
         """
         check_seed(seed)
         arrays = self.arrays if data is None else self._place(data)
+        check_not_deleted(self.executables.blocks.target.arguments.names, arrays)
         started = datetime.now().isoformat(timespec="seconds")
         with make_progress(self.progress) as progress:
             self._announce(progress)

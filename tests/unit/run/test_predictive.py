@@ -11,12 +11,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from tests.unit.report.posteriors import RECORD, make_posterior
 
 import phalanx as phx
 from phalanx.programs.handlers import under
 from phalanx.run.posterior import Posterior
 from phalanx.run.record import Timing
-from tests.unit.report.posteriors import RECORD, make_posterior
 
 ROWS, CHAINS, DRAWS = 12, 4, 250
 X = np.random.default_rng(0).normal(size=(ROWS, 2)).astype(np.float32)
