@@ -26,6 +26,7 @@ from numpyro.distributions import Independent
 from phalanx.mesh.dependence import Axes, live_equations, uses_collective, varying_axes
 from phalanx.mesh.space import GLOBAL, Spread
 from phalanx.programs.arguments import Arguments, Layout
+from phalanx.programs.model_errors import check_nothing_leaked
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Run, run_unconstrained
@@ -145,6 +146,7 @@ class TracedProgram:
         self.at_zero, (self.position, self.terms, self.deterministic) = jax.make_jaxpr(
             at_zero, axis_env=self._axis_env, return_shape=True
         )(self.shapes)
+        check_nothing_leaked(program, self.at_zero.consts)
 
     @classmethod
     def of_whole(cls, program: Program, arguments: Arguments, sizes: Mapping[str, int]) -> TracedProgram:

@@ -17,6 +17,7 @@ from numpyro.distributions import biject_to
 
 from phalanx.mesh.space import Spread
 from phalanx.programs.handlers import tape
+from phalanx.programs.model_errors import model_errors
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, tracing
 
@@ -50,6 +51,7 @@ class Run:
 
         `lanes` chains do so at once.
         """
+        self._check_terms(spreads)
         out: dict[tuple[str, str], Array] = {}
         for name, variable in self.variables.items():
             if variable.distribution is not None:
@@ -57,6 +59,12 @@ class Run:
             if name in self.log_dets:
                 out[name, "jacobian"] = jnp.sum(spreads[name, "jacobian"].keep_rows(self.log_dets[name]))
         return out
+
+    def _check_terms(self, spreads: Mapping[tuple[str, str], Spread]) -> None:
+        met = [name for name, variable in self.variables.items() if variable.distribution is not None]
+        if set(met) != (before := {name for name, _ in spreads}):
+            names = ", ".join(map(repr, sorted(before.symmetric_difference(met))))
+            raise ValueError(_changed(f"of {names} some are new and some are missing"))
 
     def values(self) -> dict[str, Array]:
         """Constrained values of the latent variables, then the deterministic ones."""
@@ -87,14 +95,15 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
             )
         transform = biject_to(distribution.support)
         shape = transform.inverse_shape((*distribution.batch_shape, *distribution.event_shape))
-        given = jnp.zeros(shape) if position is None else position[variable.name]
+        given = jnp.zeros(shape) if position is None else _given(position, variable.name, shape)
         value = transform(given)
         used[variable.name] = given
         log_dets[variable.name] = transform.log_abs_det_jacobian(given, value)
         return forward(_with_value(variable, value))
 
     # NumPyro's own checks cost time at every trace and see nothing of traced values; `Target.check` looks at real ones.
-    with numpyro.validation_enabled(False), tracing(place), tape() as variables:
+    off = numpyro.validation_enabled(False)
+    with off, tracing(place), tape() as variables, model_errors(program, variables, data):
         program(**data)
     return Run(variables, log_dets, used)
 
@@ -113,9 +122,26 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
         position[variable.name] = biject_to(variable.distribution.support).inv(value)
         return forward(_with_value(variable, value))
 
-    with numpyro.validation_enabled(False), tracing(invert):
+    off = numpyro.validation_enabled(False)
+    with off, tracing(invert), tape() as variables, model_errors(program, variables, data):
         program(**data)
     return position
+
+
+def _given(position: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> Array:
+    if name not in position:
+        raise ValueError(_changed(f"variable {name!r} is new, and before there were {', '.join(map(repr, position))}"))
+    if (before := position[name].shape) != shape:
+        raise ValueError(_changed(f"variable {name!r} had unconstrained values of shape {before}, and has {shape}"))
+    return position[name]
+
+
+def _changed(how: str) -> str:
+    return (
+        f"The model is not the same each time it runs: {how}. Its variables and their shapes must follow from its "
+        f"arguments alone: take random numbers, counters and other state of Python out of it, and give what decides "
+        f"as data."
+    )
 
 
 def _with_value(variable: RandomVariable, value: Array) -> RandomVariable:

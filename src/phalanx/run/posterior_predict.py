@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from phalanx.programs.model_errors import model_errors
 from phalanx.run.over_draws import over_draws
 
 
@@ -75,7 +76,8 @@ class _Draw(dict[str, Any]):
 def _evaluate(fn: Callable[..., Any], values: dict[str, Any], key: tuple[Array, ...]) -> Any:
     """Return what `fn` returns for one draw, after checking that it is a pytree of arrays."""
     try:
-        output = fn(values, *key)
+        with model_errors(fn, arguments=values):
+            output = fn(values, *key)
     except KeyError as error:
         _check_asked(fn, values, key, error)
         raise

@@ -23,6 +23,7 @@ from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.placement import spread_spec
 from phalanx.programs.arguments import Arguments, split_arguments
 from phalanx.programs.handlers import seed, trace, under
+from phalanx.programs.model_errors import model_errors
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Forward, Program
@@ -140,7 +141,7 @@ class _Again:
         data = self.arguments.layout.join(whole)
 
         def run() -> dict[str, Array]:
-            with numpyro.validation_enabled(False):
+            with numpyro.validation_enabled(False), model_errors(self.program, arguments=data):
                 return self._drawn(trace(seed(under(self.program, self._give(values)), key))(**data))
 
         for axis in axes_but_chain(self.mesh):  # a model may add over them: here is all there is to add

@@ -16,10 +16,11 @@ ROOT = Path(__file__).parents[3]
 BLOCK = """
 import sys
 class OnlyTheBase:
+    def __init__(self, finder):
+        self.finder = finder
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {blocked!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name.partition(".")[0])
-sys.meta_path.insert(0, OnlyTheBase())
+        return None if name.partition(".")[0] in {blocked!r} else self.finder.find_spec(name, path, target)
+sys.meta_path[:] = map(OnlyTheBase, sys.meta_path)
 """
 
 
