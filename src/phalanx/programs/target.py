@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from numpyro.distributions import Unit
 
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
 from phalanx.mesh.placement import mesh_of, spread_spec
@@ -22,6 +21,7 @@ from phalanx.programs.crosscheck import check_shares
 from phalanx.programs.shares import Shares, TracedProgram, read_shares
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Run, run_unconstrained, to_unconstrained
+from phalanx.programs.validity import doubts
 
 INITIAL_RADIUS = 2.0
 """Initial positions are uniform on (-2, 2) on the unconstrained scale, as in Stan."""
@@ -105,15 +105,11 @@ class Density:
             totals[name] = totals[name] + share if name in totals else share
         return jax.tree.map(self._add, totals)
 
-    def outside_support(self) -> dict[str, Array]:
-        """For each observed variable, how many of its values its distribution cannot take, added over devices."""
-        run = self._run(self.initial_position(jax.random.key(0), 0.0))
-        counts: dict[str, Array] = {}
-        for name, variable in run.variables.items():
-            support = getattr(variable.distribution, "support", None)
-            if variable.observed and support is not None and not isinstance(variable.distribution, Unit):
-                counts[name] = self._add(jnp.sum(jnp.logical_not(support(variable.value))))
-        return counts
+    def invalid(self) -> dict[tuple[str, str], Array]:
+        """How many observed values and parameters their distribution cannot take, by variable and parameter."""
+        zero = self.initial_position(jax.random.key(0), 0.0)
+        found = doubts(self._run(zero), self._run(self.initial_position(jax.random.key(1))))
+        return {key: self._add(jnp.sum(doubt.bad)) for key, doubt in found.items()}
 
     def _add(self, share: Array) -> Array:
         return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share

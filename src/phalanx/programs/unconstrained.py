@@ -15,10 +15,11 @@ import numpyro
 from jax import Array
 from numpyro.distributions import biject_to
 
+from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.space import Spread
 from phalanx.programs.handlers import tape
-from phalanx.programs.model_errors import model_errors
 from phalanx.programs.random_variable import RandomVariable
+from phalanx.programs.sharded import Sharded
 from phalanx.programs.tracing import Forward, Program, tracing
 
 
@@ -83,6 +84,12 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
     used: dict[str, Array] = {}
 
     def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
+        if isinstance(variable.distribution, Sharded):
+            raise ValueError(
+                f"Variable {variable.name!r}: phx.Sharded is for code under phx.spmd or jax.shard_map. In a model "
+                f"give the distribution as it is: what depends on sharded data, or has one row for each of theirs, is "
+                f"spread out with them; or say phx.sample(..., axis={variable.distribution.axes[0]!r})."
+            )
         if variable.value is not None:
             return forward(variable)
         distribution = variable.distribution

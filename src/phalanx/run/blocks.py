@@ -41,7 +41,7 @@ class Begun(NamedTuple):
     position: Any
     gradient: Any
     finite: Any
-    outside_support: Any
+    invalid: Any
 
 
 class Underway(NamedTuple):
@@ -124,7 +124,7 @@ class Blocks:
         machine = self.machine.start(lanes, start, keys, jnp.int32(INITIAL_POSITION + 1))
         underway = Underway(machine, Partial.none(self.count))
         gradient = lanes.flatten(start.gradient) if start.gradient else ()
-        return Begun(underway, lanes.flatten(start.position), gradient, finite, lanes.density.outside_support())
+        return Begun(underway, lanes.flatten(start.position), gradient, finite, lanes.density.invalid())
 
     def contributions(self, arrays: Sequence[Array], position: Sequence[Array]) -> dict[str, Array]:
         """What each variable contributes to the log density where the chains begin."""

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from phalanx.programs.model_errors import model_errors
+from phalanx.errors.model_errors import model_errors
 from phalanx.run.over_draws import over_draws
 
 

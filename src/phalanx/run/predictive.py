@@ -19,11 +19,12 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from numpyro.distributions import Distribution
 
+from phalanx.errors.model_errors import model_errors
+from phalanx.mesh.alone import alone
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.placement import spread_spec
 from phalanx.programs.arguments import Arguments, split_arguments
 from phalanx.programs.handlers import seed, trace, under
-from phalanx.programs.model_errors import model_errors
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Forward, Program
@@ -144,9 +145,7 @@ class _Again:
             with numpyro.validation_enabled(False), model_errors(self.program, arguments=data):
                 return self._drawn(trace(seed(under(self.program, self._give(values)), key))(**data))
 
-        for axis in axes_but_chain(self.mesh):  # a model may add over them: here is all there is to add
-            run = _over_one(run, axis)
-        return run()
+        return alone(run, axes_but_chain(self.mesh))  # a model may add over them: here is all there is to add
 
     def _drawn(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
         self._check_met(variables)
@@ -228,13 +227,3 @@ def _to_draw(variable: RandomVariable) -> RandomVariable:
 
 def _repeated(distribution: Distribution, batch: tuple[int, ...]) -> Distribution:
     return distribution if batch == tuple(distribution.batch_shape) else distribution.expand(batch)
-
-
-def _over_one(f: Callable[[], dict[str, Array]], axis: str) -> Callable[[], dict[str, Array]]:
-    """`f` with a mesh axis in scope, of one device."""
-
-    def mapped() -> dict[str, Array]:
-        out = jax.vmap(lambda _: f(), axis_name=axis, axis_size=1)(jnp.zeros(1))
-        return jax.tree.map(lambda leaf: leaf[0], out)
-
-    return mapped

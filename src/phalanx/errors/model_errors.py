@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.errors import UnexpectedTracerError
 
-from phalanx.programs.remedies import LEAKED, is_untraceable, remedy
-from phalanx.programs.user_code import Place, place_of, raised_by_library, raised_by_us
+from phalanx.errors.remedies import LEAKED, is_untraceable, remedy
+from phalanx.errors.user_code import Place, place_of, raised_by_library, raised_by_us
 
 _TRACERS = re.compile(r"\b\w*Tracer\b(\([^()]*\))?")
 
@@ -84,7 +84,7 @@ def _message(
         came = "" if isinstance(error, UnexpectedTracerError) else f" {_known_later(values)}"
         return f"{begin} cannot be computed.{came} {remedy(error, place)}{'' if values else _last(variables)}"
     shapes = [f"{n} has shape {value.shape}" for n, value in place.arrays().items()]
-    what = _TRACERS.sub("array", str(error).strip().partition("\n")[0]).rstrip(".")
+    what = _TRACERS.sub("array", str(error).strip().partition("\n")[0]).rstrip(".:")
     here = f" Here {', '.join(shapes)}." if shapes else ""
     return f"{begin}: {what}.{here} {remedy(error, place)}".rstrip() + _last(variables)
 

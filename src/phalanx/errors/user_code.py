@@ -108,11 +108,17 @@ class Place:
             if name in seen:
                 continue
             seen.add(name)
-            leaves = jax.tree.leaves(self.frame.f_locals.get(name))
+            leaves = jax.tree.leaves(self._meant(self.frame.f_locals.get(name)))
             described = [known[id(leaf)] for leaf in leaves if id(leaf) in known]
             found += [words for words in described if words not in found]
             left += [] if described else self._assigned.get(name, [])
         return found
+
+    def _meant(self, value: Any) -> Any:
+        """Of a dict the entries that the expression names."""
+        if not isinstance(value, dict):
+            return value
+        return {k: v for k, v in value.items() if repr(k) in self.code or f'"{k}"' in self.code} or value
 
     @cached_property
     def _assigned(self) -> dict[str, list[str]]:

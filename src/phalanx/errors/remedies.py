@@ -13,7 +13,7 @@ from jax.errors import (
     UnexpectedTracerError,
 )
 
-from phalanx.programs.user_code import Place
+from phalanx.errors.user_code import Place
 
 _UNTRACEABLE = (
     ConcretizationTypeError,
@@ -96,6 +96,11 @@ def _of_a_number(error: Exception, place: Place) -> str:
 
 
 def _of_use(message: str) -> str:
+    if "manual axis types do not match" in message:
+        return (
+            "In a loop the values to start from must differ from device to device as what comes out does: "
+            "jax.lax.pcast(start, axis, to='varying')."
+        )
     if "setting an array element" in message:
         return "Use jnp arrays, which are changed by a = a.at[index].set(value)."
     if "__format__" in message:
