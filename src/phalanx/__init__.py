@@ -46,3 +46,15 @@ from phalanx.run.sampler import Sampler as Sampler
 from phalanx.run.until import until as until
 
 __version__ = "0.1.0"
+
+# What is a module here and not named is a room of the house, not a part of the public face.
+__all__ = [
+    name
+    for name, value in list(globals().items())
+    if not name.startswith("_")
+    and (not isinstance(value, type(datasets)) or name in ("datasets", "ensembles", "reducers"))
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -7,6 +7,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec
@@ -73,3 +74,55 @@ def test_several_out_axes_need_as_many_outputs(mesh_of):
         phx.spmd(lambda x: x, mesh_of(1, 4), in_axes="data", out_axes=("data", None))(np.ones(4))
     with pytest.raises(ValueError, match=re.escape("spmd: 'rows' is no axis of the mesh")):
         phx.spmd(lambda x: x, mesh_of(1, 4), in_axes="data", out_axes="rows")(np.ones(4))
+
+
+class TestSentences:
+    """Where JAX would say `check_vma=False`, or speak of its own types."""
+
+    @pytest.mark.parametrize(
+        "f", [lambda v: v.sum(), lambda v: jax.lax.all_gather(v, "data"), lambda v: jax.lax.axis_index("data")]
+    )
+    def test_one_output_that_differs_is_refused(self, f):
+        message = (
+            r"^spmd: the output differs from device to device along 'data', .*out_axes is None\. .*pmax\(x, 'data'\)"
+        )
+        with pytest.raises(ValueError, match=message) as caught:
+            phx.spmd(f, phx.make_mesh(chain=1, data=8), in_axes="data", out_axes=None)(jnp.ones((8, 3)))
+        assert "check_vma" not in str(caught.value)
+
+    def test_the_way_out_is_one(self):
+        mesh = phx.make_mesh(chain=1, data=8)
+        gathered = phx.spmd(
+            lambda v: jax.lax.pmax(jax.lax.all_gather(v, "data"), "data"), mesh, in_axes="data", out_axes=None
+        )
+        assert gathered(jnp.arange(8.0)).tolist() == list(range(8))
+
+    def test_which_of_several_outputs(self):
+        f = phx.spmd(lambda v: (jax.lax.psum(v, "data"), v), phx.make_mesh(chain=1, data=8), "data", (None, None))
+        with pytest.raises(ValueError, match="^spmd: output 1 differs"):
+            f(jnp.ones(8))
+
+    def test_loops_and_branches(self):
+        mesh = phx.make_mesh(chain=1, data=8)
+        with pytest.raises(ValueError, match=r"jax\.lax\.pcast\(start, axis, to='varying'\)"):
+            phx.spmd(lambda v: jax.lax.scan(lambda c, a: (c + a, None), 0.0, v)[0], mesh, "data", "data")(
+                jnp.ones((8, 3))
+            )
+        with pytest.raises(TypeError, match=r"'v.sum\(\) > 0' cannot be computed.*jnp\.where"):
+            phx.spmd(lambda v: 1.0 if v.sum() > 0 else 2.0, mesh, "data", "data")(jnp.ones((8, 3)))
+
+    def test_runs_are_for_outside(self):
+        def run(v):
+            return phx.mcmc(lambda: phx.sample("m", dist.Normal(0.0, 1.0)), progress=False).draws["m"] + v
+
+        for traced in (jax.jit(run), jax.vmap(run), phx.spmd(run, phx.make_mesh(chain=1, data=8), "data", "data")):
+            with pytest.raises(ValueError, match="^phx.mcmc was called inside of a function that JAX traces"):
+                traced(jnp.ones(8))
+
+    def test_sharded_is_not_for_models(self):
+        def model(y):
+            m = phx.sample("m", phx.Sharded(dist.Normal(0.0, 1.0), "data"))
+            phx.sample("y", dist.Normal(m, 1.0), obs=y)
+
+        with pytest.raises(ValueError, match="^Variable 'm': phx.Sharded is for code under phx.spmd .*axis='data'"):
+            phx.Target(model, {"y": np.ones(8, np.float32)})

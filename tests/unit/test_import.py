@@ -26,3 +26,14 @@ def test_import_has_no_side_effects_and_loads_no_extra():
     done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+def test_what_shows_is_what_is_public():
+    import phalanx as phx
+
+    rooms = {"adaptation", "cli", "demos", "diagnostics", "extras", "kernels", "mesh", "programs", "report", "run"}
+    assert not rooms & set(dir(phx))
+    assert {"mcmc", "sample", "reducers", "ensembles", "datasets", "Posterior", "__version__"} <= set(dir(phx))
+    namespace = {}
+    exec("from phalanx import *", namespace)
+    assert "mcmc" in namespace and "run" not in namespace

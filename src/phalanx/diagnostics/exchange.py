@@ -27,6 +27,7 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -
 
     Raises:
         ImportError: when ArviZ is not installed.
+        ValueError: when a variable has the name of a dimension.
 
     Example:
         >>> import numpy as np
@@ -39,6 +40,7 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -
     Bayesian models in Python.
     """
     arviz = require("arviz", "report")
+    _check_names(draws)
     groups = {
         "posterior": _dataset(draws),
         "sample_stats": _dataset({_ARVIZ_NAMES.get(name, name): value for name, value in stats.items()}),
@@ -47,6 +49,15 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -
     if arviz.__version__.startswith("0."):
         return arviz.InferenceData(**groups)
     return require("xarray", "report").DataTree.from_dict(groups)
+
+
+def _check_names(draws: Mapping[str, np.ndarray]) -> None:
+    taken = {"chain", "draw", *(f"{name}_dim_{axis}" for name, v in draws.items() for axis in range(v.ndim - 2))}
+    if clash := [name for name in draws if name in taken]:
+        raise ValueError(
+            f"to_arviz: the variable {clash[0]!r} has the name of a dimension there. Rename it in the model; or "
+            f"convert it under another name, dataclasses.replace(posterior, draws={{...}}).to_arviz()."
+        )
 
 
 def _dataset(arrays: Mapping[str, np.ndarray]) -> Any:

@@ -10,7 +10,6 @@ import numpy as np
 from phalanx.diagnostics.batch import Batch
 from phalanx.diagnostics.elements import as_draws, element_names, measure
 from phalanx.diagnostics.interval import check_share
-from phalanx.extras import require
 
 if TYPE_CHECKING:
     from phalanx.diagnostics.table import SummaryTable
@@ -34,7 +33,6 @@ def summary_table(
 
     Raises:
         ValueError: when a name is unknown, there are no draws, or `hdi_prob` is out of range.
-        ImportError: when pandas is not installed.
 
     Example:
         >>> import numpy as np
@@ -48,8 +46,7 @@ def summary_table(
     if not chosen:
         raise ValueError("summary: there are no variables to summarise; keep at least one when running (keep=None).")
     rows = [row for name, value in chosen for row in element_names(name, value.shape[2:])]
-    require("pandas", "report")
-    from phalanx.diagnostics.table import SummaryTable  # a pandas class, so it needs pandas to be defined
+    from phalanx.diagnostics.table import SummaryTable  # pandas takes as long to import as all of Phalanx
 
     parts = [measure(lambda batch: _row(batch, hdi_prob), value).reshape(-1, len(COLUMNS)) for _, value in chosen]
     return SummaryTable(np.concatenate(parts), index=rows, columns=COLUMNS)

@@ -19,6 +19,7 @@ from phalanx.ensembles.batches import check_order, cut, rows_of_epoch
 from phalanx.ensembles.interruption import when_done
 from phalanx.ensembles.layout import Layout
 from phalanx.ensembles.prediction import Prediction
+from phalanx.errors.model_errors import model_errors
 from phalanx.kernels.kernel import whole
 from phalanx.run.checks import check_seed
 
@@ -247,9 +248,10 @@ class Ensemble:
 
         def one(state: State, key: Array, data: Any, rows: Any, number: Array) -> tuple[State, Any]:
             batch = data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data)
-            if not self._takes_key:
-                return checks.check_step(self._update(state, batch), state)
-            return checks.check_step(self._update(state, batch, key=_key_of(key, IN_STEPS, number)), state)
+            own = {"key": _key_of(key, IN_STEPS, number)} if self._takes_key else {}
+            with model_errors(self._update, arguments={"state": state, "batch": batch}):
+                new = self._update(state, batch, **own)
+            return checks.check_step(new, state)
 
         def on_device(states: tuple[State, ...], keys: tuple[Array, ...], data: Any, rows: Any, number: Array) -> Any:
             new = []

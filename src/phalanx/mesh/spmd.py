@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
+from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.devices import with_auto_axes
 
 AxisMap = int | str | Sequence[str] | PartitionSpec | None
@@ -31,8 +32,10 @@ def spmd(f: Callable[..., Any], mesh: Mesh, in_axes: Any = 0, out_axes: Any = 0)
         The function on whole arrays, jitted.
 
     Raises:
+        ModelError: a `TypeError` and a `ValueError`, when `f` cannot be traced.
         ValueError: when `in_axes` or `out_axes` names no axis of the mesh or has another length than there are
-            arguments or outputs, or a leading dimension is not the number of devices.
+            arguments or outputs, a leading dimension is not the number of devices, or an output differs along an axis
+            that `out_axes` does not name.
 
     Example:
         >>> import jax, jax.numpy as jnp, phalanx as phx
@@ -49,12 +52,16 @@ def spmd(f: Callable[..., Any], mesh: Mesh, in_axes: Any = 0, out_axes: Any = 0)
             _check(arg, _dims(axis, mesh), mesh, f"argument {position}")
 
         def on_device(*slices):
-            out = f(*(_strip(s, len(_dims(a, mesh))) for s, a in zip(slices, ins, strict=True)))
+            with model_errors(f):
+                out = f(*(_strip(s, len(_dims(a, mesh))) for s, a in zip(slices, ins, strict=True)))
             if not isinstance(out_axes, tuple | list):
+                _check_alike(out, out_axes, mesh, "the output")
                 return _unstrip(out, len(_dims(out_axes, mesh)))
             if not isinstance(out, tuple | list) or len(out) != len(out_axes):
                 count = len(out) if isinstance(out, tuple | list) else 1
                 raise ValueError(f"spmd: out_axes has {len(out_axes)} entries for {count} output(s): {out_axes!r}.")
+            for position, (o, a) in enumerate(zip(out, out_axes, strict=True)):
+                _check_alike(o, a, mesh, f"output {position}")
             return tuple(_unstrip(o, len(_dims(a, mesh))) for o, a in zip(out, out_axes, strict=True))
 
         outs = out_axes if isinstance(out_axes, tuple | list) else (out_axes,)
@@ -100,6 +107,23 @@ def _check(arg: Any, dims: tuple[Any, ...], mesh: Mesh, what: str) -> None:
             raise ValueError(
                 f"spmd: {what} has shape {jax.numpy.shape(leaf)}, but its leading dimensions {sizes} are mapped over "
                 f"devices {dims}: give it one slice per device."
+            )
+
+
+def _check_alike(out: Any, axis: AxisMap, mesh: Mesh, what: str) -> None:
+    """Refuse an output that differs along mesh axes that its entry in `out_axes` does not name."""
+    dims = _dims(axis, mesh)
+    named = {name for dim in dims for name in (dim if isinstance(dim, tuple) else (dim,))}
+    for leaf in jax.tree.leaves(out):
+        kind = jax.typeof(leaf)
+        varying = kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma
+        if differs := sorted(varying - named):
+            axes = differs[0] if len(differs) == 1 else tuple(differs)
+            raise ValueError(
+                f"spmd: {what} differs from device to device along {' and '.join(map(repr, differs))}, and its entry "
+                f"in out_axes is {axis!r}. Make it one value with jax.lax.psum, pmean or pmax(x, {axes!r}): the last "
+                f"also where all_gather has made it equal already; or name the axis in out_axes, for one value from "
+                f"each device."
             )
 
 

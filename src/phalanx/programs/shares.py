@@ -24,6 +24,7 @@ from jax import Array, random
 from jax.extend.core import ClosedJaxpr
 from numpyro.distributions import Independent
 
+from phalanx.errors.model_errors import check_nothing_leaked
 from phalanx.mesh.dependence import Axes, live_equations, uses_collective, varying_axes
 from phalanx.mesh.space import GLOBAL, Spread
 from phalanx.programs.arguments import Arguments, Layout
@@ -94,6 +95,7 @@ def read_shares(
             f"{', '.join(map(repr, whole.variables))} are observed, so there is nothing to infer."
         )
     _check_declared(whole, sizes)
+    _check_real(whole)
     if all(size == 1 for size in sizes.values()):
         return whole.undivided(), whole
     reading = _Reading(program, arguments, sizes, whole)
@@ -111,6 +113,16 @@ def _check_axes(arguments: Arguments, sizes: Mapping[str, int]) -> None:
             raise ValueError(
                 f"data: {name} is sharded over {named_axes(other)}, the axis that chains are spread over, so each "
                 f"chain would see a part of it. Shard it over {' or '.join(map(repr, sizes))}."
+            )
+
+
+def _check_real(whole: TracedProgram) -> None:
+    for name, value in whole.deterministic.items():
+        if jnp.issubdtype(value.dtype, jnp.complexfloating):
+            raise ValueError(
+                f"The deterministic value {name!r} is complex ({value.dtype}), and summaries and plots are of real "
+                f"numbers. Name its parts: phx.deterministic('real_{name}', jnp.real(value)), and jnp.imag(value) too; "
+                f"or compute it afterwards, with posterior.predict(fn)."
             )
 
 
@@ -146,6 +158,7 @@ class TracedProgram:
             at_zero, axis_env=self.axis_env, return_shape=True
         )(self.shapes)
         self.deterministic = {name: v for name, v in self.values.items() if name not in self.position}
+        check_nothing_leaked(program, self.at_zero.consts)
 
     @property
     def start(self) -> Mapping[str, Any] | None:

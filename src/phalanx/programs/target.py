@@ -23,6 +23,7 @@ from phalanx.programs.rows_apart import check_level, read_rows_apart
 from phalanx.programs.shares import Shares, TracedProgram, read_shares
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Run, at_values, run_unconstrained, to_unconstrained
+from phalanx.programs.validity import doubts
 
 INITIAL_RADIUS = 2.0
 """Initial positions are uniform on (-2, 2) on the unconstrained scale, as in Stan."""
@@ -113,10 +114,11 @@ class Density:
             totals[name] = totals[name] + share if name in totals else share
         return jax.tree.map(self._add, totals)
 
-    def outside_support(self) -> dict[str, Array]:
-        """For each observed variable, how many of its values its distribution cannot take, added over devices."""
-        run = self._run(self.initial_position(jax.random.key(0), 0.0))
-        return {name: self._add(jnp.sum(jnp.logical_not(taken))) for name, taken in run.in_support().items()}
+    def invalid(self) -> dict[tuple[str, str], Array]:
+        """How many observed values and parameters their distribution cannot take, by variable and parameter."""
+        zero = self.initial_position(jax.random.key(0), 0.0)
+        found = doubts(self._run(zero), self._run(self.initial_position(jax.random.key(1))))
+        return {key: self._add(jnp.sum(doubt.bad)) for key, doubt in found.items()}
 
     def _add(self, share: Array) -> Array:
         return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share
@@ -216,6 +218,12 @@ class Target:
         """The same target with other data of the same shapes, nothing traced again; what is not proved is checked."""
         other = copy.copy(self)
         other.arguments, other.rows = arguments, self.rows.look(arguments, check)
+        return other
+
+    def with_arrays(self, arrays: Sequence[Array]) -> Target:
+        """The same target with these arrays in the place of its data's, which have been looked at."""
+        other = copy.copy(self)
+        other.arguments = self.arguments.with_arrays(arrays)
         return other
 
     def without_arrays(self) -> Target:

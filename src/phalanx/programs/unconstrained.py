@@ -15,9 +15,11 @@ import numpyro
 from jax import Array, lax
 from numpyro.distributions import Unit, biject_to
 
+from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.space import Spread
 from phalanx.programs.handlers import tape
 from phalanx.programs.random_variable import RandomVariable
+from phalanx.programs.sharded import Sharded
 from phalanx.programs.tracing import Forward, Program, tracing
 
 FITS = 1e-3
@@ -53,6 +55,7 @@ class Run:
 
         `lanes` chains do so at once.
         """
+        self._check_terms(spreads)
         out: dict[tuple[str, str], Array] = {}
         for name, variable in self.variables.items():
             if variable.distribution is not None:
@@ -60,6 +63,12 @@ class Run:
             if name in self.log_dets:
                 out[name, "jacobian"] = jnp.sum(spreads[name, "jacobian"].keep_rows(self.log_dets[name]))
         return out
+
+    def _check_terms(self, spreads: Mapping[tuple[str, str], Spread]) -> None:
+        met = [name for name, variable in self.variables.items() if variable.distribution is not None]
+        if set(met) != (before := {name for name, _ in spreads}):
+            names = ", ".join(map(repr, sorted(before.symmetric_difference(met))))
+            raise ValueError(_changed(f"of {names} some are new and some are missing"))
 
     def values(self) -> dict[str, Array]:
         """Constrained values of the latent variables, then the deterministic ones."""
@@ -87,6 +96,12 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
     used: dict[str, Array] = {}
 
     def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
+        if isinstance(variable.distribution, Sharded):
+            raise ValueError(
+                f"Variable {variable.name!r}: phx.Sharded is for code under phx.spmd or jax.shard_map. In a model "
+                f"give the distribution as it is: what depends on sharded data, or has one row for each of theirs, is "
+                f"spread out with them; or say phx.sample(..., axis={variable.distribution.axes[0]!r})."
+            )
         if variable.value is not None:
             return forward(variable)
         distribution = variable.distribution
@@ -99,15 +114,15 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
             )
         transform = biject_to(distribution.support)
         shape = transform.inverse_shape((*distribution.batch_shape, *distribution.event_shape))
-        # behind a barrier a zero is a value like any other: a trace shows which variable is read where
-        given = lax.optimization_barrier(jnp.zeros(shape)) if position is None else position[variable.name]
+        given = _zero(shape) if position is None else _given(position, variable.name, shape)
         value = transform(given)
         used[variable.name] = given
         log_dets[variable.name] = transform.log_abs_det_jacobian(given, value)
         return forward(_with_value(variable, value))
 
     # NumPyro's own checks cost time at every trace and see nothing of traced values; `Target.check` looks at real ones.
-    with numpyro.validation_enabled(False), tracing(place), tape() as variables:
+    off = numpyro.validation_enabled(False)
+    with off, tracing(place), tape() as variables, model_errors(program, variables, data):
         program(**data)
     return Run(variables, log_dets, used)
 
@@ -126,7 +141,8 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
         position[variable.name] = biject_to(variable.distribution.support).inv(value)
         return forward(_with_value(variable, value))
 
-    with numpyro.validation_enabled(False), tracing(invert):
+    off = numpyro.validation_enabled(False)
+    with off, tracing(invert), tape() as variables, model_errors(program, variables, data):
         program(**data)
     return position
 
@@ -163,6 +179,27 @@ def at_values(
     with numpyro.validation_enabled(False), tracing(place):
         program(**data)
     return found, misfits
+
+
+def _zero(shape: tuple[int, ...]) -> Array:
+    """Zeros, behind a barrier: there they are values like others, and a trace shows which variable is read where."""
+    return lax.optimization_barrier(jnp.zeros(shape))
+
+
+def _given(position: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> Array:
+    if name not in position:
+        raise ValueError(_changed(f"variable {name!r} is new, and before there were {', '.join(map(repr, position))}"))
+    if (before := position[name].shape) != shape:
+        raise ValueError(_changed(f"variable {name!r} had unconstrained values of shape {before}, and has {shape}"))
+    return position[name]
+
+
+def _changed(how: str) -> str:
+    return (
+        f"The model is not the same each time it runs: {how}. Its variables and their shapes must follow from its "
+        f"arguments alone: take random numbers, counters and other state of Python out of it, and give what decides "
+        f"as data."
+    )
 
 
 def _with_value(variable: RandomVariable, value: Array) -> RandomVariable:

@@ -60,7 +60,7 @@ def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]
 
     Raises:
         ValueError: when there are no draws.
-        ImportError: when pandas or matplotlib is not installed.
+        ImportError: when matplotlib is not installed.
 
     Example:
         >>> from phalanx.report import save_figures

@@ -26,7 +26,7 @@ def print_run(posterior: Reported) -> None:
     Of a run that stored no draw, what it took is all there is to print.
 
     Raises:
-        ImportError: when Rich or pandas is not installed.
+        ImportError: when Rich is not installed.
     """
     to = console()
     if posterior.num_draws:
@@ -55,5 +55,7 @@ def _print_summary(to: Any, table: Any) -> None:
 
 
 def _worst(table: Any) -> Any:
+    from pandas import concat  # as slow to import as all of Phalanx
+
     first, rest = table.iloc[:1], worst_first(table.iloc[1:])
-    return require("pandas", "report").concat([first, rest.iloc[: SHOWN_ROWS - 1]])
+    return concat([first, rest.iloc[: SHOWN_ROWS - 1]])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from phalanx.diagnostics.checks import high_rhat, least_ess
 from phalanx.report.figures import draw_figures, png
+from phalanx.report.files import file_to_write
 from phalanx.report.headline import headline_html
 from phalanx.report.reported import Reported
 from phalanx.report.tables import phases_html, record_html, summary_html
@@ -53,19 +54,17 @@ def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
         The path written.
 
     Raises:
-        ValueError: when there are no draws.
-        ImportError: when pandas or matplotlib is not installed.
+        ValueError: when there are no draws, or `path` is a folder.
+        ImportError: when matplotlib is not installed.
 
     Example:
         >>> from phalanx.report import write_report
         >>> write_report(posterior, "report.html")  # doctest: +SKIP
         PosixPath('report.html')
     """
-    page = _page(posterior)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
-    return path
+    file = file_to_write("report", path, "report.html")
+    file.write_text(_page(posterior), encoding="utf-8")
+    return file
 
 
 def _page(posterior: Reported) -> str:

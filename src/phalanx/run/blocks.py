@@ -44,7 +44,7 @@ class Begun(NamedTuple):
     gradient: Any
     finite: Any
     misfits: Any
-    outside_support: Any
+    invalid: Any
 
 
 class Underway(NamedTuple):
@@ -131,8 +131,7 @@ class Blocks:
         machine = self.machine.start(lanes, start, keys, jnp.int32(INITIAL_POSITION + 1))
         underway = Underway(machine, Partial.none(self.count))
         gradient = lanes.flatten(start.gradient) if start.gradient else ()
-        outside = lanes.density.outside_support()
-        return Begun(underway, lanes.flatten(start.position), gradient, finite, misfits, outside)
+        return Begun(underway, lanes.flatten(start.position), gradient, finite, misfits, lanes.density.invalid())
 
     def contributions(self, arrays: Sequence[Array], position: Sequence[Array]) -> dict[str, Array]:
         """What each variable contributes to the log density where the chains begin."""

@@ -16,11 +16,23 @@ from phalanx.kernels.metrics import Dense, Diagonal
 from phalanx.mesh.devices import CHAIN
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.target import Target
+from phalanx.programs.validity import Wrong, look_closely
 from phalanx.run.until import Until
 
 if TYPE_CHECKING:
     from phalanx.run.blocks import Begun, Blocks
     from phalanx.run.folding import Folding
+
+
+def check_not_traced() -> None:
+    """Refuse to run inside of a function that JAX traces, where there are no numbers to run on."""
+    if isinstance(jnp.zeros(()), jax.core.Tracer):
+        raise ValueError(
+            "phx.mcmc was called inside of a function that JAX traces, such as one under jax.jit, jax.vmap, "
+            "jax.shard_map or phx.spmd. Call it outside: it compiles by itself, and lays chains and data (phx.shard) "
+            "over devices by itself. For many data sets of one shape: sampler = phx.compile(...), then "
+            "sampler.run(seed, data) for each."
+        )
 
 
 def check_sizes(num_chains: Any, num_warmup: Any, num_samples: Any, thin: Any) -> None:
@@ -192,12 +204,9 @@ def check_arrays(compiled: Arguments, given: Arguments) -> None:
 
 def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given: Sequence[str] = ()) -> None:
     """Refuse to start from a log density that is not finite, or with observations no parameter could produce."""
-    if outside := {name: int(n) for name, n in begun.outside_support.items() if int(n)}:
-        name, count = next(iter(outside.items()))
-        raise ValueError(
-            f"Variable {name!r}: {count} observed values lie outside the support of its distribution"
-            f"{_nan_hint(blocks, arrays)}. Check the data, or choose a distribution that can take these values."
-        )
+    if any(int(count) for count in begun.invalid.values()):
+        for (name, parameter), wrong in look_closely(blocks.target, arrays).items():
+            raise ValueError(_invalid(name, parameter, wrong, _nan_hint(blocks, arrays)))
     finite = np.asarray(begun.finite)
     if finite.all():
         return
@@ -216,6 +225,22 @@ def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given
     raise ValueError(
         f"Chain {chain}: the log density is not finite at the start, {where}. The variables responsible: {sites}"
         f"{_nan_hint(blocks, arrays)}. Check their data, and priors that put the start where the likelihood is zero."
+    )
+
+
+def _invalid(name: str, parameter: str, wrong: Wrong, nan_hint: str) -> str:
+    value, where = str(wrong.value if wrong.value.size > 1 else wrong.value.item()), list(wrong.index)
+    if parameter:
+        place = f" (the first of {wrong.count}, at {where})" if where else ""
+        return (
+            f"Variable {name!r}: its {parameter} is {value}{place}, and that of a {wrong.distribution} must be "
+            f"{wrong.allowed}. Give one that is, or make it so: a scale by jnp.exp, a probability by jax.nn.sigmoid."
+        )
+    at = f" at {where}" if where else ""
+    return (
+        f"Variable {name!r}: {wrong.count} observed values lie outside the support of its distribution{nan_hint}. "
+        f"Check the data, or choose a distribution that can take these values. The first is {value}{at}, and a value "
+        f"of a {wrong.distribution} must be {wrong.allowed}."
     )
 
 

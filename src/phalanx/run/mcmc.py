@@ -230,6 +230,7 @@ def compile(
         >>> sampler.run(seed=1).draws["x"].shape
         (4, 10)
     """
+    checks.check_not_traced()
     checks.check_sizes(num_chains, 0 if num_warmup is None else num_warmup, num_samples, thin)
     num_chains, num_samples, thin = int(num_chains), int(num_samples), int(thin)  # NumPy's are hashed as others
     checks.check_until(until, keep)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from phalanx.diagnostics import Verdict, judge, summary_table, to_arviz
-from phalanx.extras import require
+from phalanx.programs.target import Target
+from phalanx.programs.tracing import Program
 from phalanx.report import write_report
+from phalanx.run.checks import check_seed
 from phalanx.run.posterior_file import read_posterior, write_posterior
 from phalanx.run.posterior_predict import predict
+from phalanx.run.predictive import predictive
 from phalanx.run.record import RunRecord, Timing
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ class Posterior:
             average), step_size (in use in the round), acceptance_rate, divergences, metric_changed (whether a new
             metric was in use after the round), moved_chains; and trajectory_length, where it is tuned. Empty where
             nothing was tuned.
+        target: the model with its data; None when read from a file.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -54,6 +58,7 @@ class Posterior:
     record: RunRecord
     reduced: dict[str, Any] = field(default_factory=dict)
     warmup: dict[str, np.ndarray] = field(default_factory=dict)
+    target: Target | None = None
 
     @property
     def num_chains(self) -> int:
@@ -88,7 +93,6 @@ class Posterior:
 
         Raises:
             ValueError: when a name is unknown or there are no draws.
-            ImportError: when pandas is not installed.
 
         Example:
             >>> posterior.summary(["mean"]).loc["mean", "r_hat"] < 1.01  # doctest: +SKIP
@@ -109,7 +113,6 @@ class Posterior:
 
         Raises:
             ValueError: when no draw was stored.
-            ImportError: when pandas is not installed.
 
         Example:
             >>> posterior.verdict().good  # doctest: +SKIP
@@ -133,7 +136,9 @@ class Posterior:
         tables = [summary_table(self.stats, ["log_density"])] if "log_density" in self.stats else []
         if names or not tables:
             tables.append(summary_table(self.draws, names))
-        return require("pandas", "report").concat(tables)
+        from pandas import concat  # as slow to import as all of Phalanx, and a run needs none of it
+
+        return concat(tables)
 
     def to_arviz(self) -> Any:
         """Convert to ArviZ's container, for its plots and comparisons; see `phalanx.diagnostics.to_arviz`.
@@ -145,6 +150,7 @@ class Posterior:
 
         Raises:
             ImportError: when ArviZ is not installed.
+            ValueError: when a variable has the name of one of ArviZ's dimensions.
 
         Example:
             >>> posterior.to_arviz().posterior["mean"].dims  # doctest: +SKIP
@@ -152,11 +158,13 @@ class Posterior:
         """
         return to_arviz(self.draws, self.stats)
 
-    def predict(self, fn: Callable[[dict[str, Any]], Any], *, batch_size: int = 100) -> Any:
+    def predict(self, fn: Callable[..., Any], *, seed: int = 0, batch_size: int = 100) -> Any:
         """Evaluate a function of the variables at every draw.
 
         Args:
-            fn: from a dict of one draw's values by name, to an array or any pytree of arrays. It is compiled by JAX.
+            fn: from a dict of one draw's values by name, to an array or any pytree of arrays. It is compiled by JAX. If
+                it takes a second argument, it is given a key, another for every draw: `fn(draw, key)`.
+            seed: a whole number. A draw's key depends on it, the chain and the draw, and on nothing else.
             batch_size: draws evaluated at a time, which bounds the memory taken on the device.
 
         Returns:
@@ -170,7 +178,52 @@ class Posterior:
             >>> posterior.predict(lambda values: values["mean"] ** 2).shape  # doctest: +SKIP
             (4, 1000)
         """
-        return predict(fn, self.draws, batch_size=batch_size)
+        check_seed(seed)
+        return predict(fn, self.draws, seed=seed, batch_size=batch_size)
+
+    def predictive(
+        self,
+        data: Mapping[str, Any] | None = None,
+        kind: Literal["posterior", "prior"] = "posterior",
+        *,
+        model: Program | None = None,
+        seed: int = 0,
+    ) -> dict[str, np.ndarray]:
+        r"""Draw what the model observes, anew for every draw: $y^* \sim p(y \mid \theta, x)$, $\theta$ a draw.
+
+        The model is run again at each draw, on its own data or on others, in batches on the mesh; data that were placed
+        with `phx.shard` stay where they are. Every observed variable is drawn, whether its data are given or not, and
+        so is whatever the run did not infer; deterministic values are computed.
+
+        Args:
+            data: keyword arguments of the model; None for those of the run. An argument that is only observed may be
+                None, or left out if it has a default: its variable then has the shape of its distribution.
+            kind: "posterior" takes what the run inferred from the draws; "prior" draws it from the prior.
+            model: the program, when the posterior was read from a file, or another one with the same variables.
+            seed: a whole number. A draw's noise depends on it, the chain and the draw, and on nothing else.
+
+        Returns:
+            Arrays of shape `(chain, draw, ...)` by variable: the observed and deterministic ones; with
+            `kind="prior"` also those the run inferred.
+
+        Raises:
+            TypeError: when the data do not fit the model.
+            ValueError: naming the variable, when its draws were not kept, it has another shape on these data (it
+                belongs to the rows of the run's), or it cannot be drawn from.
+
+        Example:
+            >>> posterior.predictive({"y": None})["y"].shape  # doctest: +SKIP
+            (4, 1000)
+
+        Source: A. Gelman, X.-L. Meng, H. Stern (1996), Posterior predictive assessment of model fitness via realized
+        discrepancies.
+        """
+        check_seed(seed)
+        draws = self.num_draws or (self.record.num_samples if kind == "prior" else 0)
+        return predictive(
+            model, data, kind, target=self.target, latents=tuple(self.record.latents), draws=self.draws,
+            sizes=(self.num_chains, draws), seed=seed,
+        )  # fmt: skip
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write everything to one file, or leave the file as it was.
@@ -184,6 +237,7 @@ class Posterior:
             The path written.
 
         Raises:
+            ValueError: when `path` is a folder.
             TypeError: when `reduced` holds something other than arrays, numbers and strings in dicts, lists and tuples.
 
         Example:
@@ -191,7 +245,7 @@ class Posterior:
             PosixPath('run.npz')
         """
         parts = {"draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup}
-        return write_posterior(Path(path), parts, self.timing, self.record)
+        return write_posterior(path, parts, self.timing, self.record)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Posterior:
@@ -223,8 +277,8 @@ class Posterior:
             The path written.
 
         Raises:
-            ValueError: when there are no draws.
-            ImportError: when pandas or matplotlib is not installed.
+            ValueError: when there are no draws, or `path` is a folder.
+            ImportError: when matplotlib is not installed.
 
         Example:
             >>> posterior.report("report.html")  # doctest: +SKIP

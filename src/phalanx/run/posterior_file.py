@@ -7,12 +7,14 @@ import os
 import zipfile
 from collections import namedtuple
 from dataclasses import asdict
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from phalanx.report.files import file_to_write
 from phalanx.run.record import RunRecord, Timing
 
 _FORMAT = "phalanx.posterior"
@@ -20,8 +22,8 @@ _VERSION = 2
 _ENTRY = "json"
 
 
-def write_posterior(path: Path, parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
-    """Write the parts of a posterior; `path` holds either all of them or what it held before.
+def write_posterior(path: str | PathLike[str], parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
+    """Write the parts of a posterior; the file `path` holds either all of them or what it held before.
 
     Args:
         path: the file.
@@ -32,6 +34,7 @@ def write_posterior(path: Path, parts: dict[str, Any], timing: Timing, record: R
     Returns:
         `path`.
     """
+    file = file_to_write("save", path, "run.npz")
     arrays: dict[str, np.ndarray] = {}
     contents = {
         "format": _FORMAT,
@@ -42,15 +45,14 @@ def write_posterior(path: Path, parts: dict[str, Any], timing: Timing, record: R
     }
     # NumPy's numbers, which records may hold, are not JSON's.
     arrays[_ENTRY] = np.array(json.dumps(contents, default=lambda number: number.item()))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
-            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
-        partial.replace(path)
+        with partial.open("wb") as opened:
+            np.savez(opened, **arrays)  # pyright: ignore[reportArgumentType]
+        partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
-    return path
+    return file
 
 
 def read_posterior(path: Path) -> tuple[dict[str, Any], Timing, RunRecord]:

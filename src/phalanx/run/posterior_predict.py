@@ -1,50 +1,51 @@
-"""A function of one draw, evaluated at every draw: compiled once, batch by batch, so that memory stays bounded."""
+"""A function of one draw, evaluated at every draw; with a key for each where it asks for one."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
+
+from phalanx.errors.model_errors import model_errors
+from phalanx.run.over_draws import over_draws
 
 
-def predict(fn: Callable[[dict[str, Any]], Any], draws: Mapping[str, np.ndarray], *, batch_size: int) -> Any:
+def predict(fn: Callable[..., Any], draws: Mapping[str, np.ndarray], *, seed: int, batch_size: int) -> Any:
     """Evaluate `fn` at every draw; see `Posterior.predict`.
 
     Args:
-        fn: from the values of one draw to a pytree of arrays.
+        fn: from the values of one draw, and maybe a key, to a pytree of arrays.
         draws: arrays of shape `(chain, draw, ...)` by name.
+        seed: what the draws' keys are made from.
         batch_size: draws evaluated at a time.
 
     Returns:
         The pytree with arrays of shape `(chain, draw, ...)`.
     """
-    chains, length = _check(fn, draws, batch_size)
-    count = chains * length
-    flat = {name: value.reshape(count, *value.shape[2:]) for name, value in draws.items()}
-    batched = jax.jit(jax.vmap(lambda values: _evaluate(fn, values)))
-    batch_size = min(batch_size, count)
-    outputs: list[np.ndarray] = []
-    structure = None
-    for start in range(0, count, batch_size):
-        # The last batch reaches back, so that every batch has the same size and one compilation serves them all.
-        first = min(start, count - batch_size)
-        rows = slice(first, first + batch_size)
-        leaves, structure = jax.tree.flatten(batched({name: value[rows] for name, value in flat.items()}))
-        outputs = outputs or [np.empty((count, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
-        for output, leaf in zip(outputs, leaves, strict=True):
-            output[rows] = leaf
-    assert structure is not None  # there is at least one draw
-    return jax.tree.unflatten(structure, [output.reshape(chains, length, *output.shape[1:]) for output in outputs])
+    sizes = _check(fn, draws, batch_size)
+    takes_key = _takes_key(fn)
+
+    def of_draw(values: dict[str, Any], key: Array, _: Any) -> Any:
+        return _evaluate(fn, values, (key,) if takes_key else ())
+
+    return over_draws(of_draw, draws, sizes, seed=seed, batch_size=batch_size)
+
+
+def check_batch_size(what: str, batch_size: Any) -> None:
+    """Refuse a number of draws that is none."""
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise ValueError(f"{what}: batch_size must be at least 1; got {batch_size!r}.")
 
 
 def _check(fn: Any, draws: Mapping[str, np.ndarray], batch_size: int) -> tuple[int, int]:
     """Return the number of chains and of draws, after checking the arguments."""
     if not callable(fn):
         raise TypeError(f"predict: fn must be a function of a dict of one draw's values; got {type(fn).__name__}.")
-    if batch_size < 1:
-        raise ValueError(f"predict: batch_size must be at least 1; got {batch_size}.")
+    check_batch_size("predict", batch_size)
     if not draws:
         raise ValueError("predict: there are no variables to give to fn; keep some when running (keep=None).")
     chains, length = next(iter(draws.values())).shape[:2]
@@ -53,13 +54,33 @@ def _check(fn: Any, draws: Mapping[str, np.ndarray], batch_size: int) -> tuple[i
     return chains, length
 
 
-def _evaluate(fn: Callable[[dict[str, Any]], Any], values: dict[str, Any]) -> Any:
+def _takes_key(fn: Callable[..., Any]) -> bool:
+    """Whether `fn` has a second argument to fill. One with a default has its value, unless it is called `key`."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # built-ins and some callables show none
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "key")
+
+
+class _NoSuchVariable(KeyError):
+    """Raised by a draw that is asked for what it has not."""
+
+
+class _Draw(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        raise _NoSuchVariable(name)
+
+
+def _evaluate(fn: Callable[..., Any], values: dict[str, Any], key: tuple[Array, ...]) -> Any:
     """Return what `fn` returns for one draw, after checking that it is a pytree of arrays."""
     try:
-        output = fn(values)
+        with model_errors(fn, arguments=values):
+            output = fn(values, *key)
     except KeyError as error:
-        known = ", ".join(map(repr, values))
-        raise ValueError(f"predict: fn asks for {error}, which is not among the draws; they hold: {known}.") from error
+        _check_asked(fn, values, key, error)
+        raise
     leaves = jax.tree.leaves(output)
     if not leaves:
         raise ValueError("predict: fn returned nothing; it must return an array or a pytree of arrays.")
@@ -69,3 +90,15 @@ def _evaluate(fn: Callable[[dict[str, Any]], Any], values: dict[str, Any]) -> An
                 f"predict: fn must return a pytree of arrays; one of its leaves is a {type(leaf).__name__}."
             )
     return output
+
+
+def _check_asked(fn: Callable[..., Any], values: dict[str, Any], key: tuple[Array, ...], error: KeyError) -> None:
+    """Say so when what `fn` did not find is a variable; a `KeyError` of its own dicts is its own affair."""
+    try:
+        fn(_Draw(values), *key)
+    except _NoSuchVariable as missing:
+        known = ", ".join(map(repr, values))
+        message = f"predict: fn asks for {missing}, which is not among the draws; they hold: {known}."
+        raise ValueError(message) from error
+    except Exception:
+        return

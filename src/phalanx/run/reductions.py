@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax import Array
 
+from phalanx.errors.model_errors import model_errors
 from phalanx.reducers.reducer import Reduce, Reducer, per_variable
 
 WHOLE = ""
@@ -84,11 +85,18 @@ class Reductions:
         return found
 
 
+def _called(fn: Callable[..., Any], values: dict[str, Array]) -> Any:
+    with model_errors(fn, arguments=values):
+        return fn(values)
+
+
 def parts_of(name: str, entry: Reduce, values: Mapping[str, Array]) -> dict[str, Array]:
     """The arrays an entry reduces, of all chains."""
     try:
-        made = jax.vmap(entry.fn)(dict(values))
+        made = jax.vmap(lambda values: _called(entry.fn, values))(dict(values))
     except KeyError as error:
+        if error.args and error.args[0] in values:
+            raise  # of a dict of the user's own
         raise ValueError(
             f"reducers[{name!r}]: there is no variable {error} to reduce; there are {', '.join(map(repr, values))}."
         ) from error

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.kernels.kernel import Kernel
+from phalanx.mesh.placement import check_alive
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.rows_apart import RowsApart
@@ -98,6 +99,8 @@ class Sampler:
         """
         check_seed(seed)
         arrays, rows = (self.arrays, self.rows) if data is None else self._place(data)
+        for name, array in zip(self.executables.blocks.target.arguments.names, arrays, strict=True):
+            check_alive(f"data: {name}", array)
         started = datetime.now().isoformat(timespec="seconds")
         with make_progress(self.progress) as progress:
             self._announce(progress, rows)
@@ -114,7 +117,8 @@ class Sampler:
             .of_rows(rows)
             .of_run(int(seed), started, run.interrupted, run.moves, run.told)
         )
-        return Posterior(draws, stats, timing, record, reduced, run.warmup_record)
+        target = self.executables.blocks.target.with_arrays(arrays)
+        return Posterior(draws, stats, timing, record, reduced, run.warmup_record, target)
 
     def stream(self, seed: int = 0, num_samples: int | None = None) -> Iterator[dict[str, Any]]:
         """Run all chains and hand over what they draw, block by block; nothing accumulates. See `phx.stream`."""

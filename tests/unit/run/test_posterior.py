@@ -9,9 +9,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from tests.unit.report.posteriors import make_posterior, with_divergences
 
+import phalanx as phx
 from phalanx.diagnostics import summary_table
 from phalanx.run.posterior import Posterior
 
@@ -251,3 +253,36 @@ class TestFile:
 def test_the_report_is_written(tmp_path):
     path = make_posterior().report(tmp_path / "report.html")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+class TestWhereFilesGo:
+    @pytest.mark.parametrize("write, example", [("report", "report.html"), ("save", "run.npz")])
+    def test_a_folder_is_no_file(self, tmp_path, write, example):
+        message = f"{write}: {str(tmp_path)!r} is a folder; name a file in it, such as {str(tmp_path / example)!r}."
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            getattr(make_posterior(2, 5), write)(tmp_path)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("write", ["report", "save"])
+    def test_nothing_lies_below_a_file(self, tmp_path, write):
+        file = tmp_path / "notes.txt"
+        file.write_text("mine")
+        for below in (file / "run", file / "deep" / "run"):
+            with pytest.raises(ValueError, match=f"^{write}: .* cannot be written: .* is a file, no folder"):
+                getattr(make_posterior(2, 5), write)(below)
+        assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["chain", "draw", "w_dim_0"])
+def test_arviz_has_dimensions_of_these_names(name):
+    arrays = {"w": np.zeros((2, 5, 3)), name: np.zeros((2, 5))}
+    with pytest.raises(ValueError, match=f"^to_arviz: the variable '{name}' has the name of a dimension there"):
+        make_posterior(2, 5, variables=arrays).to_arviz()
+    assert name in make_posterior(2, 5, variables=arrays).summary().index
+
+
+def test_arrays_that_were_deleted_are_named():
+    x = jnp.arange(3.0)
+    x.delete()
+    with pytest.raises(ValueError, match=r"^data: batch\['x'\] has been deleted"):
+        phx.mcmc(lambda batch: phx.sample("m", dist.Normal(0.0, 1.0)), {"batch": {"x": x}}, progress=False)

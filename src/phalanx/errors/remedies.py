@@ -1,0 +1,113 @@
+"""What to write instead, by the kind of error and the line that raised it."""
+
+from __future__ import annotations
+
+import re
+
+from jax.errors import (
+    ConcretizationTypeError,
+    NonConcreteBooleanIndexError,
+    TracerArrayConversionError,
+    TracerBoolConversionError,
+    TracerIntegerConversionError,
+    UnexpectedTracerError,
+)
+
+from phalanx.errors.user_code import Place
+
+_UNTRACEABLE = (
+    ConcretizationTypeError,
+    NonConcreteBooleanIndexError,
+    TracerArrayConversionError,
+    TracerIntegerConversionError,
+    UnexpectedTracerError,
+)
+
+
+def is_untraceable(error: Exception) -> bool:
+    """Whether an error says that a value is no number yet."""
+    return isinstance(error, _UNTRACEABLE) or "sequences of concrete values" in str(error)
+
+
+LEAKED = (
+    "A value outlived the trace that it belongs to: it was kept in a global, a list or an object from an earlier call, "
+    "or came out of jax.lax.scan, cond, jit or vmap by the back door (phx.sample inside of one does so). Return values "
+    "instead of keeping them, and call phx.sample outside, with one leading dimension for all steps."
+)
+
+_OUTSIDE = "compute it outside of the model and give it as data: whole numbers, strings and flags stay as they are."
+
+_SIZES = ("unique", "nonzero", "where", "argwhere", "flatnonzero", "bincount", "repeat", "arange", "linspace", "zeros")
+_SIZED = re.compile(rf"\bnp\.({'|'.join((*_SIZES, 'ones', 'full', 'eye', 'reshape', 'tile', 'split'))})\b|expand|plate")
+
+
+def remedy(error: Exception, place: Place) -> str:
+    """What to do about an error at a place."""
+    if isinstance(error, UnexpectedTracerError):
+        return LEAKED
+    if isinstance(error, NonConcreteBooleanIndexError):
+        return (
+            "Which entries a mask selects decides a shape. Keep all and use jnp.where(mask, value, other); a mask of "
+            "data alone: select outside of the model."
+        )
+    if isinstance(error, TracerBoolConversionError):
+        return _of_a_branch(place)
+    if is_untraceable(error):
+        return _of_a_number(error, place)
+    return _of_use(str(error))
+
+
+def _of_a_branch(place: Place) -> str:
+    line = place.text
+    if line.startswith("while"):
+        return "Use jax.lax.while_loop, or jax.lax.fori_loop."
+    if re.search(r"\b(min|max|sorted)\(", place.code):
+        return "Use jnp.minimum, jnp.maximum or jnp.sort."
+    if re.search(r"\b(and|or|not)\b", line):
+        return "Use &, | and ~ (or jnp.logical_and, ...) on arrays, and jnp.where(condition, a, b) to choose."
+    if line.startswith("assert"):
+        return "Check data outside of the model; a constraint on a variable is its distribution's support."
+    return (
+        "Use jnp.where(condition, a, b), or jax.lax.cond(condition, f, g) for whole branches. If the condition is of "
+        "data alone, compute it outside of the model and give it as a flag."
+    )
+
+
+def _of_a_number(error: Exception, place: Place) -> str:
+    if found := re.search(r"\bmath\.(\w+)", place.code):
+        return f"Use jnp.{found[1]} instead of math.{found[1]}."
+    if place.code.endswith("]"):
+        return (
+            f"To index a list or a NumPy array with it, make that a jnp.asarray(...) first; to choose between "
+            f"functions use jax.lax.switch. If it is of data alone, {_OUTSIDE}"
+        )
+    if re.search(r"\brange\(", place.code):
+        return f"Use jax.lax.fori_loop or jax.lax.scan. If the number is of data alone, {_OUTSIDE}"
+    if _SIZED.search(place.code) or "sequences of concrete values" in str(error) or "size argument" in str(error):
+        return f"A size must be known before anything is computed: {_OUTSIDE}"
+    if found := re.search(r"\b(?:np|numpy|onp)\.([\w.]+)", place.code):
+        return f"Use jnp.{found[1]} instead of np.{found[1]}."
+    if found := re.search(r"\bscipy\.([\w.]+)", place.code):
+        return f"Use jax.scipy.{found[1]} instead of scipy.{found[1]}."
+    if found := re.search(r"\b(int|float|bool|complex|round)\(", place.code):
+        instead = {"int": ".astype(int)", "float": ".astype(float)", "round": "jnp.round(...)"}.get(found[1], "jnp")
+        return f"Leave out {found[1]}(...), or use {instead}. If it is of data alone, {_OUTSIDE}"
+    return f"Use functions of jax.numpy (jnp) on it. If it is of data alone, {_OUTSIDE}"
+
+
+def _of_use(message: str) -> str:
+    if "manual axis types do not match" in message:
+        return (
+            "In a loop the values to start from must differ from device to device as what comes out does: "
+            "jax.lax.pcast(start, axis, to='varying')."
+        )
+    if "setting an array element" in message:
+        return "Use jnp arrays, which are changed by a = a.at[index].set(value)."
+    if "__format__" in message:
+        return "To look at values use jax.debug.print('{}', value)."
+    if re.search(r"broadcast|shape|dimension|dot_general|concatenat", message):
+        return (
+            "Dimensions must be equal, or one: reshape an array (x[:, None] adds a dimension), or .expand the "
+            "distribution."
+        )
+    return ""

@@ -1,0 +1,148 @@
+"""Observed values that a distribution cannot take, and parameters that it cannot have: looked for before a run begins.
+
+A parameter may be wrong only somewhere, as a scale that is itself unbounded; the sampler then stays away. What is the
+same at two positions follows from constants and data alone: it is wrong everywhere, and its density may still look like
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro.distributions import Distribution, MaskedDistribution, Unit, constraints
+
+from phalanx.mesh.alone import alone
+from phalanx.mesh.devices import axes_but_chain
+from phalanx.programs.random_variable import RandomVariable
+from phalanx.programs.unconstrained import Run, run_unconstrained
+
+if TYPE_CHECKING:
+    from phalanx.programs.target import Target
+
+VALUE = ""
+"""In the place of a parameter's name: the observed value itself."""
+
+INSIDE = ("base_dist", "component_distribution", "mixing_distribution")
+"""Where distributions keep those that they are made of."""
+
+ALLOWED = (
+    (constraints.positive, "positive"),
+    (constraints.nonnegative, "zero or more"),
+    (constraints.real, "finite"),
+    (constraints.unit_interval, "between 0 and 1"),
+    (constraints.nonnegative_integer, "a whole number from 0"),
+    (constraints.positive_integer, "a whole number from 1"),
+    (constraints.boolean, "0 or 1"),
+)
+"""Constraints in words."""
+
+
+class Doubt(NamedTuple):
+    """Values, which of them cannot be, and what can."""
+
+    values: Array
+    bad: Array
+    allowed: str
+    distribution: str
+
+
+class Wrong(NamedTuple):
+    """Values that cannot be: how many, where the first is, and what it is."""
+
+    count: int
+    index: tuple[int, ...]
+    value: np.ndarray
+    allowed: str
+    distribution: str
+
+
+def look_closely(target: Target, arrays: Sequence[Array]) -> dict[tuple[str, str], Wrong]:
+    """What is wrong with a model on its whole data, by variable and parameter."""
+    described: dict[tuple[str, str], Doubt] = {}
+
+    def look(arrays: Sequence[Array]) -> Any:
+        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, target.arguments.spreads, strict=True)]
+        data = target.layout.join(whole)
+        run = run_unconstrained(target.program, None, data)
+        keys = dict(zip(run.position, random.split(random.key(0), len(run.position)), strict=True))
+        elsewhere = {name: random.normal(keys[name], v.shape, v.dtype) for name, v in run.position.items()}
+        described.update(doubts(run, run_unconstrained(target.program, elsewhere, data)))
+        return {key: _first(doubt) for key, doubt in described.items()}
+
+    found = jax.jit(lambda arrays: alone(lambda: look(arrays), axes_but_chain(target.mesh)))(arrays)
+    wrong = {}
+    for key, (count, first, value) in found.items():
+        if int(count):
+            doubt = described[key]
+            index = tuple(int(i) for i in np.unravel_index(int(first), doubt.bad.shape))
+            wrong[key] = Wrong(int(count), index, np.asarray(value), doubt.allowed, doubt.distribution)
+    return wrong
+
+
+def _first(doubt: Doubt) -> tuple[Array, Array, Array]:
+    first = jnp.argmax(doubt.bad.ravel())
+    values = jnp.broadcast_to(doubt.values, (*doubt.bad.shape, *doubt.values.shape[doubt.bad.ndim :]))
+    return jnp.sum(doubt.bad), first, values.reshape(doubt.bad.size, -1)[first]
+
+
+def doubts(run: Run, other: Run) -> dict[tuple[str, str], Doubt]:
+    """What may be wrong, by variable and parameter, given the runs of a program at two positions."""
+    found: dict[tuple[str, str], Doubt] = {}
+    for name, variable in run.variables.items():
+        if variable.observed and (doubt := _of_value(variable)) is not None:
+            found[name, VALUE] = doubt
+        for parameter, doubt in _of_parameters(variable.distribution, other.variables[name].distribution):
+            found.setdefault((name, parameter), doubt)
+    return found
+
+
+def _of_value(variable: RandomVariable) -> Doubt | None:
+    support = getattr(variable.distribution, "support", None)
+    if support is None or isinstance(variable.distribution, Unit):
+        return None
+    bad = jnp.logical_not(support(variable.value))
+    return Doubt(variable.value, bad, in_words(support), _kind(variable.distribution))
+
+
+def _of_parameters(one: Any, other: Any) -> Iterator[tuple[str, Doubt]]:
+    if isinstance(one, MaskedDistribution) or not isinstance(one, Distribution) or not isinstance(other, Distribution):
+        return  # what is masked may be anything
+    for parameter, constraint in type(one).arg_constraints.items():
+        values = vars(one).get(parameter)
+        if values is not None and _is_checked(constraint) and jnp.shape(values) == jnp.shape(vars(other)[parameter]):
+            same = jnp.asarray(values) == vars(other)[parameter]
+            for _ in range(constraint.event_dim):
+                same = jnp.all(same, axis=-1)
+            bad = jnp.logical_not(constraint(jnp.asarray(values))) & same
+            yield parameter, Doubt(jnp.asarray(values), bad, in_words(constraint), _kind(one))
+    for inside in INSIDE:
+        yield from _of_parameters(vars(one).get(inside), vars(other).get(inside))
+
+
+def _is_checked(constraint: Any) -> bool:
+    """Matrices and simplices are left out: rounding decides there."""
+    if constraints.is_dependent(constraint) or constraint is constraints.simplex:
+        return False
+    return constraint.event_dim <= 1
+
+
+def in_words(constraint: Any) -> str:
+    """What a constraint allows."""
+    for known, words in ALLOWED:
+        if constraint is known:
+            return words
+    bounds = [getattr(constraint, bound, None) for bound in ("lower_bound", "upper_bound")]
+    if all(isinstance(bound, int | float | np.ndarray) and np.ndim(bound) == 0 for bound in bounds):
+        return f"between {bounds[0]} and {bounds[1]}"
+    return type(constraint).__name__.strip("_").replace("_", " ").lower()
+
+
+def _kind(distribution: Any) -> str:
+    while type(distribution).__name__ in ("Independent", "ExpandedDistribution", "MaskedDistribution"):
+        distribution = distribution.base_dist
+    return type(distribution).__name__

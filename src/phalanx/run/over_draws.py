@@ -1,0 +1,81 @@
+"""A function evaluated at every draw: compiled once, batch by batch, so that memory stays bounded.
+
+Each draw has a key of its own, a function of the seed, the chain and the draw alone: how draws are cut into batches,
+and which devices work on them, changes no number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, random
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from phalanx.mesh.devices import CHAIN
+
+STREAM = 0x70726564
+"""Sets these keys apart from those of the run, which may have the same seed."""
+
+OfDraw = Callable[[dict[str, Any], Array, Any], Any]
+"""From the values of one draw, its key and what is the same for all, to a pytree of arrays."""
+
+
+def over_draws(
+    fn: OfDraw, draws: Mapping[str, np.ndarray], sizes: tuple[int, int], *, seed: int, batch_size: int,
+    given: Any = (), mesh: Mesh | None = None,
+) -> Any:  # fmt: skip
+    """Evaluate `fn` at every draw.
+
+    Args:
+        fn: from the values of one draw, its key and `given` to a pytree of arrays.
+        draws: arrays of shape `(chain, draw, ...)` by name; maybe none.
+        sizes: chains, and draws of each.
+        seed: what keys are made from.
+        batch_size: draws evaluated at a time.
+        given: arrays that are the same for all draws.
+        mesh: devices that the draws of a batch are spread over, along its chain axis.
+
+    Returns:
+        The pytree with arrays of shape `(chain, draw, ...)`.
+    """
+    chains, length = sizes
+    count = chains * length
+    flat = {name: value.reshape(count, *value.shape[2:]) for name, value in draws.items()}
+    numbers = [number.astype(np.uint32) for number in np.divmod(np.arange(count), length)]
+
+    def of_draw(values: dict[str, Any], chain: Array, draw: Array, given: Any) -> Any:
+        return fn(values, key_of(seed, chain, draw), given)
+
+    batched = jax.jit(jax.vmap(of_draw, in_axes=(0, 0, 0, None)))
+    batch_size = min(batch_size, count)
+    outputs: list[np.ndarray] = []
+    structure = None
+    for start in range(0, count, batch_size):
+        # The last batch reaches back, so that every batch has the same size and one compilation serves them all.
+        first = min(start, count - batch_size)
+        rows = slice(first, first + batch_size)
+        batch = _placed(({name: value[rows] for name, value in flat.items()}, *(n[rows] for n in numbers)), mesh)
+        leaves, structure = jax.tree.flatten(batched(*batch, given))
+        outputs = outputs or [np.empty((count, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
+        for output, leaf in zip(outputs, leaves, strict=True):
+            output[rows] = leaf
+    assert structure is not None  # there is at least one draw
+    return jax.tree.unflatten(structure, [output.reshape(chains, length, *output.shape[1:]) for output in outputs])
+
+
+def key_of(seed: int, chain: Array | int, draw: Array | int) -> Array:
+    """The key of one draw of one chain."""
+    # Of JAX's generators this one gives each draw of a batch what it would give it alone.
+    key = random.fold_in(random.key(np.uint32(seed), impl="threefry2x32"), STREAM)
+    return random.fold_in(random.fold_in(key, chain), draw)
+
+
+def _placed(batch: Any, mesh: Mesh | None) -> Any:
+    if mesh is None or mesh.size == 1:
+        return batch
+    rows = len(jax.tree.leaves(batch)[0])
+    spec = PartitionSpec() if rows % mesh.shape[CHAIN] else PartitionSpec(CHAIN)
+    return jax.device_put(batch, NamedSharding(mesh, spec))

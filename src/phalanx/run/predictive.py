@@ -1,0 +1,229 @@
+"""Predictive draws: the model run again at every draw, with what it observes drawn anew.
+
+A draw's noise is its own: keys are functions of (seed, chain, draw), see `over_draws`. The whole program is compiled
+once for all devices, on the whole data: rows stay where `phx.shard` put them, and numbers do not depend on where.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from numpyro.distributions import Distribution
+
+from phalanx.errors.model_errors import model_errors
+from phalanx.mesh.alone import alone
+from phalanx.mesh.devices import axes_but_chain
+from phalanx.mesh.placement import spread_spec
+from phalanx.programs.arguments import Arguments, split_arguments
+from phalanx.programs.handlers import seed, trace, under
+from phalanx.programs.random_variable import RandomVariable
+from phalanx.programs.target import Target, choose_mesh
+from phalanx.programs.tracing import Forward, Program
+from phalanx.run.over_draws import key_of, over_draws
+
+BATCH_BYTES = 16 * 2**20
+"""Device memory for the predictive draws of a batch."""
+
+MOST_DRAWS = 1000
+"""The most draws of a batch, since a model's own intermediate values count as well."""
+
+KINDS = ("posterior", "prior")
+
+
+def predictive(
+    model: Program | None,
+    data: Mapping[str, Any] | None,
+    kind: str,
+    *,
+    target: Target | None,
+    latents: Sequence[str],
+    draws: Mapping[str, np.ndarray],
+    sizes: tuple[int, int],
+    seed: int,
+) -> dict[str, np.ndarray]:
+    """Draw the observed variables at every draw; see `Posterior.predictive`.
+
+    Args:
+        model: the program; None for that of `target`.
+        data: its keyword arguments; None for those of `target`.
+        kind: "posterior" or "prior".
+        target: the model and data of the run, where they are known.
+        latents: names of what the run inferred.
+        draws: what it drew, `(chain, draw, ...)` by name.
+        sizes: chains, and draws of each.
+        seed: what the draws' keys are made from.
+
+    Returns:
+        Arrays of shape `(chain, draw, ...)` by name.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"predictive: kind must be 'posterior' or 'prior'; got {kind!r}.")
+    if not math.prod(sizes):
+        raise ValueError(f"predictive: there are no draws to predict at: {sizes[0]} chains of {sizes[1]} draws.")
+    if model is None and target is None:
+        raise ValueError(
+            "predictive: a posterior that was read from a file, or put together by hand, has no model. Give it: "
+            "posterior.predictive(data, model=model)."
+        )
+    program = _program(model, target)
+    arguments, mesh = _arguments(program, data, target)
+    of_posterior = kind == "posterior"
+    observed = None if target is None else {name for name, _ in target.shares.terms} - set(latents)
+    values = {name: array for name, array in draws.items() if name in latents} if of_posterior else {}
+    again = _Again(program, arguments, mesh, frozenset(latents) if of_posterior else frozenset(), observed)
+    arrays = again.place_arrays()
+    example = jax.eval_shape(
+        lambda values, arrays: again(values, key_of(seed, 0, 0), arrays),
+        {name: jax.ShapeDtypeStruct(array.shape[2:], array.dtype) for name, array in values.items()},
+        arrays,
+    )
+    return over_draws(
+        again, values, sizes, seed=seed, batch_size=_batch_size(example, mesh), given=arrays, mesh=mesh
+    )  # fmt: skip
+
+
+def _program(model: Program | None, target: Target | None) -> Program:
+    if model is not None and not callable(model):
+        raise TypeError(f"predictive: model must be a function; got {type(model).__name__}.")
+    if model is None:
+        assert target is not None  # checked above
+        return target.program
+    return model
+
+
+def _arguments(program: Program, data: Mapping[str, Any] | None, target: Target | None) -> tuple[Arguments, Mesh]:
+    if data is None and target is not None:
+        return target.arguments, target.mesh
+    arguments = split_arguments(program, {} if data is None else data)
+    placed = any(spread.axes for spread in arguments.spreads)
+    return arguments, choose_mesh(arguments, None if placed or target is None else target.mesh)
+
+
+def _batch_size(example: Mapping[str, Any], mesh: Mesh) -> int:
+    width = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in example.values())
+    size = min(max(BATCH_BYTES // max(width, 1), 1), MOST_DRAWS)
+    groups = mesh.shape["chain"]
+    return max(size // groups, 1) * groups
+
+
+@dataclass(frozen=True)
+class _Again:
+    """The program at one draw, with what it observes drawn anew.
+
+    Attributes:
+        program, arguments, mesh: the model and its data, and where they lie.
+        latents: names that take the values of the draw; the rest is drawn.
+        observed: names of what the run observed, where they are known.
+    """
+
+    program: Program
+    arguments: Arguments
+    mesh: Mesh
+    latents: frozenset[str]
+    observed: set[str] | None
+
+    def place_arrays(self) -> tuple[Array, ...]:
+        """The data on the mesh."""
+        pairs = zip(self.arguments.arrays, self.arguments.spreads, strict=True)
+        return tuple(jax.device_put(a, NamedSharding(self.mesh, spread_spec(s))) for a, s in pairs)
+
+    def __call__(self, values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
+        """What the program draws, and its deterministic values."""
+        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.spreads, strict=True)]
+        data = self.arguments.layout.join(whole)
+
+        def run() -> dict[str, Array]:
+            with numpyro.validation_enabled(False), model_errors(self.program, arguments=data):
+                return self._drawn(trace(seed(under(self.program, self._give(values)), key))(**data))
+
+        return alone(run, axes_but_chain(self.mesh))  # a model may add over them: here is all there is to add
+
+    def _drawn(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
+        self._check_met(variables)
+        drawn = {n: v.value for n, v in variables.items() if n not in self.latents or v.distribution is None}
+        if not drawn:
+            raise ValueError(
+                f"predictive: the model observes nothing, so there is nothing to draw; its variables are "
+                f"{', '.join(map(repr, variables)) or 'none'}. Of functions of the draws use posterior.predict(fn)."
+            )
+        return drawn
+
+    def _give(self, values: Mapping[str, Array]) -> Callable[[RandomVariable, Forward], RandomVariable]:
+        def give(variable: RandomVariable, forward: Forward) -> RandomVariable:
+            if variable.distribution is None:
+                return forward(variable)
+            _check_can_be_drawn(variable)
+            if variable.name in self.latents:
+                return forward(replace(variable, value=self._value(variable, values)))
+            if variable.value is None or variable.observed:
+                return forward(_to_draw(variable))
+            return forward(variable)  # set by the program itself
+
+        return give
+
+    def _value(self, variable: RandomVariable, values: Mapping[str, Array]) -> Array:
+        name, distribution = variable.name, variable.distribution
+        assert distribution is not None
+        if variable.observed:
+            raise ValueError(
+                f"predictive: variable {name!r} was inferred in the run, and these data observe it. Leave its data "
+                f"out, or set it by intervention: predictive(data, model=phx.do(model, {{{name!r}: value}}))."
+            )
+        if name not in values:
+            raise ValueError(
+                f"predictive: the draws of variable {name!r} were not kept; they hold "
+                f"{', '.join(map(repr, values)) or 'none'}. Run with keep=None, or name it in keep=."
+            )
+        expected, value = tuple(distribution.shape()), values[name]
+        if value.shape != expected:
+            raise ValueError(
+                f"predictive: variable {name!r} was inferred with shape {value.shape}, and on these data it has shape "
+                f"{expected}: it belongs to the rows or groups of the run's data. Give data with the same; or draw it "
+                f"anew, with posterior.predict(fn) and fn(draw, key) as in docs/predictive.md."
+            )
+        return value
+
+    def _check_met(self, variables: Mapping[str, RandomVariable]) -> None:
+        """A variable that the run inferred and this program has not was renamed, if there is an unknown one."""
+        lost = [name for name in self.latents if name not in variables]
+        known = self.latents | (self.observed or set())
+        new = [n for n, v in variables.items() if n not in known and v.distribution is not None and not v.observed]
+        if lost and (new or len(lost) == len(self.latents)):
+            raise ValueError(
+                f"predictive: the model has no variable {', '.join(map(repr, sorted(lost)))}, which the run inferred; "
+                f"it has {', '.join(map(repr, variables)) or 'none'}. Give the model of the run, or one with the same "
+                f"names."
+            )
+
+
+def _check_can_be_drawn(variable: RandomVariable) -> None:
+    assert variable.distribution is not None
+    if variable.observed and tuple(variable.distribution.event_shape) == (0,):  # as of NumPyro's Unit, masked or not
+        raise ValueError(
+            f"predictive: {variable.name!r} is a factor, a term of the log density that nothing can be drawn from. "
+            f"Draw with posterior.predict(fn), fn(draw, key); or, if it concerns only what was inferred, leave it out: "
+            f"predictive(model=phx.block(model, [{variable.name!r}]))."
+        )
+
+
+def _to_draw(variable: RandomVariable) -> RandomVariable:
+    """The variable without its value: to be drawn as often as there are values in it, with a key of this draw."""
+    distribution = variable.distribution
+    assert distribution is not None
+    if variable.value is not None:
+        shape = jnp.shape(variable.value)
+        distribution = _repeated(distribution, shape[: len(shape) - len(distribution.event_shape)])
+    return replace(variable, distribution=distribution, value=None, key=None)
+
+
+def _repeated(distribution: Distribution, batch: tuple[int, ...]) -> Distribution:
+    return distribution if batch == tuple(distribution.batch_shape) else distribution.expand(batch)

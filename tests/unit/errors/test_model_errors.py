@@ -1,0 +1,404 @@
+"""What a wrong model is told: its file and line, the variable, and what to write instead."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import scipy.special
+
+import phalanx as phx
+from phalanx.errors.model_errors import ModelError
+
+X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+GROUP = np.arange(20) % 4
+KEPT = []
+
+ARRAY = r"jnp\.where\(condition, a, b\), or jax\.lax\.cond"
+SIZE = r"A size must be known .* compute it outside of the model"
+
+
+class Own(Exception):
+    pass
+
+
+def latent():
+    return phx.sample("s", dist.Normal(0.0, 1.0))
+
+
+def helper(value):
+    return 1.0 if value > 0 else 2.0  # told
+
+
+def branch():
+    s = latent()
+    if s > 0:  # told
+        phx.factor("f", s)
+
+
+def derived():
+    s = latent()
+    rate = jnp.exp(s) * 2
+    total, one = rate + 1, 3
+    return 1.0 if total > one else 2.0  # told
+
+
+def in_a_helper():
+    helper(latent())
+
+
+def loop():
+    s = latent()
+    while s < 3:  # told
+        s = s + 1
+
+
+def both():
+    s = latent()
+    return jnp.where(s > 0 and s < 1, 1.0, 2.0)  # told
+
+
+def negated():
+    s = latent()
+    return not s  # told
+
+
+def asserted():
+    s = latent()
+    assert s > 0  # told
+
+
+def largest():
+    s = latent()
+    return max(s, 0.0)  # told
+
+
+def member():
+    s = latent()
+    return s in [1.0, 2.0]  # told
+
+
+def numpys_log():
+    s = latent()
+    return np.log(s)  # told
+
+
+def numpys_dot():
+    s = latent()
+    return np.dot(X, s * jnp.ones(3))  # told
+
+
+def math_exp():
+    s = latent()
+    return math.exp(s)  # told
+
+
+def scipys():
+    s = latent()
+    return scipy.special.expit(s)  # told
+
+
+def integer():
+    s = latent()
+    return int(s)  # told
+
+
+def real():
+    s = latent()
+    return float(s)  # told
+
+
+def truth():
+    s = latent()
+    return bool(s)  # told
+
+
+def item():
+    s = latent()
+    return s.item()  # told
+
+
+def numpyros():
+    s = numpyro.sample("s", dist.Normal(0.0, 1.0))
+    return 1.0 if s > 0 else 2.0  # told
+
+
+def of_data(x):
+    latent()
+    return 1.0 if x.mean() > 0 else 2.0  # told
+
+
+def levels(group):
+    latent()
+    return len(np.unique(group))  # told
+
+
+def jax_levels(group):
+    latent()
+    return jnp.unique(group)  # told
+
+
+def sized(group):
+    count = group.max() + 1
+    phx.sample("a", dist.Normal(0.0, 1.0).expand([count]))  # told
+
+
+def zeros(group):
+    latent()
+    return jnp.zeros(group.max() + 1)  # told
+
+
+def masked(x):
+    s = latent()
+    return x[x[:, 0] > s]  # told
+
+
+def nonzero(x):
+    s = latent()
+    return jnp.nonzero(x > s)  # told
+
+
+def ranged(group):
+    latent()
+    return list(range(group[0]))  # told
+
+
+def of_a_list(group):
+    latent()
+    return [1.0, 2.0, 3.0][group[0]]  # told
+
+
+def of_numpys_array(group):
+    latent()
+    return np.arange(4.0)[group]  # told
+
+
+def assigned():
+    s = latent()
+    values = np.zeros(3)
+    values[0] = s  # told
+
+
+def written():
+    s = latent()
+    return f"{s:.3f}"  # told
+
+
+def added(x):
+    w = phx.sample("w", dist.Normal(0.0, 1.0).expand([5]))
+    return x + w  # told
+
+
+def multiplied(x):
+    w = phx.sample("w", dist.Normal(0.0, 1.0).expand([4]))
+    return x @ w  # told
+
+
+def of_two_shapes():
+    w = phx.sample("w", dist.Normal(0.0, 1.0).expand([4]))
+    return dist.Normal(w, jnp.ones(3))  # told
+
+
+def joined(x):
+    s = latent()
+    return jnp.concatenate([x, s * jnp.ones(3)])  # told
+
+
+def reshaped(x):
+    latent()
+    return x.reshape(7, 7)  # told
+
+
+def unpacked():
+    a, b = phx.sample("s", dist.Normal(0.0, 1.0).expand([3]))  # told
+    return a + b
+
+
+def nothing():
+    s = latent()
+    return s + None  # told
+
+
+WRONG = [
+    (branch, "'s > 0' cannot be computed.*variable 's'", ARRAY),
+    (derived, "'total > one' .*variable 's'", ARRAY),
+    (in_a_helper, "'value > 0' .*variable 's'", ARRAY),
+    (loop, "variable 's'", "jax.lax.while_loop"),
+    (both, "variable 's'", "Use &, | and ~"),
+    (negated, "variable 's'", "Use &, | and ~"),
+    (asserted, "variable 's'", "distribution's support"),
+    (largest, "variable 's'", "jnp.maximum"),
+    (member, "variable 's'", ARRAY),
+    (numpys_log, "variable 's'", r"Use jnp\.log instead of np\.log"),
+    (numpys_dot, "variable 's'", r"Use jnp\.dot instead of np\.dot"),
+    (math_exp, "variable 's'", r"Use jnp\.exp instead of math\.exp"),
+    (scipys, "variable 's'", r"Use jax\.scipy\.special\.expit"),
+    (integer, "variable 's'", r"\.astype\(int\)"),
+    (real, "variable 's'", r"\.astype\(float\)"),
+    (truth, "variable 's'", ARRAY),
+    (item, "variable 's'", "jax.numpy"),
+    (numpyros, "variable 's'", ARRAY),
+    (of_data, "argument 'x'", "give it as a flag"),
+    (levels, "argument 'group'", SIZE),
+    (jax_levels, "argument 'group'", SIZE),
+    (sized, "argument 'group'", SIZE),
+    (zeros, "argument 'group'", SIZE),
+    (masked, "variable 's'", r"jnp\.where\(mask"),
+    (nonzero, "variable 's'", SIZE),
+    (ranged, "argument 'group'", "jax.lax.fori_loop"),
+    (of_a_list, "argument 'group'", r"make that a jnp\.asarray"),
+    (of_numpys_array, "argument 'group'", r"make that a jnp\.asarray"),
+    (assigned, r"setting an array element", r"a\.at\[index\]\.set"),
+    (written, "format string passed to array", "jax.debug.print"),
+    (added, r"x has shape \(20, 3\), w has shape \(5,\)", r"x\[:, None\] adds a dimension.*'w'"),
+    (multiplied, r"x has shape \(20, 3\), w has shape \(4,\)", "The last variable met: 'w'"),
+    (of_two_shapes, r"w has shape \(4,\)", "Dimensions must be equal"),
+    (joined, r"x has shape \(20, 3\), s has shape \(\)", "Dimensions must be equal"),
+    (reshaped, r"x has shape \(20, 3\)", "The last variable met: 's'"),
+    (unpacked, "too many values to unpack", "'s'"),
+    (nothing, "'array' and 'NoneType'", "'s'"),
+]
+
+
+def data_of(model):
+    return {name: {"x": X, "group": GROUP}[name] for name in inspect.signature(model).parameters}
+
+
+def line_told(function):
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if "# told" in line)
+
+
+@pytest.mark.parametrize("model, what, remedy", WRONG, ids=lambda value: getattr(value, "__name__", ""))
+def test_the_line_the_variable_and_the_remedy_are_named(model, what, remedy):
+    line = line_told(helper if model is in_a_helper else model)
+    with pytest.raises(ModelError) as caught:
+        phx.Target(phx.from_numpyro(model) if model is numpyros else model, data_of(model))
+    message = str(caught.value)
+    assert message.startswith(f"{model.__name__}, line {line} of {__file__}: ")
+    assert re.search(what, message) and re.search(remedy, message), message
+    assert "Tracer" not in message and caught.value.__cause__ is not None
+    assert isinstance(caught.value, TypeError) and isinstance(caught.value, ValueError)
+
+
+def raises_its_own():
+    latent()
+    raise Own("mine")  # told
+
+
+def asks_its_own_dict():
+    latent()
+    return {}["nope"]  # told
+
+
+def divides_by_zero():
+    latent()
+    return 1 / 0  # told
+
+
+def refuses():
+    latent()
+    raise ValueError("my own words")  # told
+
+
+@pytest.mark.parametrize(
+    "model, kind, words",
+    [
+        (raises_its_own, Own, "mine"),
+        (asks_its_own_dict, KeyError, "'nope'"),
+        (divides_by_zero, ZeroDivisionError, "division by zero"),
+        (refuses, ValueError, "my own words"),
+    ],
+)
+def test_the_users_own_exceptions_stay_and_tell_where(model, kind, words):
+    with pytest.raises(kind) as caught:
+        phx.Target(model)
+    assert type(caught.value) is kind and str(caught.value) == words
+    note = f"In {model.__name__}, line {line_told(model)} of {__file__}, after the variable 's'."
+    assert note in caught.value.__notes__
+
+
+def keeps():
+    KEPT.append(latent())
+    return KEPT[0] + 1.0
+
+
+def within_scan():
+    jax.lax.scan(lambda c, _: (c + phx.sample("e", dist.Normal(0.0, 1.0)), None), 0.0, None, length=3)
+
+
+def within_jit():
+    jax.jit(lambda: phx.sample("e", dist.Normal(0.0, 1.0)))()
+
+
+def within_cond():
+    s = latent()
+    jax.lax.cond(s > 0, lambda: phx.sample("e", dist.Normal(0.0, 1.0)), lambda: 0.0)
+
+
+@pytest.mark.parametrize("model", [keeps, within_scan, within_jit, within_cond])
+def test_values_that_outlive_their_trace_are_refused(model):
+    KEPT.clear()
+    with pytest.raises((TypeError, ValueError), match=r"earlier call|jax\.(lax\.)?(scan|cond|jit)"):
+        for _ in range(2):
+            phx.Target(model)
+
+
+def test_values_of_a_trace_of_the_users_own_are_no_leak():
+    def density(scale):
+        target = phx.Target(lambda: phx.sample("x", dist.Normal(0.0, scale)))
+        return phx.programs.unconstrained.run_unconstrained(target.program, None, {}).terms()["x", "density"]
+
+    assert jax.jit(density)(2.0) == pytest.approx(dist.Normal(0.0, 2.0).log_prob(0.0))
+
+
+def renames():
+    KEPT.append(1)
+    phx.sample(f"a{len(KEPT)}", dist.Normal(0.0, 1.0))
+
+
+def resizes():
+    phx.sample("b", dist.Normal(0.0, 1.0).expand([random.randrange(1, 10**6) % 997 + 1]))
+
+
+def forgets():
+    KEPT.append(1)
+    s = latent()
+    if len(KEPT) < 2:
+        phx.sample("y", dist.Normal(s, 1.0), obs=1.0)
+
+
+@pytest.mark.parametrize("model", [renames, resizes, forgets])
+def test_a_model_that_changes_between_traces_is_refused(model):
+    KEPT.clear()
+    with pytest.raises(ValueError, match="The model is not the same each time it runs: .*'(a2|b|y)'"):
+        target = phx.Target(model)
+        target.log_density({latent.name: jnp.zeros(latent.unconstrained_shape) for latent in target.shares.latents})
+
+
+def test_complex_deterministic_values_are_refused():
+    with pytest.raises(ValueError, match=r"deterministic value 'z' is complex \(complex64\).*jnp\.real"):
+        phx.Target(lambda: phx.deterministic("z", latent() * 1j))
+
+
+def test_functions_of_draws_and_log_densities_are_told_of_alike():
+    from tests.unit.report.posteriors import make_posterior
+
+    with pytest.raises(ModelError, match="the argument 'b' has none yet.*jnp.where"):
+        make_posterior(2, 3).predict(lambda draw: 1.0 if draw["b"] > 0 else 2.0)
+    with pytest.raises(ModelError, match="the variable 'x' has none yet.*jnp.where"):
+        phx.Target(phx.from_logdensity(lambda x: -(x**2) if x > 0 else -x, jnp.zeros(())))
+    fold = phx.reduce(lambda draw: np.log(draw["s"]), phx.reducers.moments())
+    with pytest.raises(ModelError, match="the argument 's' has none yet.*jnp.log instead"):
+        phx.mcmc(latent, keep=[], reducers={"fold": fold}, progress=False)
+    begin = phx.ensemble(lambda key: jnp.zeros(()), lambda state, batch: 1.0 if state > 0 else state, 2)
+    with pytest.raises(ModelError, match="the argument 'state' has none yet.*jnp.where"):
+        list(begin.train(np.zeros((4, 1), np.float32), batch_size=2))

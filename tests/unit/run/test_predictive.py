@@ -1,0 +1,305 @@
+"""Predictive draws: noise of its own for every draw, the same on every mesh, and refusals by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from tests.unit.report.posteriors import RECORD, make_posterior
+
+import phalanx as phx
+from phalanx.programs.handlers import under
+from phalanx.run.posterior import Posterior
+from phalanx.run.record import Timing
+
+ROWS, CHAINS, DRAWS = 12, 4, 250
+X = np.random.default_rng(0).normal(size=(ROWS, 2)).astype(np.float32)
+GROUP = np.arange(ROWS) % 3
+
+
+def regression(x, y=None):
+    w = phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))
+    s = phx.sample("s", dist.HalfNormal(1.0))
+    mean = phx.deterministic("mean", x @ w)
+    phx.sample("y", dist.Normal(mean, s), obs=y)
+
+
+def groups(group, y=None):
+    level = phx.sample("level", dist.Normal(0.0, 2.0).expand([3]))
+    phx.sample("y", dist.Poisson(jnp.exp(level[group])), obs=y)
+
+
+def counts(n, k=None):
+    p = phx.sample("p", dist.Beta(2.0, 2.0))
+    phx.sample("k", dist.Binomial(n, p), obs=k)
+
+
+def vectors(y=None):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    rows = jnp.broadcast_to(mean, (5, 3)), jnp.broadcast_to(jnp.eye(3), (5, 3, 3))
+    phx.sample("y", dist.MultivariateNormal(*rows), obs=y)
+
+
+def theirs(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", x.shape[0]):
+        numpyro.sample("y", dist.StudentT(8.0, a * x[:, 0], 1.0), obs=y)
+
+
+MODELS = {
+    "regression": (regression, {"x": X, "y": np.zeros(ROWS, np.float32)}, "y"),
+    "vectors": (vectors, {"y": np.zeros((5, 3), np.float32)}, "y"),
+    "numpyro": (phx.from_numpyro(theirs), {"x": X, "y": np.zeros(ROWS, np.float32)}, "y"),
+    "groups": (groups, {"group": GROUP, "y": np.ones(ROWS, int)}, "y"),
+    "counts": (counts, {"n": np.full(6, 20), "k": np.full(6, 7)}, "k"),
+}
+QUICK = {("regression", "prior"), ("numpyro", "posterior")}
+AGREEMENTS = [
+    pytest.param(model, kind, marks=[] if (model, kind) in QUICK else pytest.mark.slow)
+    for model in MODELS
+    for kind in ("posterior", "prior")
+]
+
+
+def drawn_by_hand(model, data, chains=CHAINS, draws=DRAWS) -> Posterior:
+    """What a run would return whose posterior is the prior: no sampler is needed to look at what follows it."""
+    target = phx.Target(model, data)
+    names = [latent.name for latent in target.shares.latents]
+    keys = jax.random.split(jax.random.key(7), chains * draws)
+    values = jax.vmap(lambda key: {n: phx.Joint(model).sample(key, **data)[n] for n in names})(keys)
+    shaped = {name: np.asarray(v).reshape(chains, draws, *v.shape[1:]) for name, v in values.items()}
+    latents = dict.fromkeys(names, "")
+    record = replace(RECORD, num_chains=chains, num_samples=draws, latents=latents)
+    return Posterior(shaped, {}, Timing(), record, {}, target)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Posterior:
+    return drawn_by_hand(regression, MODELS["regression"][1])
+
+
+class TestPredictWithAKey:
+    def test_every_draw_has_a_key_of_its_own(self):
+        noise = make_posterior(4, 500).predict(lambda draw, key: jax.random.normal(key))
+        assert len(np.unique(noise)) == 2000
+        assert abs(noise.mean()) < 5 / np.sqrt(2000)  # one in a million fails by chance
+        assert abs(noise.std() - 1) < 5 / np.sqrt(4000)
+
+    @pytest.mark.parametrize("batch_size", [1, 7])
+    def test_keys_depend_on_nothing_but_seed_chain_and_draw(self, batch_size):
+        def noise(chains, draws, **how):
+            return make_posterior(chains, draws).predict(lambda draw, key: jax.random.normal(key, (2,)), **how)
+
+        expected = noise(3, 11)
+        np.testing.assert_array_equal(noise(3, 11, batch_size=batch_size), expected)
+        np.testing.assert_array_equal(noise(2, 8, batch_size=batch_size), expected[:2, :8])
+        assert not np.isin(noise(3, 11, seed=1), expected).any()
+
+    def test_a_default_is_no_place_for_a_key(self):
+        posterior = make_posterior(2, 3)
+        twice = posterior.predict(lambda draw, factor=2.0: factor * draw["b"])
+        np.testing.assert_allclose(twice, 2 * posterior.draws["b"], rtol=1e-5)
+        assert len(np.unique(posterior.predict(lambda draw, key=None: jax.random.normal(key)))) == 6
+        assert len(np.unique(posterior.predict(lambda *both: both[0]["b"]))) == 6
+
+    def test_a_seed_that_is_none_is_refused(self):
+        with pytest.raises(ValueError, match="seed must be a whole number"):
+            make_posterior(2, 3).predict(lambda draw: draw["b"], seed=-1)
+
+    @pytest.mark.parametrize("name", ["missing", "b", 3])
+    def test_a_key_error_of_the_users_own_stays_one(self, name):
+        with pytest.raises(KeyError, match=str(name)):
+            make_posterior(2, 3).predict(lambda draw: draw["b"] * {}[name])
+
+
+class TestPredictive:
+    @pytest.mark.parametrize("model, kind", AGREEMENTS)
+    def test_agrees_with_numpyro(self, model, kind):
+        model, data, name = MODELS[model]
+        posterior = drawn_by_hand(model, data)
+        ours = posterior.predictive(kind=kind)[name]
+        assert ours.shape == (CHAINS, DRAWS, *data[name].shape)
+
+        def bridged(**arguments):  # the same program for NumPyro, its sites from ours
+            def tell(variable, forward):
+                return forward(replace(variable, value=_told(variable)))
+
+            under(model, tell)(**arguments)
+
+        alike = theirs if model.__name__ == "theirs" else bridged
+        flat = {n: v.reshape(-1, *v.shape[2:]) for n, v in posterior.draws.items()}
+        peer = numpyro.infer.Predictive(alike, None if kind == "prior" else flat, num_samples=CHAINS * DRAWS)
+        expected = np.asarray(peer(jax.random.key(3), **{**data, name: None})[name])
+        ours = ours.reshape(expected.shape).astype(float)
+        for statistic in (lambda v: np.tanh(v / 3), lambda v: np.tanh(v / 3) ** 2):
+            a, b = statistic(ours), statistic(expected)
+            error = np.sqrt((a.var(axis=0) + b.var(axis=0)) / len(a))
+            assert (np.abs(a.mean(axis=0) - b.mean(axis=0)) <= 5.5 * error + 1e-6).all()  # one in a million by chance
+
+    def test_noise_is_independent_from_draw_to_draw_and_row_to_row(self, drawn):
+        found = drawn.predictive()
+        np.testing.assert_allclose(found["mean"], np.einsum("rk,cdk->cdr", X, drawn.draws["w"]), rtol=1e-4, atol=1e-5)
+        noise = ((found["y"] - found["mean"]) / drawn.draws["s"][..., None]).reshape(-1, ROWS)
+        count = len(noise)
+        assert abs(noise.std() - 1) < 5 / np.sqrt(2 * noise.size)
+        rows = np.corrcoef(noise.T)[np.triu_indices(ROWS, 1)]
+        following = [np.corrcoef(noise[:-lag].ravel(), noise[lag:].ravel())[0, 1] for lag in (1, DRAWS, 2 * DRAWS)]
+        assert np.abs(rows).max() < 5.5 / np.sqrt(count)
+        assert np.abs(following).max() < 5.5 / np.sqrt(noise.size / 2)
+
+    def test_the_latent_noise_of_the_prior_is_not_that_of_the_data(self, drawn):
+        found = drawn.predictive(kind="prior")
+        assert set(found) == {"w", "s", "mean", "y"}
+        noise = (found["y"] - found["mean"]) / found["s"][..., None]
+        assert abs(np.corrcoef(noise[..., 0].ravel(), found["w"][..., 0].ravel())[0, 1]) < 5 / np.sqrt(CHAINS * DRAWS)
+
+    def test_observed_arguments_may_be_given_left_out_or_none(self, drawn):
+        few = replace(drawn, draws={name: values[:2, :3] for name, values in drawn.draws.items()})
+        expected = drawn.predictive()["y"][:2, :3]
+        for data in ({"x": X}, {"x": X, "y": None}, {"x": X, "y": np.full(ROWS, 9.0, np.float32)}):
+            np.testing.assert_allclose(few.predictive(data)["y"], expected, rtol=1e-5, atol=1e-6)
+
+    def test_new_data_may_have_other_rows(self, drawn):
+        found = drawn.predictive({"x": np.ones((5, 2), np.float32)})
+        assert found["y"].shape == (CHAINS, DRAWS, 5)
+        np.testing.assert_allclose(found["mean"][..., 0], drawn.draws["w"].sum(-1), rtol=1e-4, atol=1e-5)
+
+    def test_one_number_per_observed_value_where_a_scalar_distribution_has_many(self):
+        def model(y):
+            phx.sample("y", dist.Normal(phx.sample("m", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+        found = drawn_by_hand(model, {"y": np.zeros(7, np.float32)}, 2, 3).predictive()["y"]
+        assert found.shape == (2, 3, 7) and len(np.unique(found)) == 42
+
+    @pytest.mark.parametrize("rows", [ROWS, ROWS - 1])
+    def test_meshes_change_nothing(self, drawn, mesh_of, rows):
+        data = {"x": X[:rows], "y": np.zeros(rows, np.float32)}
+        expected = drawn.predictive(data)
+        found = drawn.predictive(phx.shard(data, mesh_of(2, 4)))
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6)
+
+    def test_local_variables_and_the_models_own_sums_over_devices(self, mesh_of):
+        def model(x, y):
+            scale = phx.sample("scale", dist.InverseGamma(3.0, 2.0).expand([x.shape[0]]))
+            centred = x[:, 0] - jax.lax.pmean(x[:, 0].mean(), "data")
+            phx.deterministic("centred", centred)
+            phx.sample("y", dist.Normal(centred, scale), obs=y)
+
+        data = {"x": X, "y": np.zeros(ROWS, np.float32)}
+        mesh = mesh_of(2, 4)
+        target = phx.Target(model, phx.shard(data, mesh))
+        draws = {"scale": np.random.default_rng(0).gamma(3.0, size=(4, 6, ROWS)).astype(np.float32)}
+        posterior = Posterior(draws, {}, Timing(), replace(RECORD, latents={"scale": ""}), {}, target)
+        found = posterior.predictive()
+        np.testing.assert_allclose(found["centred"][0, 0], X[:, 0] - X[:, 0].mean(), rtol=1e-4, atol=1e-5)
+        assert found["y"].shape == (4, 6, ROWS)
+        whole = posterior.predictive(data)
+        np.testing.assert_allclose(whole["y"], found["y"], rtol=1e-4, atol=1e-5)
+
+
+def _told(variable):
+    if variable.distribution is None:
+        return numpyro.deterministic(variable.name, variable.value)
+    return numpyro.sample(variable.name, variable.distribution, obs=variable.value)
+
+
+def sized(x, y=None):
+    local = phx.sample("local", dist.Normal(0.0, 1.0).expand([x.shape[0]]))
+    phx.sample("y", dist.Normal(local, 1.0), obs=y)
+
+
+class TestRefusals:
+    def test_a_variable_of_the_rows_of_the_run(self):
+        posterior = drawn_by_hand(sized, {"x": X, "y": np.zeros(ROWS, np.float32)}, 2, 3)
+        with pytest.raises(ValueError, match=r"variable 'local' was inferred with shape \(12,\), .* shape \(5,\)"):
+            posterior.predictive({"x": X[:5]})
+        with pytest.raises(ValueError, match=r"variable 'local' was inferred with shape \(12,\), .* shape \(1,\)"):
+            posterior.predictive({"x": X[:1]})  # which would broadcast
+        assert posterior.predictive({"x": X[:5]}, kind="prior")["y"].shape == (2, 3, 5)
+
+    def test_a_variable_that_was_not_kept(self, drawn):
+        without = replace(drawn, draws={"w": drawn.draws["w"]})
+        with pytest.raises(ValueError, match="the draws of variable 's' were not kept; they hold 'w'"):
+            without.predictive()
+
+    @pytest.mark.parametrize("kind", ["posterior", "prior"])
+    def test_a_factor(self, kind):
+        def model(y):
+            m = phx.sample("m", dist.Normal(0.0, 1.0))
+            phx.factor("soft", -(m**2))
+            phx.sample("y", dist.Normal(m, 1.0), obs=y)
+
+        posterior = drawn_by_hand(model, {"y": np.zeros(3, np.float32)}, 2, 3)
+        with pytest.raises(ValueError, match="'soft' is a factor, .*phx.block"):
+            posterior.predictive(kind=kind)
+        assert posterior.predictive(model=phx.block(model, ["soft"]))["y"].shape == (2, 3, 3)
+
+    def test_a_prior_that_cannot_be_drawn_from(self):
+        def model(y):
+            m = phx.sample("m", dist.ImproperUniform(dist.constraints.real, (), ()))
+            phx.sample("y", dist.Normal(m, 1.0), obs=y)
+
+        latents, draws = {"m": ""}, {"m": np.zeros((2, 3), np.float32)}
+        target = phx.Target(model, {"y": np.zeros(3, np.float32)})
+        posterior = Posterior(draws, {}, Timing(), replace(RECORD, num_chains=2, latents=latents), {}, target)
+        assert posterior.predictive()["y"].shape == (2, 3, 3)
+        with pytest.raises(ValueError, match=r"Variable 'm': ImproperUniform cannot be drawn from\."):
+            posterior.predictive(kind="prior")
+
+    def test_what_was_inferred_and_is_now_observed(self):
+        def model(z=None, y=None):
+            z = phx.sample("z", dist.Normal(0.0, 1.0), obs=z)
+            phx.sample("y", dist.Normal(z, 1.0), obs=y)
+
+        posterior = drawn_by_hand(model, {"y": np.float32(1.0)}, 2, 3)
+        with pytest.raises(
+            ValueError, match=r"variable 'z' was inferred in the run, and these data observe it\..*phx.do"
+        ):
+            posterior.predictive({"z": np.float32(3.0)})
+        assert (posterior.predictive({}, model=phx.do(model, {"z": 3.0}))["z"] == 3.0).all()
+
+    def test_a_renamed_variable(self, drawn):
+        def renamed(x, y=None):
+            weights = phx.sample("weights", dist.Normal(0.0, 1.0).expand([2]))
+            phx.sample("y", dist.Normal(x @ weights, phx.sample("s", dist.HalfNormal(1.0))), obs=y)
+
+        for posterior in (drawn, replace(drawn, target=None)):
+            with pytest.raises(
+                ValueError, match="the model has no variable 'w', which the run inferred; it has 'weights'"
+            ):
+                posterior.predictive({"x": X}, model=renamed)
+
+    def test_a_loaded_posterior_is_given_the_model(self, drawn, tmp_path):
+        loaded = Posterior.load(drawn.save(tmp_path / "run.npz"))
+        with pytest.raises(ValueError, match=re.escape("posterior.predictive(data, model=model)")):
+            loaded.predictive({"x": X})
+        np.testing.assert_array_equal(loaded.predictive({"x": X}, model=regression)["y"], drawn.predictive()["y"])
+        with pytest.raises(TypeError, match="data does not fit the model regression.*missing a required argument: 'x'"):
+            loaded.predictive(model=regression)
+
+    @pytest.mark.parametrize(
+        "arguments, error, message",
+        [
+            ({"kind": "both"}, ValueError, "kind must be 'posterior' or 'prior'; got 'both'"),
+            ({"seed": 1.5}, ValueError, "seed must be a whole number"),
+            ({"data": [X]}, TypeError, "data must be a dict"),
+            ({"model": "regression"}, TypeError, "model must be a function; got str"),
+        ],
+    )
+    def test_wrong_arguments(self, drawn, arguments, error, message):
+        with pytest.raises(error, match=message):
+            drawn.predictive(**arguments)
+
+    def test_nothing_to_draw(self):
+        posterior = drawn_by_hand(lambda: phx.sample("m", dist.Normal(0.0, 1.0)), {}, 2, 3)
+        with pytest.raises(ValueError, match="the model observes nothing"):
+            posterior.predictive()
+        with pytest.raises(ValueError, match="there are no draws to predict at: 2 chains of 0 draws"):
+            replace(posterior, draws={}).predictive()
