@@ -230,7 +230,6 @@ def compile(
         >>> sampler.run(seed=1).draws["x"].shape
         (4, 10)
     """
-    checks.check_not_traced()
     checks.check_sizes(num_chains, 0 if num_warmup is None else num_warmup, num_samples, thin)
     num_chains, num_samples, thin = int(num_chains), int(num_samples), int(thin)  # NumPy's are hashed as others
     checks.check_until(until, keep)
@@ -244,6 +243,7 @@ def compile(
     notice = None
     if mesh is None and mesh_of(arguments.arrays) is None:
         notice, mesh = use_every_core(), default_mesh(num_chains)
+    checks.check_not_traced()  # no earlier: it starts JAX
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
     num_warmup = default_warmup(num_chains) if num_warmup is None else int(num_warmup)
