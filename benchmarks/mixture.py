@@ -1,7 +1,9 @@
 """Random-walk Metropolis on the mixture: Phalanx, a jitted step called from Python, and one compiled loop.
 
-The generator draws from 1,000 chains, as such programs do; the loop is given the number of chains it is fastest with.
-All add up the moments; none stores a draw.
+The generator draws from 1,000 chains, as such programs do; loops are given the number of chains they are fastest with.
+All add up the moments; none stores a draw. Loops run on one device, as one writes them, without and with the compiler's
+flag that Phalanx sets; Phalanx runs on every core, and on one. The density has its components written out, or is as one
+writes it: a log-sum-exp over the components in the loop, `MixtureSameFamily` in Phalanx.
 """
 
 from __future__ import annotations
@@ -21,62 +23,73 @@ STEP_SIZE = 0.1
 def phalanx_ways(options: argparse.Namespace) -> dict[str, Way]:
     import resource
 
-    import phalanx as phx
-    from phalanx.demos.mixture import model
+    import jax
 
-    ways = {}
-    for chains in CHAINS:
+    import phalanx as phx
+    from phalanx.demos.mixture import model, model_as_written
+
+    def way(model: Any, chains: int, mesh: Any = None) -> Way:
         sampler = phx.compile(
-            model, kernel=phx.rwmh(step_size=STEP_SIZE), num_chains=chains, num_warmup=0,
+            model, kernel=phx.rwmh(step_size=STEP_SIZE), num_chains=chains, num_warmup=0, mesh=mesh,
             num_samples=options.samples // chains, keep=[], reducers={"m": phx.reducers.moments()}, progress=False,
         )  # fmt: skip
 
-        def run(sampler=sampler):
+        def run() -> Measured:
             posterior = sampler.run()
             note = options.results / "mixture_memory.txt"
             note.write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6))
             return Measured(posterior.timing.sampling, posterior.reduced["m"]["x"].count)
 
-        ways[f"Phalanx, {chains:,} chains"] = Way(run)
-    return ways
+        return Way(run)
+
+    one = phx.make_mesh(devices=jax.devices()[:1])
+    ways = {f"Phalanx, {chains:,} chains": way(model, chains) for chains in CHAINS}
+    ways["Phalanx on one device, 1,000 chains"] = way(model, 1_000, one)
+    return ways | {
+        f"Phalanx, MixtureSameFamily, {chains:,} chains": way(model_as_written, chains) for chains in CHAINS[:2]
+    }
 
 
 def plain_ways(options: argparse.Namespace) -> dict[str, Way]:
     import jax
     import jax.numpy as jnp
 
-    from phalanx.demos.mixture_density import log_density
+    from phalanx.demos.mixture_density import log_density, log_density_as_written
+    from phalanx.run.executables import WIDE
 
-    def step(carry):
+    def step(carry, density=log_density):
         key, x, height, total, squares = carry
         key, propose, decide = jax.random.split(key, 3)
         proposal = x + STEP_SIZE * jax.random.normal(propose, x.shape)
-        proposed = log_density(proposal)
+        proposed = density(proposal)
         accept = jnp.log(jax.random.uniform(decide, x.shape)) < proposed - height
         x, height = jnp.where(accept, proposal, x), jnp.where(accept, proposed, height)
         return key, x, height, total + x, squares + x**2
 
-    def begin(chains):
+    def begin(chains, density=log_density):
         x = jnp.zeros(chains)
-        return jax.random.key(0), x, log_density(x), x, x
+        return jax.random.key(0), x, density(x), x, x
 
-    jitted, ways = jax.jit(step), {}
+    jitted = jax.jit(step)
 
-    def generator():
+    def generator() -> None:
         carry, draws = begin(1_000), options.plain_samples // 10_000
         for _ in range(draws):
             carry = jitted(carry)
         jax.block_until_ready(carry)
 
-    ways["a generator, 1,000 chains"] = Way(generator, options.plain_samples // 10_000 * 1_000)
-    for chains in LOOPS:
+    def loop(density: Any, chains: int, flags: Any = None) -> Way:
         draws = options.plain_samples // chains
-        loop = jax.jit(lambda carry, draws=draws: jax.lax.fori_loop(0, draws, lambda _, c: step(c), carry))
+        whole = jax.jit(
+            lambda carry: jax.lax.fori_loop(0, draws, lambda _, c: step(c, density), carry), compiler_options=flags
+        )
+        return Way(lambda: jax.block_until_ready(whole(begin(chains, density))), draws * chains)
 
-        def run(loop=loop, chains=chains):
-            jax.block_until_ready(loop(begin(chains)))
-
-        ways[f"one loop, {chains:,} chains"] = Way(run, draws * chains)
+    ways = {"a generator, 1,000 chains": Way(generator, options.plain_samples // 10_000 * 1_000)}
+    for chains in LOOPS:
+        ways[f"one loop, {chains:,} chains"] = loop(log_density, chains)
+        ways[f"one loop with our flag, {chains:,} chains"] = loop(log_density, chains, WIDE)
+        ways[f"one loop of a log-sum-exp with our flag, {chains:,} chains"] = loop(log_density_as_written, chains, WIDE)
     return ways
 
 
@@ -92,15 +105,25 @@ def main() -> None:
     devices = [1, max(2, side_by_side.machine()["cores"])]
 
     def rows(times: side_by_side.Times) -> list[dict[str, Any]]:
-        ours, loop = side_by_side.fastest(times, "Phalanx"), side_by_side.fastest(times, "one loop")
         # a nanosecond a sample is a second for 1e9 of them
         billion = {name: [1e6 * t for t in taken] for name, taken in times.items()}
-        thousand = "Phalanx, 1,000 chains"
-        found = [
-            side_by_side.compare("a sample", thousand, "a generator, 1,000 chains", billion, at_most=0.1, unit="ns"),
-            side_by_side.compare("a sample", ours, loop, billion, at_most=0.4, unit="ns"),
-            side_by_side.compare("a sample", f"Phalanx, {CHAINS[-1]:,} chains", ours, billion, at_most=1.25, unit="ns"),
+        written_out = {name: times[name] for name in (f"Phalanx, {chains:,} chains" for chains in CHAINS)}
+        ours, written = side_by_side.fastest(written_out, ""), side_by_side.fastest(times, "MixtureSameFamily")
+        plain, flag, summed = (
+            side_by_side.fastest(times, f"one loop{kind}, ")
+            for kind in ("", " with our flag", " of a log-sum-exp with our flag")
+        )
+        alone, most = "Phalanx on one device, 1,000 chains", f"Phalanx, {CHAINS[-1]:,} chains"
+        pairs = [
+            ("Phalanx, 1,000 chains", "a generator, 1,000 chains", 0.1),
+            (ours, plain, 0.4),
+            (ours, flag, 1.0),
+            (alone, flag, 1.0),
+            (written, summed, 1.0),
+            (written, ours, 1.25),
+            (most, ours, 1.25),
         ]
+        found = [side_by_side.compare("a sample", a, b, billion, at_most=at_most, unit="ns") for a, b, at_most in pairs]
         note = options.results / "mixture_memory.txt"
         memory = float(note.read_text())
         note.unlink()

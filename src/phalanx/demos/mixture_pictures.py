@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.report.style import ACCENT, BAND, MUTED, SECOND, explain, finish, new_figure
+from phalanx.report.style import ACCENT, BAND, INK, MUTED, SECOND, explain, finish, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLORS = {"NumPy": MUTED, "JAX, one loop": SECOND, "Phalanx": ACCENT}
-
+COLORS = {"NumPy": MUTED, "JAX, one loop": SECOND, "Phalanx": ACCENT, "Phalanx, MixtureSameFamily": INK}
 
 EDGES = np.linspace(-12.0, 18.0, 121)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jax
@@ -12,12 +12,15 @@ import numpy as np
 from jax import Array, lax, random
 
 from phalanx.demos.mixture_density import log_density, log_density_in_numpy
+from phalanx.run.executables import WIDE
 
 BUDGET = 20.0
 """Seconds that a point may be expected to take, from the point before; longer ones are left out."""
 
 Points = dict[str, list[tuple[int, float, float]]]
 """For each way: size, seconds of compiling, seconds of sampling."""
+
+Ours = Mapping[str, Callable[[int, int], tuple[float, float]]]
 
 
 class Race:
@@ -26,12 +29,12 @@ class Race:
     Args:
         step_size: standard deviation of proposals.
         seed: of all ways.
-        ours: `ours(chains, draws)` gives seconds of compiling and of sampling.
+        ours: by name, `ours[name](chains, draws)` gives seconds of compiling and of sampling.
     """
 
-    def __init__(self, step_size: float, seed: int, ours: Callable[[int, int], tuple[float, float]]):
+    def __init__(self, step_size: float, seed: int, ours: Ours):
         self._step_size, self._seed = step_size, seed
-        self._ways = {"NumPy": self._numpy, "JAX, one loop": self._jax, "Phalanx": ours}
+        self._ways = {"NumPy": self._numpy, "JAX, one loop": self._jax, **ours}
 
     def by_samples(self, most: int) -> Points:
         """1,000 chains, ever more draws."""
@@ -77,7 +80,7 @@ class Race:
         return 0.0, time.perf_counter() - began
 
     def _jax(self, chains: int, draws: int) -> tuple[float, float]:
-        """One jitted `fori_loop` over draws, as one writes it; the moments are added up."""
+        """One jitted `fori_loop` over draws, with the flags that runs are compiled with; the moments are added up."""
 
         def step(number: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
             key, x, height, total, squares = carry
@@ -91,7 +94,7 @@ class Race:
         x = jnp.zeros(chains)
         begin = random.key(self._seed), x, log_density(x), x, x
         began = time.perf_counter()
-        loop = jax.jit(lambda begin: lax.fori_loop(0, draws, step, begin)).lower(begin).compile()
+        loop = jax.jit(lambda begin: lax.fori_loop(0, draws, step, begin)).lower(begin).compile(WIDE)
         compiled = time.perf_counter()
         jax.block_until_ready(loop(begin))
         return compiled - began, time.perf_counter() - compiled

@@ -96,7 +96,7 @@ class Run:
             "step_size": float(used.step_size),
             "acceptance_rate": float(rates.mean(dtype=np.float64)) if rates.size else math.nan,
             "divergences": int(drawn.stats["diverging"].sum()),
-            "metric_changed": getattr(used, "metric", None) is not getattr(self._tuning, "metric", None),
+            "metric_changed": self._new_metric,
             "moved_chains": len(warm_up.moves),
         }
         if self.kernel.tunes_trajectory:
@@ -199,8 +199,9 @@ class Run:
         """Take over the tuning that warm-up asks for. A metric is placed on the devices once, not in every round."""
         tuning, self._abandon = warm_up.tuning, warm_up.abandon
         metric = getattr(tuning, "metric", None)
+        self._new_metric = metric is not getattr(self, "_metric", None)
         if metric is not None:
-            if metric is not getattr(self, "_metric", None):
+            if self._new_metric:
                 self._metric = metric
                 layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(metric))
                 self._placed_metric = jax.device_put(metric, layout)

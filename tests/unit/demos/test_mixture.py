@@ -7,8 +7,13 @@ import json
 import numpy as np
 import pytest
 
+import phalanx as phx
 from phalanx.demos import mixture, mixture_density
+from phalanx.demos.mixture import model, model_as_written
+from phalanx.demos.mixture_density import log_density, log_density_as_written
 from phalanx.demos.mixture_race import Race
+
+WAYS = {"NumPy", "JAX, one loop", "Phalanx", "Phalanx, MixtureSameFamily"}
 
 
 def test_a_small_run(phalanx, tmp_path):
@@ -21,9 +26,17 @@ def test_a_small_run(phalanx, tmp_path):
     assert {path.stem for path in made.glob("*.png")} == pictures
     headline = json.loads((made / "result.json").read_text())["headline"]
     assert headline["samples"] == 2_000_000
-    assert set(headline["time_against_chains"]) == {"NumPy", "JAX, one loop", "Phalanx"}
+    assert set(headline["time_against_chains"]) == WAYS
     # chains of 2,000 short steps have seen a part of the mixture each: this is no test of the answer
     assert abs(headline["mean"] - headline["exact_mean"]) < 1.0
+
+
+def test_every_spelling_is_the_same_density():
+    x, at = np.linspace(-9.0, 9.0, 7, dtype=np.float32), {"x": np.float32(0.7)}
+    np.testing.assert_allclose(log_density_as_written(x), log_density(x), rtol=1e-5)
+    up_to = [float(phx.Target(made).log_density(at) - phx.Target(made).log_density({"x": np.float32(3.0)}))
+             for made in (model, model_as_written)]  # fmt: skip
+    assert up_to[0] == pytest.approx(up_to[1], abs=1e-5)
 
 
 def test_exact_answers():
@@ -41,10 +54,10 @@ def test_exact_answers():
 
 def test_all_ways_sample_the_same_density(monkeypatch):
     # long steps, so that short chains see the whole mixture
-    race = Race(3.0, 0, lambda chains, draws: (0.0, 0.0))
-    assert set(race.by_chains(10_000)) == {"NumPy", "JAX, one loop", "Phalanx"}
+    race = Race(3.0, 0, dict.fromkeys(("Phalanx", "Phalanx, MixtureSameFamily"), lambda chains, draws: (0.0, 0.0)))
+    assert set(race.by_chains(10_000)) == WAYS
     assert [size for size, *_ in race.by_chains(10**5)["NumPy"]] == [10, 100]
-    assert race.by_samples(10**5) == {"NumPy": [], "JAX, one loop": [], "Phalanx": []}
+    assert race.by_samples(10**5) == {name: [] for name in WAYS}
 
 
 @pytest.mark.slow
