@@ -147,7 +147,18 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
         )
     if CHAIN not in mesh.axis_names:
         raise ValueError(f"mesh: needs an axis {CHAIN!r}; it has {mesh.axis_names}. Make it with phx.make_mesh.")
+    _check_one_process(mesh)
     return mesh
+
+
+def _check_one_process(mesh: Mesh) -> None:
+    """Refuse devices of other processes: the host's part of a run would wait for them for ever."""
+    if others := {device.process_index for device in mesh.devices.flat} - {jax.process_index()}:
+        raise ValueError(
+            f"mesh: {len(others) + 1} processes hold its devices, and a run over several processes does not work yet. "
+            f"Use the devices of this process, as in mesh=phx.make_mesh(devices=jax.local_devices()) with another seed "
+            f"in each process; or start one process that sees all devices."
+        )
 
 
 class Target:
