@@ -210,7 +210,7 @@ def event_of_columns(x, y):
     phx.sample("x", dist.Normal(rows * weights()[None], 1.0).to_event(1), obs=x)
 
 
-@case("to_event over rows", rows_apart=False)
+@case("to_event over rows")
 def event_of_rows(x, y):
     rows = phx.sample("rows", dist.Normal(0.0, 1.0).expand([x.shape[0]]).to_event(1))
     phx.sample("y", dist.Normal(rows + x @ weights(), 1.0).to_event(1), obs=y)

@@ -14,6 +14,7 @@ from phalanx.mesh.fitting import fitted
 from phalanx.mesh.foreign import take
 from phalanx.mesh.space import only_rows
 from phalanx.programs.blocked import Blocked
+from phalanx.programs.independent import entries
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,20 @@ class RandomVariable:
         log_prob = jnp.asarray(self.distribution.log_prob(self.value))
         return log_prob if isinstance(self.scale, float) and self.scale == 1.0 else self.scale * log_prob
 
+    def row_log_prob(self) -> Array:
+        """Log density of the value, of the same sum, with events of independent entries apart.
+
+        A device that holds padded rows can then leave out theirs, of `.to_event(1)` over rows as well.
+        """
+        if self.distribution is None or jnp.ndim(self.scale):
+            return self.log_prob()
+        return replace(self, distribution=entries(self.distribution)).log_prob()
+
     def total_log_prob(self, real: Array | None = None, lanes: int = 1) -> Array:
         """Log density of the value, a scalar; of rows `real`, where not all of them are. See `Blocked.total`."""
         if isinstance(self.distribution, Blocked) and jnp.ndim(self.scale) == 0:
             return self.scale * self.distribution.total(self.value, real, lanes)
-        log_prob = self.log_prob()
+        log_prob = self.log_prob() if real is None else self.row_log_prob()
         return jnp.sum(log_prob if real is None else only_rows(real, log_prob))
 
     @property

@@ -37,7 +37,9 @@ class RowsApart:
 
     @property
     def passed(self) -> str:
-        """What was found in order, in a sentence; empty where nothing is sharded."""
+        """What was found in order, in a sentence; empty where nothing is sharded, or something is not checked."""
+        if self.unchecked:
+            return ""
         if self.checked:
             return (
                 f"The devices' shares add up to the whole: {_names(self.checked)} tried on {self.rows:,} of your rows, "

@@ -275,12 +275,23 @@ class _Reading:
             return self._rows(f"Variable {name!r}", None, before, after)
         if not self._has_rows(axes, before, after):
             devices = math.prod(self.sizes[axis] for axis in axes)
+            if before == after and before and not any(set(s.axes) & set(axes) for s in self.arguments.spreads):
+                raise ValueError(self._not_cut(name, axes, before))
             raise ValueError(
                 f"Variable {name!r} is declared axis={named_axes(axes)}, but its shape is {before} on the whole data "
                 f"and {after} on one of {devices} devices: its rows are not spread over them. Take its size from the "
                 f"data, as in .expand([x.shape[0]]), or leave out axis=."
             )
         return self._rows(f"Variable {name!r}", frozenset(axes), before, after)
+
+    def _not_cut(self, name: str, axes: tuple[str, ...], shape: tuple[int, ...]) -> str:
+        part = f"jax.lax.axis_size({(axes[0] if len(axes) == 1 else axes)!r})"
+        return (
+            f"Variable {name!r} is declared axis={named_axes(axes)}, over which no data are sharded, so each device "
+            f"must say which part of its {shape[0]} rows it holds; as it is, all hold all. Give the size of one "
+            f"device's part, as in .expand([{shape[0]} // {part}]), use it with the part of the data that it belongs "
+            f"to (number jax.lax.axis_index), and add up with jax.lax.psum; or leave out axis=."
+        )
 
     def _widen(self, name: str, spread: Spread, found: Axes) -> Spread:
         if declared := self.whole.variables[name].axes:

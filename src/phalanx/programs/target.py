@@ -133,6 +133,7 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
     Raises:
         ValueError: when the data lie on several meshes or on another than the one asked for, or it has no `chain` axis.
     """
+    _check_one_process()
     spread = [array for array, s in zip(arguments.arrays, arguments.spreads, strict=True) if s.axes]
     meshes = {with_auto_axes(found) for array in spread if (found := mesh_of(array)) is not None}
     if len(meshes) > 1:
@@ -152,6 +153,16 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
     if CHAIN not in mesh.axis_names:
         raise ValueError(f"mesh: needs an axis {CHAIN!r}; it has {mesh.axis_names}. Make it with phx.make_mesh.")
     return mesh
+
+
+def _check_one_process() -> None:
+    """Refuse to be one of several processes: the host's part of a run would wait for the others for ever."""
+    if (count := jax.process_count()) > 1:
+        raise ValueError(
+            f"This is one of {count} processes joined by jax.distributed, and a run over several does not work yet. "
+            f"Start one process that sees all devices; or processes that are not joined (without "
+            f"jax.distributed.initialize), each with its own seed."
+        )
 
 
 class Target:

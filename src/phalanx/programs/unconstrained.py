@@ -18,6 +18,7 @@ from numpyro.distributions import Unit, biject_to
 from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.space import Spread
 from phalanx.programs.handlers import tape
+from phalanx.programs.independent import entries_of_support
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.sharded import Sharded
 from phalanx.programs.tracing import Forward, Program, tracing
@@ -45,7 +46,7 @@ class Run:
         out: dict[tuple[str, str], Array] = {}
         for name, variable in self.variables.items():
             if variable.distribution is not None:
-                out[name, "density"] = jnp.asarray(variable.log_prob())
+                out[name, "density"] = variable.row_log_prob()
             if name in self.log_dets:
                 out[name, "jacobian"] = self.log_dets[name]
         return out
@@ -112,7 +113,7 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
                 f"random-walk kernels move continuous positions. Observe it with obs=, or sum it out of the model, "
                 f"for instance with numpyro.distributions.MixtureSameFamily."
             )
-        transform = biject_to(distribution.support)
+        transform = biject_to(entries_of_support(distribution.support))
         shape = transform.inverse_shape((*distribution.batch_shape, *distribution.event_shape))
         given = _zero(shape) if position is None else _given(position, variable.name, shape)
         value = transform(given)

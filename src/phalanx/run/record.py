@@ -100,7 +100,7 @@ class RunRecord:
     def of_rows(self, rows: RowsApart) -> RunRecord:
         """The record with what is known of the devices' shares of the log density."""
         unknown = [Finding("shares not checked", rows.problem, ADVICE)] if rows.problem else []
-        known = [rows.passed] if rows.passed and not unknown else []
+        known = [rows.passed] if rows.passed else []
         return replace(self, findings=(*self.findings, *unknown), passed=(*self.passed, *known))
 
     def of_run(self, seed: int, started: str, interrupted: bool, moves: Sequence[Move], told: Told) -> RunRecord:
