@@ -54,6 +54,7 @@ _kept: OrderedDict[Any, Executables] = OrderedDict()
 _KEEP = 8
 
 
+@checks.data_in_one_dict
 def mcmc(
     model: Program,
     data: Mapping[str, Any] | None = None,
@@ -128,6 +129,7 @@ def mcmc(
     return sampler.run(seed)
 
 
+@checks.data_in_one_dict
 def stream(
     model: Program,
     data: Mapping[str, Any] | None = None,
@@ -191,6 +193,7 @@ def stream(
     yield from sampler.stream(seed, num_samples)
 
 
+@checks.data_in_one_dict
 def compile(
     model: Program,
     data: Mapping[str, Any] | None = None,
