@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from phalanx.run.folding import Folding
 
 
-Parameters, Returned = ParamSpec("Parameters"), TypeVar("Returned")
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 
 def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
