@@ -233,8 +233,8 @@ def _xarray(name: str, value: Any) -> Taken:
     if isinstance(value, Mapping):
         raise TypeError(f"{name} is an xarray Dataset; give its variables one by one, as in {name}['x'].")
     last = value.indexes.get(value.dims[-1]) if value.dims else None
-    words = last is not None and all(isinstance(label, str) for label in last)
-    return Taken(np.asarray(value.values), tuple(last) if words else ())
+    labels = () if last is None else tuple(last)
+    return Taken(np.asarray(value.values), labels if all(isinstance(label, str) for label in labels) else ())
 
 
 def _torch(name: str, value: Any) -> Taken:

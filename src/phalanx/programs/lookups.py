@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params, primitives
@@ -102,9 +103,10 @@ class _Walk:
         inner = [j for j in jaxprs_in_params(eqn.params) if len(_open(j).invars) == len(inputs)]
         if inner and not eqn.primitive.name.startswith(("scatter", "reduce")):
             return self._inside(eqn).run(_open(inner[0]), constants_of(inner[0]), inputs)
-        if any(value is None for value in inputs) or inner or _names_axis(eqn):
+        given = [value for value in inputs if value is not None]
+        if len(given) < len(inputs) or inner or _names_axis(eqn):
             return nothing
-        return _lazy(lambda: eqn.primitive.bind(*(v.get() for v in inputs), **eqn.params), eqn, inputs)
+        return _lazy(lambda: eqn.primitive.bind(*(v.get() for v in given), **eqn.params), eqn, given)
 
     def _inside(self, eqn: Any) -> _Walk:
         # JAX keeps traces of inner functions, with the line of whoever called them first: the outermost line is right.

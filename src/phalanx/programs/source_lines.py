@@ -31,7 +31,7 @@ class Place:
         return f"{Path(self.file).name}:{self.line}"
 
     def _nodes(self, kind: type[Any]) -> list[Any]:
-        nodes = [node for node in ast.walk(_parsed(self.file)) if isinstance(node, kind)]
+        nodes: list[Any] = [node for node in ast.walk(_parsed(self.file)) if isinstance(node, kind)]
         return [node for node in nodes if node.lineno <= self.line <= (node.end_lineno or node.lineno)]
 
     def says_mode(self) -> bool:

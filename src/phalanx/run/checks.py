@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,29 @@ from phalanx.run.until import Until
 if TYPE_CHECKING:
     from phalanx.run.blocks import Begun, Blocks
     from phalanx.run.folding import Folding
+
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
+
+def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+    """A function that says where data go, when it is called with data one by one."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            name = f"phx.{function.__name__}"
+            raise TypeError(
+                f"{name}: {error}. The data go in one dict, by the names of the model's arguments, as in "
+                f"{name}(model, {{'x': x, 'y': y}}); after it come options by name, such as seed=0."
+            ) from None
+        return function(*args, **kwargs)
+
+    return called
 
 
 def check_not_traced() -> None:

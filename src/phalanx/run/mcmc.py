@@ -47,6 +47,7 @@ WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
 """Draws of a warm-up in all, and the least and the most of each chain."""
 
 
+@checks.data_in_one_dict
 def mcmc(
     model: Program,
     data: Mapping[str, Any] | None = None,
@@ -132,6 +133,7 @@ def mcmc(
     return sampler.run(seed)
 
 
+@checks.data_in_one_dict
 def stream(
     model: Program,
     data: Mapping[str, Any] | None = None,
@@ -200,6 +202,7 @@ def stream(
     yield from sampler.stream(seed, num_samples)
 
 
+@checks.data_in_one_dict
 def compile(
     model: Program,
     data: Mapping[str, Any] | None = None,

@@ -64,7 +64,7 @@ NUMBERS = st.one_of(
 @settings(max_examples=12, deadline=None)
 @given(array=NUMBERS)
 def test_every_kind_gives_the_array_that_numpy_gives(kind, array):
-    if kind == "torch with gradient":  # floats, which tell whole numbers apart up to 2**24
+    if kind in ("torch with gradient", "nested tuples"):  # floats, which tell whole numbers apart up to 2**24
         array = array % 1000 if array.dtype != bool else array
     found = taken(KINDS[kind](array))
     np.testing.assert_array_equal(np.asarray(found, np.float64), array.astype(np.float64))

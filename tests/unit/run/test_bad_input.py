@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import blackjax
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -116,6 +117,21 @@ def test_data_that_are_no_dict():
             model, Y)  # fmt: skip
 
 
+def test_data_that_are_given_one_by_one():
+    words = "The data go in one dict, by the names of the model's arguments, as in phx.mcmc(model, {'x': x, 'y': y});"
+    refuses(TypeError, f"phx.mcmc: too many positional arguments. {words}", model, 8, Y, y=Y)
+    refuses(TypeError, f"phx.mcmc: got an unexpected keyword argument 'y'. {words}", model, y=Y)
+
+
+def test_arguments_of_another_kind():
+    refuses(TypeError, "seed must be a whole number, such as seed=0, and not a key", model, {"y": Y},
+            seed=jax.random.key(0))  # fmt: skip
+    refuses(TypeError, "got 'nuts'; give kernel=phx.nuts().", model, {"y": Y}, kernel="nuts")
+    refuses(TypeError, "give kernel=phx.hmc().", model, {"y": Y}, kernel=phx.hmc)
+    refuses(TypeError, "mesh must be made by phx.make_mesh, such as phx.make_mesh(devices=jax.devices()[:1]);",
+            model, {"y": Y}, mesh=jax.devices()[:1])  # fmt: skip
+
+
 def test_data_the_model_does_not_take():
     refuses(TypeError, "data does not fit the model model(y): got an unexpected keyword argument 'z'. "
             "data gives 'y', 'z'.", model, {"y": Y, "z": 1})  # fmt: skip
@@ -215,13 +231,7 @@ def test_metrics_that_do_not_fit():
 
 def test_unknown_names_to_keep():
     refuses(ValueError, "keep: the model has no variable 'mu'; it has 'mean'.", model, {"y": Y}, keep=["mu"])
-    refuses(
-        TypeError,
-        "keep must be a list of names, such as ['mean']; got the string 'mean'.",
-        model,
-        {"y": Y},
-        keep="mean",
-    )
+    refuses(ValueError, "keep: the model has no variable 'mu'; it has 'mean'.", model, {"y": Y}, keep="mu")
 
 
 def test_precision_and_seed():
