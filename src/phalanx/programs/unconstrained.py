@@ -7,13 +7,14 @@ $\log p(u) = \log p(x) + \log |\det T'(u)|$. A support may depend on other varia
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpyro
 from jax import Array
 from numpyro.distributions import biject_to
+from numpyro.distributions.transforms import Transform
 
 from phalanx.mesh.space import Spread
 from phalanx.programs.handlers import tape
@@ -74,24 +75,15 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
     log_dets: dict[str, Array] = {}
     used: dict[str, Array] = {}
 
-    def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
+    def place(variable: RandomVariable, _: Forward) -> RandomVariable:
         if variable.value is not None:
-            return forward(variable)
-        distribution = variable.distribution
-        assert distribution is not None  # only a deterministic value has none, and it is given
-        if distribution.support is None or distribution.support.is_discrete:
-            raise ValueError(
-                f"Variable {variable.name!r} is discrete ({type(distribution).__name__}), and gradient-based and "
-                f"random-walk kernels move continuous positions. Observe it with obs=, or sum it out of the model, "
-                f"for instance with numpyro.distributions.MixtureSameFamily."
-            )
-        transform = biject_to(distribution.support)
-        shape = transform.inverse_shape((*distribution.batch_shape, *distribution.event_shape))
-        given = jnp.zeros(shape) if position is None else position[variable.name]
+            return _given(variable)
+        transform = _transform(variable)
+        given = jnp.zeros(transform.inverse_shape(_shape(variable))) if position is None else position[variable.name]
         value = transform(given)
         used[variable.name] = given
         log_dets[variable.name] = transform.log_abs_det_jacobian(given, value)
-        return forward(_with_value(variable, value))
+        return _with_value(variable, value)
 
     # NumPyro's own checks cost time at every trace and see nothing of traced values; `Target.check` looks at real ones.
     with numpyro.validation_enabled(False), tracing(place), tape() as variables:
@@ -103,20 +95,50 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
     """Unconstrained values of the given constrained ones."""
     position: dict[str, Array] = {}
 
-    def invert(variable: RandomVariable, forward: Forward) -> RandomVariable:
+    def invert(variable: RandomVariable, _: Forward) -> RandomVariable:
         if variable.value is not None:
-            return forward(variable)
+            return _given(variable)
         if variable.name not in values:
             raise ValueError(f"No value was given for variable {variable.name!r}; give one for every latent variable.")
-        assert variable.distribution is not None
         value = jnp.asarray(values[variable.name])
-        position[variable.name] = biject_to(variable.distribution.support).inv(value)
-        return forward(_with_value(variable, value))
+        position[variable.name] = _transform(variable).inv(value)
+        return _with_value(variable, value)
 
     with numpyro.validation_enabled(False), tracing(invert):
         program(**data)
     return position
 
 
+def _given(variable: RandomVariable) -> RandomVariable:
+    """A variable that has a value already. What is not inferred is fixed, substituted values like data."""
+    return replace(variable, observed=True).complete()
+
+
 def _with_value(variable: RandomVariable, value: Array) -> RandomVariable:
-    return RandomVariable(variable.name, variable.distribution, value, axes=variable.axes, scale=variable.scale)
+    return replace(variable, value=value, key=None).complete()
+
+
+def _shape(variable: RandomVariable) -> tuple[int, ...]:
+    assert variable.distribution is not None
+    return (*variable.distribution.batch_shape, *variable.distribution.event_shape)
+
+
+def _transform(variable: RandomVariable) -> Transform:
+    """The bijection from the real line onto a latent variable's support."""
+    distribution = variable.distribution
+    assert distribution is not None  # only a deterministic value has none, and it is given
+    kind = type(distribution).__name__
+    if distribution.support is None or distribution.support.is_discrete:
+        raise ValueError(
+            f"Variable {variable.name!r} is discrete ({kind}), and gradient-based and random-walk kernels move "
+            f"continuous positions. Observe it with obs=, or sum it out of the model, for instance with "
+            f"numpyro.distributions.MixtureSameFamily."
+        )
+    try:
+        return biject_to(distribution.support)
+    except NotImplementedError:
+        raise ValueError(
+            f"Variable {variable.name!r}: no bijection is known from the real line onto the support of {kind}, "
+            f"{distribution.support}. Sample what it is made of, as a vector of normals that is divided by its norm "
+            f"for a direction (numpyro.handlers.reparam does it for some), or observe it with obs=."
+        ) from None
