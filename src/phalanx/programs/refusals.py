@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpyro
 from numpyro.distributions import Distribution, Unit
 
 from phalanx.programs.blocked import Blocked
 
 Message = dict[str, Any]
+
+_NUMPYRO = os.path.dirname(numpyro.__file__)
 
 
 def check(message: Message) -> None:
@@ -42,10 +47,24 @@ def check_deterministic(name: str, value: Any) -> None:
 def other_thread(message: Message) -> None:
     """Refuse a site of NumPyro's in a thread that traces while another one does."""
     raise RuntimeError(
-        f"numpyro.{message['type']} {message.get('name', '')!r}: NumPyro has one stack of handlers for all threads, and "
-        f"another thread was tracing a program when this one began. Run programs in NumPyro's language in one thread "
+        f"numpyro.{message['type']} {message.get('name', '')!r}: NumPyro has one stack of handlers for all threads, "
+        f"and another thread was tracing a program when this one began. Run programs in NumPyro's language in one thread "
         f"at a time, or in processes; those that call phx.sample run in any number of threads."
     )
+
+
+def bare_assertion(error: AssertionError) -> None:
+    """Put an assertion of NumPyro's that says nothing in words."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if str(error) or not frames or not frames[-1].filename.startswith(_NUMPYRO):
+        return
+    own = next((frame for frame in reversed(frames) if not frame.filename.startswith(_NUMPYRO)), frames[0])
+    hint = ""
+    if "occupied_dims" in (frames[-1].line or ""):
+        hint = " Two plates, one inside of the other, have the same dim: give them different ones, or none."
+    raise ValueError(
+        f"NumPyro refuses line {own.lineno} of {own.filename}, {own.line!r}, by its own {frames[-1].line!r}.{hint}"
+    ) from error
 
 
 def _param(message: Message) -> None:

@@ -18,7 +18,7 @@ from jax import Array
 from jax.extend.core import get_opaque_trace_state
 from numpyro.distributions import Distribution, Unit
 
-from phalanx.programs import messages
+from phalanx.programs import messages, refusals
 from phalanx.programs.blocked import Blocked
 from phalanx.programs.messages import Forward, Tracer
 from phalanx.programs.random_variable import RandomVariable
@@ -41,12 +41,15 @@ def tracing(tracer: Tracer) -> Iterator[None]:
     try:
         with messages.standing(tracer):
             yield
+    except AssertionError as error:
+        refusals.bare_assertion(error)
+        raise
     finally:
         _stack.tracers = below
 
 
 def _not_within_transformations(tracer: Tracer) -> Tracer:
-    """`tracer`, refusing what is sampled in a part of the program that JAX traces apart: its values are of no use here."""
+    """`tracer`, refusing what is sampled in a part of the program that JAX traces apart."""
     entered = get_opaque_trace_state(convention="phalanx")
 
     def checked(variable: RandomVariable, forward: Forward) -> RandomVariable:

@@ -1,6 +1,6 @@
 r"""A program as a function of unconstrained values: every latent variable is a transform of a real vector.
 
-$x = T(u)$ with $T$ the bijection onto the support (`numpyro.distributions.biject_to`), so
+$x = T(u)$ with $T$ the bijection onto the support (`bijection_onto`), so
 $\log p(u) = \log p(x) + \log |\det T'(u)|$. A support may depend on other variables; it is read as the program runs.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpyro
 from jax import Array
-from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import Transform
 
 from phalanx.mesh.space import Spread
+from phalanx.programs.bijections import bijection_onto
 from phalanx.programs.handlers import tape
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, tracing
@@ -135,7 +135,7 @@ def _transform(variable: RandomVariable) -> Transform:
             f"numpyro.distributions.MixtureSameFamily."
         )
     try:
-        return biject_to(distribution.support)
+        return bijection_onto(distribution.support)
     except NotImplementedError:
         raise ValueError(
             f"Variable {variable.name!r}: no bijection is known from the real line onto the support of {kind}, "

@@ -47,6 +47,9 @@ TILE_ARRAYS = 16
 WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
 """Draws of a warm-up in all, and the least and the most of each chain."""
 
+PRIOR_ONLY = "Nothing is observed: these are draws of the prior."
+"""What a run without data says of itself; it is none the worse for it."""
+
 _kept: OrderedDict[Any, Executables] = OrderedDict()
 """The last compiled blocks, so that calling again with the same model and shapes compiles nothing."""
 
@@ -252,6 +255,10 @@ def compile(
     _kept.move_to_end(key)
     plan = plan_memory(executables, arrays, num_chains * (num_samples // thin))
     check_plan(plan, mesh.devices.flat[0])
+    record = describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision)
+    if not whole.observes:
+        record = replace(record, passed=(*record.passed, PRIOR_ONLY))
+        notice = PRIOR_ONLY if notice is None else f"{notice}\n{PRIOR_ONLY}"
     return Sampler(
         executables,
         arrays,
@@ -261,7 +268,7 @@ def compile(
         thin,
         until,
         progress,
-        describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision),
+        record,
         time.perf_counter() - began,
         compilations,
         plan,
