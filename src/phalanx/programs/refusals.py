@@ -48,8 +48,8 @@ def other_thread(message: Message) -> None:
     """Refuse a site of NumPyro's in a thread that traces while another one does."""
     raise RuntimeError(
         f"numpyro.{message['type']} {message.get('name', '')!r}: NumPyro has one stack of handlers for all threads, "
-        f"and another thread was tracing a program when this one began. Run programs in NumPyro's language in one thread "
-        f"at a time, or in processes; those that call phx.sample run in any number of threads."
+        f"and another thread was tracing a program when this one began. Run programs in NumPyro's language in one "
+        f"thread at a time, or in processes; those that call phx.sample run in any number of threads."
     )
 
 
