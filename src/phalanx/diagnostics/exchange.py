@@ -27,6 +27,7 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -
 
     Raises:
         ImportError: when ArviZ is not installed.
+        ValueError: when a variable is called `chain` or `draw`.
 
     Example:
         >>> import numpy as np
@@ -51,6 +52,11 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -
 
 def _dataset(arrays: Mapping[str, np.ndarray]) -> Any:
     """Lay out arrays `(chain, draw, ...)` as ArviZ does, whose own converter warns of more chains than draws."""
+    if clash := [repr(name) for name in ("chain", "draw") if name in arrays]:
+        raise ValueError(
+            f"to_arviz: {' and '.join(clash)} is the name of a variable here and of a dimension in ArviZ. Rename the "
+            f"variable in the model; draws, summary and report take it as it is."
+        )
     variables, sizes = {}, {}
     for name, value in arrays.items():
         dims = ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.ndim - 2)))

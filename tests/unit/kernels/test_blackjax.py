@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import blackjax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
