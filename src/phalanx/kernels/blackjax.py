@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -54,9 +55,15 @@ def from_blackjax(build: Callable[[Callable[[Position], Array]], Any]) -> Kernel
         )
 
     def init(key: Array, position: Position, density: Density) -> State:
-        start = build(density.log_density).init
-        takes_key = len(inspect.signature(start).parameters) > 1
-        return _state(start(position, key) if takes_key else start(position), density)
+        algorithm = build(density.log_density)
+        takes_key = _check_algorithm(algorithm)
+        inner = algorithm.init(position, key) if takes_key else algorithm.init(position)
+        if jax.tree.structure(getattr(inner, "position", None)) != jax.tree.structure(position):
+            raise ValueError(
+                f"from_blackjax: the state of this algorithm, {type(inner).__name__}, has not one position of one "
+                f"chain, as a Markov kernel's has. {_FITTING}"
+            )
+        return _state(inner, density)
 
     def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[State, Info]:
         inner, info = build(density.log_density).step(key, state.inner)
@@ -64,6 +71,26 @@ def from_blackjax(build: Callable[[Callable[[Position], Array]], Any]) -> Kernel
         return new, _info(info, new)
 
     return Kernel("from_blackjax(...)", init, step, Tuning(), knows_mesh=False, relocates=False)
+
+
+_FITTING = "Use one such as blackjax.mala, hmc, nuts, barker_proposal, mclmc or additive_step_random_walk."
+
+
+def _check_algorithm(algorithm: Any) -> bool:
+    """Whether its `init` takes a key; refuse what is no Markov kernel of one chain."""
+    init, step = getattr(algorithm, "init", None), getattr(algorithm, "step", None)
+    if not callable(init) or not callable(step):
+        raise TypeError(
+            f"from_blackjax: the function must return a BlackJAX SamplingAlgorithm, with init and step; it returned "
+            f"{algorithm!r}. {_FITTING}"
+        )
+    needed = [p.name for p in inspect.signature(step).parameters.values() if p.default is p.empty]
+    if len(needed) > 2:
+        raise ValueError(
+            f"from_blackjax: step of this algorithm takes {', '.join(needed)}; of a Markov kernel it takes a key and a "
+            f"state. {_FITTING}"
+        )
+    return len(inspect.signature(init).parameters) > 1
 
 
 def _state(inner: Any, density: Density) -> State:

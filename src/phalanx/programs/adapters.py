@@ -8,21 +8,24 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 from numpyro.distributions import ImproperUniform, constraints
-from numpyro.primitives import Messenger
 
-from phalanx.programs.handlers import scale
-from phalanx.programs.tracing import Program, deterministic, factor, sample
+from phalanx.programs.tracing import Program, factor, sample
 
 
 def from_numpyro(model: Callable[..., Any]) -> Program:
-    """A NumPyro model as a program: `numpyro.sample`, `plate`, `factor` and `deterministic` mean what they mean there.
+    """A NumPyro model as a program, which it is as it stands: Phalanx understands NumPyro's language.
+
+    `numpyro.sample`, `plate`, `factor`, `deterministic` and the handlers of `numpyro.handlers` mean here what they mean
+    there, around `phx.sample` too. What can have no meaning here is refused by name while the program runs.
 
     Args:
         model: a NumPyro model.
 
+    Returns:
+        The model itself. Give the data as its keyword arguments.
+
     Raises:
-        ValueError: while the program runs, when the model uses a NumPyro primitive that has no counterpart, such as
-            `param`.
+        TypeError: when `model` is no function.
 
     Example:
         >>> import numpyro, numpyro.distributions as dist, phalanx as phx
@@ -30,38 +33,9 @@ def from_numpyro(model: Callable[..., Any]) -> Program:
         >>> list(phx.trace(phx.seed(program, 0))())
         ['x']
     """
-
-    def program(*args: Any, **kwargs: Any) -> Any:
-        with _Bridge():
-            return model(*args, **kwargs)
-
-    program.__wrapped__ = model  # pyright: ignore[reportFunctionMemberAccess]  # its signature and source are the model's
-    program.__name__ = getattr(model, "__name__", "model")
-    return program
-
-
-class _Bridge(Messenger):
-    """Hands NumPyro's sites to ours. It is the outermost handler, so plates have done their work when it is asked."""
-
-    def __init__(self) -> None:
-        super().__init__(fn=None)
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample":
-            given = msg["value"] if msg["is_observed"] else None
-
-            def draw():
-                return sample(msg["name"], msg["fn"], obs=given)
-
-            factor_ = msg["scale"]
-            msg["value"] = draw() if factor_ is None else scale(draw, factor_)()
-        elif msg["type"] == "deterministic":
-            msg["value"] = deterministic(msg["name"], msg["value"])
-        elif msg["type"] not in ("plate", "control_flow"):
-            raise ValueError(
-                f"from_numpyro: site {msg.get('name')!r} is a numpyro.{msg['type']}, which has no counterpart here. "
-                f"Make it a numpyro.sample with a prior, or an argument of the model."
-            )
+    if not callable(model):
+        raise TypeError(f"from_numpyro: expected a model, a function that calls numpyro.sample; got {model!r}.")
+    return model
 
 
 def from_logdensity(log_density: Callable[..., Array], init: Mapping[str, Any] | Any) -> Program:

@@ -62,6 +62,11 @@ class Blocked(Distribution):
         """How many rows there are. Of the rows, for a distribution that crossed a transformation has these alone."""
         return len(jax.tree.leaves(self.rows)[0])
 
+    @property
+    def is_term(self) -> bool:
+        """Whether `fn` gives log densities: a term of the density, and no variable."""
+        return isinstance(self.whole, Unit)
+
     @cached_property
     def whole(self) -> Distribution:
         """The distribution of all rows at once."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, random
 
+from phalanx.programs.messages import requests_answered
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, Tracer, tracing
 
@@ -70,34 +75,56 @@ def trace(program: Program) -> Callable[..., Tape]:
 def seed(program: Program, key: Array | int) -> Program:
     """`program` with a key to draw from: each variable without a value gets a key of its own.
 
+    A variable's key follows from `key` and its name. What is drawn for one is the same whatever is given for others.
+
     Args:
         program: any program.
         key: a JAX key, or a whole number to make one from.
+
+    Raises:
+        TypeError: when `key` is neither.
     """
+    base = _as_key(key)
 
     @wraps(program)
     def seeded(*args: Any, **kwargs: Any) -> Any:
-        base = random.key(key) if isinstance(key, int) else key
-        count = 0
+        met: Counter[str] = Counter()
 
         def give_key(variable: RandomVariable, forward: Forward) -> RandomVariable:
-            nonlocal count
             if variable.value is None and variable.key is None:
-                variable = replace(variable, key=random.fold_in(base, count))
-                count += 1
+                variable = replace(variable, key=_key_of(base, variable.name, met[variable.name]))
+            met[variable.name] += 1  # only where nothing records the variables may two have one name
             return forward(variable)
 
-        with tracing(give_key):
+        with tracing(give_key), requests_answered(_key_of(base, "", 0)):
             return program(*args, **kwargs)
 
     return seeded
+
+
+def _as_key(key: Any) -> Array:
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        return random.key(int(key))
+    if isinstance(key, np.ndarray | jax.Array):
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == np.uint32 and key.shape == (2,)):
+            return jnp.asarray(key)
+        if not key.ndim and jnp.issubdtype(key.dtype, jnp.integer):
+            return random.key(key)
+    raise TypeError(f"phx.seed: key must be a whole number or a JAX key, as from jax.random.key(0); got {key!r}.")
+
+
+def _key_of(base: Array, name: str, times: int) -> Array:
+    """A key of its own for a name, by 64 bits of its hash, and for each further time that it is met."""
+    for word in np.frombuffer(hashlib.blake2b(name.encode(), digest_size=8).digest(), np.uint32):
+        base = random.fold_in(base, word)
+    return random.fold_in(base, times) if times else base
 
 
 def condition(program: Program, values: Mapping[str, Any]) -> Program:
     """`program` with variables observed: their values are given, and they count in the log density as data.
 
     Raises:
-        ValueError: when a name is no variable of the program, or a value has the wrong shape.
+        ValueError: when a name is no random variable of the program, or a value has the wrong shape.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -105,19 +132,51 @@ def condition(program: Program, values: Mapping[str, Any]) -> Program:
         >>> phx.trace(phx.condition(model, {"x": 0.5}))()["x"].observed
         True
     """
-    return _by_name(program, values, "condition", lambda v, value: replace(v, value=value, observed=True))
+
+    def observe(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
+        if variable.natural is not None:  # the value that `do` has set stays; what is observed is the one before it
+            return forward(replace(variable.natural, value=value, observed=True))
+        if variable.distribution is None:
+            raise ValueError(
+                f"phx.condition: {variable.name!r} is a deterministic value, computed from others; observe those, or "
+                f"give it with phx.do."
+            )
+        return forward(replace(variable, value=value, observed=True))
+
+    return _by_name(program, values, "condition", observe)
 
 
 def substitute(program: Program, values: Mapping[str, Any]) -> Program:
-    """`program` with variables set to values, still latent: how a position or a guide's draw enters a model."""
-    return _by_name(program, values, "substitute", lambda v, value: v if v.observed else replace(v, value=value))
+    """`program` with variables set to values, still latent: how a position or a guide's draw enters a model.
+
+    Under inference they are fixed there: their densities count, and they are not inferred.
+    """
+
+    def set_to(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
+        return forward(variable if variable.observed else replace(variable, value=value))
+
+    return _by_name(program, values, "substitute", set_to)
 
 
 def do(program: Program, values: Mapping[str, Any]) -> Program:
-    """`program` under an intervention: variables are replaced by values and cut from the density (Pearl, 2009)."""
-    return _by_name(
-        program, values, "do", lambda v, value: replace(v, distribution=None, value=jnp.asarray(value), observed=True)
-    )
+    """`program` under an intervention: variables are replaced by values and cut from the density.
+
+    An intervention splits a variable in two. What comes after it in the program sees the value set. The variable as it
+    would have been by itself is seen by nobody, so it is left out; unless it is observed, inside of `do` or outside:
+    then its density counts, as evidence of what came before it. So `do` and `condition` may come in either order, and
+    no condition undoes an intervention.
+
+    Source:
+        Pearl (2009), Causality; Richardson and Robins (2013), Single world intervention graphs.
+    """
+
+    def intervene(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
+        done = RandomVariable(variable.name, None, value, observed=True, natural=variable)
+        evidence = variable.observed and variable.distribution is not None
+        forward(variable if evidence else done)
+        return done.complete()
+
+    return _by_name(program, values, "do", intervene)
 
 
 def block(program: Program, names: Collection[str]) -> Program:
@@ -138,7 +197,8 @@ def scale(program: Program, factor: Any) -> Program:
     """`program` with every term of its log density multiplied by `factor`: a minibatch that stands for all data."""
 
     def multiply(variable: RandomVariable, forward: Forward) -> RandomVariable:
-        return forward(replace(variable, scale=variable.scale * factor))
+        natural = variable.natural and replace(variable.natural, scale=variable.natural.scale * factor)
+        return forward(replace(variable, scale=variable.scale * factor, natural=natural))
 
     return under(program, multiply)
 
@@ -155,7 +215,10 @@ def under(program: Program, tracer: Tracer) -> Program:
 
 
 def _by_name(
-    program: Program, values: Mapping[str, Any], handler: str, change: Callable[[RandomVariable, Any], RandomVariable]
+    program: Program,
+    values: Mapping[str, Any],
+    handler: str,
+    change: Callable[[RandomVariable, Any, Forward], RandomVariable],
 ) -> Program:
     @wraps(program)
     def changed(*args: Any, **kwargs: Any) -> Any:
@@ -163,7 +226,8 @@ def _by_name(
 
         def tracer(variable: RandomVariable, forward: Forward) -> RandomVariable:
             met.append(variable.name)
-            return forward(change(variable, values[variable.name]) if variable.name in values else variable)
+            name = variable.name
+            return change(variable, values[name], forward) if name in values else forward(variable)
 
         with tracing(tracer):
             out = program(*args, **kwargs)

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro.distributions import Distribution
 
-from phalanx.programs.handlers import seed, substitute, trace, under
+from phalanx.programs.handlers import seed, substitute, tape, trace
 from phalanx.programs.random_variable import RandomVariable
-from phalanx.programs.tracing import Forward, Program, sample
+from phalanx.programs.tracing import Forward, Program, sample, tracing
 
 Spec = Mapping[str, Distribution | Callable[..., Distribution]] | Sequence[Distribution | Callable[..., Distribution]]
 
@@ -44,18 +44,18 @@ def log_joint(program: Program) -> Callable[..., Array]:
     """
 
     def density(values: Mapping[str, Any], *args: Any, **kwargs: Any) -> Array:
-        def give(variable: RandomVariable, forward: Forward) -> RandomVariable:
+        def give(variable: RandomVariable, _: Forward) -> RandomVariable:
             if variable.value is None and variable.name not in values:
                 raise ValueError(
                     f"log_joint: no value was given for variable {variable.name!r}; "
                     f"values were given for {', '.join(map(repr, values)) or 'none'}."
                 )
             # names that are not met are no error here: which are met may depend on the values
-            return forward(
-                variable if variable.observed else replace(variable, value=values.get(variable.name, variable.value))
-            )
+            value = variable.value if variable.observed else values.get(variable.name, variable.value)
+            return replace(variable, value=value).complete()  # and not forwarded: a density has no part in a program
 
-        variables = trace(under(program, give))(*args, **kwargs)
+        with tracing(give), tape() as variables:
+            program(*args, **kwargs)
         return sum((v.total_log_prob() for v in variables.values()), start=jnp.zeros(()))
 
     return density

@@ -29,6 +29,7 @@ class RandomVariable:
         axes: mesh axes its leading dimension was declared to be spread over.
         scale: factor on the log density, from `phx.scale`.
         key: what it is drawn with when it has no value.
+        natural: of a value that `do` has set, the variable as it was before.
     """
 
     name: str
@@ -38,6 +39,7 @@ class RandomVariable:
     axes: tuple[str, ...] = ()
     scale: Any = 1.0
     key: Array | None = None
+    natural: RandomVariable | None = None
 
     def log_prob(self) -> Array:
         """Log density of the value, elementwise: of shape sample + batch. Zero where there is no distribution."""

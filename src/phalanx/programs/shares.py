@@ -94,6 +94,12 @@ def read_shares(
             f"The model {getattr(program, '__name__', program)} has no latent variables: all of "
             f"{', '.join(map(repr, whole.variables))} are observed, so there is nothing to infer."
         )
+    if not any(math.prod(latent.unconstrained_shape) for latent in whole.latents()):
+        shapes = ", ".join(f"{latent.name!r} {latent.shape}" for latent in whole.latents())
+        raise ValueError(
+            f"The model {getattr(program, '__name__', program)} has no coordinates to move: its latent variables have "
+            f"shape {shapes}. Give at least one of them an element that is free."
+        )
     _check_declared(whole, sizes)
     _check_real(whole)
     if all(size == 1 for size in sizes.values()):
@@ -177,6 +183,11 @@ class TracedProgram:
             for name, v in self.variables.items()
             if v.distribution is not None and v.is_latent
         )
+
+    @property
+    def observes(self) -> bool:
+        """Whether data, or a term of the log density, have a say besides the priors."""
+        return any(v.observed and v.distribution is not None for v in self.variables.values())
 
     def undivided(self) -> Shares:
         """Its shares where every device has the whole."""

@@ -3,6 +3,7 @@
 A program calls `sample`. The call becomes a `RandomVariable` and goes to the tracer on top of this thread's stack. A
 tracer is a function `(variable, forward) -> variable`: it may change the variable, and forwards it to the tracer
 below. Under the last one, the variable gets its value. That is all; handlers, targets and adapters are tracers.
+NumPyro's handlers and primitives take part: see `messages`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jax.extend.core import get_opaque_trace_state
 from numpyro.distributions import Distribution, Unit
 
+from phalanx.programs import messages, refusals
 from phalanx.programs.blocked import Blocked
+from phalanx.programs.messages import Forward, Tracer
 from phalanx.programs.random_variable import RandomVariable
 
 Program = Callable[..., Any]
-Forward = Callable[[RandomVariable], RandomVariable]
-Tracer = Callable[[RandomVariable, Forward], RandomVariable]
 
 
 class _Stack(threading.local):
@@ -34,12 +36,33 @@ _stack = _Stack()
 @contextmanager
 def tracing(tracer: Tracer) -> Iterator[None]:
     """Put `tracer` on top of this thread's stack for the length of a `with` block, exceptions included."""
-    below = _stack.tracers
+    below, tracer = _stack.tracers, _not_within_transformations(tracer)
     _stack.tracers = (*below, tracer)
     try:
-        yield
+        with messages.standing(tracer):
+            yield
+    except AssertionError as error:
+        refusals.bare_assertion(error)
+        raise
     finally:
         _stack.tracers = below
+
+
+def _not_within_transformations(tracer: Tracer) -> Tracer:
+    """`tracer`, refusing what is sampled in a part of the program that JAX traces apart."""
+    entered = get_opaque_trace_state(convention="phalanx")
+
+    def checked(variable: RandomVariable, forward: Forward) -> RandomVariable:
+        if get_opaque_trace_state(convention="phalanx") != entered:
+            raise ValueError(
+                f"Variable {variable.name!r} is sampled inside of a function that JAX transforms within the program "
+                f"(jax.vmap, jit, grad or checkpoint, lax.scan, map, cond or while_loop): it would be one variable "
+                f"however often that runs. Sample outside of it, all at once, as in "
+                f"phx.sample({variable.name!r}, distribution.expand([n])), and pass the values in."
+            )
+        return tracer(variable, forward)
+
+    return checked
 
 
 def sample(name: str, distribution: Distribution, *, obs: Any = None, axis: str | Sequence[str] | None = None) -> Array:
@@ -101,7 +124,7 @@ def factor(name: str, log_density: Any) -> None:
 
 
 def _send(variable: RandomVariable) -> RandomVariable:
-    return _forward_below(_stack.tracers)(variable)
+    return _forward_below(_stack.tracers)(variable) if messages.goes_past() else messages.send(variable)
 
 
 def _forward_below(tracers: tuple[Tracer, ...]) -> Forward:

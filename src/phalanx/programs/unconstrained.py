@@ -1,22 +1,24 @@
 r"""A program as a function of unconstrained values: every latent variable is a transform of a real vector.
 
-$x = T(u)$ with $T$ the bijection onto the support (`numpyro.distributions.biject_to`), so
+$x = T(u)$ with $T$ the bijection onto the support (`bijection_onto`), so
 $\log p(u) = \log p(x) + \log |\det T'(u)|$. A support may depend on other variables; it is read as the program runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpyro
 from jax import Array, lax
-from numpyro.distributions import Unit, biject_to
+from numpyro.distributions import Unit
+from numpyro.distributions.transforms import Transform
 
 from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.space import Spread
+from phalanx.programs.bijections import bijection_onto
 from phalanx.programs.handlers import tape
 from phalanx.programs.independent import entries_of_support
 from phalanx.programs.random_variable import RandomVariable
@@ -96,30 +98,17 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
     log_dets: dict[str, Array] = {}
     used: dict[str, Array] = {}
 
-    def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
-        if isinstance(variable.distribution, Sharded):
-            raise ValueError(
-                f"Variable {variable.name!r}: phx.Sharded is for code under phx.spmd or jax.shard_map. In a model "
-                f"give the distribution as it is: what depends on sharded data, or has one row for each of theirs, is "
-                f"spread out with them; or say phx.sample(..., axis={variable.distribution.axes[0]!r})."
-            )
+    def place(variable: RandomVariable, _: Forward) -> RandomVariable:
+        _refuse_sharded(variable)
         if variable.value is not None:
-            return forward(variable)
-        distribution = variable.distribution
-        assert distribution is not None  # only a deterministic value has none, and it is given
-        if distribution.support is None or distribution.support.is_discrete:
-            raise ValueError(
-                f"Variable {variable.name!r} is discrete ({type(distribution).__name__}), and gradient-based and "
-                f"random-walk kernels move continuous positions. Observe it with obs=, or sum it out of the model, "
-                f"for instance with numpyro.distributions.MixtureSameFamily."
-            )
-        transform = biject_to(entries_of_support(distribution.support))
-        shape = transform.inverse_shape((*distribution.batch_shape, *distribution.event_shape))
+            return _fixed(variable)
+        transform = _transform(variable)
+        shape = transform.inverse_shape(_shape(variable))
         given = _zero(shape) if position is None else _given(position, variable.name, shape)
         value = transform(given)
         used[variable.name] = given
         log_dets[variable.name] = transform.log_abs_det_jacobian(given, value)
-        return forward(_with_value(variable, value))
+        return _with_value(variable, value)
 
     # NumPyro's own checks cost time at every trace and see nothing of traced values; `Target.check` looks at real ones.
     off = numpyro.validation_enabled(False)
@@ -132,15 +121,14 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
     """Unconstrained values of the given constrained ones."""
     position: dict[str, Array] = {}
 
-    def invert(variable: RandomVariable, forward: Forward) -> RandomVariable:
+    def invert(variable: RandomVariable, _: Forward) -> RandomVariable:
         if variable.value is not None:
-            return forward(variable)
+            return _fixed(variable)
         if variable.name not in values:
             raise ValueError(f"No value was given for variable {variable.name!r}; give one for every latent variable.")
-        assert variable.distribution is not None
         value = jnp.asarray(values[variable.name])
-        position[variable.name] = biject_to(variable.distribution.support).inv(value)
-        return forward(_with_value(variable, value))
+        position[variable.name] = _transform(variable).inv(value)
+        return _with_value(variable, value)
 
     off = numpyro.validation_enabled(False)
     with off, tracing(invert), tape() as variables, model_errors(program, variables, data):
@@ -162,11 +150,10 @@ def at_values(
     found: dict[str, Array] = {}
     misfits: dict[str, Array] = {}
 
-    def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
+    def place(variable: RandomVariable, _: Forward) -> RandomVariable:
         if variable.value is not None:
-            return forward(variable)
-        assert variable.distribution is not None
-        transform, name = biject_to(variable.distribution.support), variable.name
+            return _fixed(variable)
+        transform, name = _transform(variable), variable.name
         try:
             inverse = transform.inv(values[name])
         except NotImplementedError:
@@ -175,7 +162,7 @@ def at_values(
         value = transform(found[name])
         fits = jnp.isfinite(inverse).all() & jnp.isclose(value, values[name], rtol=FITS, atol=FITS).all()
         misfits[name] = wanted[name] & ~fits
-        return forward(_with_value(variable, value))
+        return _with_value(variable, value)
 
     with numpyro.validation_enabled(False), tracing(place):
         program(**data)
@@ -203,5 +190,45 @@ def _changed(how: str) -> str:
     )
 
 
+def _fixed(variable: RandomVariable) -> RandomVariable:
+    """A variable that has a value already. What is not inferred is fixed, substituted values like data."""
+    return replace(variable, observed=True).complete()
+
+
 def _with_value(variable: RandomVariable, value: Array) -> RandomVariable:
-    return RandomVariable(variable.name, variable.distribution, value, axes=variable.axes, scale=variable.scale)
+    return replace(variable, value=value, key=None).complete()
+
+
+def _shape(variable: RandomVariable) -> tuple[int, ...]:
+    assert variable.distribution is not None
+    return (*variable.distribution.batch_shape, *variable.distribution.event_shape)
+
+
+def _refuse_sharded(variable: RandomVariable) -> None:
+    if isinstance(variable.distribution, Sharded):
+        raise ValueError(
+            f"Variable {variable.name!r}: phx.Sharded is for code under phx.spmd or jax.shard_map. In a model give the "
+            f"distribution as it is: what depends on sharded data, or has one row for each of theirs, is spread out "
+            f"with them; or say phx.sample(..., axis={variable.distribution.axes[0]!r})."
+        )
+
+
+def _transform(variable: RandomVariable) -> Transform:
+    """The bijection from the real line onto a latent variable's support."""
+    distribution = variable.distribution
+    assert distribution is not None  # only a deterministic value has none, and it is given
+    kind = type(distribution).__name__
+    if distribution.support is None or distribution.support.is_discrete:
+        raise ValueError(
+            f"Variable {variable.name!r} is discrete ({kind}), and gradient-based and random-walk kernels move "
+            f"continuous positions. Observe it with obs=, or sum it out of the model, for instance with "
+            f"numpyro.distributions.MixtureSameFamily."
+        )
+    try:
+        return bijection_onto(entries_of_support(distribution.support))
+    except NotImplementedError:
+        raise ValueError(
+            f"Variable {variable.name!r}: no bijection is known from the real line onto the support of {kind}, "
+            f"{distribution.support}. Sample what it is made of, as a vector of normals that is divided by its norm "
+            f"for a direction (numpyro.handlers.reparam does it for some), or observe it with obs=."
+        ) from None

@@ -46,6 +46,9 @@ TILE_ARRAYS = 16
 WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
 """Draws of a warm-up in all, and the least and the most of each chain."""
 
+PRIOR_ONLY = "Nothing is observed: these are draws of the prior."
+"""What a run without data says of itself; it is none the worse for it."""
+
 
 @checks.data_in_one_dict
 def mcmc(
@@ -279,6 +282,10 @@ def compile(
         arrays = target.place_arrays()
     plan = plan_memory(executables, arrays, num_chains * (num_samples // thin))
     check_plan(plan, mesh.devices.flat[0])
+    record = describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision)
+    if not whole.observes:
+        record = replace(record, passed=(*record.passed, PRIOR_ONLY))
+        notice = PRIOR_ONLY if notice is None else f"{notice}\n{PRIOR_ONLY}"
     return Sampler(
         executables=executables,
         arrays=arrays,
@@ -288,7 +295,7 @@ def compile(
         thin=thin,
         until=until,
         progress=bool(progress),
-        record=describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision),
+        record=record,
         rows=target.rows,
         check=check,
         compile_seconds=time.perf_counter() - began,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import blackjax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -43,3 +44,12 @@ def test_a_kernel_that_is_kept_compiles_once():
         phx.mcmc(model, kernel=kernel, num_warmup=2, num_samples=2, seed=seed, progress=False) for seed in (0, 1)
     )
     assert (first.timing.compilations, second.timing.compilations) == (3, 0)
+
+
+def test_an_algorithm_that_is_no_markov_kernel_of_one_chain_is_refused():
+    model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))  # noqa: E731
+    words = "from_blackjax: the state of this algorithm, PeriodicOrbitalState, has not one position of one chain"
+    with pytest.raises(ValueError, match=words):
+        phx.mcmc(model, kernel=phx.from_blackjax(lambda f: blackjax.orbital_hmc(f, 0.1, jnp.ones(1), 3)))
+    with pytest.raises(TypeError, match="from_blackjax: the function must return a BlackJAX SamplingAlgorithm"):
+        phx.mcmc(model, kernel=phx.from_blackjax(lambda f: f))

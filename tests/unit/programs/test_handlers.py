@@ -129,3 +129,57 @@ def test_programs_run_inside_compiled_and_batched_code():
     assert draws.shape == (4, 3)
     values = jax.vmap(lambda a: phx.log_joint(program)({"a": a, "b": jnp.zeros(3)}))(jnp.array([0.0, 1.0]))
     assert values[1] == pytest.approx(float(phx.log_joint(program)({"a": 1.0, "b": jnp.zeros(3)})))
+
+
+def test_a_key_follows_from_the_name_alone():
+    joint = phx.Joint(program)
+    free, given = joint.sample(0), joint.sample(0, values={"a": 5.0})
+    np.testing.assert_array_equal(given["b"] - 5.0, free["b"] - free["a"])
+    alone = phx.seed(lambda: phx.sample("b", dist.Normal(jnp.zeros(3), 1.0)), 0)()
+    np.testing.assert_allclose(alone, free["b"] - free["a"], atol=1e-6)
+    twice = phx.seed(lambda: [phx.sample("x", dist.Normal(0.0, 1.0)) for _ in range(2)], 0)()
+    assert twice[0] != twice[1]
+
+
+@pytest.mark.parametrize("key", [np.int64(3), np.array(3), jnp.array(3), jax.random.key(3)])
+def test_any_whole_number_is_a_seed(key):
+    np.testing.assert_array_equal(phx.seed(program, key)(), phx.seed(program, 3)())
+
+
+@pytest.mark.parametrize("key", [True, 1.5, "0", None, np.zeros(3)])
+def test_what_is_no_seed_is_refused(key):
+    with pytest.raises(TypeError, match="phx.seed: key must be a whole number or a JAX key"):
+        phx.seed(program, key)
+
+
+def chained():
+    a = phx.sample("a", dist.Normal(0.0, 1.0))
+    b = phx.sample("b", dist.Normal(a, 2.0))
+    phx.sample("c", dist.Normal(b, 1.0), obs=0.5)
+
+
+@pytest.mark.parametrize("order", ["condition outside", "condition inside"])
+def test_no_condition_undoes_an_intervention_but_its_evidence_counts(order):
+    set_to, seen = {"b": jnp.array(3.0)}, {"b": jnp.array(-1.0)}
+    both = {
+        "condition outside": phx.condition(phx.do(chained, set_to), seen),
+        "condition inside": phx.do(phx.condition(chained, seen), set_to),
+    }[order]
+    expected = normal(0.2, 0, 1) + normal(-1.0, 0.2, 2) + normal(0.5, 3.0, 1)
+    assert phx.log_joint(both)({"a": 0.2}) == pytest.approx(expected, rel=1e-5)
+    alone = phx.substitute(phx.do(chained, set_to), {"b": 9.0})
+    assert phx.log_joint(alone)({"a": 0.2}) == pytest.approx(expected - normal(-1.0, 0.2, 2), rel=1e-5)
+
+
+def test_a_deterministic_value_cannot_be_observed():
+    with pytest.raises(ValueError, match="phx.condition: 'd' is a deterministic value, computed from others"):
+        phx.condition(lambda: phx.deterministic("d", 1.0), {"d": 2.0})()
+
+
+def test_a_density_within_a_program_is_no_part_of_it():
+    def outer():
+        x = phx.sample("x", dist.Normal(0.0, 1.0))
+        phx.factor("f", phx.log_joint(lambda: phx.sample("inner", dist.Normal(0.0, 2.0)))({"inner": x}))
+
+    assert list(phx.trace(phx.seed(outer, 0))()) == ["x", "f"]
+    assert phx.log_joint(outer)({"x": 1.0}) == pytest.approx(normal(1.0, 0, 1) + normal(1.0, 0, 2), rel=1e-5)

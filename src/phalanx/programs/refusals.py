@@ -1,0 +1,152 @@
+"""What of NumPyro's language has no meaning here, and the way out of it."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+from numpyro.distributions import Distribution, Unit
+
+from phalanx.programs.blocked import Blocked
+
+Message = dict[str, Any]
+
+_NUMPYRO = os.path.dirname(numpyro.__file__)
+
+
+def check(message: Message) -> None:
+    """Refuse a message of NumPyro's that is no random variable, now or where no handler further out answers it."""
+    if (refuse := _REFUSALS.get(message["type"])) is not None:
+        refuse(message)
+
+
+def is_term(distribution: Distribution) -> bool:
+    """Whether it stands for a term of the log density alone, from `factor`."""
+    while hasattr(distribution, "base_dist"):  # masked or expanded
+        distribution = distribution.base_dist
+    return isinstance(distribution, Unit) or (isinstance(distribution, Blocked) and distribution.is_term)
+
+
+def check_deterministic(name: str, value: Any) -> None:
+    """Refuse a deterministic value that is no array."""
+    try:
+        if value is None:
+            raise TypeError
+        jnp.asarray(value)
+    except TypeError:
+        raise TypeError(
+            f"The deterministic value {name!r} must be an array or a number; got {type(value).__name__}. Record each "
+            f"array of it under a name of its own."
+        ) from None
+
+
+def other_thread(message: Message) -> None:
+    """Refuse a site of NumPyro's in a thread that traces while another one does."""
+    raise RuntimeError(
+        f"numpyro.{message['type']} {message.get('name', '')!r}: NumPyro has one stack of handlers for all threads, "
+        f"and another thread was tracing a program when this one began. Run programs in NumPyro's language in one "
+        f"thread at a time, or in processes; those that call phx.sample run in any number of threads."
+    )
+
+
+def bare_assertion(error: AssertionError) -> None:
+    """Put an assertion of NumPyro's that says nothing in words."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if str(error) or not frames or not frames[-1].filename.startswith(_NUMPYRO):
+        return
+    own = next((frame for frame in reversed(frames) if not frame.filename.startswith(_NUMPYRO)), frames[0])
+    hint = ""
+    if "occupied_dims" in (frames[-1].line or ""):
+        hint = " Two plates, one inside of the other, have the same dim: give them different ones, or none."
+    raise ValueError(
+        f"NumPyro refuses line {own.lineno} of {own.filename}, {own.line!r}, by its own {frames[-1].line!r}.{hint}"
+    ) from error
+
+
+def _param(message: Message) -> None:
+    name = message["name"]
+    if message["value"] is not None:
+        return
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError(
+            f"numpyro.module {name.removesuffix('$params')!r}: a network whose weights are parameters has no meaning "
+            f"here, where all that is learned has a prior. Use phx.random_network({name.removesuffix('$params')!r}, "
+            f"init, apply)."
+            if name.endswith("$params")
+            else f"Site {name!r} is a numpyro.param, which has no counterpart here. Make it a numpyro.sample with a "
+            f"prior (numpyro.handlers.lift does it for a whole model), or an argument of the model."
+        )
+
+    message["fn"] = refuse
+
+
+def _mutable(message: Message) -> None:
+    raise ValueError(
+        f"Site {message['name']!r} is a numpyro.mutable: state that changes from one evaluation to the next makes no "
+        f"density. Use a module without state, such as one that normalises by layer and not by batch, or pass the "
+        f"state in as data."
+    )
+
+
+def _plate(message: Message) -> None:
+    size, subsample_size = message["args"]
+    _unless_there_is_a_key(
+        message,
+        f"plate {message['name']!r}: {subsample_size} of {size} rows would be drawn at random each time the program is "
+        f"run, and its log density with them. Leave subsample_size out; to learn from minibatches use phx.ensemble, or "
+        f"pass the rows in as data and scale their terms with numpyro.handlers.scale(scale={size} / {subsample_size}).",
+    )
+
+
+def _key(message: Message) -> None:
+    _unless_there_is_a_key(
+        message,
+        "The program asks for a random key, with numpyro.prng_key or by hiding a variable without a value in "
+        "numpyro.handlers.block, and nothing gives it one: under inference a density must be the same each time. Put "
+        "phx.seed or numpyro.handlers.seed around that part, or make what is drawn a phx.sample that is not hidden.",
+    )
+
+
+def _unless_there_is_a_key(message: Message, sentence: str) -> None:
+    if message["value"] is not None:
+        return
+    inner: Callable[..., Any] = message["fn"]
+
+    def draw(*args: Any, rng_key: Any = None, **kwargs: Any) -> Any:
+        if rng_key is None:
+            raise ValueError(sentence)
+        return inner(*args, rng_key=rng_key, **kwargs)
+
+    message["fn"] = draw
+
+
+def _control_flow(message: Message) -> None:
+    def refuse(site: Message) -> None:
+        if site["type"] == "sample" and not site["is_observed"] and site["value"] is None:
+            raise ValueError(
+                f"Variable {site['name']!r} is latent inside of numpyro.contrib.control_flow ({_flow(message)}), where "
+                f"only observed variables have a meaning here. Sample it before, all steps at once, as in "
+                f"z = numpyro.sample('{site['name']}_steps', dist.Normal(0.0, 1.0).expand([num_steps])), and make the "
+                f"steps from z in jax.lax.{_flow(message)}; or write out the loop in Python."
+            )
+
+    # What handlers outside of the loop do to the sites within goes by this list, the innermost first.
+    message["kwargs"]["substitute_stack"].append(("substitute", refuse))
+
+
+def _flow(message: Message) -> str:
+    return "cond" if "cond" in getattr(message["fn"], "__name__", "") else "scan"
+
+
+_REFUSALS: dict[str, Callable[[Message], None]] = {
+    "param": _param,
+    "mutable": _mutable,
+    "plate": _plate,
+    "prng_key": _key,
+    "control_flow": _control_flow,
+}
