@@ -51,7 +51,8 @@ class Ensemble:
         self._mapped: dict[Any, Any] = {}
 
         def begin_one(key: Array) -> State:
-            state = init(random.wrap_key_data(key))
+            with checks.one_network("init"):
+                state = init(random.wrap_key_data(key))
             checks.check_begun(state)
             return state
 
@@ -192,9 +193,10 @@ class Ensemble:
 
         def on_device(states: tuple[State, ...], keys: tuple[Array, ...], shared: Any, number: Array) -> Any:
             def one(state: State, key: Array) -> Any:
-                if not takes_key:
-                    return f(state, *shared)
-                return f(state, *shared, key=_key_of(key, IN_FUNCTIONS, number))
+                with checks.one_network("a function of the members"):
+                    if not takes_key:
+                        return f(state, *shared)
+                    return f(state, *shared, key=_key_of(key, IN_FUNCTIONS, number))
 
             return tuple(layout.each(one, state, key) for state, key in zip(states, keys, strict=True))
 
@@ -247,9 +249,10 @@ class Ensemble:
 
         def one(state: State, key: Array, data: Any, rows: Any, number: Array) -> tuple[State, Any]:
             batch = data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data)
-            if not self._takes_key:
-                return checks.check_step(self._update(state, batch), state)
-            return checks.check_step(self._update(state, batch, key=_key_of(key, IN_STEPS, number)), state)
+            keys = {"key": _key_of(key, IN_STEPS, number)} if self._takes_key else {}
+            with checks.one_network("update"):
+                returned = self._update(state, batch, **keys)
+            return checks.check_step(returned, state)
 
         def on_device(states: tuple[State, ...], keys: tuple[Array, ...], data: Any, rows: Any, number: Array) -> Any:
             new = []

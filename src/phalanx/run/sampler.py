@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -90,6 +90,7 @@ class Sampler:
         timing = self._timing(run, warm - began, time.perf_counter() - warm)
         self.compile_seconds, self.compilations = 0.0, 0
         record = self.record.of_run(int(seed), started, run.interrupted, run.moved_chains, run.told)
+        record = replace(record, findings=(*record.findings, *run.told.findings(reduced)))
         return Posterior(draws, stats, timing, record, reduced)
 
     def stream(self, seed: int = 0, num_samples: int | None = None) -> Iterator[dict[str, Any]]:
