@@ -160,7 +160,7 @@ def _about(state: Lagged, centre: np.ndarray) -> Lagged:
 
 def _pairs(state: Lagged, numpy: Any) -> Any:
     """Pairs of draws at each lag."""
-    lags = numpy.arange(state.last.shape[1] + 1)
+    lags = numpy.arange(state.last.shape[1] + 1)[None]
     return _wide(numpy.maximum(state.count[:, None] - lags, 0), state.products)
 
 

@@ -153,3 +153,27 @@ def test_what_needs_draws_says_so():
     with pytest.raises(ValueError, match="keep"):
         run.summary()
     assert "phx.reducers.rhat() and phx.reducers.ess()" in run.verdict().findings[0].advice
+
+
+def test_a_reducer_that_fails_takes_no_draw_with_it():
+    def fail(state):
+        raise RuntimeError("no result")
+
+    mine = R.Reducer("mine()", *[getattr(R.moments(), part) for part in ("init", "update", "merge")], fail)
+    run = phx.mcmc(model, reducers={"mine": mine, "m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES)
+    assert run.draws["x"].shape[:2] == (8, 120) and run.reduced["m"]["x"].count == 960
+    assert run.reduced["mine"].reason == "finalizing, RuntimeError: no result"
+    assert R.moments().finalize(run.reduced["mine"].state["x"]).count == 960
+    assert "reducers['mine'] failed" in str(run.verdict())
+
+
+def test_groups_of_chains_that_started_apart_are_refused():
+    with pytest.raises(ValueError, match="The chains of a run start at points of their own"):
+        phx.mcmc(model, keep=[], reducers={"r": R.rhat(superchains=2)}, kernel=phx.rwmh(0.8), **SIZES)
+
+
+def test_a_run_that_stores_no_draw_ends_with_a_verdict():
+    asked = {"r": R.rhat(), "e": R.ess()}
+    run = phx.mcmc(model, keep=[], reducers=asked, kernel=phx.rwmh(0.8), **SIZES)
+    assert not run.verdict().good and {"low ESS", "high R-hat"} & {f.topic for f in run.verdict().findings}
+    assert run.record.tell == {"r": "r_hat", "e": "ess"}
