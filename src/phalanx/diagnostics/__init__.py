@@ -6,6 +6,7 @@ from phalanx.diagnostics.convergence import rhat as rhat
 from phalanx.diagnostics.energy import ebfmi as ebfmi
 from phalanx.diagnostics.exchange import to_arviz as to_arviz
 from phalanx.diagnostics.finding import Finding as Finding
+from phalanx.diagnostics.folded import judge_folded as judge_folded
 from phalanx.diagnostics.interval import hdi as hdi
 from phalanx.diagnostics.nested import nested_rhat as nested_rhat
 from phalanx.diagnostics.summary import summary_table as summary_table

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from phalanx.diagnostics.effective_size import effective_size
 from phalanx.diagnostics.normal_scores import normal_scores
+from phalanx.reducers.effective_size import effective_size
 
 FEWEST_DRAWS = 4
 """With fewer draws there is nothing to split in halves and compare."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -42,6 +43,22 @@ def check_functions(init: Any, update: Any) -> None:
             f"phx.ensemble: update must take (state, batch), or (state, batch, key) by these names of the last; got "
             f"{signature}."
         ) from None
+
+
+@contextmanager
+def one_network(what: str) -> Iterator[None]:
+    """For code of one network: a collective over the others in it is refused, by name."""
+    try:
+        yield
+    except NameError as error:
+        if "unbound axis name" not in str(error):
+            raise
+        axis = str(error).split("unbound axis name:")[-1].split(".")[0].strip()
+        raise ValueError(
+            f"phx.ensemble: {what} asks for the axis {axis!r}, as in jax.lax.pmean(x, {axis!r}), and there is none: it "
+            f"is the code of one network, which does not see the others. Of all members take what `update` measures, "
+            f"or `ensemble.map(f)`, and average it outside."
+        ) from error
 
 
 def check_begun(state: Any) -> None:

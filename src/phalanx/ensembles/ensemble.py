@@ -52,7 +52,8 @@ class Ensemble:
         self._mapped: dict[Any, Any] = {}
 
         def begin_one(key: Array) -> State:
-            state = init(random.wrap_key_data(key))
+            with checks.one_network("init"):
+                state = init(random.wrap_key_data(key))
             checks.check_begun(state)
             return state
 
@@ -193,9 +194,10 @@ class Ensemble:
 
         def on_device(states: tuple[State, ...], keys: tuple[Array, ...], shared: Any, number: Array) -> Any:
             def one(state: State, key: Array) -> Any:
-                if not takes_key:
-                    return f(state, *shared)
-                return f(state, *shared, key=_key_of(key, IN_FUNCTIONS, number))
+                with checks.one_network("a function of the members"):
+                    if not takes_key:
+                        return f(state, *shared)
+                    return f(state, *shared, key=_key_of(key, IN_FUNCTIONS, number))
 
             return tuple(layout.each(one, state, key) for state, key in zip(states, keys, strict=True))
 
@@ -249,7 +251,8 @@ class Ensemble:
         def one(state: State, key: Array, data: Any, rows: Any, number: Array) -> tuple[State, Any]:
             batch = data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data)
             own = {"key": _key_of(key, IN_STEPS, number)} if self._takes_key else {}
-            with model_errors(self._update, arguments={"state": state, "batch": batch}):
+            arguments = {"state": state, "batch": batch}
+            with checks.one_network("update"), model_errors(self._update, arguments=arguments):
                 new = self._update(state, batch, **own)
             return checks.check_step(new, state)
 

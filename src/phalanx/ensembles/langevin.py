@@ -1,9 +1,9 @@
 r"""Langevin and Hamiltonian dynamics on gradients of minibatches: an ensemble of chains that draw from a posterior.
 
-The gradient of the log density is estimated from $B$ of $N$ rows: terms that depend on the batch count $N/B$ times, and
-others once. Step sizes fall from their first value to zero along half a cosine, and begin anew: chains explore while
-steps are large, and draw while they are small. A chain's state is its last draw; for more of each chain take
-`ensemble.members` whenever a cycle ends.
+The gradient of the log density is estimated from $B$ of $N$ rows: terms that add up over the rows count $N/B$ times,
+and those that see no rows once; a term that does neither is refused, see `ensembles/minibatch.py`. Step sizes fall from
+their first value to zero along half a cosine, and begin anew: chains explore while steps are large, and draw while they
+are small. A chain's state is its last draw; for more of each chain take `ensemble.members` whenever a cycle ends.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from jax import Array, random
 
 from phalanx.ensembles.checks import count_rows
 from phalanx.ensembles.learner import Learner
+from phalanx.ensembles.minibatch import terms_of_rows
 from phalanx.kernels.kernel import positive, whole
-from phalanx.mesh.dependence import varying_axes
 from phalanx.programs.handlers import seed as seeded
 from phalanx.programs.handlers import trace
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import run_unconstrained, to_unconstrained
-
-EXAMPLE = "sgld, sghmc: the example"
 
 
 class Chain(NamedTuple):
@@ -55,7 +53,8 @@ def sgld(
         `values_of(model, example)` makes values. Members of the ensemble are chains, begun at draws from the prior.
 
     Raises:
-        ValueError: when a hyperparameter is out of range, or the example has other than one number of rows.
+        ValueError: when a hyperparameter is out of range, the example has other than one number of rows, or a
+            term of the log density neither adds up over rows nor is the same for any of them.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -132,8 +131,7 @@ def _learner(
     move: Callable[..., tuple[Any, Any]], apply: Callable[..., Any] | None,
 ) -> Learner:  # fmt: skip
     example = dict(example)
-    count_rows(EXAMPLE, example)
-    of_rows = _terms_of_rows(model, example)
+    of_rows = terms_of_rows(model, example)
 
     def init(key: Array) -> Chain:
         drawn = trace(seeded(model, key))(**example)
@@ -164,31 +162,6 @@ def _learner(
         return apply(values_of(model, example)(chain), inputs)
 
     return Learner(init, update, predict)
-
-
-def _terms_of_rows(model: Program, example: dict[str, Any]) -> set[tuple[str, str]]:
-    """The terms of the log density that depend on the batch; refuse variables that live with its rows."""
-    like = run_unconstrained(model, None, example)
-
-    def terms(position: Any, batch: Any) -> Any:
-        return run_unconstrained(model, position, batch).terms()
-
-    program, shapes = jax.make_jaxpr(terms, return_shape=True)(like.position, example)
-    rows = frozenset({"rows"})
-    inputs = [*[frozenset()] * len(jax.tree.leaves(like.position)), *[rows] * len(jax.tree.leaves(example))]
-    found = dict(zip(sorted(shapes), varying_axes(program, inputs), strict=True))
-    few = (
-        run_unconstrained(model, None, jax.tree.map(lambda leaf: leaf[:1], example))
-        if count_rows(EXAMPLE, example) > 1
-        else like
-    )
-    for name, value in like.position.items():
-        if found[name, "density"] or value.shape != few.position[name].shape:
-            raise ValueError(
-                f"sgld, sghmc: variable {name!r} lives with the rows of the data, and every batch has others. Only "
-                f"variables that all rows share can be drawn from batches; use phx.mcmc."
-            )
-    return {term for term, axes in found.items() if axes}
 
 
 def _size(step_size: float, cycle: int | None, step: Array) -> Array:

@@ -21,6 +21,9 @@ from phalanx.mesh.devices import CHAIN, make_mesh, use_every_core
 WRITTEN_OUT = 8
 """Members of a device that are written out in one program at most: compiling takes longer with each."""
 
+MEMBERS = "members of the ensemble"
+"""The axis of devices. It is not called `chain`: over that, networks would average by devices and not by members."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -28,7 +31,7 @@ class Layout:
 
     Attributes:
         count: members.
-        mesh: the devices, all along `chain`.
+        mesh: the devices, all along one axis.
         width: members of a device in one group.
     """
 
@@ -52,12 +55,12 @@ class Layout:
         devices = list(mesh.devices.flat)[: min(count, mesh.size)]
         each = -(-count // len(devices))
         on_cpu = devices[0].platform == "cpu"
-        return cls(count, make_mesh(chain=len(devices), devices=devices), 1 if on_cpu else each)
+        return cls(count, Mesh(np.asarray(devices), MEMBERS), 1 if on_cpu else each)
 
     @property
     def devices(self) -> int:
         """How many there are."""
-        return self.mesh.shape[CHAIN]
+        return self.mesh.size
 
     @property
     def groups(self) -> int:
@@ -74,8 +77,8 @@ class Layout:
 
     @property
     def members(self) -> PartitionSpec:
-        """How arrays of a group are laid out: members lie along the mesh's `chain` axis."""
-        return PartitionSpec() if self.bare else PartitionSpec(CHAIN)
+        """How arrays of a group are laid out: members lie along the mesh."""
+        return PartitionSpec() if self.bare else PartitionSpec(MEMBERS)
 
     def numbers(self, group: int) -> np.ndarray:
         """Numbers of a group's members, `(devices, width)`. Places beyond the last member repeat it."""

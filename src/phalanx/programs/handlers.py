@@ -194,7 +194,22 @@ def block(program: Program, names: Collection[str]) -> Program:
 
 
 def scale(program: Program, factor: Any) -> Program:
-    """`program` with every term of its log density multiplied by `factor`: a minibatch that stands for all data."""
+    """`program` with every term of its log density multiplied by `factor`, priors too: a tempered program.
+
+    For a minibatch that stands for all data only what adds up over rows may be scaled: scale a program that holds the
+    likelihood alone, and call it in the model with its parameters, which are drawn outside.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> def rows(mean, y):
+        ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> def model(y, num_rows):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        ...     phx.scale(rows, num_rows / y.shape[0])(mean, y)
+        >>> found = phx.trace(phx.substitute(model, {"mean": 0.0}))(jnp.ones(5), 100)
+        >>> found["mean"].scale, found["y"].scale
+        (1.0, 20.0)
+    """
 
     def multiply(variable: RandomVariable, forward: Forward) -> RandomVariable:
         natural = variable.natural and replace(variable.natural, scale=variable.natural.scale * factor)

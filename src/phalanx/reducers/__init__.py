@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from phalanx.reducers.autocovariance import autocovariance
-from phalanx.reducers.convergence import ess, rhat
 from phalanx.reducers.covariance import covariance
+from phalanx.reducers.ess import ess
 from phalanx.reducers.histogram import histogram
 from phalanx.reducers.moments import extremes, moments
 from phalanx.reducers.reducer import Reducer, reduce
+from phalanx.reducers.rhat import rhat
 from phalanx.reducers.sketch import quantiles, reservoir
 from phalanx.reducers.thinned import thinned
 

@@ -6,23 +6,27 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from phalanx.reducers.reducer import Reducer, on_host
-from phalanx.reducers.shifted import at_lanes, begin_at
+from phalanx.reducers.shifted import add_to, at_lanes, begin_at, distance, sum_type
 
 
 class Lagged(NamedTuple):
-    """Of each chain: draws, an origin, sums of deviations from it, and of products of those up to `lags` draws apart.
+    """Of each chain: draws, sums of their distances from a centre, and of products of those up to `lags` draws apart.
 
-    `first` are the first draws and `last` the last, the newest first, `(chains, lags, ...)`: what joins two stretches
-    of a chain.
+    Draws are taken as distances from the anchor, and so are the centre and the draws kept: `first` are the first ones
+    and `last` the last, the newest first, `(chains, lags, ...)`, which join two stretches of a chain. Sums are in two
+    floats.
     """
 
     count: Any
-    origin: Any
+    anchor: Any
+    centre: Any
     deviations: Any
+    deviations_lost: Any
     products: Any
+    products_lost: Any
     first: Any
     last: Any
 
@@ -30,7 +34,8 @@ class Lagged(NamedTuple):
 def autocovariance(lags: int) -> Reducer:
     r"""Autocovariances $\gamma_k = \frac1n \sum_t (x_t - \bar x)(x_{t+k} - \bar x)$, averaged over chains.
 
-    $\bar x$ is the mean of all chains.
+    $\bar x$ is the mean of all chains. Sums are in two floats and about a mean of the draws so far: each is off by less
+    than 1e-6 of the variance, whatever the order and the mean of the draws.
 
     Args:
         lags: the largest lag.
@@ -59,40 +64,80 @@ class _None(NamedTuple):
 
     def __call__(self, example: Array) -> Lagged:
         chains, rest = example.shape[0], example.shape[1:]
-        dtype = jnp.promote_types(example.dtype, jnp.float32)
+        dtype = sum_type(example.dtype)
         zero, rows = jnp.zeros(example.shape, dtype), jnp.zeros((chains, self.lags, *rest), dtype)
         products = jnp.zeros((chains, self.lags + 1, *rest), dtype)
-        return Lagged(jnp.zeros(chains, jnp.int32), zero, zero, products, rows, rows)
+        anchor = jnp.zeros(example.shape, example.dtype)
+        return Lagged(jnp.zeros(chains, jnp.int32), anchor, zero, zero, zero, products, products, rows, rows)
 
 
 def _add(state: Lagged, draw: Array, where: Array) -> Lagged:
     lags = state.last.shape[1]
-    draw = draw.astype(state.origin.dtype)
-    origin = begin_at(state.origin, state.count, draw)
-    here, away = at_lanes(where, draw), jnp.where(at_lanes(where, draw), draw - origin, 0.0)
+    anchor = begin_at(state.anchor, state.count, draw)
+    draw, here = distance(draw, anchor), at_lanes(where, draw)
+    away = jnp.where(here, draw - state.centre, 0.0)
     numbers = jnp.arange(lags).reshape(1, -1, *[1] * (draw.ndim - 1))
     count = at_lanes(state.count, state.last)
-    before = jnp.where(numbers < count, state.last - origin[:, None], 0.0)
-    products = state.products + away[:, None] * jnp.concatenate([away[:, None], before], axis=1)
+    before = jnp.where(numbers < count, state.last - state.centre[:, None], 0.0)
+    products = away[:, None] * jnp.concatenate([away[:, None], before], axis=1)
     first = jnp.where((numbers == count) & here[:, None], draw[:, None], state.first)
     last = jnp.where(here[:, None], jnp.concatenate([draw[:, None], state.last[:, :-1]], axis=1), state.last)
-    return Lagged(state.count + where, origin, state.deviations + away, products, first, last)
+    state = Lagged(
+        state.count + where, anchor, state.centre,
+        *add_to(state.deviations, state.deviations_lost, away),
+        *add_to(state.products, state.products_lost, products),
+        first, last,
+    )  # fmt: skip
+    due = where & (state.count & (state.count - 1) == 0)
+    return lax.cond(due.any(), _centred, lambda state, _: state, state, due)
+
+
+def _centred(state: Lagged, due: Array) -> Lagged:
+    """About the mean so far, at 1, 2, 4, 8... draws.
+
+    A centre that is the mean of half of the draws at least is so near that of all that no digit is lost to it.
+    """
+    mean = (state.deviations + state.deviations_lost) / at_lanes(jnp.maximum(state.count, 1), state.centre)
+    centre = jnp.where(at_lanes(due, mean), state.centre + mean, state.centre)
+    shift = state.centre - centre
+    change = shift[:, None] * (_ends(state, jnp) + _pairs(state, jnp) * shift[:, None])
+    change = jnp.where(at_lanes(due, change), change, 0.0)
+    return state._replace(
+        centre=centre,
+        deviations=state.deviations + at_lanes(state.count, shift) * shift,
+        products=(sums := add_to(state.products, state.products_lost, change))[0],
+        products_lost=sums[1],
+    )
 
 
 def _merge(a: Lagged, b: Lagged) -> Lagged:
-    a, b = Lagged(*on_host(a)), Lagged(*on_host(b))
-    origin = np.where(_wide(a.count, a.origin) > 0, a.origin, b.origin)
-    a, b = _about(a, origin), _about(b, origin)
+    a, b = _widened(a), _widened(b)
+    centre = np.where(_wide(a.count, a.centre) > 0, a.centre, b.centre)
+    a, b = _about(a, centre), _about(b, centre)
     products = a.products + b.products
     lags = a.last.shape[1]
     for lag in range(1, lags + 1):  # pairs of which one is in a and one in b
         for j in range(lag):
-            pair = (a.last[:, lag - 1 - j] - origin) * (b.first[:, j] - origin)
+            pair = (a.last[:, lag - 1 - j] - centre) * (b.first[:, j] - centre)
             both = (lag - 1 - j < a.count) & (j < b.count)
             products[:, lag] += np.where(_wide(both, pair), pair, 0.0)
     first = _then(a.first, a.count, b.first)
     last = _then(b.last, b.count, a.last)
-    return Lagged(a.count + b.count, origin, a.deviations + b.deviations, products, first, last)
+    return a._replace(
+        count=a.count + b.count, deviations=a.deviations + b.deviations, products=products, first=first, last=last
+    )
+
+
+def _widened(state: Lagged) -> Lagged:
+    """In float64, draws as they are and each sum one number."""
+    state = Lagged(*on_host(state))
+    anchor = np.where(_wide(state.count, state.centre) > 0, state.anchor.astype(np.float64), 0.0)
+    return Lagged(
+        state.count, np.zeros_like(anchor), anchor + state.centre,
+        state.deviations + state.deviations_lost, np.zeros_like(state.deviations),
+        state.products + state.products_lost, np.zeros_like(state.products),
+        state.first + anchor[:, None], state.last + anchor[:, None],
+    )  # fmt: skip
 
 
 def _then(rows: np.ndarray, count: np.ndarray, more: np.ndarray) -> np.ndarray:
@@ -105,39 +150,39 @@ def _then(rows: np.ndarray, count: np.ndarray, more: np.ndarray) -> np.ndarray:
     return np.take_along_axis(both, chosen.reshape(*chosen.shape, *[1] * (rows.ndim - 2)), axis=1)
 
 
-def _about(state: Lagged, origin: np.ndarray) -> Lagged:
-    """The same about another origin."""
-    shift = np.where(_wide(state.count, origin) > 0, state.origin - origin, 0.0)
-    products = state.products + shift[:, None] * (_ends(state) + _pairs(state) * shift[:, None])
+def _about(state: Lagged, centre: np.ndarray) -> Lagged:
+    """The same about another centre."""
+    shift = np.where(_wide(state.count, centre) > 0, state.centre - centre, 0.0)
+    products = state.products + shift[:, None] * (_ends(state, np) + _pairs(state, np) * shift[:, None])
     deviations = state.deviations + _wide(state.count, shift) * shift
-    return Lagged(state.count, origin, deviations, products, state.first, state.last)
+    return state._replace(centre=centre, deviations=deviations, products=products)
 
 
-def _pairs(state: Lagged) -> np.ndarray:
+def _pairs(state: Lagged, numpy: Any) -> Any:
     """Pairs of draws at each lag."""
-    lags = np.arange(state.last.shape[1] + 1)
-    return _wide(np.maximum(state.count[:, None] - lags, 0), state.products)
+    lags = numpy.arange(state.last.shape[1] + 1)[None]
+    return _wide(numpy.maximum(state.count[:, None] - lags, 0), state.products)
 
 
-def _ends(state: Lagged) -> np.ndarray:
-    """For each lag, the sum of deviations over both members of all pairs."""
+def _ends(state: Lagged, numpy: Any) -> Any:
+    """For each lag, the sum of distances from the centre over both members of all pairs."""
     lags = state.last.shape[1]
-    left_out = [np.zeros_like(state.origin)]
+    left_out = [numpy.zeros_like(state.centre)]
     for lag in range(lags):
-        known = _wide(lag < state.count, state.origin)
-        ends = state.first[:, lag] + state.last[:, lag] - 2 * state.origin
-        left_out.append(left_out[-1] + np.where(known, ends, 0.0))
-    ends = 2 * state.deviations[:, None] - np.stack(left_out, axis=1)
-    return np.where(_pairs(state) > 0, ends, 0.0)
+        known = _wide(lag < state.count, state.centre)
+        ends = (state.first[:, lag] - state.centre) + (state.last[:, lag] - state.centre)
+        left_out.append(left_out[-1] + numpy.where(known, ends, 0.0))
+    ends = 2 * (state.deviations + state.deviations_lost)[:, None] - numpy.stack(left_out, axis=1)
+    return numpy.where(_pairs(state, numpy) > 0, ends, 0.0)
 
 
-def _wide(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+def _wide(values: Any, like: Any) -> Any:
     return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
 
 
 def _finalize(state: Lagged) -> np.ndarray:
-    state = Lagged(*on_host(state))
-    means = state.origin + state.deviations / np.maximum(_wide(state.count, state.origin), 1)
+    state = _widened(state)
+    means = state.centre + state.deviations / np.maximum(_wide(state.count, state.centre), 1)
     mean = np.tensordot(state.count / max(state.count.sum(), 1), means, axes=1)
-    about = _about(state, np.broadcast_to(mean, state.origin.shape))
+    about = _about(state, np.broadcast_to(mean, state.centre.shape))
     return about.products.sum(0) / max(state.count.sum(), 1)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.reducers.reducer import Reducer, on_host
-from phalanx.reducers.shifted import at_lanes, begin_at, grand
+from phalanx.reducers.shifted import add_to, at_lanes, begin_at, distance, grand, sum_type
 
 
 class Covariance(NamedTuple):
@@ -21,16 +21,26 @@ class Covariance(NamedTuple):
 
 
 class Products(NamedTuple):
-    """Of each chain: draws, sums of deviations from an origin `(chains, size)`, and of their products."""
+    """Of each chain: draws, their anchor and mean as those of `moments()`, and products of distances from the mean."""
 
     count: Any
-    origin: Any
-    deviations: Any
+    anchor: Any
+    mean: Any
+    mean_lost: Any
     products: Any
+    products_lost: Any
+
+    @property
+    def chain_means(self) -> np.ndarray:
+        """Mean of each chain, of a state on the host; zero of one without draws."""
+        mean = self.anchor.astype(np.float64) + (self.mean + self.mean_lost)
+        return np.where(self.count[:, None] > 0, mean, 0.0)
 
 
 def covariance() -> Reducer:
     r"""Count, mean and covariance over all chains.
+
+    Errors are those of `moments()`: of a covariance, less than 1e-6 of the product of the standard deviations.
 
     Returns:
         A reducer; its result is a `Covariance(count, mean, covariance)`.
@@ -51,44 +61,40 @@ def covariance() -> Reducer:
 
 def _none(example: Array) -> Products:
     chains, size = example.shape[0], int(np.prod(example.shape[1:], dtype=int))
-    zero = jnp.zeros((chains, size), jnp.promote_types(example.dtype, jnp.float32))
-    return Products(jnp.zeros(chains, jnp.int32), zero, zero, jnp.zeros((chains, size, size), zero.dtype))
+    dtype = sum_type(example.dtype)
+    anchor, mean = jnp.zeros((chains, size), example.dtype), jnp.zeros((chains, size), dtype)
+    products = jnp.zeros((chains, size, size), dtype)
+    return Products(jnp.zeros(chains, jnp.int32), anchor, mean, mean, products, products)
 
 
 def _add(state: Products, draw: Array, where: Array) -> Products:
-    draw = draw.reshape(state.origin.shape).astype(state.origin.dtype)
-    origin = begin_at(state.origin, state.count, draw)
-    away = jnp.where(at_lanes(where, draw), draw - origin, 0.0)
-    products = state.products + away[:, :, None] * away[:, None, :]
-    return Products(state.count + where, origin, state.deviations + away, products)
+    draw = draw.reshape(state.anchor.shape)
+    anchor = begin_at(state.anchor, state.count, draw)
+    count = state.count + where
+    away = jnp.where(at_lanes(where, draw), (distance(draw, anchor) - state.mean) - state.mean_lost, 0.0)
+    step = away / jnp.maximum(count, 1)[:, None].astype(away.dtype)
+    return Products(
+        count, anchor,
+        *add_to(state.mean, state.mean_lost, step),
+        *add_to(state.products, state.products_lost, away[:, :, None] * (away - step)[:, None, :]),
+    )  # fmt: skip
 
 
 def _merge(a: Products, b: Products) -> Products:
     a, b = Products(*on_host(a)), Products(*on_host(b))
-    origin = np.where(a.count[:, None] > 0, a.origin, b.origin)
-    a, b = _about(a, origin), _about(b, origin)
-    return Products(a.count + b.count, origin, a.deviations + b.deviations, a.products + b.products)
-
-
-def _about(state: Products, origin: np.ndarray) -> Products:
-    count = state.count[:, None]
-    shift = np.where(count > 0, state.origin - origin, 0.0)
-    deviations = state.deviations + count * shift
-    products = (
-        state.products
-        + shift[:, :, None] * state.deviations[:, None, :]
-        + state.deviations[:, :, None] * shift[:, None, :]
-        + count[:, :, None] * shift[:, :, None] * shift[:, None, :]
-    )
-    return Products(state.count, origin, deviations, products)
+    count = a.count + b.count
+    share, mean, apart = b.count / np.maximum(count, 1), a.chain_means, b.chain_means - a.chain_means
+    between = apart[:, :, None] * apart[:, None, :] * (a.count * share)[:, None, None]
+    products = a.products + a.products_lost + b.products + b.products_lost + between
+    zero = np.zeros_like(mean)
+    return Products(count, mean + share[:, None] * apart, zero, zero, products, np.zeros_like(products))
 
 
 def _finalize(state: Products) -> Covariance:
     state = Products(*on_host(state))
-    count = np.maximum(state.count, 1)[:, None]
-    means = state.origin + state.deviations / count
-    total, mean = grand(state.count, means)
-    within = state.products - state.deviations[:, :, None] * state.deviations[:, None, :] / count[:, :, None]
-    away = means - mean
-    squares = within.sum(0) + np.einsum("c,ci,cj->ij", state.count.astype(np.float64), away, away)
+    total, mean = grand(state.count, state.chain_means)
+    away = state.chain_means - mean
+    squares = (state.products + state.products_lost).sum(0)
+    squares += np.einsum("c,ci,cj->ij", state.count.astype(np.float64), away, away)
+    squares = (squares + squares.T) / 2  # which rounding tells apart
     return Covariance(int(total), mean, squares / (total - 1) if total > 1 else np.full_like(squares, np.nan))

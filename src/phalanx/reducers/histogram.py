@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,35 +11,41 @@ import numpy as np
 from jax import Array
 
 from phalanx.reducers.reducer import Reducer, on_host
-from phalanx.reducers.shifted import at_lanes
+from phalanx.reducers.shifted import at_lanes, sum_type
 
 
 class Histogram(NamedTuple):
-    """Edges of the bins, draws in each `(..., bins)`, and draws below the first edge and from the last on."""
+    """Edges of the bins, draws in each `(..., bins)`, below the first edge, from the last on, and NaN.
+
+    The last four together are all draws.
+    """
 
     edges: np.ndarray
     counts: np.ndarray
     below: np.ndarray
     above: np.ndarray
+    nan: np.ndarray
 
 
 class Counts(NamedTuple):
-    """Draws, and how many of them were at or above each edge `(1, edges, ...)`; over all chains."""
+    """Draws, how many of them were at or above each edge `(1, edges, ...)`, and how many no number; over all chains."""
 
     draws: Any
     from_edge: Any
+    nan: Any
 
 
 def histogram(edges: Sequence[float]) -> Reducer:
     """How many draws lie between edges, exactly; a bin has its lower edge and not its upper one.
 
-    Each draw is compared with every edge, which costs as much as that many additions.
+    Draws of any type are compared with the edges as they are, whole numbers with edges between them too. Each draw is
+    compared with every edge, which costs as much as that many additions.
 
     Args:
         edges: of the bins, ascending; one more than there are bins.
 
     Returns:
-        A reducer; its result is a `Histogram(edges, counts, below, above)`.
+        A reducer; its result is a `Histogram(edges, counts, below, above, nan)`.
 
     Raises:
         ValueError: when there are fewer than two edges or they do not ascend.
@@ -60,24 +67,42 @@ class _None(NamedTuple):
     edges: tuple[float, ...]
 
     def __call__(self, example: Array) -> Counts:
+        sum_type(example.dtype)
         zero = jnp.zeros((1, *example.shape[1:]), jnp.int32)
-        return Counts(jnp.zeros(1, jnp.int32), jnp.stack([zero] * len(self.edges), axis=1))
+        return Counts(jnp.zeros(1, jnp.int32), jnp.stack([zero] * len(self.edges), axis=1), zero)
 
 
 class _Count(NamedTuple):
     edges: tuple[float, ...]
 
     def __call__(self, state: Counts, draw: Array, where: Array) -> Counts:
-        edges = jnp.asarray(self.edges, draw.dtype).reshape(1, -1, *[1] * (draw.ndim - 1))
-        reached = (draw[:, None] >= edges) & at_lanes(where, draw[:, None])
+        draw = draw.astype(jnp.int32) if draw.dtype == jnp.bool_ else draw
+        edges, reachable = _least_from(np.asarray(self.edges), draw.dtype)
+        edges, reachable = (jnp.asarray(x).reshape(1, -1, *[1] * (draw.ndim - 1)) for x in (edges, reachable))
+        here = at_lanes(where, draw)
+        reached = (draw[:, None] >= edges) & reachable & here[:, None]
         return Counts(
-            state.draws + where.sum(dtype=jnp.int32), state.from_edge + reached.sum(0, dtype=jnp.int32, keepdims=True)
+            state.draws + where.sum(dtype=jnp.int32),
+            state.from_edge + reached.sum(0, dtype=jnp.int32, keepdims=True),
+            state.nan + (jnp.not_equal(draw, draw) & here).sum(0, dtype=jnp.int32, keepdims=True),
         )
+
+
+def _least_from(edges: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The least number of a type that is not below each edge, and whether there is one."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        with np.errstate(over="ignore"):
+            nearest = edges.astype(dtype)
+        above = np.nextafter(nearest, np.asarray(np.inf, dtype))
+        return np.where(nearest.astype(np.float64) < edges, above, nearest), np.ones(edges.shape, bool)
+    least, most = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
+    whole = [min(max(math.ceil(edge), least), most) if math.isfinite(edge) else least for edge in edges]
+    return np.asarray(whole, dtype), edges <= most
 
 
 def _merge(a: Counts, b: Counts) -> Counts:
     a, b = on_host(a), on_host(b)
-    return Counts(a.draws + b.draws, a.from_edge + b.from_edge)
+    return Counts(a.draws + b.draws, a.from_edge + b.from_edge, a.nan + b.nan)
 
 
 class _Finalize(NamedTuple):
@@ -85,6 +110,6 @@ class _Finalize(NamedTuple):
 
     def __call__(self, state: Counts) -> Histogram:
         state = Counts(*on_host(state))
-        reached = np.moveaxis(state.from_edge.sum(0), 0, -1)
-        counts, total = reached[..., :-1] - reached[..., 1:], state.draws.sum()
-        return Histogram(np.asarray(self.edges), counts, total - reached[..., 0], reached[..., -1])
+        reached, nan = np.moveaxis(state.from_edge.sum(0), 0, -1), state.nan.sum(0)
+        counts, below = reached[..., :-1] - reached[..., 1:], state.draws.sum() - nan - reached[..., 0]
+        return Histogram(np.asarray(self.edges), counts, below, reached[..., -1], nan)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.reducers.reducer import Reducer, on_host
-from phalanx.reducers.shifted import at_lanes, begin_at, grand
+from phalanx.reducers.shifted import add_to, at_lanes, begin_at, distance, grand, sum_type
 
 
 class Moments(NamedTuple):
@@ -21,58 +21,81 @@ class Moments(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Of each chain: draws, and sums of deviations from an origin and of their squares."""
+    """Of each chain: draws, their anchor, their mean as its distance from that, and squared distances from the mean.
+
+    Mean and squares are sums in two floats.
+    """
 
     count: Any
-    origin: Any
-    deviations: Any
+    anchor: Any
+    mean: Any
+    mean_lost: Any
     squares: Any
+    squares_lost: Any
 
     @classmethod
     def none(cls, example: Array) -> Sums:
         """Of no draws."""
-        zero = jnp.zeros(example.shape, jnp.promote_types(example.dtype, jnp.float32))
-        return cls(jnp.zeros(example.shape[0], jnp.int32), zero, zero, zero)
+        zero = jnp.zeros(example.shape, sum_type(example.dtype))
+        anchor = jnp.zeros(example.shape, example.dtype)
+        return cls(jnp.zeros(example.shape[0], jnp.int32), anchor, zero, zero, zero, zero)
 
     def add(self, draw: Array, where: Array) -> Sums:
         """With a draw of those chains `where` there is one."""
-        draw = draw.astype(self.origin.dtype)
-        origin = begin_at(self.origin, self.count, draw)
-        away = jnp.where(at_lanes(where, draw), draw - origin, 0.0)
-        return Sums(self.count + where, origin, self.deviations + away, self.squares + away * away)
+        anchor = begin_at(self.anchor, self.count, draw)
+        count = self.count + where
+        away = (distance(draw, anchor) - self.mean) - self.mean_lost
+        away = jnp.where(at_lanes(where, draw), away, 0.0)
+        step = away / at_lanes(jnp.maximum(count, 1), draw).astype(away.dtype)
+        return Sums(
+            count, anchor,
+            *add_to(self.mean, self.mean_lost, step),
+            *add_to(self.squares, self.squares_lost, away * (away - step)),
+        )  # fmt: skip
 
-    def merge(self, later: Sums) -> Sums:
-        """With later draws of the same chains; in float64."""
-        a, b = on_host(self), on_host(later)
-        origin = np.where(_column(a.count, a.origin) > 0, a.origin, b.origin)
-        a, b = a.about(origin), b.about(origin)
-        return Sums(a.count + b.count, origin, a.deviations + b.deviations, a.squares + b.squares)
-
-    def about(self, origin: np.ndarray) -> Sums:
-        """The same about another origin."""
-        count = _column(self.count, origin)
-        shift = np.where(count > 0, self.origin - origin, 0.0)
-        squares = self.squares + shift * (2 * self.deviations + count * shift)
-        return Sums(self.count, origin, self.deviations + count * shift, squares)
-
-    def chain_means(self) -> np.ndarray:
-        """Mean of each chain."""
-        return self.origin + self.deviations / np.maximum(_column(self.count, self.origin), 1)
-
-    def chain_squares(self) -> np.ndarray:
-        """Of each chain, the sum of squared deviations from its mean."""
-        count = np.maximum(_column(self.count, self.origin), 1)
-        return np.maximum(self.squares - self.deviations**2 / count, 0.0)
+    def merge(self, later: Any) -> Totals:
+        """With later draws of the same chains."""
+        return Totals.of(self).merge(later)
 
 
-def _column(count: np.ndarray, like: np.ndarray) -> np.ndarray:
-    return count.reshape(count.shape + (1,) * (like.ndim - 1))
+class Totals(NamedTuple):
+    """Of each chain, in float64: draws, their mean, and the sum of squared distances from it."""
+
+    count: np.ndarray
+    mean: np.ndarray
+    squares: np.ndarray
+
+    @classmethod
+    def of(cls, state: Any) -> Totals:
+        """What a stretch tells."""
+        if isinstance(state, Totals):
+            return state
+        sums = Sums(*on_host(state))
+        mean = sums.anchor.astype(np.float64) + (sums.mean + sums.mean_lost)
+        drawn = column(sums.count, mean) > 0  # a chain that has not drawn has what it showed for an anchor
+        return cls(sums.count, np.where(drawn, mean, 0.0), sums.squares + sums.squares_lost)
+
+    def merge(self, later: Any) -> Totals:
+        """With later draws of the same chains."""
+        later = Totals.of(later)
+        count, apart = self.count + later.count, later.mean - self.mean
+        share = column(later.count / np.maximum(count, 1), apart)
+        squares = self.squares + later.squares + apart**2 * column(self.count, apart) * share
+        return Totals(count, self.mean + share * apart, squares)
+
+
+def column(count: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Numbers of every chain, in the shape of what is known of it."""
+    return count.reshape(count.shape + (1,) * (like.ndim - count.ndim))
 
 
 def moments() -> Reducer:
     r"""Count, mean and variance over all chains.
 
-    Sums $\sum (x - o)$ and $\sum (x - o)^2$ about each chain's first draw $o$ of a block, merged in float64.
+    The mean is moved on draw by draw, $m \leftarrow m + (x - m) / n$, and the sum of squared distances from it, in two
+    floats each; from stretch to stretch in float64. Of draws in any order, with any mean, and outliers first or last,
+    the variance is off by less than 1e-6 of itself, and the mean by less than 1e-6 of the standard deviation. Both are
+    NaN where a draw is not finite, or the square of a distance is more than the type of the draws holds.
 
     Returns:
         A reducer; its result is a `Moments(count, mean, variance)`.
@@ -85,18 +108,18 @@ def moments() -> Reducer:
         4000
 
     Source:
-        Chan, Golub, LeVeque (1983), Algorithms for computing the sample variance.
+        Welford (1962), Note on a method for calculating corrected sums of squares and products; Chan, Golub, LeVeque
+        (1983), Algorithms for computing the sample variance; Knuth (1997), The art of computer programming 2, 4.2.2.
     """
     return Reducer("moments()", Sums.none, Sums.add, Sums.merge, moments_of)
 
 
-def moments_of(state: Sums) -> Moments:
+def moments_of(state: Any) -> Moments:
     """Of the draws of all chains."""
-    sums = Sums(*on_host(state))
-    means = sums.chain_means()
-    total, mean = grand(sums.count, means)
-    between = np.tensordot(sums.count, (means - mean) ** 2, axes=1)
-    squares = sums.chain_squares().sum(0) + between
+    chains = Totals.of(state)
+    total, mean = grand(chains.count, chains.mean)
+    between = np.tensordot(chains.count, (chains.mean - mean) ** 2, axes=1)
+    squares = chains.squares.sum(0) + between
     return Moments(int(total), mean, squares / (total - 1) if total > 1 else np.full_like(mean, np.nan))
 
 
@@ -108,7 +131,7 @@ class Extremes(NamedTuple):
 
 
 def extremes() -> Reducer:
-    """The smallest and the largest value over all chains.
+    """The smallest and the largest value over all chains, in the type of the draws; NaN where one is NaN.
 
     Returns:
         A reducer; its result is an `Extremes(least, most)`.
@@ -122,8 +145,14 @@ def extremes() -> Reducer:
 
 
 def _no_extremes(example: Array) -> Extremes:
-    infinite = jnp.full(example.shape, jnp.inf, jnp.promote_types(example.dtype, jnp.float32))
-    return Extremes(infinite, -infinite)
+    sum_type(example.dtype)
+    if jnp.issubdtype(example.dtype, jnp.floating):
+        least, most = jnp.inf, -jnp.inf
+    elif example.dtype == jnp.bool_:
+        least, most = True, False
+    else:
+        least, most = jnp.iinfo(example.dtype).max, jnp.iinfo(example.dtype).min
+    return Extremes(*(jnp.full(example.shape, value, example.dtype) for value in (least, most)))
 
 
 def _more_extreme(state: Extremes, draw: Array, where: Array) -> Extremes:

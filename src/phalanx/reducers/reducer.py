@@ -30,6 +30,8 @@ class Reducer:
         update: `update(state, draw, where) -> state`, traced; `where`, `(chains,)`, says which chains have drawn.
         merge: `merge(a, b) -> state` of both, in NumPy; `b` has later draws of the same chains.
         finalize: `finalize(state) -> result`, in NumPy, pooled over the leading dimension.
+        tells: what a verdict reads in the result: "r_hat", "ess", or nothing.
+        refused: why a run does not take it, if it does not.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Reducer:
     update: Callable[[Any, Draw, Array], Any]
     merge: Callable[[Any, Any], Any]
     finalize: Callable[[Any], Any]
+    tells: str = ""
+    refused: str = ""
 
     def __repr__(self) -> str:
         return self.name

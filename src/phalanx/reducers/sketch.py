@@ -5,50 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from phalanx.reducers.reducer import Reducer
-from phalanx.reducers.shifted import at_lanes
+from phalanx.reducers.thinning import TAKEN, Kept, Room, kept, random_of, take
 
-TAKEN = 4096
-"""Draws taken from a block, of all chains together, or the last of each where there are more chains."""
+SIZE = 2**17
+"""Draws that a sketch holds before it leaves out every other one."""
 
-APART = 16
-"""Draws from one that is taken of a chain to the next."""
-
-SIZE = 2**16
-"""Draws that a sketch holds before every other one is left out."""
-
-
-class Taken(NamedTuple):
-    """Draws of each chain, and those taken, one of every `APART`, later ones over older: `(chains, slots, ...)`."""
-
-    count: Any
-    values: Any
-
-
-class Kept(NamedTuple):
-    """Draws taken in all `(n, ...)`, and how many taken ones each stands for."""
-
-    values: np.ndarray
-    weight: int
+LARGE = 2**15
+"""Draws that a reservoir takes from a stretch at most."""
 
 
 def quantiles(qs: Sequence[float]) -> Reducer:
-    """Quantiles over all chains, of draws taken evenly from the run.
+    r"""Quantiles over all chains, of draws taken evenly from the run.
 
-    One draw in 16 is taken of every chain, and of more than 256 chains fewer: the latest of each in every block. They
-    are sorted, and every other one is left out whenever there are more than 131,072. The rank of a result is off by
-    less than 1e-4 through the latter; its standard error as a quantile of `n` independent draws would be
-    `sqrt(q (1 - q) / n)`.
+    A run is seen in stretches, of 65,536 draws of a chain at most. From each, draws are taken: all of them, while they
+    are no more than 4,096 of all chains together, and else between 2,048 and 4,096, or one or two of each of more than
+    2,048 chains. Each is drawn at random from a span of its chain, and spans are equally long. All together they are
+    sorted, and of two neighbours one is left out whenever there are more than 131,072. The rank of a result, as a share
+    of all draws, has a standard error of $\sqrt{q (1 - q) / n}$ at most, with `n` the draws taken in all, in whatever
+    order chains draw; leaving out adds some 1e-5. While all draws are taken, results are the quantiles of all. Where a
+    draw that is taken is NaN, quantiles are.
 
     Args:
         qs: which quantiles, between 0 and 1.
 
     Returns:
-        A reducer; its result is an array `(len(qs), ...)`.
+        A reducer; its result is an array `(len(qs), ...)`, of real numbers also where draws are whole.
 
     Raises:
         ValueError: when a quantile is not between 0 and 1.
@@ -62,16 +46,21 @@ def quantiles(qs: Sequence[float]) -> Reducer:
         (3,)
 
     Source:
-        Munro, Paterson (1980), Selection and sorting with limited storage.
+        Munro, Paterson (1980), Selection and sorting with limited storage; Karnin, Lang, Liberty (2016), Optimal
+        quantile approximation in streams; Vitter (1985), Random sampling with a reservoir.
     """
     wanted = tuple(float(q) for q in np.atleast_1d(qs))
     if not wanted or not all(0 <= q <= 1 for q in wanted):
         raise ValueError(f"quantiles: they must lie between 0 and 1, got {qs!r}.")
-    return Reducer(f"quantiles({list(wanted)})", _none, _take, _Sorted(), _Quantiles(wanted))
+    return Reducer(f"quantiles({list(wanted)})", Room().empty, take, _Merge(SIZE, True), _Quantiles(wanted))
 
 
 def reservoir(n: int) -> Reducer:
     """Draws taken evenly from the run, at most `n` of them: for pictures, and for functions thought of afterwards.
+
+    Each is drawn at random from a span of its chain, and spans are about equally long: the share of the reservoir in
+    any part of the run is that part's share of the draws. Of a stretch of the run (65,536 draws of a chain, or fewer)
+    at most 32,768 are taken, or two of each chain, so that there may be fewer than `n`.
 
     Args:
         n: the most draws.
@@ -89,81 +78,60 @@ def reservoir(n: int) -> Reducer:
         >>> posterior = phx.mcmc(model, keep=[], reducers=reducers, num_samples=500, progress=False)
         >>> posterior.reduced["some"]["x"].shape
         (20,)
+
+    Source:
+        Vitter (1985), Random sampling with a reservoir.
     """
-    if not isinstance(n, int) or n < 1:
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ValueError(f"reservoir: n must be a whole number of at least 1, got {n!r}.")
-    return Reducer(f"reservoir({n})", _none, _take, _InOrder(n), _Reservoir(n))
+    # spans are halved when there is no room: of room for twice as many, n are left
+    most = max(2 * n, TAKEN)
+    return Reducer(f"reservoir({n})", Room(min(most, LARGE)).empty, take, _Merge(most, False), _Reservoir(n))
 
 
-def _none(example: Array) -> Taken:
-    chains = example.shape[0]
-    slots = int(np.clip(TAKEN // chains, 1, TAKEN // 4))
-    return Taken(jnp.zeros(chains, jnp.int32), jnp.zeros((chains, slots, *example.shape[1:]), example.dtype))
+class _Merge(NamedTuple):
+    """Two lots of draws as one of at most `most`: sorted, or in the order of the run."""
 
-
-def _take(state: Taken, draw: Array, where: Array) -> Taken:
-    slots = state.values.shape[1]
-    slot = (state.count // APART) % slots
-    here = (jnp.arange(slots)[None] == slot[:, None]) & where[:, None]
-    return Taken(state.count + where, jnp.where(at_lanes(here, state.values), draw[:, None], state.values))
-
-
-def _kept(state: Taken | Kept) -> Kept:
-    """What a block has taken, chain after chain in the order of the slots."""
-    if isinstance(state, Kept):
-        return state
-    count, values = np.asarray(state.count), np.asarray(state.values)
-    used = np.minimum(-(-count // APART), values.shape[1])
-    return Kept(values[np.arange(values.shape[1])[None] < used[:, None]], 1)
-
-
-def _thinner(kept: Kept, weight: int) -> Kept:
-    """Every other one, until each stands for as many as `weight`."""
-    while kept.weight < weight:
-        kept = Kept(kept.values[(kept.weight.bit_length() % 2) :: 2], 2 * kept.weight)
-    return kept
-
-
-class _Sorted(NamedTuple):
-    """Merge, sorted element by element."""
+    most: int
+    ordered: bool
 
     def __call__(self, a: Any, b: Any) -> Kept:
-        return _joined(_kept(a), _kept(b), 2 * SIZE, ordered=True)
+        a, b = kept(a), kept(b)
+        random, weight = random_of(a.draws, b.draws), max(a.weight, b.weight)
+        values = np.concatenate([self._thinner(lot.values, weight // lot.weight, random) for lot in (a, b)])
+        while len(values) > self.most:
+            values, weight = self._thinner(values, 2, random), 2 * weight
+        return Kept(np.sort(values, axis=0) if self.ordered else values, weight, a.draws + b.draws)
 
-
-class _InOrder(NamedTuple):
-    """Merge in the order of the run."""
-
-    n: int
-
-    def __call__(self, a: Any, b: Any) -> Kept:
-        return _joined(_kept(a), _kept(b), max(2 * self.n, TAKEN), ordered=False)
-
-
-def _joined(a: Kept, b: Kept, most: int, ordered: bool) -> Kept:
-    if ordered:
-        a, b = (Kept(np.sort(kept.values, axis=0), kept.weight) for kept in (a, b))
-    weight = max(a.weight, b.weight)
-    values = np.concatenate([_thinner(a, weight).values, _thinner(b, weight).values])
-    kept = Kept(np.sort(values, axis=0) if ordered else values, weight)
-    while len(kept.values) > most:
-        kept = _thinner(kept, 2 * kept.weight)
-    return kept
+    def _thinner(self, values: np.ndarray, every: int, random: np.random.Generator) -> np.ndarray:
+        """One of every so many neighbours, which draw lots; of the last, if they are fewer, one or none."""
+        if every == 1:
+            return values
+        if self.ordered:
+            return np.sort(values, axis=0)[random.integers(every) :: every]
+        groups = np.arange(0, len(values), every)
+        chosen = groups + random.integers(every, size=len(groups))
+        return values[chosen[chosen < len(values)]]
 
 
 class _Quantiles(NamedTuple):
     qs: tuple[float, ...]
 
     def __call__(self, state: Any) -> np.ndarray:
-        values = _kept(state).values
+        values = np.sort(kept(state).values, axis=0).astype(np.float64)
         if not len(values):
             return np.full((len(self.qs), *values.shape[1:]), np.nan)
-        return np.quantile(values, self.qs, axis=0)
+        place = np.asarray(self.qs) * (len(values) - 1)
+        low, high = values[np.floor(place).astype(int)], values[np.ceil(place).astype(int)]
+        share = (place % 1).reshape(-1, *[1] * (values.ndim - 1))
+        with np.errstate(invalid="ignore"):
+            between = np.where(low == high, low, (1 - share) * low + share * high)
+        return np.where(np.isnan(values[-1]), np.nan, between)
 
 
 class _Reservoir(NamedTuple):
     n: int
 
     def __call__(self, state: Any) -> np.ndarray:
-        values = _kept(state).values
+        values = kept(state).values
         return values[np.unique(np.linspace(0, len(values) - 1, min(self.n, len(values))).astype(int))]

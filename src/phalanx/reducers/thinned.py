@@ -20,6 +20,9 @@ class Thinned(NamedTuple):
 def thinned(reducer: Reducer, every: int) -> Reducer:
     """A reducer of every so-manieth draw of each chain: less memory for autocorrelated ones, where it keeps draws.
 
+    Every stretch of a run (65,536 draws of a chain at most, or a block whose draws are stored) is begun with its first
+    draw: from the last draw of a stretch that counts to the next there may be fewer.
+
     Args:
         reducer: what is to be thinned.
         every: draws of a chain from one that counts to the next.
@@ -35,10 +38,13 @@ def thinned(reducer: Reducer, every: int) -> Reducer:
         >>> phx.reducers.thinned(phx.reducers.moments(), 10)
         thinned(moments(), 10)
     """
-    if not isinstance(every, int) or every < 1:
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"thinned: every must be a whole number of at least 1, got {every!r}.")
     name = f"thinned({reducer}, {every})"
-    return Reducer(name, _Init(reducer), _Update(reducer, every), _Merge(reducer), _Finalize(reducer))
+    return Reducer(
+        name, _Init(reducer), _Update(reducer, every), _Merge(reducer), _Finalize(reducer), reducer.tells,
+        reducer.refused,
+    )  # fmt: skip
 
 
 class _Init(NamedTuple):

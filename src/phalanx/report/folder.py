@@ -27,7 +27,7 @@ def write_folder(
 ) -> list[Path]:
     """Write `report.html`, the figures of the run, and `result.json` to a folder.
 
-    Of a run that stored no draw there are the figures given and `result.json`, without verdict and R-hats.
+    Of a run that stored no draw there are the figures given and `result.json`, with the verdict of its reducers.
 
     `result.json` has the headline, the verdict, the R-hat of the log density and the worst one, the seconds of each
     phase, and what was run where.
@@ -50,6 +50,8 @@ def write_folder(
     if posterior.num_draws:
         files = [write_report(posterior, folder / "report.html"), *save_figures(posterior, folder)]
         findings = _findings(posterior)
+    elif posterior.record.folded_draws:
+        findings = {"verdict": _verdict(posterior)}
     files += save_pictures(figures or {}, folder)
     document = {
         "headline": dict(headline or {}),
@@ -63,11 +65,16 @@ def write_folder(
 
 
 def _findings(posterior: Reported) -> dict[str, Any]:
-    found, verdict = posterior.summary()["r_hat"], posterior.verdict()
+    found = posterior.summary()["r_hat"]
     return {
-        "verdict": {"good": verdict.good, "headline": verdict.headline},
+        "verdict": _verdict(posterior),
         "r_hat": {"log_density": _number(found.iloc[0]), "worst": _number(found.max())},
     }
+
+
+def _verdict(posterior: Reported) -> dict[str, Any]:
+    verdict = posterior.verdict()
+    return {"good": verdict.good, "headline": verdict.headline}
 
 
 def _number(value: Any) -> float | None:

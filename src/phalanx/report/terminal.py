@@ -23,7 +23,7 @@ def print_run(posterior: Reported) -> None:
     Args:
         posterior: the run.
 
-    Of a run that stored no draw, what it took is all there is to print.
+    Of a run that stored no draw there is no summary; the verdict is that of its reducers.
 
     Raises:
         ImportError: when Rich is not installed.
@@ -38,7 +38,7 @@ def print_run(posterior: Reported) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    if posterior.num_draws:
+    if posterior.num_draws or posterior.record.folded_draws:
         verdict = posterior.verdict()
         # names of elements have brackets, which are no markup
         to.print(str(verdict), style="green" if verdict else "yellow", highlight=False, markup=False, soft_wrap=True)

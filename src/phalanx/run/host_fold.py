@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from phalanx.diagnostics import Finding
 from phalanx.run.folding import ENOUGH_DRAWS, LEAST_DRAWS, MOST_DRAWS, Fold, Folding
-from phalanx.run.reductions import States
+from phalanx.run.reductions import WHOLE
+
+
+class Unfinished(NamedTuple):
+    """What is there in place of a result where a reducer of yours has failed: why, and the state it was in."""
+
+    reason: str
+    state: Any
 
 
 class HostFold:
-    """States of the reducers after all draws so far, and how many there are."""
+    """States of the reducers after all draws so far, and how many there are.
+
+    A reducer that fails here, after hours perhaps, takes nothing with it: its state is kept as it was, the run goes on,
+    and the verdict says so.
+    """
 
     def __init__(self, folding: Folding):
         self._reductions, self._places = folding.reductions, folding.places
-        self._states: States | None = None
+        self._states: dict[str, Any] = {}
+        self._failed: dict[str, str] = {}
+        self.tell = folding.reductions.tell
         self.draws, self.divergences, self.evaluations = 0, 0, 0
         self.acceptance_rate: float | None = None
 
@@ -38,8 +52,45 @@ class HostFold:
     def add_states(self, states: Any) -> None:
         """Merge states of later draws."""
         states = jax.tree.map(lambda place, leaf: place.trim(np.asarray(leaf)), self._places, states)
-        self._states = states if self._states is None else self._reductions.merge(self._states, states)
+        for name, entry in self._reductions.entries:
+            if name not in self._states:
+                self._states[name] = states[name]
+            elif name not in self._failed:
+                before, later = self._states[name], states[name]
+                try:
+                    self._states[name] = {part: entry.reducer.merge(before[part], later[part]) for part in before}
+                except Exception as error:  # of a reducer that the user wrote: anything
+                    self._failed[name] = _reason("merging", error)
 
     def finalize(self) -> dict[str, Any]:
-        """What was learned so far."""
-        return {} if self._states is None else self._reductions.finalize(self._states)
+        """What was learned so far: by reducer name, and by variable where a reducer had several."""
+        return {name: self._finalized(name, entry) for name, entry in self._reductions.entries if name in self._states}
+
+    def _finalized(self, name: str, entry: Any) -> Any:
+        parts = self._states[name]
+        if name not in self._failed:
+            try:
+                parts = {part: entry.reducer.finalize(state) for part, state in parts.items()}
+            except Exception as error:
+                reason = _reason("finalizing", error)
+            else:
+                return parts[WHOLE] if set(parts) == {WHOLE} else parts
+        else:
+            reason = self._failed[name]
+        return Unfinished(reason, jax.tree.map(np.asarray, parts))
+
+    def findings(self, reduced: dict[str, Any]) -> tuple[Finding, ...]:
+        """What failed of what was reduced."""
+        return tuple(
+            Finding(
+                "failed reducer",
+                f"reducers[{name!r}] failed: {result.reason}. Its state is kept as reduced[{name!r}].state.",
+                "to mend its merge or finalize, and to finalize this state",
+            )
+            for name, result in reduced.items()
+            if isinstance(result, Unfinished)
+        )
+
+
+def _reason(when: str, error: Exception) -> str:
+    return f"{when}, {type(error).__name__}: {error}"

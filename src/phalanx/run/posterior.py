@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from phalanx.diagnostics import Verdict, judge, summary_table, to_arviz
+from phalanx.diagnostics import Verdict, judge, judge_folded, summary_table, to_arviz
 from phalanx.programs.target import Target
 from phalanx.programs.tracing import Program
 from phalanx.report import write_report
@@ -108,21 +108,26 @@ class Posterior:
     def verdict(self) -> Verdict:
         """Say whether the draws are good to use, or what is wrong and what to try; see `phalanx.diagnostics.judge`.
 
+        Of a run that stored none, its reducers `rhat()` and `ess()` are asked.
+
         Returns:
             The verdict: `good`, `headline`, `findings` (each a problem and an advice) and what was `passed`.
 
         Raises:
-            ValueError: when no draw was stored.
+            ValueError: when there are no draws, stored or told to reducers.
 
         Example:
             >>> posterior.verdict().good  # doctest: +SKIP
             True
         """
+        record = self.record
+        if not self.stats and record.folded_draws:
+            return judge_folded(
+                self.reduced, record.tell, num_chains=self.num_chains, divergences=record.divergences,
+                acceptance_rate=record.acceptance_rate, findings=record.findings, passed=record.passed,
+            )  # fmt: skip
         if not self.stats:
-            raise ValueError(
-                "verdict: no draw was stored, so that there is nothing to judge. Look at reducers, such as "
-                "phx.reducers.rhat() and phx.reducers.ess(), or keep a variable when running."
-            )
+            raise ValueError("verdict: there are no draws to judge, stored or told to reducers.")
         table = self._summary_of_all if self.num_draws else None
         return judge(table, self.stats, self.record.findings, self.record.passed, self.draws)
 

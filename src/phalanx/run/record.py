@@ -19,6 +19,7 @@ class Told(Protocol):
     draws: int
     acceptance_rate: float | None
     divergences: int
+    tell: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class RunRecord:
         folded_draws: draws of each chain that went into reducers and were not stored.
         acceptance_rate: mean over them.
         divergences: of those, over all chains.
+        tell: by the name of a reducer that the verdict reads, what it tells: "r_hat" or "ess".
         findings: what the run itself knows to be wrong, before a draw is looked at; the verdict begins with it.
         passed: what the run itself has found in order.
     """
@@ -95,6 +97,7 @@ class RunRecord:
     divergences: int = 0
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
+    tell: dict[str, str] = field(default_factory=dict)
     source: str = field(default="", repr=False)
 
     def of_rows(self, rows: RowsApart) -> RunRecord:
@@ -116,6 +119,7 @@ class RunRecord:
             folded_draws=told.draws,
             acceptance_rate=told.acceptance_rate,
             divergences=told.divergences,
+            tell=told.tell,
             findings=(*self.findings, *moved),
         )
 

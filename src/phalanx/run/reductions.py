@@ -44,6 +44,9 @@ class Reductions:
                     f"reducers[{name!r}] must be a reducer with a name, such as phx.reducers.moments() or "
                     f"phx.reduce(fn, ...); got {type(reducer).__name__}."
                 )
+            used = reducer.reducer if isinstance(reducer, Reduce) else reducer
+            if used.refused:
+                raise ValueError(f"reducers[{name!r}]: {used} {used.refused}")
         whole = tuple(names)
         return cls(
             tuple(
@@ -55,7 +58,7 @@ class Reductions:
     def init(self, values: Mapping[str, Array]) -> States:
         """States before the first draw; `values` are `(chains, ...)`, of which shapes and types count."""
         return {
-            name: {part: entry.reducer.init(array) for part, array in parts_of(name, entry, values).items()}
+            name: {part: _begun(name, part, entry, array) for part, array in parts_of(name, entry, values).items()}
             for name, entry in self.entries
         }
 
@@ -69,20 +72,18 @@ class Reductions:
             for name, entry in self.entries
         }
 
-    def merge(self, a: States, b: States) -> States:
-        """States of both; `b` is of later draws."""
-        return {
-            name: {part: entry.reducer.merge(a[name][part], b[name][part]) for part in a[name]}
-            for name, entry in self.entries
-        }
+    @property
+    def tell(self) -> dict[str, str]:
+        """Which of them a verdict reads, and as what."""
+        return {name: entry.reducer.tells for name, entry in self.entries if entry.reducer.tells}
 
-    def finalize(self, states: States) -> dict[str, Any]:
-        """What was learned: by reducer name, and by variable where a reducer had several."""
-        found = {}
-        for name, entry in self.entries:
-            parts = {part: entry.reducer.finalize(state) for part, state in states[name].items()}
-            found[name] = parts[WHOLE] if set(parts) == {WHOLE} else parts
-        return found
+
+def _begun(name: str, part: str, entry: Reduce, array: Array) -> Any:
+    try:
+        return entry.reducer.init(array)
+    except (TypeError, ValueError) as error:
+        what = f"{entry.reducer} of {part!r}" if part else f"{entry.reducer}"
+        raise type(error)(f"reducers[{name!r}]: {what}: {error}") from error
 
 
 def _called(fn: Callable[..., Any], values: dict[str, Array]) -> Any:

@@ -112,11 +112,9 @@ class Sampler:
             draws, stats, reduced = self._draw(run)
         timing = self._timing(run, warm - began, time.perf_counter() - warm)
         self.compile_seconds, self.compilations = 0.0, 0
-        record = (
-            replace(self.record, init=initial.told)
-            .of_rows(rows)
-            .of_run(int(seed), started, run.interrupted, run.moves, run.told)
-        )
+        record = replace(self.record, init=initial.told).of_rows(rows)
+        record = record.of_run(int(seed), started, run.interrupted, run.moves, run.told)
+        record = replace(record, findings=(*record.findings, *run.told.findings(reduced)))
         target = self.executables.blocks.target.with_arrays(arrays)
         return Posterior(draws, stats, timing, record, reduced, run.warmup_record, target)
 

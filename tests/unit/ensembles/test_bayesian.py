@@ -11,6 +11,7 @@ import pytest
 
 import phalanx as phx
 from phalanx.ensembles import laplace
+from phalanx.ensembles.minibatch import terms_of_rows
 
 N = 200
 Y = np.random.default_rng(0).normal(0.7, 1.0, N).astype(np.float32)
@@ -273,3 +274,25 @@ def test_a_prior_of_another_shape():
 
     with pytest.raises(ValueError, match=r"the prior of 'first.b' has shape \(\), and these weights \(4,\)"):
         phx.trace(phx.seed(wrong, 0))(jnp.ones((3, 2)))
+
+
+def test_a_term_that_sees_the_number_of_rows_adds_up_over_them():
+    def by_hand(y):
+        log_scale = phx.sample("log_scale", dist.Normal(0.0, 1.0))
+        phx.factor("norm", -y.shape[0] * log_scale)
+        phx.factor("squares", -0.5 * jnp.sum(y**2) * jnp.exp(-2 * log_scale))
+
+    found = terms_of_rows(by_hand, {"y": Y[:20]})
+    assert found == {("norm", "density"), ("squares", "density")}
+
+
+def test_a_term_that_is_no_sum_over_rows_is_refused():
+    def by_mean(y):
+        phx.factor("average", -jnp.mean((y - phx.sample("x", dist.Normal(0.0, 1.0))) ** 2))
+
+    def by_number(y):
+        phx.factor("penalty", -jnp.log(y.shape[0]) * phx.sample("x", dist.Normal(0.0, 1.0)) ** 2)
+
+    for program, name in ((by_mean, "average"), (by_number, "penalty")):
+        with pytest.raises(ValueError, match=f"the log density of '{name}' .* is no sum over them"):
+            terms_of_rows(program, {"y": Y[:20]})

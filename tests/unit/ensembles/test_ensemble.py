@@ -513,3 +513,13 @@ def test_a_member_that_there_is_not():
     ensemble = phx.ensemble(lambda key: jnp.zeros(2), lambda s, b: (s, {}), 2)
     with pytest.raises(IndexError, match="there is no member 2; there are 2"):
         ensemble.member(2)
+
+
+@pytest.mark.parametrize("members", [1, 16])
+def test_a_collective_over_the_members_is_refused(members):
+    def update(w, batch):
+        return w, {"mean": jax.lax.pmean(w.sum(), "chain")}
+
+    ensemble = phx.ensemble(lambda key: jax.random.normal(key, (3,)), update, num_members=members)
+    with pytest.raises(ValueError, match="update asks for the axis 'chain'.*does not see the others"):
+        ensemble.update(np.ones(3, np.float32))

@@ -150,6 +150,30 @@ def test_a_saved_run_has_what_was_reduced(tmp_path):
 def test_what_needs_draws_says_so():
     run = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES)
     assert repr(run).startswith("Posterior(8 chains x 120 draws of which m were told; 0 divergences")
-    for ask in (run.summary, run.verdict):
-        with pytest.raises(ValueError, match="keep"):
-            ask()
+    with pytest.raises(ValueError, match="keep"):
+        run.summary()
+    assert "phx.reducers.rhat() and phx.reducers.ess()" in run.verdict().findings[0].advice
+
+
+def test_a_reducer_that_fails_takes_no_draw_with_it():
+    def fail(state):
+        raise RuntimeError("no result")
+
+    mine = R.Reducer("mine()", *[getattr(R.moments(), part) for part in ("init", "update", "merge")], fail)
+    run = phx.mcmc(model, reducers={"mine": mine, "m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES)
+    assert run.draws["x"].shape[:2] == (8, 120) and run.reduced["m"]["x"].count == 960
+    assert run.reduced["mine"].reason == "finalizing, RuntimeError: no result"
+    assert R.moments().finalize(run.reduced["mine"].state["x"]).count == 960
+    assert "reducers['mine'] failed" in str(run.verdict())
+
+
+def test_groups_of_chains_that_started_apart_are_refused():
+    with pytest.raises(ValueError, match="The chains of a run start at points of their own"):
+        phx.mcmc(model, keep=[], reducers={"r": R.rhat(superchains=2)}, kernel=phx.rwmh(0.8), **SIZES)
+
+
+def test_a_run_that_stores_no_draw_ends_with_a_verdict():
+    asked = {"r": R.rhat(), "e": R.ess()}
+    run = phx.mcmc(model, keep=[], reducers=asked, kernel=phx.rwmh(0.8), **SIZES)
+    assert not run.verdict().good and {"low ESS", "high R-hat"} & {f.topic for f in run.verdict().findings}
+    assert run.record.tell == {"r": "r_hat", "e": "ess"}

@@ -1,0 +1,170 @@
+"""Is a run that stored no draws fit to be used? What its reducers say of the draws they were told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from phalanx.diagnostics.checks import HIGH_RHAT, LOW_ACCEPTANCE, least_ess
+from phalanx.diagnostics.finding import Finding
+from phalanx.diagnostics.verdict import Verdict
+from phalanx.diagnostics.words import count, format_rhat
+
+NAMED = 3
+"""Elements that a sentence names at most."""
+
+Figures = dict[str, float]
+"""A number for each element, by its name."""
+
+
+def judge_folded(
+    reduced: Mapping[str, Any],
+    tell: Mapping[str, str],
+    *,
+    num_chains: int,
+    divergences: int,
+    acceptance_rate: float | None,
+    findings: Sequence[Finding] = (),
+    passed: Sequence[str] = (),
+) -> Verdict:
+    """Say whether what draws were folded into is good to use; see `judge`, whose thresholds these are.
+
+    R-hat and ESS are those of `rhat()` and `ess()`, of the draws themselves and not of ranks. Where a run was asked for
+    neither nothing is known of its chains, and it is not good to use.
+
+    Args:
+        reduced: results by reducer name, and by variable where there are several.
+        tell: which of them are R-hats ("r_hat") and which effective sample sizes ("ess"), by name.
+        num_chains: chains.
+        divergences: draws that diverged.
+        acceptance_rate: mean over the draws; None where it is not known.
+        findings: what is known to be wrong from elsewhere.
+        passed: what is known to be in order from elsewhere.
+
+    Returns:
+        The verdict.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.diagnostics import judge_folded
+        >>> reduced = {"r": {"x": np.array(1.2)}}
+        >>> judge_folded(reduced, {"r": "r_hat"}, num_chains=4, divergences=0, acceptance_rate=0.8).good
+        False
+    """
+    r_hats, sizes = (_figures(reduced, tell, what) for what in ("r_hat", "ess"))
+    results = [
+        _asked(r_hats, sizes),
+        _known(r_hats, sizes, num_chains),
+        _rhats(r_hats),
+        _divergences(divergences),
+        _sizes(sizes, least_ess(num_chains)),
+        _accepted(acceptance_rate),
+    ]
+    wrong = (*findings, *(result for result in results if isinstance(result, Finding)))
+    right = (*passed, *(result for result in results if isinstance(result, str)))
+    if wrong:
+        topics = ", ".join(finding.topic for finding in wrong)
+        return Verdict(False, f"Not good to use yet: {topics}.", wrong, right)
+    worst, least = max(_told(r_hats).values()), min(_told(sizes).values())
+    words = f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
+    return Verdict(True, f"Good to use: {words}.", (), right)
+
+
+def _figures(reduced: Mapping[str, Any], tell: Mapping[str, str], what: str) -> Figures | None:
+    """Those of all reducers of a kind; None where there is no such reducer."""
+    names = [name for name, told in tell.items() if told == what and name in reduced]
+    return {name: value for reducer in names for name, value in _named(reducer, reduced[reducer])} if names else None
+
+
+def _named(reducer: str, result: Any) -> Iterator[tuple[str, float]]:
+    if not isinstance(result, Mapping | np.ndarray | np.generic | float):
+        return  # it failed, and a finding says so
+    for name, values in (result if isinstance(result, Mapping) else {reducer: result}).items():
+        for index, value in np.ndenumerate(np.asarray(values, np.float64)):
+            yield name + (f"[{', '.join(map(str, index))}]" if index else ""), float(value)
+
+
+def _told(figures: Figures | None) -> Figures:
+    return {name: value for name, value in (figures or {}).items() if not np.isnan(value)}
+
+
+def _asked(r_hats: Figures | None, sizes: Figures | None) -> Finding | None:
+    lacking = [words for words, found in (("rhat()", r_hats), ("ess()", sizes)) if found is None]
+    if not lacking:
+        return None
+    wanted = " and ".join(f"phx.reducers.{words}" for words in lacking)
+    who = "no reducer that can tell was asked for" if len(lacking) == 2 else f"{lacking[0]} was not asked for"
+    problem = f"No draw was stored, and {who}: whether the chains have converged is not known."
+    return Finding("not told", problem, f"reducers= with {wanted}, or keep a variable")
+
+
+def _known(r_hats: Figures | None, sizes: Figures | None, num_chains: int) -> Finding | str | None:
+    """What cannot be known of what was asked for."""
+    if r_hats is not None and num_chains == 1:
+        return Finding("one chain", "There is one chain, and R-hat compares chains.", "num_chains=4 or more")
+    asked = [found for found in (r_hats, sizes) if found is not None]
+    for found in asked:
+        if not _told(found):
+            problem = "R-hat and ESS are NaN of every quantity: draws are constant, not finite, or too few."
+            return Finding("not known", problem, "more draws (num_samples), or to find what overflows in the model")
+    unknown = sorted({name for found in asked for name, value in found.items() if np.isnan(value)})
+    if not unknown:
+        return None
+    problem = f"R-hat or ESS is NaN of {_listed(unknown)}: constant, not finite, or of too few draws."
+    return Finding("not known", problem, "to keep these, or to reduce what varies of them with phx.reduce")
+
+
+def _rhats(found: Figures | None) -> Finding | str | None:
+    told = _told(found)
+    high = {name: value for name, value in told.items() if not value < HIGH_RHAT}
+    if not told:
+        return None
+    if not high:
+        return f"The chains agree: every R-hat is below {HIGH_RHAT}, the largest is {format_rhat(max(told.values()))}."
+    worst = sorted(high, key=high.__getitem__, reverse=True)
+    problem = (
+        f"The chains do not agree: {len(high):,} of {count(len(told), 'quantity')} with an R-hat of {HIGH_RHAT} or "
+        f"more: {_listed([f'{name} {format_rhat(high[name])}' for name in worst])}."
+    )
+    return Finding("high R-hat", problem, "a longer warm-up and more draws; or another parametrisation")
+
+
+def _sizes(found: Figures | None, needed: int) -> Finding | str | None:
+    told = _told(found)
+    low = {name: value for name, value in told.items() if value < needed}
+    if not told:
+        return None
+    least = min(told.values())
+    if not low:
+        return f"There are enough draws: every quantity has {least:,.0f} effective ones or more."
+    worst = sorted(low, key=low.__getitem__)
+    problem = (
+        f"{len(low):,} of {count(len(told), 'quantity')} with fewer than {needed} effective draws: "
+        f"{_listed([f'{name} {low[name]:,.0f}' for name in worst])}."
+    )
+    return Finding("low ESS", problem, f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws (num_samples)")
+
+
+def _divergences(number: int) -> Finding | str:
+    if not number:
+        return "No draw diverged."
+    problem = (
+        f"{count(number, 'draw')} diverged: the sampler could not follow the density there, and a part of it may be "
+        "missing."
+    )
+    advice = "a target_acceptance closer to 1 or a smaller step_size; in a hierarchy, the non-centred parametrisation"
+    return Finding("divergences", problem, advice)
+
+
+def _accepted(rate: float | None) -> Finding | None:
+    if rate is None or rate >= LOW_ACCEPTANCE:
+        return None
+    problem = f"Hardly a proposal is accepted ({rate:.1%})."
+    return Finding("low acceptance", problem, "a smaller step_size, or a longer warm-up to tune it in")
+
+
+def _listed(items: Sequence[str]) -> str:
+    left = len(items) - NAMED
+    return ", ".join(items[:NAMED]) + (f" and {left:,} more" if left > 0 else "")

@@ -1,0 +1,210 @@
+"""Effective sample sizes in constant memory: of the means of batches, which grow longer with the chains."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from phalanx.reducers.effective_size import effective_size
+from phalanx.reducers.moments import Sums, Totals, column
+from phalanx.reducers.reducer import Reducer, on_host
+from phalanx.reducers.shifted import add_to, at_lanes, distance
+
+BATCHES = 2**16
+"""Batches of all chains together, at most."""
+
+MOST, LEAST = 256, 16
+"""Batches of a chain, at most, whatever the number of chains."""
+
+FEWEST = 8
+"""With fewer batches of each chain their correlations cannot be told."""
+
+AT_ONCE = 2**22
+"""Batch means whose correlations are worked out at once."""
+
+
+class Batched(NamedTuple):
+    """Of a stretch: the draws, how often batches were doubled, the sum of the one under way, means of those before.
+
+    Sums are of distances from the draws' anchor, in two floats; means `(chains, batches, ...)`.
+    """
+
+    draws: Any
+    doubled: Any
+    total: Any
+    total_lost: Any
+    means: Any
+
+
+class Series(NamedTuple):
+    """Of all stretches, on the host: the draws, and batches in their order with how many draws each has.
+
+    Lengths are `(chains, batches)`, zero where there is no batch, and means `(chains, batches, ...)`.
+    """
+
+    draws: Totals
+    lengths: np.ndarray
+    means: np.ndarray
+
+
+def ess(batch: int = 1) -> Reducer:
+    r"""Effective sample size of the mean, over all chains: $\widehat{\mathrm{var}}^+ / \mathrm{MCSE}^2$.
+
+    $\widehat{\mathrm{var}}^+$ is the variance that all chains together have, within and between them. The error of the
+    mean is that of the means of batches of draws, whose own autocorrelations are summed as `diagnostics.ess` sums those
+    of draws. Batches are doubled whenever a chain has 256 of them (of more than 256 chains fewer, 16 at least). So
+    batches may be shorter than the time in which draws forget one another; chains that do not agree, or that still
+    drift, have few effective draws; and of at most 256 draws a chain it is the estimate from all lags. Of more it has a
+    standard error of some 10%.
+
+    It is NaN where it cannot know: of constant elements, of draws that are not finite, of fewer than eight batches of
+    each chain. That an area was never visited by any chain it cannot know either.
+
+    Args:
+        batch: draws of the shortest batch; longer ones take less time.
+
+    Returns:
+        A reducer; its result is an array in the shape of the variable.
+
+    Raises:
+        ValueError: when `batch` is no whole number of at least 1.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
+        >>> posterior = phx.mcmc(model, keep=[], reducers={"e": phx.reducers.ess()}, progress=False)
+        >>> bool(posterior.reduced["e"]["x"] > 200)
+        True
+
+    Source:
+        Flegal, Jones (2010), Batch means and spectral variance estimators in Markov chain Monte Carlo; Vehtari, Gelman,
+        Simpson, Carpenter, Bürkner (2021), Rank-normalization, folding, and localization.
+    """
+    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+        raise ValueError(f"ess: batch must be a whole number of at least 1, got {batch!r}.")
+    return Reducer(f"ess({batch})", _none, _Add(batch), _Merge(batch), _Finalize(batch), tells="ess")
+
+
+def _none(example: Array) -> Batched:
+    chains = example.shape[0]
+    slots = 2 * (int(np.clip(BATCHES // chains, LEAST, MOST)) // 2)
+    draws = Sums.none(example)
+    means = jnp.zeros((chains, slots, *example.shape[1:]), draws.mean.dtype)
+    return Batched(draws, jnp.zeros(chains, jnp.int32), draws.mean, draws.mean, means)
+
+
+class _Add(NamedTuple):
+    batch: int
+
+    def __call__(self, state: Batched, draw: Array, where: Array) -> Batched:
+        draws = state.draws.add(draw, where)
+        away = jnp.where(at_lanes(where, draw), distance(draw, draws.anchor), 0.0)
+        total, lost = add_to(state.total, state.total_lost, away)
+        length = self.batch << state.doubled
+        full = where & (draws.count % length == 0)
+        state = Batched(draws, state.doubled, total, lost, state.means)
+        return lax.cond(full.any(), _close, lambda state, *_: state, state, full, length)
+
+
+def _close(state: Batched, full: Array, length: Array) -> Batched:
+    """End the batch under way of those chains whose batch is full, and double batches where there is no room left."""
+    slots, lanes = state.means.shape[1], jnp.arange(len(full))
+    slot = jnp.maximum(state.draws.count // length - 1, 0)
+    here = at_lanes(full, state.total)
+    mean = (state.total + state.total_lost) / at_lanes(length, state.total).astype(state.total.dtype)
+    means = state.means.at[lanes, slot].set(jnp.where(here, mean, state.means[lanes, slot]))
+    crowded = full & (slot == slots - 1)
+    pairs = (means[:, ::2] + means[:, 1::2]) / 2
+    halved = jnp.concatenate([pairs, jnp.zeros_like(pairs)], axis=1)
+    return Batched(
+        state.draws,
+        state.doubled + crowded,
+        jnp.where(here, 0.0, state.total),
+        jnp.where(here, 0.0, state.total_lost),
+        jnp.where(at_lanes(crowded, means), halved, means),
+    )
+
+
+class _Merge(NamedTuple):
+    batch: int
+
+    def __call__(self, a: Any, b: Any) -> Series:
+        a, b = _series(a, self.batch), _series(b, self.batch)
+        lengths = np.concatenate([a.lengths, b.lengths], axis=1)
+        means = np.concatenate([a.means, b.means], axis=1)
+        slots = a.lengths.shape[1]
+        starts = np.cumsum(lengths, axis=1) - lengths
+        # a batch that began in a stretch before may be one of two lengths together: the next begins where it ends
+        number = np.minimum(starts // _length(lengths, slots, self.batch), slots - 1)
+        into, chains = np.zeros_like(lengths[:, :slots]), np.arange(len(lengths))[:, None]
+        sums = np.zeros((len(lengths), slots, *means.shape[2:]))
+        np.add.at(into, (chains, number), lengths)
+        np.add.at(sums, (chains, number), means * column(lengths, means))
+        return Series(a.draws.merge(b.draws), into, sums / column(np.maximum(into, 1), sums))
+
+
+def _length(lengths: np.ndarray, slots: int, batch: int) -> int:
+    """Draws of a batch, if the longest chain is to have no more batches than there are slots."""
+    length = batch
+    while lengths.sum(axis=1).max() > slots * length:
+        length *= 2
+    return length
+
+
+def _series(state: Any, batch: int) -> Series:
+    """What a stretch tells."""
+    if isinstance(state, Series):
+        return state
+    anchor, state = (
+        np.asarray(state.draws.anchor).astype(np.float64),
+        Batched(Totals.of(state.draws), *on_host(state[1:])),
+    )
+    slots, count = np.arange(state.means.shape[1])[None], state.draws.count[:, None]
+    length = (batch << state.doubled)[:, None]
+    lengths = np.clip(count - slots * length, 0, length)
+    rest = (state.total + state.total_lost)[:, None] / column(np.maximum(lengths, 1), state.means)
+    means = np.where(column(lengths == length, state.means), state.means, rest)
+    return Series(state.draws, lengths, anchor[:, None] + means)
+
+
+class _Finalize(NamedTuple):
+    batch: int
+
+    def __call__(self, state: Any) -> np.ndarray:
+        series = _series(state, self.batch)
+        chains, shape = len(series.lengths), series.means.shape[2:]
+        batches = _whole_batches(series.lengths, _length(series.lengths, series.lengths.shape[1], self.batch))
+        if batches < FEWEST:
+            return np.full(shape, np.nan)
+        means = np.moveaxis(series.means[:, :batches].reshape(chains, batches, -1), 2, 0)
+        part = max(1, AT_ONCE // (chains * batches))
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            error = np.concatenate(
+                [np.zeros(0), *(_error(means[i : i + part]) for i in range(0, len(means), part))]
+            ).reshape(shape)
+            of_draws, total = _variance(series.draws), series.draws.count.sum()
+            found = of_draws / error * (total / series.lengths[:, :batches].sum())
+            most = total * np.log10(total)
+            return np.where(of_draws > 0, np.minimum(found, most), np.nan)
+
+
+def _whole_batches(lengths: np.ndarray, length: int) -> int:
+    """Batches that every chain has; the last one is left out where it is short."""
+    batches = int((lengths > 0).sum(axis=1).min())
+    short = batches > 0 and (lengths[:, batches - 1] < length).any()
+    return batches - short
+
+
+def _error(means: np.ndarray) -> np.ndarray:
+    """The variance of the mean of all, from those of batches `(element, chain, batch)`."""
+    between = means.mean(2).var(1, ddof=1) if means.shape[1] > 1 else 0.0
+    return (means.var(2).mean(1) + between) / effective_size(means)
+
+
+def _variance(draws: Totals) -> np.ndarray:
+    """The variance that all chains together have."""
+    within = (draws.squares / column(np.maximum(draws.count, 1), draws.squares)).mean(0)
+    return within + (draws.mean.var(0, ddof=1) if len(draws.mean) > 1 else 0.0)

@@ -1,0 +1,79 @@
+"""R-hat of chains or superchains; of draws themselves, not of ranks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from phalanx.reducers.moments import Sums, Totals
+from phalanx.reducers.reducer import Reducer
+
+
+def rhat(superchains: int | None = None) -> Reducer:
+    r"""R-hat: $\sqrt{1 + B/W - 1/n}$ with $B$ the variance of the chains' means and $W$ the mean of their variances.
+
+    Chains are not split and draws not ranked, since both would need all of the draws: it tells chains that are in
+    different places, and not a drift that all have in common, which `ess()` tells. NaN where an element is constant or
+    not finite, of fewer than two draws, and of one chain.
+
+    Args:
+        superchains: number of groups of consecutive chains, each of which started at one point; the nested R-hat then
+            compares groups instead of chains, as `diagnostics.nested_rhat` does. Chains of `phx.mcmc` start at points
+            of their own, and groups of such agree whether or not they have forgotten anything: a run refuses it.
+
+    Returns:
+        A reducer; its result is an array in the shape of the variable.
+
+    Raises:
+        ValueError: when `superchains` is not a whole number of at least 2, or does not divide the chains.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
+        >>> posterior = phx.mcmc(model, keep=[], reducers={"r": phx.reducers.rhat()}, num_samples=500, progress=False)
+        >>> bool(posterior.reduced["r"]["x"] < 1.05)
+        True
+
+    Source:
+        Gelman, Rubin (1992), Inference from iterative simulation using multiple sequences; Margossian et al. (2022),
+        Nested R-hat.
+    """
+    if superchains is None:
+        return Reducer("rhat()", Sums.none, Sums.add, Sums.merge, _Rhat(None), tells="r_hat")
+    if not isinstance(superchains, int) or superchains < 2:
+        raise ValueError(f"rhat: superchains must be a whole number of at least 2, got {superchains!r}.")
+    name = f"rhat(superchains={superchains})"
+    return Reducer(name, Sums.none, Sums.add, Sums.merge, _Rhat(superchains), refused=STARTED_APART)
+
+
+STARTED_APART = (
+    "compares groups of chains that started at one point each. The chains of a run start at points of their own: their "
+    "groups would agree whether or not they have forgotten where they started. Use rhat()."
+)
+
+
+class _Rhat(NamedTuple):
+    superchains: int | None
+
+    def __call__(self, state: Sums) -> np.ndarray:
+        sums = Totals.of(state)
+        draws = sums.count.min()
+        if draws < 2 or len(sums.count) < 2:
+            return np.full(sums.mean.shape[1:], np.nan)
+        means, squares = sums.mean, sums.squares
+        variances = squares / (sums.count - 1).reshape(-1, *[1] * (squares.ndim - 1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.superchains is None:
+                within, between = variances.mean(0), means.var(0, ddof=1)
+                return np.sqrt((draws - 1) / draws + between / within)
+            groups, variances = (_grouped(values, self.superchains) for values in (means, variances))
+            between = groups.mean(1).var(0, ddof=1)
+            inside = groups.var(1, ddof=1) if groups.shape[1] > 1 else np.zeros(groups[:, 0].shape)
+            return np.sqrt(1 + between / (inside + variances.mean(1)).mean(0))
+
+
+def _grouped(values: np.ndarray, groups: int) -> np.ndarray:
+    if len(values) % groups:
+        raise ValueError(f"rhat: {len(values)} chains cannot be parted into {groups} superchains.")
+    return values.reshape(groups, -1, *values.shape[1:])
