@@ -96,14 +96,14 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> Hashable | None:
     """What a kernel reads, and does with the model, on one device."""
     position = {name: ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in whole.position.items()}
     value = ShapeDtypeStruct((1,), jnp.result_type(*whole.position.values()))
-    start = Start(position, value, position if kernel.uses_gradient else {})
+    start: Any = Start(position, value, position if kernel.uses_gradient else {})  # pyright: ignore[reportArgumentType]
     words = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
     machine = kernel.machine or InStep(kernel)
 
     def draw(arrays: Any, start: Start, words: Any, tuning: Any) -> Any:
         lanes, keys = Lanes(Density(whole.program, whole.layout, arrays, whole.undivided()), 1), Keys(words)
         underway = machine.start(lanes, start, keys, jnp.int32(1))
-        return underway, machine.tick(underway, np.ones(1, bool), np.bool_(False), lanes, tuning, keys)
+        return underway, machine.tick(underway, jnp.ones(1, bool), jnp.bool_(False), lanes, tuning, keys)
 
     # the functions are what is traced; the rest is compared
     plain = [getattr(kernel, f.name) for f in fields(kernel) if f.compare and f.name not in ("init", "step")]

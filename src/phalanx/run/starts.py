@@ -58,5 +58,5 @@ def finite_start(density: Density, needs_gradient: bool, key: Array, given: Give
     value = jnp.zeros((), jax.eval_shape(density.log_density, zeros).dtype)
     nothing = Start(zeros, value, dict(zeros) if needs_gradient else {})
     no = jnp.zeros((), bool)
-    _, *found = lax.while_loop(missed, again, (jnp.int32(0), nothing, no, dict.fromkeys(zeros, no)))
-    return tuple(found)
+    _, start, good, misfits = lax.while_loop(missed, again, (jnp.int32(0), nothing, no, dict.fromkeys(zeros, no)))
+    return start, good, misfits
