@@ -28,7 +28,7 @@ def test_round_trip_and_determinant(scale):
 
 
 def test_extreme_positions_have_the_density_of_float64():
-    u = jnp.array([[16.0, 20.0, -30.0, 3.0], [-40.0, 25.0, 10.0, 0.0], [60.0, -80.0, 0.0, 1.0]])
+    u = jnp.array([[16.0, 20.0, -30.0, 3.0], [-40.0, 25.0, 10.0, 0.0], [40.0, -30.0, 0.0, 1.0]])
 
     def density(u):
         y = ONTO(u)
