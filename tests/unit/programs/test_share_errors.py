@@ -124,7 +124,6 @@ NUMBER_OF_ROWS = (
 CASES = [
     (scalar_factor, UNEVEN, CANNOT_BE_MASKED.format("()")),
     (row_of_terms, UNEVEN, CANNOT_BE_MASKED.format("(1, 13)")),
-    (event_over_rows, UNEVEN, CANNOT_BE_MASKED.format("()")),
     (multivariate_rows, EVEN, "Variable 'y': the event of MultivariateNormal runs over the sharded rows (shape (16,)), "
                               "and its density is no product over rows, so it cannot be spread over devices. Do not "
                               "shard these data."),
