@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from phalanx.run.folding import Folding
 
 
-def check_not_traced() -> None:
+def check_not_traced(data: Any) -> None:
     """Refuse to run inside of a function that JAX traces, where there are no numbers to run on."""
-    if isinstance(jnp.zeros(()), jax.core.Tracer):
+    # under jit what is computed anew is traced as well, under vmap only what is mapped
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(data))):
         raise ValueError(
             "phx.mcmc was called inside of a function that JAX traces, such as one under jax.jit, jax.vmap, "
             "jax.shard_map or phx.spmd. Call it outside: it compiles by itself, and lays chains and data (phx.shard) "

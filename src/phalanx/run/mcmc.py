@@ -212,7 +212,7 @@ def compile(
         >>> sampler.run(seed=1).draws["x"].shape
         (4, 10)
     """
-    checks.check_not_traced()
+    checks.check_not_traced(data)
     checks.check_sizes(num_chains, 0 if num_warmup is None else num_warmup, num_samples, thin)
     checks.check_until(until, keep)
     checks.check_precision(matmul_precision)
