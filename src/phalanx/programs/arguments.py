@@ -108,7 +108,7 @@ def check_not_deleted(names: Sequence[str], arrays: Sequence[Any]) -> None:
     """Refuse arrays whose numbers are gone."""
     for name, leaf in zip(names, arrays, strict=True):
         array = leaf.array if isinstance(leaf, PaddedRows) else leaf
-        if isinstance(array, Array) and not isinstance(array, jax.core.Tracer) and array.is_deleted():
+        if isinstance(array, Array) and not isinstance(array, Tracer) and array.is_deleted():
             raise ValueError(
                 f"data: {name} has been deleted, by its delete() or because it was donated to a jitted function "
                 f"(donate_argnums). Give an array that is still there, such as a NumPy copy made before."

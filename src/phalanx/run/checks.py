@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.sharding import Mesh, PartitionSpec
 
 from phalanx.kernels.kernel import Kernel
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def check_not_traced(data: Any) -> None:
     """Refuse to run inside of a function that JAX traces, where there are no numbers to run on."""
     # under jit what is computed anew is traced as well, under vmap only what is mapped
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(data))):
+    if any(isinstance(leaf, Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(data))):
         raise ValueError(
             "phx.mcmc was called inside of a function that JAX traces, such as one under jax.jit, jax.vmap, "
             "jax.shard_map or phx.spmd. Call it outside: it compiles by itself, and lays chains and data (phx.shard) "
