@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array, ShapeDtypeStruct
+from jax.core import Tracer
 
 from phalanx.mesh.placement import PaddedRows, spread_of
 from phalanx.mesh.space import Spread
