@@ -48,7 +48,7 @@ from phalanx.run.until import until as until
 __version__ = "0.1.0"
 
 # What is a module here and not named is a room of the house, not a part of the public face.
-__all__ = [
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     name
     for name, value in list(globals().items())
     if not name.startswith("_")

@@ -113,7 +113,7 @@ class TestSentences:
 
     def test_runs_are_for_outside(self):
         def run(v):
-            return phx.mcmc(lambda: phx.sample("m", dist.Normal(0.0, 1.0)), progress=False).draws["m"] + v
+            return phx.mcmc(lambda v: phx.sample("m", dist.Normal(v, 1.0)), {"v": v}, progress=False).draws["m"]
 
         for traced in (jax.jit(run), jax.vmap(run), phx.spmd(run, phx.make_mesh(chain=1, data=8), "data", "data")):
             with pytest.raises(ValueError, match="^phx.mcmc was called inside of a function that JAX traces"):

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.errors import UnexpectedTracerError
 
 from phalanx.errors.remedies import LEAKED, is_untraceable, remedy
@@ -66,8 +67,8 @@ def check_nothing_leaked(function: Any, constants: Sequence[Any]) -> None:
         ModelError: saying what to do.
     """
     # Within a trace of the user's own its values are alive, and what is computed there is one of them.
-    alone = not isinstance(jnp.zeros(()), jax.core.Tracer)
-    if alone and any(isinstance(value, jax.core.Tracer) for value in constants):
+    alone = not isinstance(jnp.zeros(()), Tracer)
+    if alone and any(isinstance(value, Tracer) for value in constants):
         raise ModelError(f"{_name(function)} reads a value of an earlier call. {LEAKED}")
 
 

@@ -110,8 +110,12 @@ def _of_value(variable: RandomVariable) -> Doubt | None:
 
 
 def _of_parameters(one: Any, other: Any) -> Iterator[tuple[str, Doubt]]:
-    if isinstance(one, MaskedDistribution) or not isinstance(one, Distribution) or not isinstance(other, Distribution):
-        return  # what is masked may be anything
+    if (
+        isinstance(one, MaskedDistribution | Unit)
+        or not isinstance(one, Distribution)
+        or not isinstance(other, Distribution)
+    ):
+        return  # what is masked may be anything, and a factor is a term and no parameter
     for parameter, constraint in type(one).arg_constraints.items():
         values = vars(one).get(parameter)
         if values is not None and _is_checked(constraint) and jnp.shape(values) == jnp.shape(vars(other)[parameter]):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.sharding import Mesh, PartitionSpec
 
 from phalanx.kernels.kernel import Kernel
@@ -49,9 +50,10 @@ def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Param
     return called
 
 
-def check_not_traced() -> None:
+def check_not_traced(data: Any) -> None:
     """Refuse to run inside of a function that JAX traces, where there are no numbers to run on."""
-    if isinstance(jnp.zeros(()), jax.core.Tracer):
+    # under jit what is computed anew is traced as well, under vmap only what is mapped
+    if any(isinstance(leaf, Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(data))):
         raise ValueError(
             "phx.mcmc was called inside of a function that JAX traces, such as one under jax.jit, jax.vmap, "
             "jax.shard_map or phx.spmd. Call it outside: it compiles by itself, and lays chains and data (phx.shard) "

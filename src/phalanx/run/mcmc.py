@@ -249,7 +249,7 @@ def compile(
     notice = None
     if mesh is None and mesh_of(arguments.arrays) is None:
         notice, mesh = use_every_core(), default_mesh(num_chains)
-    checks.check_not_traced()  # no earlier: it starts JAX
+    checks.check_not_traced(data)  # no earlier: it starts JAX
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
     num_warmup = default_warmup(num_chains) if num_warmup is None else int(num_warmup)

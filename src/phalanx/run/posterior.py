@@ -143,7 +143,7 @@ class Posterior:
             tables.append(summary_table(self.draws, names))
         from pandas import concat  # as slow to import as all of Phalanx, and a run needs none of it
 
-        return concat(tables)
+        return concat(tables)  # pyright: ignore[reportReturnType]  # what tables are put together into is one
 
     def to_arviz(self) -> Any:
         """Convert to ArviZ's container, for its plots and comparisons; see `phalanx.diagnostics.to_arviz`.

@@ -31,7 +31,7 @@ WRONG = [
     (observed(lambda m, s: dist.LogNormal(m, -1.0)), "scale", 1, (), -1.0, "positive"),
     (observed(lambda m, s: dist.Bernoulli(1.5 + 0 * s), Y > 1), "probs", 12, (0,), 1.5, "between 0 and 1"),
     (observed(lambda m, s: dist.Poisson(jnp.exp(m)), np.array([1, -1, 2, -5])), VALUE, 2, (1,), -1, "a whole number"),
-    (observed(lambda m, s: dist.Beta(2.0, jnp.exp(m)), Y + 1), VALUE, 12, (0,), Y[0] + 1, "between 0 and 1"),
+    (observed(lambda m, s: dist.Gamma(2.0, jnp.exp(m)), -Y), VALUE, 12, (0,), -Y[0], "positive"),
 ]
 
 RIGHT = [
@@ -41,7 +41,7 @@ RIGHT = [
     observed(lambda m, s: dist.Categorical(probs=jnp.full(3000, 1 / 3000)), np.zeros(4, int)),  # rounding
     observed(lambda m, s: dist.MultivariateNormal(m * jnp.ones(12), jnp.eye(12))),
     observed(lambda m, s: dist.Uniform(-1.0, 100 + m)),
-    observed(lambda m, s: dist.MixtureSameFamily(dist.Categorical(jnp.ones(2) / 2), dist.Normal(jnp.zeros(2), 1.0))),
+    observed(lambda m, s: dist.ZeroInflatedPoisson(0.3, jnp.exp(m)), np.arange(12)),
 ]
 
 
