@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, metropolis
+from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, broken_down, metropolis
 from phalanx.kernels.gradient_state import State, init
 from phalanx.kernels.kernel import Ended, Kernel, Start, hyperparameter, one_of, positive, share, whole
 from phalanx.kernels.lanes import Columns, Lanes, choose, groups_of
@@ -70,13 +70,13 @@ class Flight(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of a trajectory; `work` is the kinetic energy gained on the way, where the momentum does not tell it."""
+    """The end of a trajectory; `way` is what dynamics keep of the way there, where the momentum does not tell it."""
 
     position: Columns
     momentum: Columns
     log_density: Array
     gradient: Columns
-    work: Array
+    way: Any
 
 
 class Dynamics(Protocol):
@@ -104,6 +104,10 @@ class Dynamics(Protocol):
         """Kinetic energy, up to a constant; asked for at both ends of a trajectory, and not at every leapfrog."""
         ...
 
+    def retraceable(self, begin: End, end: End) -> Array:
+        """Whether a trajectory from the end leads back to the start, as far as numbers resolve."""
+        ...
+
 
 @dataclass(frozen=True)
 class Hamiltonian:
@@ -113,7 +117,7 @@ class Hamiltonian:
 
     def begin(self, at: Flight, normals: Columns, lanes: Lanes, metric: LaneMetric) -> End:
         """Set out with a normal momentum."""
-        return End(at.position, metric.momentum(normals), at.log_density, at.gradient, jnp.zeros_like(at.log_density))
+        return End(at.position, metric.momentum(normals), at.log_density, at.gradient, ())
 
     def leapfrog(self, now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
         """Half a kick, a drift, half a kick."""
@@ -121,7 +125,7 @@ class Hamiltonian:
         position = tuple(x + step_size * v for x, v in zip(now.position, metric.velocity(half), strict=True))
         log_density, gradient = lanes.value_and_grad(position)
         momentum = tuple(p + 0.5 * step_size * g for p, g in zip(half, gradient, strict=True))
-        return End(position, momentum, log_density, gradient, now.work)
+        return End(position, momentum, log_density, gradient, ())
 
     def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
         """Momentum over mass."""
@@ -130,6 +134,10 @@ class Hamiltonian:
     def kinetic(self, end: End, lanes: Lanes, metric: LaneMetric) -> Array:
         """Half of momentum times velocity."""
         return 0.5 * lanes.inner_products((end.momentum, metric.velocity(end.momentum)))[0]
+
+    def retraceable(self, begin: End, end: End) -> Array:
+        """Always."""
+        return jnp.ones_like(end.log_density, bool)
 
 
 def fly(
@@ -152,6 +160,7 @@ def fly(
 
     before = dynamics.kinetic(begin, lanes, metric) - at.log_density
     error = dynamics.kinetic(end, lanes, metric) - end.log_density - before
+    error = broken_down(jnp.where(dynamics.retraceable(begin, end), error, jnp.inf))
     uniform = uniforms_from((threefry(key, jnp.uint32(0), jnp.uint32(DECIDES))[0], jnp.zeros_like(key[0])), jnp.float32)
     accepted, rate = metropolis(uniform, -error)
     there = Flight(at.draw, end.position, end.log_density, end.gradient)
@@ -164,7 +173,7 @@ def fly(
     # warm-up alone asks for it, and chains on other devices with it
     gained = lax.cond(tuning.learns, gradient, lambda: jnp.zeros_like(rate))
     energy = before + jnp.where(accepted, error, 0.0)
-    diverging = ~(error < DIVERGENCE_THRESHOLD)
+    diverging = error > DIVERGENCE_THRESHOLD
     return new, Info(rate, diverging, jnp.full(lanes.count, steps), energy, gained)
 
 
