@@ -48,7 +48,10 @@ def draws_after(
     given = jax.tree.map(jnp.asarray, kernel.tuning._replace(**tuning))
 
     def run(arrays: Any, positions: Any, given: Any) -> Any:
-        lanes, keys = Lanes(target.on_device(arrays, count), count), Keys.of_chains(jnp.uint32(seed), lane_chains(count))
+        lanes, keys = (
+            Lanes(target.on_device(arrays, count), count),
+            Keys.of_chains(jnp.uint32(seed), lane_chains(count)),
+        )
         begin = jax.vmap(lanes.density.value_and_grad)(positions)
         now = machine.start(lanes, Start(positions, *begin), keys, jnp.int32(1))
 

@@ -2,7 +2,9 @@
 
 Many chains need no U-turn checks: what a trajectory of a given length gains on average, they can measure. The change in
 the estimator of the expected square (ChEES) is that of the squared distance from the mean between the two ends of a
-trajectory; its square is made as large as possible. All lanes make the same number of leapfrogs, so none waits.
+trajectory; its square is made as large as possible, and no trajectory is made longer where the squared distance between
+its ends does not grow faster than its length: on a curved posterior the first grows slowly for very long, or is nothing
+but noise. All lanes make the same number of leapfrogs, so none waits.
 
 Source: Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
 Carlo.
@@ -50,7 +52,8 @@ class Tuning(NamedTuple):
 class Info(NamedTuple):
     """What one draw did; see `phalanx.kernels.kernel.Info` for the first four.
 
-    `trajectory_gradient` is how ChEES would change with the logarithm of the trajectory's length; zero after warm-up.
+    `trajectory_gradient` is how ChEES would change with the logarithm of the trajectory's length, and `jump_gradient`
+    how the squared distance between its ends would, per unit of time; zero after warm-up.
     """
 
     acceptance_rate: Array
@@ -58,6 +61,7 @@ class Info(NamedTuple):
     num_steps: Array
     energy: Array
     trajectory_gradient: Array
+    jump_gradient: Array
 
 
 class Flight(NamedTuple):
@@ -166,15 +170,16 @@ def fly(
     there = Flight(at.draw, end.position, end.log_density, end.gradient)
     new = choose(accepted, there, at)._replace(draw=at.draw + 1)
 
-    def gradient() -> Array:
+    def gradients() -> tuple[Array, Array]:
         velocity = dynamics.velocity(end, lanes, metric)
-        return time * _gradient_of_chees(at.position, end.position, velocity, metric.scale, rate, lanes, pooled)
+        times = time, steps * tuning.step_size
+        return _gradients(at.position, end.position, velocity, metric.scale, times, rate, lanes, pooled)
 
-    # warm-up alone asks for it, and chains on other devices with it
-    gained = lax.cond(tuning.learns, gradient, lambda: jnp.zeros_like(rate))
+    # warm-up alone asks for them, and chains on other devices with it
+    gained, jumped = lax.cond(tuning.learns, gradients, lambda: (jnp.zeros_like(rate),) * 2)
     energy = before + jnp.where(accepted, error, 0.0)
     diverging = error > DIVERGENCE_THRESHOLD
-    return new, Info(rate, diverging, jnp.full(lanes.count, steps), energy, gained)
+    return new, Info(rate, diverging, jnp.full(lanes.count, steps), energy, gained, jumped)
 
 
 def radical_inverse(number: Array) -> Array:
@@ -189,11 +194,16 @@ def radical_inverse(number: Array) -> Array:
     return bits.astype(jnp.float32) * np.float32(2**-32)
 
 
-def _gradient_of_chees(
-    position: Columns, end: Columns, velocity: Columns, scale: Columns, rate: Array, lanes: Lanes,
-    pooled: Callable[[Array], Array],
-) -> Array:  # fmt: skip
-    """Weighed by acceptance, and zero where a trajectory has broken down; coordinates are scaled as the metric does."""
+def _gradients(
+    position: Columns, end: Columns, velocity: Columns, scale: Columns, times: tuple[Array, Array], rate: Array,
+    lanes: Lanes, pooled: Callable[[Array], Array],
+) -> tuple[Array, Array]:  # fmt: skip
+    """Of ChEES and of the squared jump per unit of time, with the logarithm of the trajectory's length.
+
+    Weighed by acceptance, and zero where a trajectory has broken down; coordinates are scaled as the metric does.
+    `times` are the length asked for and that of whole steps: of a jump that is no shorter than a step, only the second
+    tells whether a longer one would pay.
+    """
     good = jnp.isfinite(rate) & (rate > 0)
 
     def away(columns: Columns) -> Columns:
@@ -202,9 +212,13 @@ def _gradient_of_chees(
 
     here, there = away(position), away(tuple(jnp.where(good, part, 0.0) for part in end))
     speed = tuple(part / s for part, s in zip(velocity, scale, strict=True))
-    far, near, along = lanes.inner_products((there, there), (here, here), (there, speed))
-    gradient = rate * (far - near) * along
-    return jnp.where(good & jnp.isfinite(gradient), gradient, 0.0)
+    jump = tuple((b - a) / s for a, b, s in zip(position, end, scale, strict=True))
+    far, near, along, apart, square = lanes.inner_products(
+        (there, there), (here, here), (there, speed), (jump, speed), (jump, jump)
+    )
+    found = times[0] * rate * (far - near) * along, rate * (2 * times[1] * apart - square)
+    good &= jnp.isfinite(found[0]) & jnp.isfinite(found[1])
+    return jnp.where(good, found[0], 0.0), jnp.where(good, found[1], 0.0)
 
 
 @dataclass(frozen=True)
@@ -275,7 +289,8 @@ def chees(
 
     Each draw's trajectory has the length $u T$, with $u$ from an evenly spread sequence in $(0, 1]$, the same for all
     chains. Warm-up makes $E[(\lVert x' - \mu\rVert^2 - \lVert x - \mu\rVert^2)^2]$ as large as it can by moving
-    $\log T$ with Adam, on the gradient pooled over all chains. It takes two chains at least, and pays from some ten on.
+    $\log T$ with Adam, on the gradient pooled over all chains, as long as a longer trajectory gains more squared distance
+    per leapfrog. It takes two chains at least, and pays from some ten on.
 
     Args:
         step_size: length of a leapfrog; None tunes it in warm-up.

@@ -41,7 +41,9 @@ def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[St
     accepted, acceptance_rate = metropolis(to_accept, -error)
     proposed = State(end.position, end.log_density, end.gradient)
     new = jax.tree.map(lambda a, b: lax.select(jnp.broadcast_to(accepted, a.shape), a, b), proposed, state)
-    return new, Info(acceptance_rate, error > DIVERGENCE_THRESHOLD, tuning.num_steps, jnp.where(accepted, end_energy, energy))
+    return new, Info(
+        acceptance_rate, error > DIVERGENCE_THRESHOLD, tuning.num_steps, jnp.where(accepted, end_energy, energy)
+    )
 
 
 def hmc(

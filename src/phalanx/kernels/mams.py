@@ -23,7 +23,6 @@ from phalanx.kernels.kernel import Kernel, one_of
 from phalanx.kernels.lanes import Columns, Lanes
 from phalanx.kernels.low_rank import KINDS, LaneMetric
 
-
 RESOLVED = 4.0
 """How far above the rounding of a direction, as a logarithm, what is left of a difference must be: two digits."""
 
