@@ -1,4 +1,4 @@
-"""A kernel let loose on exact draws: many lanes, each at an exact draw, make a few draws more, which must be exact too."""
+"""A kernel let loose on exact draws: many lanes, each at one, make a few draws more, which must be exact too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 r"""The acceptance rate of many chains as one number that sees those that are stuck.
 
-Where a quarter of all chains sit where no trajectory succeeds and the others accept every one, the mean says .75 and the
-step size is left as it is: the first never move again. Their harmonic mean is small. The step size is tuned to that
+Where a quarter of all chains sit where no trajectory succeeds and the others accept every one, the mean says .75 and
+the step size is left as it is: the first never move again. Their harmonic mean is small. The step size is tuned to that
 which a mean of `target` goes with where energy errors are normal, $N(2k^2, 4k^2)$, as in many dimensions they are:
 there it is the same step size.
 

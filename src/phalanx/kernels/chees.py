@@ -289,8 +289,8 @@ def chees(
 
     Each draw's trajectory has the length $u T$, with $u$ from an evenly spread sequence in $(0, 1]$, the same for all
     chains. Warm-up makes $E[(\lVert x' - \mu\rVert^2 - \lVert x - \mu\rVert^2)^2]$ as large as it can by moving
-    $\log T$ with Adam, on the gradient pooled over all chains, as long as a longer trajectory gains more squared distance
-    per leapfrog. It takes two chains at least, and pays from some ten on.
+    $\log T$ with Adam, on the gradient pooled over all chains, as long as a longer trajectory gains more squared
+    distance per leapfrog. It takes two chains at least, and pays from some ten on.
 
     Args:
         step_size: length of a leapfrog; None tunes it in warm-up.
