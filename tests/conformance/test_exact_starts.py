@@ -87,7 +87,7 @@ def changed(name, target, count, **tuning):
 @pytest.mark.parametrize("name", KNOWING_MESHES)
 def test_exact_draws_stay_exact(name):
     kind = "dense" if hasattr(KERNELS[name].tuning, "metric") and KERNELS[name].metric else None
-    tuning = {"step_size": np.float32(0.7), "trajectory_length": np.float32(10.0), "max_depth": np.int32(5)}
+    tuning = {"step_size": np.float32(0.7), "trajectory_length": np.float32(10.0), "max_depth": np.int32(4)}
     tuning |= {} if kind is None else {"metric": metric(kind)}
     assert changed(name, "all kinds of tails", FEW, **tuning) < limit(3 * len(KNOWING_MESHES))
 
