@@ -14,17 +14,36 @@ SMOOTHING = 0.9
 """Share of the past in the average that is used in the end."""
 
 
-class Trajectory(NamedTuple):
-    """The logarithm of the length, its average over rounds, and what Adam keeps.
+class Adam(NamedTuple):
+    """Steps of about one, in the direction of a gradient that is noisy and of any scale.
 
     Source: Kingma, Ba (2015), Adam: a method for stochastic optimization.
     """
 
-    log_length: float
-    log_average: float
     mean: float = 0.0
     squares: float = 0.0
     rounds: int = 0
+
+    def after(self, gradient: float) -> Adam:
+        """After another gradient."""
+        mean = DECAY * self.mean + (1 - DECAY) * gradient
+        squares = DECAY_OF_SQUARES * self.squares + (1 - DECAY_OF_SQUARES) * gradient**2
+        return Adam(mean, squares, self.rounds + 1)
+
+    @property
+    def step(self) -> float:
+        """The step to take."""
+        root = math.sqrt(self.squares / (1 - DECAY_OF_SQUARES**self.rounds))
+        return self.mean / (1 - DECAY**self.rounds) / root if root else 0.0
+
+
+class Trajectory(NamedTuple):
+    """The logarithm of the length, its average over rounds, and what Adam keeps of ChEES and of the squared jump."""
+
+    log_length: float
+    log_average: float
+    change: Adam = Adam()
+    jump: Adam = Adam()
 
     @classmethod
     def start(cls, length: float) -> Trajectory:
@@ -41,17 +60,27 @@ class Trajectory(NamedTuple):
         """The length to keep."""
         return math.exp(self.log_average)
 
-    def after(self, gradients: np.ndarray, acceptance: np.ndarray, shortest: float) -> Trajectory:
-        """After a round, given each draw's gradient, weighed by acceptance, and a length not to fall below."""
+    def after(self, changes: np.ndarray, jumps: np.ndarray, acceptance: np.ndarray, shortest: float) -> Trajectory:
+        """After a round.
+
+        Args:
+            changes: each draw's gradient of ChEES, weighed by acceptance.
+            jumps: of the squared distance between the ends of its trajectory.
+            acceptance: its rate.
+            shortest: a length not to fall below.
+
+        Returns:
+            The length to go on with.
+        """
         weight = float(np.sum(acceptance, dtype=np.float64))
-        gradient = float(np.sum(gradients, dtype=np.float64)) / weight if weight > 0 else math.nan
-        if not math.isfinite(gradient):
+        change, jump = (
+            float(np.sum(x, dtype=np.float64)) / weight if weight > 0 else math.nan for x in (changes, jumps)
+        )
+        if not (math.isfinite(change) and math.isfinite(jump)):
             return self
-        rounds = self.rounds + 1
-        mean = DECAY * self.mean + (1 - DECAY) * gradient
-        squares = DECAY_OF_SQUARES * self.squares + (1 - DECAY_OF_SQUARES) * gradient**2
-        root = math.sqrt(squares / (1 - DECAY_OF_SQUARES**rounds))
-        move = RATE * (mean / (1 - DECAY**rounds)) / root if root else 0.0
+        adams = self.change.after(change), self.jump.after(jump)
+        # beyond some length ChEES tells nothing but noise, in which a length would wander off: both must ask for more
+        move = RATE * min(adam.step for adam in adams)
         log_length = max(self.log_length + move, math.log(shortest))
         log_average = SMOOTHING * self.log_average + (1 - SMOOTHING) * log_length
-        return Trajectory(log_length, log_average, mean, squares, rounds)
+        return Trajectory(log_length, log_average, *adams)

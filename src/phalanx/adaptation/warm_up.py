@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phalanx.adaptation import dual_averaging
+from phalanx.adaptation.acceptance import harmonic_mean, harmonic_mean_of_normal_errors
 from phalanx.adaptation.metric import MetricLearner, Vectors
 from phalanx.adaptation.schedule import windows
 from phalanx.adaptation.strays import Landscape, Move, Strays
@@ -127,7 +128,8 @@ class WarmUp:
         """Take in a round."""
         self.abandon, self.moves = False, []
         count = len(batch.stats["acceptance_rate"])
-        acceptance = float(batch.stats["acceptance_rate"].mean(dtype=np.float64)) if count else math.nan
+        rates = batch.stats["acceptance_rate"].astype(np.float64)
+        acceptance = float(rates.mean()) if count else math.nan
         if self._searching:
             if count:  # none where the round ended trajectories of another metric
                 self._learn_from_search(acceptance)
@@ -143,10 +145,12 @@ class WarmUp:
             self._strays.see(batch.position, batch.stats["log_density"], batch.chain)
         target = self._kernel.target_acceptance
         if target is not None and self._window < self._tuned_windows:
+            if not self._builds_trees and self._can_search:  # a draw's rate is that of one trajectory, not a mean
+                acceptance, target = harmonic_mean(rates), harmonic_mean_of_normal_errors(target)
             self._averaging = dual_averaging.update(self._averaging, acceptance, target)
         if self._trajectory is not None:
-            gained, rates = batch.stats["trajectory_gradient"], batch.stats["acceptance_rate"]
-            self._trajectory = self._trajectory.after(gained, rates, self._step_size)
+            gained = (batch.stats[name] for name in ("trajectory_gradient", "jump_gradient"))
+            self._trajectory = self._trajectory.after(*gained, rates, self._step_size)
         self.draws += count
         self._draws_of_window += count
         if self._draws_of_window >= self._windows[self._window] * self._num_chains:

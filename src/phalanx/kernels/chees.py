@@ -2,7 +2,9 @@
 
 Many chains need no U-turn checks: what a trajectory of a given length gains on average, they can measure. The change in
 the estimator of the expected square (ChEES) is that of the squared distance from the mean between the two ends of a
-trajectory; its square is made as large as possible. All lanes make the same number of leapfrogs, so none waits.
+trajectory; its square is made as large as possible, and no trajectory is made longer where the squared distance between
+its ends does not grow faster than its length: on a curved posterior the first grows slowly for very long, or is nothing
+but noise. All lanes make the same number of leapfrogs, so none waits.
 
 Source: Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
 Carlo.
@@ -20,7 +22,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, metropolis
+from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, broken_down, metropolis
 from phalanx.kernels.gradient_state import State, init
 from phalanx.kernels.kernel import Ended, Kernel, Start, hyperparameter, one_of, positive, share, whole
 from phalanx.kernels.lanes import Columns, Lanes, choose, groups_of
@@ -50,7 +52,8 @@ class Tuning(NamedTuple):
 class Info(NamedTuple):
     """What one draw did; see `phalanx.kernels.kernel.Info` for the first four.
 
-    `trajectory_gradient` is how ChEES would change with the logarithm of the trajectory's length; zero after warm-up.
+    `trajectory_gradient` is how ChEES would change with the logarithm of the trajectory's length, and `jump_gradient`
+    how the squared distance between its ends would, per unit of time; zero after warm-up.
     """
 
     acceptance_rate: Array
@@ -58,6 +61,7 @@ class Info(NamedTuple):
     num_steps: Array
     energy: Array
     trajectory_gradient: Array
+    jump_gradient: Array
 
 
 class Flight(NamedTuple):
@@ -70,13 +74,13 @@ class Flight(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of a trajectory; `work` is the kinetic energy gained on the way, where the momentum does not tell it."""
+    """The end of a trajectory; `way` is what dynamics keep of the way there, where the momentum does not tell it."""
 
     position: Columns
     momentum: Columns
     log_density: Array
     gradient: Columns
-    work: Array
+    way: Any
 
 
 class Dynamics(Protocol):
@@ -104,6 +108,10 @@ class Dynamics(Protocol):
         """Kinetic energy, up to a constant; asked for at both ends of a trajectory, and not at every leapfrog."""
         ...
 
+    def retraceable(self, begin: End, end: End) -> Array:
+        """Whether a trajectory from the end leads back to the start, as far as numbers resolve."""
+        ...
+
 
 @dataclass(frozen=True)
 class Hamiltonian:
@@ -113,7 +121,7 @@ class Hamiltonian:
 
     def begin(self, at: Flight, normals: Columns, lanes: Lanes, metric: LaneMetric) -> End:
         """Set out with a normal momentum."""
-        return End(at.position, metric.momentum(normals), at.log_density, at.gradient, jnp.zeros_like(at.log_density))
+        return End(at.position, metric.momentum(normals), at.log_density, at.gradient, ())
 
     def leapfrog(self, now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
         """Half a kick, a drift, half a kick."""
@@ -121,7 +129,7 @@ class Hamiltonian:
         position = tuple(x + step_size * v for x, v in zip(now.position, metric.velocity(half), strict=True))
         log_density, gradient = lanes.value_and_grad(position)
         momentum = tuple(p + 0.5 * step_size * g for p, g in zip(half, gradient, strict=True))
-        return End(position, momentum, log_density, gradient, now.work)
+        return End(position, momentum, log_density, gradient, ())
 
     def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
         """Momentum over mass."""
@@ -130,6 +138,10 @@ class Hamiltonian:
     def kinetic(self, end: End, lanes: Lanes, metric: LaneMetric) -> Array:
         """Half of momentum times velocity."""
         return 0.5 * lanes.inner_products((end.momentum, metric.velocity(end.momentum)))[0]
+
+    def retraceable(self, begin: End, end: End) -> Array:
+        """Always."""
+        return jnp.ones_like(end.log_density, bool)
 
 
 def fly(
@@ -152,20 +164,22 @@ def fly(
 
     before = dynamics.kinetic(begin, lanes, metric) - at.log_density
     error = dynamics.kinetic(end, lanes, metric) - end.log_density - before
+    error = broken_down(jnp.where(dynamics.retraceable(begin, end), error, jnp.inf))
     uniform = uniforms_from((threefry(key, jnp.uint32(0), jnp.uint32(DECIDES))[0], jnp.zeros_like(key[0])), jnp.float32)
     accepted, rate = metropolis(uniform, -error)
     there = Flight(at.draw, end.position, end.log_density, end.gradient)
     new = choose(accepted, there, at)._replace(draw=at.draw + 1)
 
-    def gradient() -> Array:
+    def gradients() -> tuple[Array, Array]:
         velocity = dynamics.velocity(end, lanes, metric)
-        return time * _gradient_of_chees(at.position, end.position, velocity, metric.scale, rate, lanes, pooled)
+        times = time, steps * tuning.step_size
+        return _gradients(at.position, end.position, velocity, metric.scale, times, rate, lanes, pooled)
 
-    # warm-up alone asks for it, and chains on other devices with it
-    gained = lax.cond(tuning.learns, gradient, lambda: jnp.zeros_like(rate))
+    # warm-up alone asks for them, and chains on other devices with it
+    gained, jumped = lax.cond(tuning.learns, gradients, lambda: (jnp.zeros_like(rate),) * 2)
     energy = before + jnp.where(accepted, error, 0.0)
-    diverging = ~(error < DIVERGENCE_THRESHOLD)
-    return new, Info(rate, diverging, jnp.full(lanes.count, steps), energy, gained)
+    diverging = error > DIVERGENCE_THRESHOLD
+    return new, Info(rate, diverging, jnp.full(lanes.count, steps), energy, gained, jumped)
 
 
 def radical_inverse(number: Array) -> Array:
@@ -180,11 +194,16 @@ def radical_inverse(number: Array) -> Array:
     return bits.astype(jnp.float32) * np.float32(2**-32)
 
 
-def _gradient_of_chees(
-    position: Columns, end: Columns, velocity: Columns, scale: Columns, rate: Array, lanes: Lanes,
-    pooled: Callable[[Array], Array],
-) -> Array:  # fmt: skip
-    """Weighed by acceptance, and zero where a trajectory has broken down; coordinates are scaled as the metric does."""
+def _gradients(
+    position: Columns, end: Columns, velocity: Columns, scale: Columns, times: tuple[Array, Array], rate: Array,
+    lanes: Lanes, pooled: Callable[[Array], Array],
+) -> tuple[Array, Array]:  # fmt: skip
+    """Of ChEES and of the squared jump per unit of time, with the logarithm of the trajectory's length.
+
+    Weighed by acceptance, and zero where a trajectory has broken down; coordinates are scaled as the metric does.
+    `times` are the length asked for and that of whole steps: of a jump that is no shorter than a step, only the second
+    tells whether a longer one would pay.
+    """
     good = jnp.isfinite(rate) & (rate > 0)
 
     def away(columns: Columns) -> Columns:
@@ -193,9 +212,13 @@ def _gradient_of_chees(
 
     here, there = away(position), away(tuple(jnp.where(good, part, 0.0) for part in end))
     speed = tuple(part / s for part, s in zip(velocity, scale, strict=True))
-    far, near, along = lanes.inner_products((there, there), (here, here), (there, speed))
-    gradient = rate * (far - near) * along
-    return jnp.where(good & jnp.isfinite(gradient), gradient, 0.0)
+    jump = tuple((b - a) / s for a, b, s in zip(position, end, scale, strict=True))
+    far, near, along, apart, square = lanes.inner_products(
+        (there, there), (here, here), (there, speed), (jump, speed), (jump, jump)
+    )
+    found = times[0] * rate * (far - near) * along, rate * (2 * times[1] * apart - square)
+    good &= jnp.isfinite(found[0]) & jnp.isfinite(found[1])
+    return jnp.where(good, found[0], 0.0), jnp.where(good, found[1], 0.0)
 
 
 @dataclass(frozen=True)
@@ -267,7 +290,8 @@ def chees(
 
     Each draw's trajectory has the length $u T$, with $u$ from an evenly spread sequence in $(0, 1]$, the same for all
     chains. Warm-up makes $E[(\lVert x' - \mu\rVert^2 - \lVert x - \mu\rVert^2)^2]$ as large as it can by moving
-    $\log T$ with Adam, on the gradient pooled over all chains. It takes two chains at least, and pays from some ten on.
+    $\log T$ with Adam, on the gradient pooled over all chains, as long as a longer trajectory gains more squared
+    distance per leapfrog. It takes two chains at least, and pays from some ten on.
 
     Args:
         step_size: length of a leapfrog; None tunes it in warm-up.

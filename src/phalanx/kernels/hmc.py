@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, metropolis
+from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, broken_down, metropolis
 from phalanx.kernels.gradient_state import State, init
 from phalanx.kernels.integrators import Phase, trajectory
 from phalanx.kernels.kernel import Info, Kernel, hyperparameter, positive, share, whole
@@ -37,11 +37,13 @@ def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[St
 
     energy = kinetic_energy(metric, space, momentum) - state.log_density
     end_energy = kinetic_energy(metric, space, end.momentum) - end.log_density
-    accepted, acceptance_rate = metropolis(to_accept, energy - end_energy)
+    error = broken_down(end_energy - energy)
+    accepted, acceptance_rate = metropolis(to_accept, -error)
     proposed = State(end.position, end.log_density, end.gradient)
     new = jax.tree.map(lambda a, b: lax.select(jnp.broadcast_to(accepted, a.shape), a, b), proposed, state)
-    diverging = ~(end_energy - energy < DIVERGENCE_THRESHOLD)  # so written, a NaN diverges too
-    return new, Info(acceptance_rate, diverging, tuning.num_steps, jnp.where(accepted, end_energy, energy))
+    return new, Info(
+        acceptance_rate, error > DIVERGENCE_THRESHOLD, tuning.num_steps, jnp.where(accepted, end_energy, energy)
+    )
 
 
 def hmc(

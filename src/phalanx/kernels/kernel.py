@@ -35,7 +35,8 @@ class Info(NamedTuple):
 
     Attributes:
         acceptance_rate: probability with which the proposal was accepted, averaged where there were several.
-        diverging: whether the integration broke down: a non-finite energy, or one off by more than 1,000.
+        diverging: whether the integration broke down: an energy or a log density that is not finite, or an
+            energy off by more than 1,000.
         num_steps: evaluations of the log density (and of its gradient, where the kernel uses it).
         energy: the Hamiltonian at the draw; minus the log density for kernels without momentum.
     """
@@ -132,8 +133,8 @@ class Kernel:
         metric: what warm-up learns of the posterior's covariance: "diagonal", "dense", "auto", or None for nothing.
             It is put into the tuning's `metric`; the kernel's machine then reports gradients.
         statistics: fields of the info a step gives.
-        tunes_trajectory: whether warm-up finds the tuning's `trajectory_length`, from the statistic
-            `trajectory_gradient`; it takes two chains at least.
+        tunes_trajectory: whether warm-up finds the tuning's `trajectory_length`, from the statistics
+            `trajectory_gradient` and `jump_gradient`; it takes two chains at least.
         least_coordinates: the fewest that a position must have.
         relocates: whether warm-up moves chains that have settled where the posterior has next to no mass.
     """

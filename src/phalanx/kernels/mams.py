@@ -12,7 +12,7 @@ Source: Robnik, De Luca, Silverstein, Seljak (2023), Microcanonical Hamiltonian 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +22,39 @@ from phalanx.kernels.chees import End, Flight, flock_kernel
 from phalanx.kernels.kernel import Kernel, one_of
 from phalanx.kernels.lanes import Columns, Lanes
 from phalanx.kernels.low_rank import KINDS, LaneMetric
+
+RESOLVED = 4.0
+"""How far above the rounding of a direction, as a logarithm, what is left of a difference must be: two digits."""
+
+HEADLONG = 100.0
+"""A start whose log density is this much below the end's has no mass that could be lost."""
+
+
+class Pull(NamedTuple):
+    """How much the directions about that of a trajectory have been drawn together, as a logarithm.
+
+    Attributes:
+        total: since the start.
+        high, low: the largest and the smallest total on the way.
+        rise, fall: the largest rise of the total from any point to a later one, and the largest fall.
+    """
+
+    total: Any
+    high: Any
+    low: Any
+    rise: Any
+    fall: Any
+
+    @classmethod
+    def none(cls, like: Array) -> Pull:
+        """At the start."""
+        return cls(*(jnp.zeros_like(like),) * 5)
+
+    def then(self, more: Array) -> Pull:
+        """After another turn."""
+        total = self.total + more
+        high, low = jnp.maximum(self.high, total), jnp.minimum(self.low, total)
+        return Pull(total, high, low, jnp.maximum(self.rise, total - low), jnp.maximum(self.fall, high - total))
 
 
 @dataclass(frozen=True)
@@ -34,7 +67,7 @@ class Microcanonical:
         """Set out in a direction at random."""
         (square,) = lanes.inner_products((normals, normals))
         direction = tuple(part / jnp.sqrt(square)[None] for part in normals)
-        return End(at.position, direction, at.log_density, at.gradient, jnp.zeros_like(at.log_density))
+        return End(at.position, direction, at.log_density, at.gradient, Pull.none(at.log_density))
 
     def leapfrog(self, now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
         """Half a turn, a drift, half a turn."""
@@ -43,7 +76,7 @@ class Microcanonical:
         position = tuple(x + reach * v for x, v in zip(now.position, metric.widened(half), strict=True))
         log_density, gradient = lanes.value_and_grad(position)
         momentum, second = _turned(half, gradient, 0.5 * reach, lanes, metric)
-        return End(position, momentum, log_density, gradient, now.work + first + second)
+        return End(position, momentum, log_density, gradient, now.way.then(first).then(second))
 
     def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
         """The direction, as long as a Hamiltonian velocity is on average."""
@@ -52,26 +85,43 @@ class Microcanonical:
 
     def kinetic(self, end: End, lanes: Lanes, metric: LaneMetric) -> Array:
         """What has been gained on the way: of a direction alone it cannot be told."""
-        return end.work
+        return (lanes.coordinates - 1) * end.way.total
+
+    def retraceable(self, begin: End, end: End) -> Array:
+        """Whether the way back is there: directions drawn together beyond rounding are one, and do not part again.
+
+        A fall of the total is a rise on the way back, so that trajectories are turned down in both directions alike.
+        A rise may be as large as it likes where the way is uphill from so far that none would ever lead down it.
+        """
+        limit = -np.log(np.finfo(end.log_density.dtype).eps) - RESOLVED
+        headlong = end.log_density - begin.log_density > HEADLONG
+        return (end.way.fall < limit) & ((end.way.rise < limit) | headlong)
 
 
 def _turned(
     direction: Columns, gradient: Columns, reach: Array, lanes: Lanes, metric: LaneMetric
 ) -> tuple[Columns, Array]:
-    """The direction after it has been turned towards the gradient, and the change in kinetic energy."""
+    r"""The direction after it has been turned towards the gradient, and how much it has been pulled together.
+
+    With $e$ the gradient's direction, $\delta$ the reach times its length and $a, b = (1 \pm e \cdot u) / 2$, what was
+    near $u$ is drawn together by $a e^\delta + b e^{-\delta}$; kinetic energy is that logarithm, times $d - 1$.
+    """
     scaled = metric.narrowed(gradient)
     square, along = lanes.inner_products((scaled, scaled), (scaled, direction))
     size = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
-    cosine, rest = jnp.clip(along / size, -1.0, 1.0), lanes.coordinates - 1
-    delta = reach * size / rest
+    towards = tuple(g / size for g in scaled)
+    # the smaller of a and b from the way between two points of the sphere: from the cosine all its digits would be lost
+    sign = jnp.where(along < 0, 1.0, -1.0).astype(square.dtype)
+    between = tuple(u + sign * e for u, e in zip(direction, towards, strict=True))
+    small = 0.25 * lanes.inner_products((between, between))[0]
+    ahead, behind = jnp.where(sign > 0, small, 1 - small), jnp.where(sign > 0, 1 - small, small)
+    delta = reach * size / (lanes.coordinates - 1)
     decay = jnp.exp(-delta)
-    towards, ahead = (1 - decay) * (1 + decay + cosine * (1 - decay)), 2 * decay
-    # the length of the sum of two vectors of length one, times these, with this cosine: no sum over devices for it
-    square = (towards - ahead) ** 2 + 2 * towards * ahead * (1 + cosine)
+    shift = jnp.where(sign > 0, ahead * (1 - decay) ** 2 - decay**2, 1 - behind * (1 - decay) ** 2)
+    turned = tuple(decay * w + shift * e for w, e in zip(between, towards, strict=True))
+    (square,) = lanes.inner_products((turned, turned))
     length = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
-    of_gradient, of_direction = towards / (size * length), ahead / length
-    turned = tuple(of_gradient[None] * g + of_direction[None] * u for g, u in zip(scaled, direction, strict=True))
-    return turned, rest * (delta - np.log(2) + jnp.log(1 + cosine + (1 - cosine) * decay**2))
+    return tuple(u / length for u in turned), jnp.logaddexp(jnp.log(ahead) + delta, jnp.log(behind) - delta)
 
 
 def mams(

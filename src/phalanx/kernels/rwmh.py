@@ -65,7 +65,7 @@ def walk(at: Walk, lanes: Lanes, tuning: Tuning, key: Words) -> tuple[Walk, Info
     """A draw of every lane: propose a normal step, accept or stay."""
     proposal = tuple(x + tuning.step_size * z for x, z in zip(at.position, at.moves, strict=True))
     log_density = lanes.value(proposal)
-    wrong = jnp.isnan(log_density)
+    wrong = ~jnp.isfinite(log_density)
     accepted, acceptance_rate = metropolis(at.uniform, log_density - at.log_density)
     position = tuple(jnp.where(accepted, a, b) for a, b in zip(proposal, at.position, strict=True))
     log_density = jnp.where(accepted, log_density, at.log_density)

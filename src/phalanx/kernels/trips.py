@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD
+from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, broken_down
 from phalanx.kernels.lanes import Columns, Lanes, choose
 from phalanx.kernels.low_rank import LaneMetric
 from phalanx.kernels.u_turns import Corners, turning_ends, update_corners
@@ -152,8 +152,7 @@ def tick(
     )  # fmt: skip
 
     # the subtree, one leaf larger
-    error = 0.5 * inner[0] - log_density - trip.energy
-    error = jnp.where(jnp.isnan(error), jnp.inf, error)
+    error = broken_down(0.5 * inner[0] - log_density - trip.energy)
     diverging = error > DIVERGENCE_THRESHOLD
     acceptance = trip.acceptance + jnp.minimum(1.0, jnp.exp(-error))
     log_weight = jnp.logaddexp(jnp.where(first, -jnp.inf, trip.candidate_log_weight), -error)

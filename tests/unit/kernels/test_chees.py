@@ -6,9 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy.stats import norm
 
 import phalanx as phx
+from phalanx.adaptation.acceptance import harmonic_mean, harmonic_mean_of_normal_errors
 from phalanx.adaptation.trajectory import Trajectory
+from phalanx.diagnostics import mcse
 from phalanx.kernels.chees import radical_inverse
 
 SIZES = {"num_chains": 64, "num_warmup": 300, "num_samples": 100, "progress": False}
@@ -56,10 +59,51 @@ def test_what_makes_no_sense_is_refused(options):
         phx.chees(**options)
 
 
+def after(trajectory, changes, jumps, shortest=0.01):
+    return trajectory.after(np.asarray(changes), np.asarray(jumps), np.full(len(changes), 0.8), shortest)
+
+
 def test_adam_climbs():
     trajectory, random = Trajectory.start(0.1), np.random.default_rng(0)
     for _ in range(200):
         slope = 2.0 - trajectory.length + random.normal(size=64)
-        trajectory = trajectory.after(slope * 0.8, np.full(64, 0.8), shortest=0.01)
+        trajectory = after(trajectory, slope * 0.8, np.ones(64))
     assert trajectory.averaged == pytest.approx(2.0, rel=0.15)
-    assert trajectory.after(np.array([np.nan]), np.ones(1), 0.01) == trajectory
+    assert after(trajectory, [np.nan], [1.0]) == trajectory
+
+
+def test_where_nothing_is_gained_a_length_does_not_wander_off():
+    # noise that grows with the length and has no mean: Adam alone takes the length to 100 in one of a few runs
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        trajectory = Trajectory.start(10.0)
+        for _ in range(300):
+            trajectory = after(trajectory, *(trajectory.length * random.standard_t(2, size=(2, 64))))
+        assert trajectory.averaged < 10.0
+
+
+def banana():
+    x = phx.sample("x", dist.Normal(0.0, 3**0.5))
+    phx.sample("y", dist.Normal(x**2, 1.0))
+
+
+@pytest.mark.parametrize(
+    "kernel", [phx.chees(), pytest.param(phx.mams(), marks=pytest.mark.slow)], ids=["chees", "mams"]
+)
+def test_on_a_banana_trajectories_are_short_and_all_chains_move(kernel):
+    run = phx.mcmc(banana, kernel=kernel, num_chains=64, num_warmup=400, num_samples=400, progress=False)
+    assert run.stats["num_steps"].mean() < 30  # hundreds where lengths wander off
+    assert run.stats["diverging"].mean() < 0.05  # a quarter where the mean acceptance hides the chains that are stuck
+    # the exact answer is sqrt(19); 5 standard errors
+    assert abs(run.draws["y"].std() - 19**0.5) < 5 * mcse(run.draws["y"].astype(float), "sd")
+
+
+def test_the_harmonic_mean_sees_chains_that_are_stuck():
+    for target in (0.6, 0.7, 0.9):
+        k = -norm.ppf(target / 2)
+        errors = np.random.default_rng(0).normal(2 * k**2, 2 * k, size=200_000)
+        rates = np.minimum(1.0, np.exp(-errors))
+        assert rates.mean() == pytest.approx(target, abs=0.01)  # 12 standard errors
+        assert harmonic_mean(rates) == pytest.approx(harmonic_mean_of_normal_errors(target), rel=0.02)
+    assert harmonic_mean(np.array([1.0, 1.0, 1.0, 0.0])) < 0.1
+    assert harmonic_mean(np.array([np.nan, 1.0])) < 0.1

@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec
+from tests.conformance.exact_starts import draws_after
 
 import phalanx as phx
 from phalanx.kernels.chees import Flight
@@ -38,7 +39,7 @@ def flown(steps, step_size):
         begin = dynamics.begin(Flight(jnp.zeros(5, jnp.int32), (x,), value, gradient), (z,), lanes, metric)
         size = jnp.float32(step_size)
         end = lax.fori_loop(0, steps, lambda _, now: dynamics.leapfrog(now, lanes, metric, size), begin)
-        error = end.work - end.log_density + begin.log_density
+        error = dynamics.kinetic(end, lanes, metric) - end.log_density + begin.log_density
         return error, (end.momentum[0] ** 2).sum(0)
 
     everywhere = PartitionSpec()
@@ -64,3 +65,17 @@ def test_one_coordinate_has_no_direction():
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="mams: step_size"):
         phx.mams(step_size=-1.0)
+
+
+@pytest.mark.parametrize("log_density", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", ["mams", "chees", "nuts", "hmc", "rwmh"])
+def test_what_is_not_finite_is_a_rejected_divergence(name, log_density):
+    def model():
+        x = phx.sample("x", dist.Normal(0.0, 1.0).expand([2]))
+        phx.factor("hole", jnp.where(x[0] > 3.0, log_density, 0.0))
+
+    begin = {"x": np.tile(np.array([2.9, 0.0], np.float32), (64, 1))}
+    kernel = getattr(phx, name)(step_size=0.5)
+    found, info = draws_after(model, kernel, begin, 1)
+    assert (found["x"][:, 0] <= 3.0).all() and np.isfinite(found["x"]).all()
+    assert info["diverging"].any()

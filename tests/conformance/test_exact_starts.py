@@ -1,0 +1,112 @@
+"""From exact draws of heavy tails, of tails that end abruptly and of a funnel, every kernel makes exact draws."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from tests.conformance.exact_starts import draws_after, limit, worst_quantile
+from tests.conformance.kernels import KERNELS, KNOWING_MESHES
+
+import phalanx as phx
+from phalanx.kernels.low_rank import LowRank
+
+FEW, MANY, DRAWS = 20_000, 200_000, 2
+
+
+def weighing(log_density):
+    """A model of three coordinates with this log density on all of the real line."""
+
+    def model():
+        x = phx.sample("weights", dist.Normal(0.0, 1.0).expand([3]))
+        phx.factor("density", log_density(x) - dist.Normal(0.0, 1.0).log_prob(x).sum())
+
+    return model
+
+
+def log_gamma(y):
+    return 0.7 * y - jnp.exp(y)  # the logarithm of a Gamma(0.7)
+
+
+def gammas(random, size):
+    return np.log(random.gamma(1.7, size=size)) + np.log(random.uniform(size=size)) / 0.7  # none underflows
+
+
+def funnel(random, size):
+    width = random.normal(size=size) * 3
+    return np.concatenate([width[:, None], random.normal(size=(size, 2)) * np.exp(width / 2)[:, None]], 1)
+
+
+TARGETS = {
+    "all kinds of tails": (
+        weighing(lambda x: -jnp.log1p(x[0] ** 2) + log_gamma(x[1]) - 1.5 * jnp.log1p(x[2] ** 2 / 2)),
+        lambda random, n: np.stack([random.standard_cauchy(n), gammas(random, n), random.standard_t(2, n)], 1),
+    ),
+    "cauchy": (weighing(lambda x: -jnp.log1p(x**2).sum()), lambda random, n: random.standard_cauchy((n, 3))),
+    "student": (
+        weighing(lambda x: -1.5 * jnp.log1p(x**2 / 2).sum()),
+        lambda random, n: random.standard_t(2, (n, 3)),
+    ),
+    "gamma": (weighing(lambda x: log_gamma(x).sum()), lambda random, n: gammas(random, (n, 3))),
+    "lognormal": (
+        lambda: phx.sample("weights", dist.LogNormal(0.0, 1.0).expand([3])),
+        lambda random, n: random.normal(size=(n, 3)),
+    ),
+    "funnel": (
+        weighing(lambda x: -(x[0] ** 2) / 18 - x[0] - 0.5 * (x[1:] ** 2).sum() * jnp.exp(-x[0])),
+        funnel,
+    ),
+}
+"""A model, and exact draws of its unconstrained position."""
+
+
+def metric(kind):
+    """A metric that does not fit: it must do no harm."""
+    one, scale = np.float32(1.0), np.array([0.4, 1.0, 2.5], np.float32)
+    turned = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0].astype(np.float32)
+    return {
+        "unit": None,
+        "diagonal": LowRank((scale,), turned[:, :0], scale[:0], one, np.bool_(False)),
+        "dense": LowRank((scale,), turned, scale[::-1].copy(), 0 * one, np.bool_(True)),
+        "low-rank": LowRank((scale,), turned[:, :1], scale[2:], one, np.bool_(True)),
+    }[kind]
+
+
+def changed(name, target, count, **tuning):
+    """Standard errors by which the worst quantile of any coordinate is off after some draws."""
+    model, exact = TARGETS[target]
+    begin = exact(np.random.default_rng(3), count).astype(np.float32)
+    known = {key: value for key, value in tuning.items() if hasattr(KERNELS[name].tuning, key)}
+    found, _ = draws_after(model, KERNELS[name], {"weights": begin}, DRAWS, **known)
+    assert np.isfinite(found["weights"]).all()
+    assert (found["weights"] != begin).any()
+    return max(worst_quantile(found["weights"][:, i], begin[:, i]) for i in range(3))
+
+
+@pytest.mark.parametrize("name", KNOWING_MESHES)
+def test_exact_draws_stay_exact(name):
+    kind = "dense" if hasattr(KERNELS[name].tuning, "metric") and KERNELS[name].metric else None
+    tuning = {"step_size": np.float32(0.7), "trajectory_length": np.float32(10.0), "max_depth": np.int32(4)}
+    tuning |= {} if kind is None else {"metric": metric(kind)}
+    assert changed(name, "all kinds of tails", FEW, **tuning) < limit(3 * len(KNOWING_MESHES))
+
+
+LENGTHS = [(0.05, 2.0), (0.5, 35.0), (1.0, 5.0), (2.5, 35.0)]
+"""Step sizes from small to much too large, and lengths of trajectories."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["unit", "diagonal", "dense", "low-rank"])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_exact_draws_stay_exact_whatever_the_tuning(name, target, kind):
+    learns = KERNELS[name].metric is not None
+    if kind != "unit" and not learns:
+        pytest.skip("this kernel learns no metric")
+    for step_size, length in LENGTHS:
+        tuning = {"trajectory_length": np.float32(length), "max_depth": np.int32(5)}
+        tuning |= {"metric": metric(kind)} if learns else {}
+        tuning |= {} if "blackjax" in name else {"step_size": np.float32(step_size)}
+        worst = changed(name, target, MANY, **tuning)
+        assert worst < limit(3 * len(KERNELS) * len(TARGETS) * len(LENGTHS) * 4), (step_size, length, worst)
