@@ -149,8 +149,8 @@ class WarmUp:
                 acceptance, target = harmonic_mean(rates), harmonic_mean_of_normal_errors(target)
             self._averaging = dual_averaging.update(self._averaging, acceptance, target)
         if self._trajectory is not None:
-            gained = (batch.stats[name] for name in ("trajectory_gradient", "jump_gradient"))
-            self._trajectory = self._trajectory.after(*gained, rates, self._step_size)
+            changes, jumps = batch.stats["trajectory_gradient"], batch.stats["jump_gradient"]
+            self._trajectory = self._trajectory.after(changes, jumps, rates, self._step_size)
         self.draws += count
         self._draws_of_window += count
         if self._draws_of_window >= self._windows[self._window] * self._num_chains:

@@ -85,7 +85,8 @@ def judge(
     if table is None or table.empty:
         nothing = Finding("no draws", "There are no draws to judge.", "a larger num_samples, and keep=None")
         return _not_good((*findings, nothing), passed)
-    run = Evidence(table, stats, *next(iter(stats.values())).shape[:2], {} if draws is None else draws)
+    num_chains, num_draws = next(iter(stats.values())).shape[:2]
+    run = Evidence(table, stats, num_chains, num_draws, {} if draws is None else draws)
     results = [result for check in CHECKS if (result := check(run)) is not None]
     findings = (*findings, *(result for result in results if isinstance(result, Finding)))
     passed = (*passed, *(result for result in results if isinstance(result, str)))

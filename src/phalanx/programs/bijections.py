@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.nn import log_sigmoid
 from numpyro.distributions import biject_to, constraints
-from numpyro.distributions.transforms import IndependentTransform, ParameterFreeTransform, Transform
+from numpyro.distributions.transforms import ParameterFreeTransform, Transform
 
 
 def bijection_onto(support: Any) -> Transform:
@@ -19,8 +19,6 @@ def bijection_onto(support: Any) -> Transform:
     """
     if support is constraints.simplex:
         return StickBreaking()
-    if isinstance(support, constraints.independent):
-        return IndependentTransform(bijection_onto(support.base_constraint), support.reinterpreted_batch_ndims)
     return biject_to(support)
 
 
@@ -34,8 +32,8 @@ class StickBreaking(ParameterFreeTransform):
         Carpenter et al. (2017), Stan: a probabilistic programming language, for the transform.
     """
 
-    domain = constraints.real_vector
-    codomain = constraints.simplex
+    domain: Any = constraints.real_vector
+    codomain: Any = constraints.simplex
 
     def __call__(self, x: Array) -> Array:
         """From `(..., K - 1)` real numbers to `(..., K)` on the simplex."""

@@ -158,8 +158,8 @@ class _Writer:
         array = np.asarray(value)
         if array.dtype.hasobject:
             raise _CannotBeTold
-        bits = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""
-        told = bytes(bits) if len(bits) <= SHORT else hashlib.sha256(memoryview(bits)).digest()
+        bits: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""
+        told = bytes(bits) if len(bits) <= SHORT else hashlib.sha256(bits).digest()
         return f"{array.dtype} {array.dtype.str} {array.shape} {told.hex()}"
 
     def _other(self, value: Any) -> str:

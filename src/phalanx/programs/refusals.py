@@ -26,8 +26,8 @@ def check(message: Message) -> None:
 
 def is_term(distribution: Distribution) -> bool:
     """Whether it stands for a term of the log density alone, from `factor`."""
-    while hasattr(distribution, "base_dist"):  # masked or expanded
-        distribution = distribution.base_dist
+    while (base := getattr(distribution, "base_dist", None)) is not None:  # masked or expanded
+        distribution = base
     return isinstance(distribution, Unit) or (isinstance(distribution, Blocked) and distribution.is_term)
 
 

@@ -105,9 +105,9 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
         transform = _transform(variable)
         shape = transform.inverse_shape(_shape(variable))
         given = _zero(shape) if position is None else _given(position, variable.name, shape)
-        value = transform(given)
+        value = jnp.asarray(transform(given))
         used[variable.name] = given
-        log_dets[variable.name] = transform.log_abs_det_jacobian(given, value)
+        log_dets[variable.name] = jnp.asarray(transform.log_abs_det_jacobian(given, value))
         return _with_value(variable, value)
 
     # NumPyro's own checks cost time at every trace and see nothing of traced values; `Target.check` looks at real ones.
@@ -127,7 +127,7 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
         if variable.name not in values:
             raise ValueError(f"No value was given for variable {variable.name!r}; give one for every latent variable.")
         value = jnp.asarray(values[variable.name])
-        position[variable.name] = _transform(variable).inv(value)
+        position[variable.name] = jnp.asarray(_transform(variable).inv(value))
         return _with_value(variable, value)
 
     off = numpyro.validation_enabled(False)
@@ -159,7 +159,7 @@ def at_values(
         except NotImplementedError:
             inverse = jnp.full_like(position[name], jnp.nan)
         found[name] = jnp.where(wanted[name], inverse, position[name])
-        value = transform(found[name])
+        value = jnp.asarray(transform(found[name]))
         fits = jnp.isfinite(inverse).all() & jnp.isclose(value, values[name], rtol=FITS, atol=FITS).all()
         misfits[name] = wanted[name] & ~fits
         return _with_value(variable, value)

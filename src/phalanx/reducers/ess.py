@@ -195,7 +195,7 @@ def _whole_batches(lengths: np.ndarray, length: int) -> int:
     """Batches that every chain has; the last one is left out where it is short."""
     batches = int((lengths > 0).sum(axis=1).min())
     short = batches > 0 and (lengths[:, batches - 1] < length).any()
-    return batches - short
+    return batches - int(short)
 
 
 def _error(means: np.ndarray) -> np.ndarray:

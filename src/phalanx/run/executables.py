@@ -24,7 +24,7 @@ from phalanx.run.initial import prior_of
 from phalanx.run.pace import Pace
 from phalanx.run.reductions import Reductions
 
-WIDE = {"xla_cpu_prefer_vector_width": "512"}
+WIDE: dict[str, str | bool] = {"xla_cpu_prefer_vector_width": "512"}
 """Draws that are a few operations on every lane are faster with vectors as wide as a CPU has."""
 
 
