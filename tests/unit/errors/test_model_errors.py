@@ -347,7 +347,7 @@ def within_cond():
 @pytest.mark.parametrize("model", [keeps, within_scan, within_jit, within_cond])
 def test_values_that_outlive_their_trace_are_refused(model):
     KEPT.clear()
-    with pytest.raises((TypeError, ValueError), match=r"earlier call|jax\.(lax\.)?(scan|cond|jit)"):
+    with pytest.raises((TypeError, ValueError), match="earlier call|that JAX transforms within the program"):
         for _ in range(2):
             phx.Target(model)
 
