@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.extras import require
-
 
 def read_data(path: Path) -> dict[str, Any]:
     """Read a file of data.
@@ -55,6 +53,7 @@ def _plain(array: np.ndarray) -> Any:
 
 def _read_csv(path: Path) -> dict[str, Any]:
     import pandas  # as slow to import as all of Phalanx
+
     _check_names(path)
     try:
         with warnings.catch_warnings():
