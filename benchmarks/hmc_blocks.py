@@ -25,6 +25,7 @@ def phalanx_block(
 
     import phalanx as phx
     from phalanx.run.executables import order_of
+    from phalanx.run.initial import Initial
 
     mesh = phx.make_mesh(**sizes)
     kernel = phx.hmc(num_steps=options.leapfrogs, step_size=step_size)
@@ -33,7 +34,7 @@ def phalanx_block(
         progress=False,
     )  # fmt: skip
     blocks, seed = sampler.executables, np.uint32(0)
-    underway = blocks.begin(seed, sampler.arrays).underway
+    underway = blocks.start(seed, sampler.arrays, Initial()).underway
     tuning = jax.device_put(kernel.tuning, jax.NamedSharding(mesh, jax.P()))
     order = order_of(np.full(num_chains, options.draws), ticks=options.draws)
 

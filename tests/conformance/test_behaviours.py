@@ -15,6 +15,7 @@ import phalanx as phx
 from phalanx.adaptation.warm_up import WarmUp
 from phalanx.diagnostics import ess
 from phalanx.run.executables import first_tuning, order_of
+from phalanx.run.initial import Initial
 from phalanx.run.loop import Run
 
 KERNELS = {
@@ -99,7 +100,7 @@ def test_draws_are_those_of_one_device(name, model, sizes, mesh_of):
 def check_what_is_held(sampler, mesh):
     """12, 13: after any step a chain's devices hold the same global leaves and statistics, and rows of their own."""
     blocks, tuning = sampler.executables, first_tuning(sampler.executables.blocks)
-    begun = blocks.begin(np.uint32(2), sampler.arrays)
+    begun = blocks.start(np.uint32(2), sampler.arrays, Initial())
     order = order_of(np.full(CHAINS, DRAWS), ticks=300)
     drawn = blocks.advance(np.uint32(2), sampler.arrays, tuning, order, begun.underway).drawn
     held = {piece.device.id: np.asarray(piece.data) for piece in drawn.rows[0].addressable_shards}
@@ -149,7 +150,7 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
         mixed, data_on(mesh), kernel=getattr(phx, name)(), mesh=mesh, num_chains=CHAINS, num_warmup=60, num_samples=5,
         progress=False,
     )  # fmt: skip
-    inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, _Silent())
+    inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, Initial(), _Silent())
     inner.warm_up(60)
     assert set(np.concatenate([batch.chain for batch in batches])) == set(range(CHAINS))
     if batches[-1].position:

@@ -10,6 +10,7 @@ from tests.conformance.kernels import KERNELS, KERNELS_ON_MESHES, KNOWING_MESHES
 
 import phalanx as phx
 from phalanx.run.executables import first_tuning, order_of
+from phalanx.run.initial import Initial
 
 ROWS = 13  # divides by no number of devices: padded rows must not count
 X = np.random.default_rng(1).normal(size=(ROWS, 3)).astype(np.float32)
@@ -104,7 +105,7 @@ def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
         num_chains=4, num_warmup=20, num_samples=20, progress=False,
     )  # fmt: skip
     blocks, tuning = sampler.executables, first_tuning(sampler.executables.blocks)
-    begun = blocks.begin(np.uint32(0), sampler.arrays)
+    begun = blocks.start(np.uint32(0), sampler.arrays, Initial())
     order = order_of(np.full(4, 20), ticks=500)
     advanced = blocks.advance(np.uint32(0), sampler.arrays, tuning, order, begun.underway)
     shared = advanced.drawn.rows[0]  # the level, the statistics

@@ -17,10 +17,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from phalanx.adaptation.metric import MetricLearner
 from phalanx.mesh.devices import CHAIN
 from phalanx.programs.tracing import Program
-from phalanx.run.blocks import Blocks, Order
+from phalanx.run.blocks import Begun, Blocks, Order
 from phalanx.run.compilation import use_cache
 from phalanx.run.folding import Folding
-from phalanx.run.initial import prior_of
+from phalanx.run.initial import Initial, prior_of
 from phalanx.run.pace import Pace
 from phalanx.run.reductions import Reductions
 
@@ -61,6 +61,10 @@ class Executables:
         """Programs compiled."""
         programs = (self.begin, self.advance, self.constrain, self.empty, self.fold, self.reduce)
         return sum(program is not None for program in programs)
+
+    def start(self, seed: np.uint32, arrays: Sequence[Array], initial: Initial) -> Begun:
+        """Begin all chains, where `initial` says."""
+        return self.begin(seed, arrays, initial.given(self.blocks.target, self.blocks.num_chains))
 
     @cached_property
     def prior(self) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -41,8 +41,8 @@ class Initial:
         values: by variable, `(chain, ...)`, whole; of those variables that have any.
     """
 
-    told: str
-    values: Mapping[str, np.ndarray]
+    told: str = "random"
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def given(self, target: Target, num_chains: int) -> Given:
         """As the compiled blocks take it: padded, on the devices."""
@@ -81,7 +81,7 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
         ValueError: when a name, a shape or a value does not fit the model; the variable is named.
     """
     if init is None:
-        return Initial("random", {})
+        return Initial()
     if isinstance(init, Posterior):
         return _checked("draws of a posterior", _of_posterior(init, target, num_chains), target, num_chains)
     if isinstance(init, Mapping):

@@ -58,8 +58,7 @@ class Run:
 
     def warm_up(self, num_warmup: int) -> None:
         """Find where to begin, and tune."""
-        given = self.initial.given(self.blocks.target, self.blocks.num_chains)
-        begun = self.executables.begin(self.seed, self.arrays, given)
+        begun = self.executables.start(self.seed, self.arrays, self.initial)
         self.initial.check(begun.misfits)
         check_beginning(self.blocks, begun, self.arrays, tuple(self.initial.values))
         self._underway = begun.underway

@@ -10,6 +10,7 @@ import pytest
 
 import phalanx as phx
 from phalanx.run.executables import first_tuning, order_of
+from phalanx.run.initial import Initial
 
 Y = np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32)
 SIGMA = np.array([15, 10, 16, 11, 9, 11, 10, 18], np.float32)
@@ -31,7 +32,7 @@ def rows_of(sampler, per_block, draws):
     """Rows of every chain's draws, made in blocks of so many draws; a block ends when the last lane has them."""
     executables, seed = sampler.executables, np.uint32(4)
     tuning = first_tuning(executables.blocks)._replace(step_size=np.float32(0.3))
-    underway, blocks = executables.begin(seed, sampler.arrays).underway, []
+    underway, blocks = executables.start(seed, sampler.arrays, Initial()).underway, []
     for _ in range(draws // per_block):
         order = order_of(np.full(executables.blocks.num_chains, per_block), ticks=10**9)
         advanced = executables.advance(seed, sampler.arrays, tuning, order, underway)
