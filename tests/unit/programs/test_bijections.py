@@ -32,7 +32,7 @@ def test_extreme_positions_have_the_density_of_float64():
 
     def density(u):
         y = ONTO(u)
-        return dist.Dirichlet(jnp.full(5, 0.1, u.dtype)).log_prob(y) + ONTO.log_abs_det_jacobian(u, y)
+        return dist.Dirichlet(jnp.full((3, 5), 0.1, u.dtype)).log_prob(y) + ONTO.log_abs_det_jacobian(u, y)
 
     with jax.enable_x64(True):
         expected = density(u.astype(jnp.float64))
