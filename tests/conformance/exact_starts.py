@@ -27,49 +27,60 @@ FALSE_FAILURES = 1e-6
 LEVELS = np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99, 0.997, 0.999])
 
 
-def draws_after(
-    model: Any, kernel: Kernel, positions: Mapping[str, np.ndarray], draws: int, seed: int = 0, **tuning: Any
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Unconstrained positions `(lanes, ...)` of every lane after `draws` draws, each lane in its own time.
+class Drawer:
+    """A kernel on a model, compiled once for a number of lanes.
 
     Args:
         model: a program without data.
         kernel: the kernel.
-        positions: where the lanes begin, by variable.
-        draws: how many each makes.
-        seed: of the keys.
-        tuning: hyperparameters in place of the kernel's.
-
-    Returns:
-        Positions, and of the last draw what the kernel says of it.
+        lanes: how many.
+        draws: how many each lane makes, in its own time.
     """
-    target = phx.Target.of(model, split_arguments(model, {}), phx.make_mesh(devices=jax.devices()[:1]))
-    machine, count = kernel.machine or InStep(kernel), len(next(iter(positions.values())))
-    given = jax.tree.map(jnp.asarray, kernel.tuning._replace(**tuning))
 
-    def run(arrays: Any, positions: Any, given: Any) -> Any:
-        lanes, keys = (
-            Lanes(target.on_device(arrays, count), count),
-            Keys.of_chains(jnp.uint32(seed), lane_chains(count)),
+    def __init__(self, model: Any, kernel: Kernel, lanes: int, draws: int):
+        self._target = phx.Target.of(model, split_arguments(model, {}), phx.make_mesh(devices=jax.devices()[:1]))
+        self._machine, self._kernel, self._lanes, self._draws = kernel.machine or InStep(kernel), kernel, lanes, draws
+        everywhere = PartitionSpec()
+        on_mesh = jax.shard_map(
+            self._run, mesh=self._target.mesh, in_specs=(everywhere,) * 4, out_specs=everywhere, check_vma=False
         )
+        self._compiled = jax.jit(on_mesh)
+
+    def after(
+        self, positions: Mapping[str, np.ndarray], seed: int = 0, **tuning: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Unconstrained positions `(lanes, ...)` of every lane after its draws, and what is told of the last.
+
+        Args:
+            positions: where the lanes begin, by variable.
+            seed: of the keys.
+            tuning: hyperparameters in place of the kernel's.
+        """
+        given = jax.tree.map(jnp.asarray, self._kernel.tuning._replace(**tuning))
+        with jax.default_matmul_precision("float32"):
+            found = self._compiled(self._target.place_arrays(), dict(positions), given, jnp.uint32(seed))
+        return jax.tree.map(np.asarray, found)
+
+    def _run(self, arrays: Any, positions: Any, given: Any, seed: Any) -> Any:
+        count, draws = self._lanes, self._draws
+        lanes, keys = Lanes(self._target.on_device(arrays, count), count), Keys.of_chains(seed, lane_chains(count))
         begin = jax.vmap(lanes.density.value_and_grad)(positions)
-        now = machine.start(lanes, Start(positions, *begin), keys, jnp.int32(1))
+        now = self._machine.start(lanes, Start(positions, *begin), keys, jnp.int32(1))
 
         def tick(now: Any, made: Any, last: Any) -> Any:
-            now, ended = machine.tick(now, made < draws, jnp.zeros((), bool), lanes, given, keys)
+            now, ended = self._machine.tick(now, made < draws, jnp.zeros((), bool), lanes, given, keys)
             done, found = ended.done & (made < draws), (ended.position, ended.info)
-            kept = found if last is None else jax.tree.map(partial(_chosen, done), found, last)
-            return now, made + done, kept
+            return now, made + done, jax.tree.map(partial(_chosen, done), found, last)
 
-        first = tick(now, jnp.zeros(count, jnp.int32), None)
-        _, _, last = lax.while_loop(lambda carry: (carry[1] < draws).any(), lambda carry: tick(*carry), first)
+        def shapes() -> Any:
+            lanes = Lanes(self._target.on_device(arrays, count), count)  # lanes remember what they have computed
+            _, ended = self._machine.tick(now, begin[0] < 0, jnp.zeros((), bool), lanes, given, keys)
+            return ended.position, ended.info
+
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(shapes))
+        carry = now, jnp.zeros(count, jnp.int32), nothing
+        _, _, last = lax.while_loop(lambda carry: (carry[1] < draws).any(), lambda carry: tick(*carry), carry)
         return lanes.unflatten(last[0]), last[1]._asdict()
-
-    everywhere = PartitionSpec()
-    on_mesh = jax.shard_map(run, mesh=target.mesh, in_specs=(everywhere,) * 3, out_specs=everywhere, check_vma=False)
-    with jax.default_matmul_precision("float32"):
-        found = jax.jit(on_mesh)(target.place_arrays(), dict(positions), given)
-    return jax.tree.map(np.asarray, found)
 
 
 def _chosen(done: Any, new: Any, old: Any) -> Any:

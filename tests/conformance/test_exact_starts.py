@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from tests.conformance.exact_starts import draws_after, limit, worst_quantile
+from tests.conformance.exact_starts import Drawer, limit, worst_quantile
 from tests.conformance.kernels import KERNELS, KNOWING_MESHES
 
 import phalanx as phx
@@ -73,12 +75,17 @@ def metric(kind):
     }[kind]
 
 
+@cache
+def drawer(name, target, count):
+    """The kernel of that name on a target."""
+    return Drawer(TARGETS[target][0], KERNELS[name], count, DRAWS)
+
+
 def changed(name, target, count, **tuning):
     """Standard errors by which the worst quantile of any coordinate is off after some draws."""
-    model, exact = TARGETS[target]
-    begin = exact(np.random.default_rng(3), count).astype(np.float32)
+    begin = TARGETS[target][1](np.random.default_rng(3), count).astype(np.float32)
     known = {key: value for key, value in tuning.items() if hasattr(KERNELS[name].tuning, key)}
-    found, _ = draws_after(model, KERNELS[name], {"weights": begin}, DRAWS, **known)
+    found, _ = drawer(name, target, count).after({"weights": begin}, **known)
     assert np.isfinite(found["weights"]).all()
     assert (found["weights"] != begin).any()
     return max(worst_quantile(found["weights"][:, i], begin[:, i]) for i in range(3))

@@ -109,19 +109,19 @@ def _turned(
     scaled = metric.narrowed(gradient)
     square, along = lanes.inner_products((scaled, scaled), (scaled, direction))
     size = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
-    towards = tuple(g / size for g in scaled)
+    towards = tuple(g / size[None] for g in scaled)
     # the smaller of a and b from the way between two points of the sphere: from the cosine all its digits would be lost
     sign = jnp.where(along < 0, 1.0, -1.0).astype(square.dtype)
-    between = tuple(u + sign * e for u, e in zip(direction, towards, strict=True))
+    between = tuple(u + sign[None] * e for u, e in zip(direction, towards, strict=True))
     small = 0.25 * lanes.inner_products((between, between))[0]
     ahead, behind = jnp.where(sign > 0, small, 1 - small), jnp.where(sign > 0, 1 - small, small)
     delta = reach * size / (lanes.coordinates - 1)
     decay = jnp.exp(-delta)
     shift = jnp.where(sign > 0, ahead * (1 - decay) ** 2 - decay**2, 1 - behind * (1 - decay) ** 2)
-    turned = tuple(decay * w + shift * e for w, e in zip(between, towards, strict=True))
+    turned = tuple(decay[None] * w + shift[None] * e for w, e in zip(between, towards, strict=True))
     (square,) = lanes.inner_products((turned, turned))
     length = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
-    return tuple(u / length for u in turned), jnp.logaddexp(jnp.log(ahead) + delta, jnp.log(behind) - delta)
+    return tuple(u / length[None] for u in turned), jnp.logaddexp(jnp.log(ahead) + delta, jnp.log(behind) - delta)
 
 
 def mams(

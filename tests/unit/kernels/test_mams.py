@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec
-from tests.conformance.exact_starts import draws_after
+from tests.conformance.exact_starts import Drawer
 
 import phalanx as phx
 from phalanx.kernels.chees import Flight
@@ -76,6 +76,6 @@ def test_what_is_not_finite_is_a_rejected_divergence(name, log_density):
 
     begin = {"x": np.tile(np.array([2.9, 0.0], np.float32), (64, 1))}
     kernel = getattr(phx, name)(step_size=0.5)
-    found, info = draws_after(model, kernel, begin, 1)
+    found, info = Drawer(model, kernel, 64, 1).after(begin)
     assert (found["x"][:, 0] <= 3.0).all() and np.isfinite(found["x"]).all()
     assert info["diverging"].any()
