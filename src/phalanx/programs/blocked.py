@@ -65,7 +65,7 @@ class Blocked(Distribution):
     @property
     def is_term(self) -> bool:
         """Whether `fn` gives log densities: a term of the density, and no variable."""
-        return isinstance(self.whole, Unit)
+        return self.event_shape == (0,)  # that of NumPyro's Unit, and of no variable; asking it evaluates no row
 
     @cached_property
     def whole(self) -> Distribution:
