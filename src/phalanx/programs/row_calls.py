@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 from phalanx.mesh.dependence import uses_collective
-from phalanx.programs.row_rules import Step
+from phalanx.programs.row_step import Step
 from phalanx.programs.row_values import Alike, Apart, Kind, Partial, join
 
 Kinds = list[Kind]
@@ -39,8 +39,7 @@ def _inside(step: Step, whole: ClosedJaxpr | Jaxpr, local: ClosedJaxpr | Jaxpr, 
 def _custom(step: Step) -> Kinds | None:
     """A function with its own derivatives."""
     found = _call("call_jaxpr")(step)
-    alike = all(isinstance(kind, Alike) and kind.factor == 1 for kind in step.inputs)
-    if alike or not step.proof.once or found is None or None in found:
+    if not step.proof.once or found is None or None in found:
         return found
     return found if _derivative_agrees(step, found) else None
 
@@ -96,9 +95,11 @@ def _cotangent(kind: Kind) -> Kind:
 
 
 def _is_gradient(step: Step, found: Kind, of: Kind) -> bool:
-    """Of rows, the gradient is theirs; of what is alike, the devices' gradients add up."""
+    """Of rows, the gradient is theirs; of what is alike, the devices' add up; of a part, it is the whole's."""
     if isinstance(found, Alike) and found.zero:
         return True
+    if isinstance(of, Partial):
+        return found == Alike()
     if isinstance(of, Apart):
         return isinstance(found, Apart) and found.layout == of.layout and found.factor == 1
     if isinstance(found, Partial):
@@ -118,7 +119,7 @@ def _linear_solve(step: Step) -> Kinds | None:
     found: Kinds | None = None
     for name in ("transpose_solve", "vecmat", "matvec", "solve"):
         whole, local = (getattr(e.params["jaxprs"], name) for e in (step.whole, step.local))
-        if whole is None and local is None:
+        if whole is None or local is None:
             return None
         found = _inside(step, whole, local, [*parts[name], *right])
         if any(kind is None for kind in found):

@@ -17,8 +17,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params
 
 from phalanx.mesh.space import Spread
 from phalanx.programs.row_calls import CALLS
-from phalanx.programs.row_rules import MAY_DIFFER, RULES, Step, keeps_factor
-from phalanx.programs.row_values import Alike, Apart, Groups, Kind, Partial
+from phalanx.programs.row_collectives import COLLECTIVES
+from phalanx.programs.row_rules import MAY_DIFFER, OPAQUE, RULES
+from phalanx.programs.row_step import Step, is_zero, keeps_factor
+from phalanx.programs.row_values import Alike, Apart, Groups, Kind, Partial, fits
 
 
 def read_kinds(whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[Spread], groups: Groups) -> list[Kind]:
@@ -86,19 +88,29 @@ class Proof:
 
     def equation(self, whole: Any, local: Any, inputs: Sequence[Kind], hosts: tuple[Jaxpr, Jaxpr]) -> list[Kind]:
         """The kinds of the results of a pair of equations."""
-        step, unknown = Step(whole, local, inputs, self, hosts), [None] * len(local.outvars)
-        name = local.primitive.name
+        kinds = self._results(Step(whole, local, inputs, self, hosts))
+        if kinds is None:
+            return [None] * len(local.outvars)
+        # a last look at the shapes: where sizes are one, operations widen without being asked
+        shapes = [(a.aval.shape, b.aval.shape) for a, b in zip(whole.outvars, local.outvars, strict=True)]
+        return [kind if fits(kind, *pair) else None for kind, pair in zip(kinds, shapes, strict=True)]
+
+    def _results(self, step: Step) -> list[Kind] | None:
+        name, inputs = step.local.primitive.name, step.inputs
         if name in CALLS:
-            return CALLS[name](step) or unknown
-        if (None in inputs and name != "select_n") or not _same_params(whole, local, MAY_DIFFER.get(name, ())):
-            return unknown
-        if name not in RULES.collectives and step.same_shapes and _same_params(whole, local, ()):
+            return CALLS[name](step)
+        if name in OPAQUE or (None in inputs and name != "select_n"):
+            return None
+        if not _same_params(step.whole, step.local, MAY_DIFFER.get(name, ())):
+            return None
+        if name not in COLLECTIVES and step.same_shapes and _same_params(step.whole, step.local, ()):
             if all(isinstance(kind, Alike) and kind.factor == 1 for kind in inputs):
-                return [Alike(zero=keeps_factor(step) and inputs[0].zero if inputs else False) for _ in local.outvars]
+                zero = keeps_factor(step) and is_zero(inputs[0])
+                return step.all_outputs(Alike(zero=zero))
             if keeps_factor(step):
-                return [inputs[0]] * len(local.outvars)
+                return step.all_outputs(inputs[0])
         rule = RULES.get(name)
-        return (rule(step) if rule else None) or unknown
+        return rule(step) if rule else None
 
 
 class _Pairing:
@@ -120,11 +132,11 @@ class _Pairing:
             if self._is_known(*pair):
                 waiting.pop()
                 continue
-            made = [makers.get(id(atom)) for makers, atom in zip(self._makers, pair, strict=True)]
-            if None in made or not _alike(*made):
+            made, made_here = (makers.get(id(atom)) for makers, atom in zip(self._makers, pair, strict=True))
+            if made is None or made_here is None or not _alike(made, made_here):
                 self.known[_key(*pair)] = None
                 continue
-            (whole_equation, _), (local_equation, _) = made
+            (whole_equation, _), (local_equation, _) = made, made_here
             inputs = list(zip(whole_equation.invars, local_equation.invars, strict=True))
             if missing := [atoms for atoms in inputs if not self._is_known(*atoms)]:
                 waiting.extend(missing)
@@ -138,10 +150,10 @@ class _Pairing:
     def _is_known(self, whole: Any, local: Any) -> bool:
         if _key(whole, local) in self.known:
             return True
-        values = [self._value(atom, side) for side, atom in enumerate((whole, local))]
-        if None in [v and True for v in values]:
+        of_whole, of_local = (self._value(atom, side) for side, atom in enumerate((whole, local)))
+        if of_whole is None or of_local is None:
             return False
-        self.known[_key(whole, local)] = self._proof.groups.compare(values[0][0], values[1][0])
+        self.known[_key(whole, local)] = self._proof.groups.compare(of_whole[0], of_local[0])
         return True
 
     def _value(self, atom: Any, side: int) -> tuple[Any] | None:

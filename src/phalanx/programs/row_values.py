@@ -183,6 +183,19 @@ def _join(a: Kind, b: Kind) -> Kind:
     return None
 
 
+def fits(kind: Kind, whole: tuple[int, ...], local: tuple[int, ...]) -> bool:
+    """Whether values of these shapes, in the whole and on a device, can be of this kind."""
+    if kind is None:
+        return True
+    if isinstance(kind, Alike | Partial):
+        return whole == local
+    if len(whole) != len(local) or not 0 <= kind.dim < len(local):
+        return False
+    each = kind.before * kind.per if isinstance(kind, Apart) else 1
+    same = all(a == b for d, (a, b) in enumerate(zip(whole, local, strict=True)) if d != kind.dim)
+    return same and (whole[kind.dim], local[kind.dim]) == (each * kind.group.rows, each * kind.group.local_rows)
+
+
 def _is_zero(value: Any) -> bool:
     try:
         return bool(np.asarray(value) == 0)

@@ -1,0 +1,116 @@
+"""Rules of the proof for what works entry by entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import jax.numpy as jnp
+
+from phalanx.programs.row_step import Rule, Step, apart, is_zero, product, words
+from phalanx.programs.row_values import Alike, Apart, Kind, Numbers, Partial
+
+ELEMENTWISE = words(
+    """abs acos acosh and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt ceil clamp clz
+    complex conj copy copy_p cos cosh digamma eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a
+    igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt_to max min ne neg nextafter not or
+    polygamma population_count pow random_gamma_grad real reduce_precision regularized_incomplete_beta rem round rsqrt
+    shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient tan tanh xor zeta"""
+)
+
+
+def _elementwise(step: Step) -> list[Kind] | None:
+    if step.local.primitive.name == "bitcast_convert_type" and step.shape(0) != step.out:
+        return None
+    kinds = step.inputs
+    if (
+        len(kinds) == 1
+        and isinstance(kinds[0], Apart)
+        and step.local.primitive.name in ("neg", "copy", "stop_gradient")
+    ):
+        return [kinds[0]]
+    return step.all_outputs(apart(kinds)) if apart(kinds) else None
+
+
+def _convert(step: Step) -> list[Kind] | None:
+    if isinstance(step.inputs[0], Numbers):
+        new = jnp.dtype(step.params["new_dtype"])  # a narrow type has no room for large numbers
+        return [step.inputs[0]] if new.kind in "iu" and new.itemsize >= 4 else None
+    if isinstance(step.inputs[0], Apart) and jnp.issubdtype(step.params["new_dtype"], jnp.inexact):
+        return [step.inputs[0]]
+    return _elementwise(step)
+
+
+def _less(step: Step) -> list[Kind] | None:
+    """A row's number is not below zero: `x[numbers]` asks."""
+    if isinstance(step.inputs[0], Numbers) and is_zero(step.inputs[1]):
+        return [Apart(step.inputs[0].group, step.inputs[0].dim, false=True)]
+    return _elementwise(step)
+
+
+def _select(step: Step) -> list[Kind] | None:
+    which, *cases = step.inputs
+    if isinstance(which, Apart) and which.false:
+        return [cases[0]]
+    if None in step.inputs:
+        return None
+    if which == Alike() and all(isinstance(case, Partial | Alike) for case in cases):
+        first = next((case for case in cases if not is_zero(case)), cases[0])
+        same = all(case == first or is_zero(case) for case in cases)
+        return [replace(first, zero=False) if isinstance(first, Alike) else first] if same else None
+    return _elementwise(step)
+
+
+def _add(step: Step) -> list[Kind] | None:
+    a, b = step.inputs
+    if is_zero(a) or is_zero(b):
+        other = b if is_zero(a) else a
+        if isinstance(other, Partial):
+            return [other] if other.over == "sum" else None
+        if isinstance(other, Alike):
+            return [Alike(other.factor, zero=is_zero(a) and is_zero(b))]
+    if isinstance(a, Apart) and isinstance(b, Apart):
+        if a.layout != b.layout or a.factor != b.factor:
+            return None
+        return [replace(a, constant=a.constant and b.constant, false=False)]
+    if isinstance(a, Alike) and isinstance(b, Alike):
+        return [Alike(a.factor)] if a.factor == b.factor else None
+    if isinstance(a, Partial | Alike) and isinstance(b, Partial | Alike):
+        axes = a.axes if isinstance(a, Partial) else b.axes if isinstance(b, Partial) else frozenset()
+        a, b = _as_sum(step, a, axes), _as_sum(step, b, axes)
+        return [a] if a == b and a.over == "sum" else None
+    return _elementwise(step)
+
+
+def _as_sum(step: Step, kind: Alike | Partial, axes: frozenset[str]) -> Partial:
+    """What is alike on n devices is a part of a sum: n times as much."""
+    return kind if isinstance(kind, Partial) else Partial(axes, kind.factor / step.proof.groups.devices(axes))
+
+
+def _multiply(step: Step) -> list[Kind] | None:
+    a, b = step.inputs
+    if not isinstance(a, Alike | Apart | Partial) or not isinstance(b, Alike | Apart | Partial):
+        return None
+    return [product(a, b, a.factor * b.factor)]
+
+
+def _divide(step: Step) -> list[Kind] | None:
+    a, b = step.inputs
+    if not isinstance(a, Alike | Apart | Partial) or not isinstance(b, Alike | Apart):
+        return None
+    if not jnp.issubdtype(step.local.invars[0].aval.dtype, jnp.inexact):
+        return _elementwise(step)
+    return [product(a, b, a.factor / b.factor)]
+
+
+ARITHMETIC: Mapping[str, Rule] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    "convert_element_type": _convert,
+    "lt": _less,
+    "select_n": _select,
+    "mul": _multiply,
+    "div": _divide,
+    "add": _add,
+    "sub": _add,
+    "add_any": _add,
+}
