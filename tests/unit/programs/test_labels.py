@@ -27,7 +27,9 @@ def found(mean, x=X, county=COUNTY, other=None):
 
     other = np.zeros(6, np.int32) if other is None else other
     arguments = split_arguments(model, {"x": x, "county": county, "other": other})
-    return LabelSearch.of(TracedProgram.of_whole(model, arguments, {})).names(arguments)
+    with jax.numpy_rank_promotion("allow"):  # as users write models
+        whole = TracedProgram.of_whole(model, arguments, {})
+    return LabelSearch.of(whole).names(arguments)
 
 
 def normal(name, *shape):
