@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import fdtri
 
 from phalanx.diagnostics.batch import FEWEST_DRAWS
+from phalanx.diagnostics.elements import Names
 from phalanx.diagnostics.energy import LOW_EBFMI, ebfmi, has_energy
 from phalanx.diagnostics.finding import Finding
 from phalanx.diagnostics.places import different_places
@@ -56,13 +57,15 @@ class Evidence(NamedTuple):
     num_chains: int
     num_draws: int
     draws: Mapping[str, np.ndarray] = MappingProxyType({})
+    labels: Names = MappingProxyType({})
 
     @property
     def places(self) -> str | None:
         """Which chains sit where, if they sit in different places."""
         values = self.table["r_hat"].to_numpy()
         high = np.flatnonzero(values >= self.high_rhat)
-        return different_places(self.draws, [str(self.table.index[row]) for row in high[np.argsort(-values[high])]])
+        suspects = [str(self.table.index[row]) for row in high[np.argsort(-values[high])]]
+        return different_places(self.draws, suspects, self.labels)
 
     @property
     def high_rhat(self) -> float:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import numpy as np
 
 from phalanx.diagnostics.batch import Batch
+
+Names = Mapping[str, tuple[tuple[str, ...] | None, ...]]
+"""By variable, what its entries along each axis are called; None along an axis, and no entry, where numbers do."""
 
 BATCH_NUMBERS = 2**15
 """Draws of a batch, all its elements together: few enough for the processor's cache."""
@@ -32,11 +36,21 @@ def as_draws(draws: np.ndarray, name: str = "draws") -> np.ndarray:
     return draws
 
 
-def element_names(name: str, shape: tuple[int, ...]) -> list[str]:
-    """Name every element of a variable in row-major order: `b` for a scalar, else `b[0]`, `b[1]`, or `w[0,1]`, ..."""
+def element_names(name: str, shape: tuple[int, ...], labels: Names | None = None) -> list[str]:
+    """Name every element of a variable in row-major order: `b` for a scalar, else `b[0]`, `b[age]`, or `w[0,1]`, ..."""
     if not shape:
         return [name]
-    return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(shape)]
+    axes = zip(axis_names(name, shape, labels), shape, strict=True)
+    words = [map(str, range(size)) if known is None else known for known, size in axes]
+    return [f"{name}[{','.join(index)}]" for index in product(*words)]
+
+
+def axis_names(name: str, shape: tuple[int, ...], labels: Names | None = None) -> list[tuple[str, ...] | None]:
+    """What the entries along each axis of a variable are called; None along an axis that the labels do not fit."""
+    known = (labels or {}).get(name, ())
+    if len(known) != len(shape):
+        return [None] * len(shape)
+    return [words if words and len(words) == size else None for words, size in zip(known, shape, strict=True)]
 
 
 def measure(statistic: Callable[[Batch], np.ndarray], draws: np.ndarray) -> np.ndarray:

@@ -7,23 +7,25 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.diagnostics.elements import Names, axis_names
 from phalanx.extras import require
 
 # Where ArviZ has its own word for a statistic.
 _ARVIZ_NAMES = {"num_steps": "n_steps", "log_density": "lp", "reached_max_depth": "reached_max_treedepth"}
 
 
-def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -> Any:
+def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], labels: Names | None = None) -> Any:
     """Put draws and statistics into ArviZ's container.
 
     Args:
         draws: arrays of shape `(chain, draw, ...)` by variable name: the group `posterior`.
         stats: arrays of shape `(chain, draw)` by name: the group `sample_stats`, where `num_steps` is called `n_steps`,
             `log_density` is called `lp`, and `reached_max_depth` is called `reached_max_treedepth`.
+        labels: by variable, what its entries are called along each axis, or None for an axis that is numbered.
 
     Returns:
         `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x. Dimensions are called `chain`, `draw`
-        and `<name>_dim_0`, ..., as ArviZ calls them.
+        and `<name>_dim_0`, ..., as ArviZ calls them; the coordinates along these are labels or numbers.
 
     Raises:
         ImportError: when ArviZ is not installed.
@@ -42,7 +44,7 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -
     arviz = require("arviz", "report")
     _check_names(draws)
     groups = {
-        "posterior": _dataset(draws),
+        "posterior": _dataset(draws, labels),
         "sample_stats": _dataset({_ARVIZ_NAMES.get(name, name): value for name, value in stats.items()}),
     }
     # Asking ArviZ 1.x for InferenceData, even with hasattr, raises a warning; its version does not.
@@ -60,12 +62,13 @@ def _check_names(draws: Mapping[str, np.ndarray]) -> None:
         )
 
 
-def _dataset(arrays: Mapping[str, np.ndarray]) -> Any:
+def _dataset(arrays: Mapping[str, np.ndarray], labels: Names | None = None) -> Any:
     """Lay out arrays `(chain, draw, ...)` as ArviZ does, whose own converter warns of more chains than draws."""
-    variables, sizes = {}, {}
+    variables, coords = {}, {}
     for name, value in arrays.items():
         dims = ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.ndim - 2)))
         variables[name] = (dims, value)
-        sizes.update(zip(dims, value.shape, strict=True))
-    coords = {dim: np.arange(size) for dim, size in sizes.items()}
+        words = [None, None, *axis_names(name, value.shape[2:], labels)]
+        for dim, size, known in zip(dims, value.shape, words, strict=True):
+            coords[dim] = np.arange(size) if known is None else np.array(known)
     return require("xarray", "report").Dataset(variables, coords, attrs={"inference_library": "phalanx"})

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.diagnostics.checks import HIGH_RHAT, LOW_ACCEPTANCE, least_ess
+from phalanx.diagnostics.elements import Names, element_names
 from phalanx.diagnostics.finding import Finding
 from phalanx.diagnostics.verdict import Verdict
 from phalanx.diagnostics.words import count, format_rhat
@@ -28,6 +29,7 @@ def judge_folded(
     acceptance_rate: float | None,
     findings: Sequence[Finding] = (),
     passed: Sequence[str] = (),
+    labels: Names | None = None,
 ) -> Verdict:
     """Say whether what draws were folded into is good to use; see `judge`, whose thresholds these are.
 
@@ -42,6 +44,7 @@ def judge_folded(
         acceptance_rate: mean over the draws; None where it is not known.
         findings: what is known to be wrong from elsewhere.
         passed: what is known to be in order from elsewhere.
+        labels: what the entries of variables are called, by variable and axis.
 
     Returns:
         The verdict.
@@ -53,7 +56,7 @@ def judge_folded(
         >>> judge_folded(reduced, {"r": "r_hat"}, num_chains=4, divergences=0, acceptance_rate=0.8).good
         False
     """
-    r_hats, sizes = (_figures(reduced, tell, what) for what in ("r_hat", "ess"))
+    r_hats, sizes = (_figures(reduced, tell, what, labels) for what in ("r_hat", "ess"))
     results = [
         _asked(r_hats, sizes),
         _known(r_hats, sizes, num_chains),
@@ -72,18 +75,19 @@ def judge_folded(
     return Verdict(True, f"Good to use: {words}.", (), right)
 
 
-def _figures(reduced: Mapping[str, Any], tell: Mapping[str, str], what: str) -> Figures | None:
+def _figures(reduced: Mapping[str, Any], tell: Mapping[str, str], what: str, labels: Names | None) -> Figures | None:
     """Those of all reducers of a kind; None where there is no such reducer."""
     names = [name for name, told in tell.items() if told == what and name in reduced]
-    return {name: value for reducer in names for name, value in _named(reducer, reduced[reducer])} if names else None
+    found = (_named(reducer, reduced[reducer], labels) for reducer in names)
+    return {name: value for figures in found for name, value in figures} if names else None
 
 
-def _named(reducer: str, result: Any) -> Iterator[tuple[str, float]]:
+def _named(reducer: str, result: Any, labels: Names | None) -> Iterator[tuple[str, float]]:
     if not isinstance(result, Mapping | np.ndarray | np.generic | float):
         return  # it failed, and a finding says so
     for name, values in (result if isinstance(result, Mapping) else {reducer: result}).items():
-        for index, value in np.ndenumerate(np.asarray(values, np.float64)):
-            yield name + (f"[{', '.join(map(str, index))}]" if index else ""), float(value)
+        values = np.asarray(values, np.float64)
+        yield from zip(element_names(name, values.shape, labels), map(float, values.flat), strict=True)
 
 
 def _told(figures: Figures | None) -> Figures:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from phalanx.diagnostics.elements import element_names
+from phalanx.diagnostics.elements import Names, element_names
 from phalanx.diagnostics.words import first_few
 
 WITHIN = (0.05, 0.95)
@@ -17,18 +17,21 @@ MOST_LOOKED_AT = 20
 """Quantities looked at, those of the largest R-hat."""
 
 
-def different_places(draws: Mapping[str, np.ndarray], suspects: Sequence[str]) -> str | None:
+def different_places(
+    draws: Mapping[str, np.ndarray], suspects: Sequence[str], labels: Names | None = None
+) -> str | None:
     """Say which chains sit where, if some keep to places that the others do not visit.
 
     Args:
         draws: arrays of shape `(chain, draw, ...)` by variable name.
         suspects: quantities as the summary names them, the worst first.
+        labels: what its entries are called, by variable and axis.
 
     Returns:
         A sentence about the quantity that tells the places apart best, or None where the chains mingle.
     """
     best, width = None, 0.0
-    for name, values in _elements(draws, list(suspects)[:MOST_LOOKED_AT]):
+    for name, values in _elements(draws, list(suspects)[:MOST_LOOKED_AT], labels):
         if not np.isfinite(values).all():
             continue
         groups = _groups(values)
@@ -38,12 +41,14 @@ def different_places(draws: Mapping[str, np.ndarray], suspects: Sequence[str]) -
     return best
 
 
-def _elements(draws: Mapping[str, np.ndarray], wanted: list[str]) -> Iterator[tuple[str, np.ndarray]]:
+def _elements(
+    draws: Mapping[str, np.ndarray], wanted: list[str], labels: Names | None
+) -> Iterator[tuple[str, np.ndarray]]:
     for variable, values in draws.items():
         if not any(name == variable or name.startswith(f"{variable}[") for name in wanted):
             continue
         flat = values.reshape(*values.shape[:2], -1)
-        for number, name in enumerate(element_names(variable, values.shape[2:])):
+        for number, name in enumerate(element_names(variable, values.shape[2:], labels)):
             if name in wanted:
                 yield name, flat[:, :, number].astype(np.float64)
 

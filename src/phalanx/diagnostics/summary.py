@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phalanx.diagnostics.batch import Batch
-from phalanx.diagnostics.elements import as_draws, element_names, measure
+from phalanx.diagnostics.elements import Names, as_draws, element_names, measure
 from phalanx.diagnostics.interval import check_share
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ COLUMNS = ["mean", "sd", "hdi_low", "hdi_high", "mcse_mean", "mcse_sd", "ess_bul
 
 
 def summary_table(
-    draws: Mapping[str, np.ndarray], names: Iterable[str] | None = None, hdi_prob: float = 0.94
+    draws: Mapping[str, np.ndarray],
+    names: Iterable[str] | None = None,
+    hdi_prob: float = 0.94,
+    labels: Names | None = None,
 ) -> SummaryTable:
     """Summarise the draws: one row per scalar element, with its location, spread, interval, errors and convergence.
 
@@ -26,10 +29,12 @@ def summary_table(
         draws: arrays of shape `(chain, draw, ...)` by variable name.
         names: the variables wanted, in this order; None for all of them.
         hdi_prob: the share of the draws inside the interval from `hdi_low` to `hdi_high`.
+        labels: by variable, what its entries are called along each axis, or None for an axis that is numbered.
 
     Returns:
         A table with the columns mean, sd, hdi_low, hdi_high, mcse_mean, mcse_sd, ess_bulk, ess_tail and r_hat. Rows are
-        called `b` (a scalar), `b[0]`, or `w[0,1]`. What cannot be known is NaN, such as R-hat of a constant.
+        called `b` (a scalar), `b[0]`, `w[0,1]`, or `b[age]` where there are labels. What cannot be known is NaN, such
+        as R-hat of a constant.
 
     Raises:
         ValueError: when a name is unknown, there are no draws, or `hdi_prob` is out of range.
@@ -45,7 +50,7 @@ def summary_table(
     chosen = _choose(draws, names)
     if not chosen:
         raise ValueError("summary: there are no variables to summarise; keep at least one when running (keep=None).")
-    rows = [row for name, value in chosen for row in element_names(name, value.shape[2:])]
+    rows = [row for name, value in chosen for row in element_names(name, value.shape[2:], labels)]
     from phalanx.diagnostics.table import SummaryTable  # pandas takes as long to import as all of Phalanx
 
     parts = [measure(lambda batch: _row(batch, hdi_prob), value).reshape(-1, len(COLUMNS)) for _, value in chosen]

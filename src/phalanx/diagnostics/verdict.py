@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phalanx.diagnostics.checks import CHECKS, Evidence
+from phalanx.diagnostics.elements import Names
 from phalanx.diagnostics.finding import Finding
 from phalanx.diagnostics.words import format_rhat
 
@@ -45,6 +46,7 @@ def judge(
     findings: Sequence[Finding] = (),
     passed: Sequence[str] = (),
     draws: Mapping[str, np.ndarray] | None = None,
+    labels: Names | None = None,
 ) -> Verdict:
     r"""Say whether draws are good to use, or what is wrong with them and what to try.
 
@@ -61,6 +63,7 @@ def judge(
         findings: what is known to be wrong from elsewhere, such as the record of the run; named first.
         passed: what is known to be in order from elsewhere.
         draws: arrays of shape `(chain, draw, ...)` by variable name, to tell which chains sit where when they disagree.
+        labels: what its entries are called in the table, by variable and axis.
 
     Returns:
         The verdict.
@@ -86,7 +89,7 @@ def judge(
         nothing = Finding("no draws", "There are no draws to judge.", "a larger num_samples, and keep=None")
         return _not_good((*findings, nothing), passed)
     num_chains, num_draws = next(iter(stats.values())).shape[:2]
-    run = Evidence(table, stats, num_chains, num_draws, {} if draws is None else draws)
+    run = Evidence(table, stats, num_chains, num_draws, draws or {}, labels or {})
     results = [result for check in CHECKS if (result := check(run)) is not None]
     findings = (*findings, *(result for result in results if isinstance(result, Finding)))
     passed = (*passed, *(result for result in results if isinstance(result, str)))

@@ -14,6 +14,13 @@ import numpy as np
 from phalanx.mesh.fitting import fitted, refuse_first
 
 Labels = tuple[str, ...]
+"""What the entries along the last axis are called; or, as `Levels`, what numbers stand for."""
+
+
+class Levels(tuple[str, ...]):
+    """What the numbers from 0 stand for, in their order."""
+
+    __slots__ = ()
 
 
 class Taken(NamedTuple):
@@ -172,7 +179,7 @@ def _pandas_column(name: str, column: Any) -> Taken:
     if isinstance(column.dtype, pandas.CategoricalDtype):
         _refuse_missing(name, missing)
         codes = column.cat.codes if hasattr(column, "cat") else column.codes
-        return Taken(np.asarray(codes, np.int32), tuple(map(str, column.dtype.categories)))
+        return Taken(np.asarray(codes, np.int32), Levels(map(str, column.dtype.categories)))
     if column.dtype.kind == "M":
         return Taken(column.to_numpy(dtype="datetime64[ns]"))
     if pandas.api.types.is_extension_array_dtype(column.dtype) and column.dtype.kind in "biufc":
@@ -197,7 +204,7 @@ def _polars_column(name: str, column: Any) -> Taken:
         words = column.to_list()
         levels = column.dtype.categories.to_list() if column.dtype == polars.Enum else list(dict.fromkeys(words))
         number = {level: code for code, level in enumerate(levels)}
-        return Taken(np.array([number[word] for word in words], np.int32), tuple(levels))
+        return Taken(np.array([number[word] for word in words], np.int32), Levels(levels))
     if column.dtype.is_integer() or column.dtype == polars.Boolean:
         _refuse_missing(name, missing)
     return Taken(np.asarray(column.to_numpy()))

@@ -9,11 +9,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import numpy as np
-from jax import ShapeDtypeStruct
-
 from phalanx.kernels.kernel import Kernel
-from phalanx.mesh.foreign import Labels
+from phalanx.mesh.foreign import Labels, Levels
 from phalanx.mesh.space import Spread
 from phalanx.programs.target import Target
 from phalanx.run.record import RunRecord
@@ -38,7 +35,7 @@ def describe(
         seed=0,
         mesh={axis: int(size) for axis, size in target.mesh.shape.items()},
         devices=[str(device) for device in target.mesh.devices.flat],
-        data={name: f"{s.dtype} {s.shape}{_where(spread)}{_labels(s, words)}" for name, s, spread, words in known},
+        data={name: f"{s.dtype} {s.shape}{_where(spread)}{_labels(words)}" for name, s, spread, words in known},
         latents={
             v.name: f"{v.support} {(v.spread.rows, *v.shape[1:]) if v.spread.axes else v.shape}{_where(v.spread)}"
             for v in target.shares.latents
@@ -66,12 +63,12 @@ def _where(spread: Spread) -> str:
     return f", rows over {' and '.join(map(repr, spread.axes))}" if spread.axes else ""
 
 
-def _labels(shape: ShapeDtypeStruct, words: Labels) -> str:
+def _labels(words: Labels) -> str:
     """What columns or levels are called, in the order of their numbers."""
     if not words:
         return ""
     shown = ", ".join(words) if len(words) <= MOST_LABELS else f"{', '.join(words[:MOST_LABELS])}, ... ({len(words)})"
-    return f", {'columns' if np.issubdtype(shape.dtype, np.floating) or len(shape.shape) > 1 else 'levels'} {shown}"
+    return f", {'levels' if isinstance(words, Levels) else 'columns'} {shown}"
 
 
 def _source(program: Any) -> str:

@@ -17,6 +17,7 @@ from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.placement import mesh_of
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
+from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import check_level
 from phalanx.programs.shares import TracedProgram
 from phalanx.programs.target import Target, choose_mesh
@@ -283,6 +284,8 @@ def compile(
     plan = plan_memory(executables, arrays, num_chains * (num_samples // thin))
     check_plan(plan, mesh.devices.flat[0])
     record = describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision)
+    labels = LabelSearch.of(whole)
+    record = replace(record, labels=labels.names(arguments))
     if not whole.observes:
         record = replace(record, passed=(*record.passed, PRIOR_ONLY))
         notice = PRIOR_ONLY if notice is None else f"{notice}\n{PRIOR_ONLY}"
@@ -304,6 +307,7 @@ def compile(
         notice=notice,
         init=init,
         indices=indices,
+        labels=labels,
     )
 
 

@@ -88,8 +88,9 @@ class Posterior:
 
         Returns:
             A table with the columns mean, sd, hdi_low, hdi_high (94%), mcse_mean, mcse_sd, ess_bulk, ess_tail and
-            r_hat. Its first row is the log density of the draws. The table of all variables ends with the verdict on
-            the run, and has it as its attribute `verdict`.
+            r_hat. Its first row is the log density of the draws. Rows are called `b`, `b[0]`, or
+            `b[age]` where the data have names for the entries. The table of all variables ends with the verdict on the
+            run, and has it as its attribute `verdict`.
 
         Raises:
             ValueError: when a name is unknown or there are no draws.
@@ -125,11 +126,12 @@ class Posterior:
             return judge_folded(
                 self.reduced, record.tell, num_chains=self.num_chains, divergences=record.divergences,
                 acceptance_rate=record.acceptance_rate, findings=record.findings, passed=record.passed,
+                labels=record.labels,
             )  # fmt: skip
         if not self.stats:
             raise ValueError("verdict: there are no draws to judge, stored or told to reducers.")
         table = self._summary_of_all if self.num_draws else None
-        return judge(table, self.stats, self.record.findings, self.record.passed, self.draws)
+        return judge(table, self.stats, record.findings, record.passed, self.draws, record.labels)
 
     @cached_property
     def _summary_of_all(self) -> SummaryTable:
@@ -140,7 +142,7 @@ class Posterior:
         # Two tables, because a variable may also be called log_density.
         tables = [summary_table(self.stats, ["log_density"])] if "log_density" in self.stats else []
         if names or not tables:
-            tables.append(summary_table(self.draws, names))
+            tables.append(summary_table(self.draws, names, labels=self.record.labels))
         from pandas import concat  # as slow to import as all of Phalanx, and a run needs none of it
 
         return concat(tables)  # pyright: ignore[reportReturnType]  # what tables are put together into is one
@@ -161,7 +163,7 @@ class Posterior:
             >>> posterior.to_arviz().posterior["mean"].dims  # doctest: +SKIP
             ('chain', 'draw')
         """
-        return to_arviz(self.draws, self.stats)
+        return to_arviz(self.draws, self.stats, self.record.labels)
 
     def predict(self, fn: Callable[..., Any], *, seed: int = 0, batch_size: int = 100) -> Any:
         """Evaluate a function of the variables at every draw.

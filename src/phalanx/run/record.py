@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from phalanx.adaptation.strays import Move
 from phalanx.diagnostics import Finding
+from phalanx.diagnostics.elements import Names
 from phalanx.diagnostics.words import count, first_few
 from phalanx.programs.rows_apart import ADVICE, RowsApart
 
@@ -74,6 +75,7 @@ class RunRecord:
         tell: by the name of a reducer that the verdict reads, what it tells: "r_hat" or "ess".
         findings: what the run itself knows to be wrong, before a draw is looked at; the verdict begins with it.
         passed: what the run itself has found in order.
+        labels: by variable, what its entries along each axis are called, or None where nothing says so.
     """
 
     model: str
@@ -98,6 +100,7 @@ class RunRecord:
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
     tell: dict[str, str] = field(default_factory=dict)
+    labels: Names = field(default_factory=dict, repr=False)
     source: str = field(default="", repr=False)
 
     def of_rows(self, rows: RowsApart) -> RunRecord:
@@ -127,7 +130,11 @@ class RunRecord:
     def of_json(cls, entries: Mapping[str, Any]) -> RunRecord:
         """The record whose fields were written as JSON, which knows no tuples."""
         findings = tuple(Finding(*finding) for finding in entries["findings"])
-        return cls(**{**entries, "findings": findings, "passed": tuple(entries["passed"])})
+        labels = {
+            name: tuple(None if words is None else tuple(words) for words in axes)
+            for name, axes in entries.get("labels", {}).items()
+        }
+        return cls(**{**entries, "findings": findings, "passed": tuple(entries["passed"]), "labels": labels})
 
 
 def _moved(moves: Sequence[Move], record: RunRecord) -> Finding:

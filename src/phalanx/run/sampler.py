@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from jax import Array
 
+from phalanx.diagnostics.elements import Names
 from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.placement import check_alive
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
+from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays, check_seed
 from phalanx.run.executables import Executables
@@ -58,6 +60,7 @@ class Sampler:
         notice: what is said before a run.
         init: where chains begin, unless a run says otherwise.
         indices: what other data are looked at with.
+        labels: what finds the names of variables' entries in the names of other data.
     """
 
     executables: Executables
@@ -77,6 +80,7 @@ class Sampler:
     notice: str | None = None
     init: Any = None
     indices: IndexCheck | None = None
+    labels: LabelSearch | None = None
 
     def run(self, seed: int = 0, data: Mapping[str, Any] | None = None, init: Any = None) -> Posterior:
         """Run all chains: initial positions, warm-up, sampling.
@@ -98,7 +102,7 @@ class Sampler:
             KeyboardInterrupt: on Ctrl-C before the first draw.
         """
         check_seed(seed)
-        arrays, rows = (self.arrays, self.rows) if data is None else self._place(data)
+        arrays, rows, labels = (self.arrays, self.rows, self.record.labels) if data is None else self._place(data)
         for name, array in zip(self.executables.blocks.target.arguments.names, arrays, strict=True):
             check_alive(f"data: {name}", array)
         started = datetime.now().isoformat(timespec="seconds")
@@ -112,7 +116,7 @@ class Sampler:
             draws, stats, reduced = self._draw(run)
         timing = self._timing(run, warm - began, time.perf_counter() - warm)
         self.compile_seconds, self.compilations = 0.0, 0
-        record = replace(self.record, init=initial.told).of_rows(rows)
+        record = replace(self.record, init=initial.told, labels=labels).of_rows(rows)
         record = record.of_run(int(seed), started, run.interrupted, run.moves, run.told)
         record = replace(record, findings=(*record.findings, *run.told.findings(reduced)))
         target = self.executables.blocks.target.with_arrays(arrays)
@@ -183,11 +187,12 @@ class Sampler:
             lane_efficiency=efficiency,
         )
 
-    def _place(self, data: Mapping[str, Any]) -> tuple[tuple[Array, ...], RowsApart]:
+    def _place(self, data: Mapping[str, Any]) -> tuple[tuple[Array, ...], RowsApart, Names]:
         target = self.executables.blocks.target
         arguments = split_arguments(target.program, data)
         check_arrays(target.arguments, arguments)
         if self.indices is not None:
             self.indices.check(arguments)
         target = target.with_arguments(arguments, self.check)
-        return target.place_arrays(), target.rows
+        labels = {} if self.labels is None else self.labels.names(arguments)
+        return target.place_arrays(), target.rows, labels

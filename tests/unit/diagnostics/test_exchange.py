@@ -43,3 +43,8 @@ def test_a_variable_called_like_a_dimension_is_refused():
         ValueError, match="to_arviz: 'chain' is the name of a variable here and of a dimension in ArviZ"
     ):
         to_arviz({"chain": np.zeros((4, 10))}, {})
+
+
+def test_labels_are_coordinates():
+    data = to_arviz({"w": np.arange(24.0).reshape(2, 3, 2, 2)}, {}, {"w": (("a", "b"), None)})
+    assert data.posterior["w"].sel(w_dim_0="b", w_dim_1=1).values.tolist() == [[3, 7, 11], [15, 19, 23]]

@@ -118,3 +118,10 @@ def test_the_verdict_is_printed_under_the_whole_table_and_under_no_part(draws):
     for part in (table.head(3), table[["mean"]], table.sort_values("r_hat"), table.copy(), table.loc[["a"]]):
         assert part.verdict is None
         assert "Not good" not in repr(part) + part._repr_html_()
+
+
+def test_rows_are_called_by_labels_where_these_fit():
+    draws = {"w": np.random.default_rng(0).normal(size=(2, 20, 2, 2)), "b": np.zeros((2, 20, 2))}
+    labels = {"w": (("ADAMS", "ST LOUIS"), None), "b": (("one",),), "gone": (("x",),)}
+    rows = ["w[ADAMS,0]", "w[ADAMS,1]", "w[ST LOUIS,0]", "w[ST LOUIS,1]", "b[0]", "b[1]"]
+    assert list(summary_table(draws, labels=labels).index) == rows

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from tests.unit.report.posteriors import make_posterior, with_divergences
 
@@ -286,3 +287,24 @@ def test_arrays_that_were_deleted_are_named():
     x.delete()
     with pytest.raises(ValueError, match=r"^data: batch\['x'\] has been deleted"):
         phx.mcmc(lambda batch: phx.sample("m", dist.Normal(0.0, 1.0)), {"batch": {"x": x}}, progress=False)
+
+
+def test_names_of_columns_and_levels_stay_with_the_posterior(tmp_path):
+    def model(x, county):
+        b, w = (phx.sample(name, dist.Normal(0.0, 1.0).expand([2])) for name in ("b", "w"))
+        phx.sample("y", dist.Normal(x @ b + w[county], 1.0), obs=np.ones(4))
+
+    data = {
+        "x": pd.DataFrame({"age": [1.0, 2, 3, 4], "floor": [0.0, 1, 0, 1]}),
+        "county": pd.Series(pd.Categorical(["ST LOUIS", "COOK", "COOK", "ST LOUIS"])),
+    }
+    sizes = {"num_chains": 2, "num_warmup": 5, "num_samples": 5, "progress": False}
+    sampler = phx.compile(model, data, kernel=phx.hmc(num_steps=2), **sizes)
+    posterior = sampler.run()
+    rows = ["b[age]", "b[floor]", "w[COOK]", "w[ST LOUIS]"]
+    assert list(posterior.summary().index[1:]) == rows
+    loaded = phx.Posterior.load(posterior.save(tmp_path / "run.npz"))
+    assert loaded.record == posterior.record and list(loaded.summary().index[1:]) == rows
+    assert loaded.to_arviz().posterior["b"].coords["b_dim_0"].values.tolist() == ["age", "floor"]
+    other = sampler.run(data=data | {"x": data["x"].rename(columns={"age": "height"})})
+    assert list(other.summary().index[1:3]) == ["b[height]", "b[floor]"]
