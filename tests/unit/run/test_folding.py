@@ -99,7 +99,7 @@ def funnel():
 
 
 SHORT = {
-    "kernel": phx.nuts(0.1), "num_chains": 256, "num_warmup": 0, "num_samples": 10**6, "progress": False,
+    "kernel": phx.nuts(step_size=0.1), "num_chains": 256, "num_warmup": 0, "num_samples": 10**6, "progress": False,
     "reducers": {"m": R.moments()}, "init": "prior",
 }  # fmt: skip
 
