@@ -69,7 +69,7 @@ def test_what_makes_no_sense_is_refused():
 
 @pytest.mark.slow
 def test_a_way_that_numbers_do_not_resolve_is_not_taken():
-    # steps much too long: without the rule 5 lanes of 20,000 end where there are 6e-5
+    # steps much too long: without the rule 5 lanes of 20,000 end where 8e-5 should be
     def model():
         phx.sample("x", dist.Normal(0.0, 1.0).expand([3]))
 
