@@ -91,7 +91,9 @@ class Microcanonical:
         """Whether the way back is there: directions drawn together beyond rounding are one, and do not part again.
 
         A fall of the total is a rise on the way back, so that trajectories are turned down in both directions alike.
-        A rise may be as large as it likes where the way is uphill from so far that none would ever lead down it.
+        A rise may be as large as it likes where the way is uphill from so far that none would ever lead down it. Where
+        steps are much too long, rounding would be told as energy, and ends be taken that have no mass at all: 5 of
+        20,000 chains on three normals, after 100 draws of step size 3, where 8e-5 should be.
         """
         limit = -np.log(np.finfo(end.log_density.dtype).eps) - RESOLVED
         headlong = end.log_density - begin.log_density > HEADLONG

@@ -54,7 +54,7 @@ class HostDraws:
     """Arrays for all draws of a run, and how many of them each chain has."""
 
     def __init__(self, target: Target, num_chains: int, total: int):
-        self._target, self._total = target, total
+        self._target, self.total = target, total
         self._draws: dict[str, np.ndarray] = {}
         self._stats: dict[str, np.ndarray] = {}
         self.counts = np.zeros(num_chains, np.int64)
@@ -68,7 +68,7 @@ class HostDraws:
     @property
     def left(self) -> np.ndarray:
         """Draws that each chain lacks."""
-        return self._total - self.counts
+        return self.total - self.counts
 
     def add(self, values: Mapping[str, Array], block: HostBlock) -> None:
         """Store what a block drew; `values` are those of its variables, `(slot, chain, ...)`."""
@@ -88,7 +88,7 @@ class HostDraws:
 
     def _store(self, arrays: dict[str, np.ndarray], name: str, rows: np.ndarray, filled: np.ndarray) -> None:
         if name not in arrays:
-            arrays[name] = np.empty((len(self.counts), self._total, *rows.shape[2:]), rows.dtype)
+            arrays[name] = np.empty((len(self.counts), self.total, *rows.shape[2:]), rows.dtype)
         if filled.all():  # every chain alike, as long as none waits for another
             begin = self.counts[0]
             if (self.counts == begin).all():

@@ -33,6 +33,8 @@ class HostFold:
         self.tell = folding.reductions.tell
         self.draws, self.divergences, self.evaluations = 0, 0, 0
         self.acceptance_rate: float | None = None
+        self.ahead = 0
+        """Draws that some chains made more than others, where a run that stores draws has been interrupted."""
 
     def stretch(self, num_chains: int) -> int:
         """Draws of each chain after which its states come here."""
@@ -80,8 +82,8 @@ class HostFold:
         return Unfinished(reason, jax.tree.map(np.asarray, parts))
 
     def findings(self, reduced: dict[str, Any]) -> tuple[Finding, ...]:
-        """What failed of what was reduced."""
-        return tuple(
+        """What failed of what was reduced, and whether it weighs chains alike."""
+        failed = tuple(
             Finding(
                 "failed reducer",
                 f"reducers[{name!r}] failed: {result.reason}. Its state is kept as reduced[{name!r}].state.",
@@ -90,6 +92,17 @@ class HostFold:
             for name, result in reduced.items()
             if isinstance(result, Unfinished)
         )
+        return (*failed, uneven(self.ahead)) if self.ahead and reduced else failed
+
+
+def uneven(ahead: int) -> Finding:
+    """Chains are ahead where their trajectories are short, and what reducers know leans to these places."""
+    return Finding(
+        "uneven chains",
+        f"The run was interrupted when some chains were {ahead:,} draws ahead of others, which reducers have seen: "
+        "they lean to where trajectories are short.",
+        "the stored draws, of which every chain has as many, or until=phx.until(seconds=...), for which chains wait",
+    )
 
 
 def _reason(when: str, error: Exception) -> str:

@@ -116,14 +116,18 @@ class Run:
         self.told = told
 
     def fold(self, num_samples: int, thin: int, seconds: float, phase: str = "sampling") -> None:
-        """Draw into the reducers: `num_samples // thin` draws more of every chain, or until the time is over."""
+        """Draw into the reducers: `num_samples // thin` draws more of every chain, or until the time is over.
+
+        Chains make draws in rounds, which all of them end: where short trajectories are taken there would be more
+        draws of the same time, and what reducers know would lean to these places.
+        """
         host, began = self.told, time.monotonic()
-        before = host.draws
-        total, deadline, evaluations = host.draws + num_samples // thin, began + seconds, host.evaluations
-        while host.draws < total and time.monotonic() < deadline and not self.interrupted:
-            draws, known = min(host.stretch(self.blocks.num_chains), total - host.draws), None
+        before, evaluations = host.draws, host.evaluations
+        total, draws = before + num_samples // thin, min(1, num_samples // thin)
+        while draws and not self.interrupted:
+            started, known = time.monotonic(), None
             try:
-                for known in self._stretch(draws, thin, deadline):
+                for known in self._stretch(draws, thin):
                     done, rates = (np.asarray(known.tally.draws), np.asarray(known.tally.acceptance))
                     made = np.maximum(np.asarray(known.tally.made), 1)
                     drawn = host.draws + int(done.min())
@@ -131,26 +135,28 @@ class Run:
                     self._show(phase, drawn, total, rates / made, host.divergences, rate)
             except KeyboardInterrupt:
                 self.interrupted = True
-            if known is not None:
+            if known is not None and (np.asarray(known.tally.draws) == draws).all():
                 host.add(known)
             if self.interrupted and host.draws and phase == "sampling":
                 self.progress.say(f"Interrupted: returning what {host.draws:,} of {total:,} draws per chain told.")
+            now = time.monotonic()
+            fitting = draws * (began + seconds - now) / max(now - started, 1e-9)
+            draws = int(max(0, min(host.draws, host.stretch(self.blocks.num_chains), total - host.draws, fitting)))
         self.sampling = self.sampling._replace(evaluations=self.sampling.evaluations + host.evaluations - evaluations)
         if self.interrupted and (phase != "sampling" or not host.draws):
             raise KeyboardInterrupt
 
-    def _stretch(self, draws: int, thin: int, deadline: float) -> Iterator[Fold]:
+    def _stretch(self, draws: int, thin: int) -> Iterator[Fold]:
         """What is known, again and again, while each chain makes `draws`."""
         goal, fold, enough = np.full(self.blocks.num_chains, draws), self.executables.empty(self.arrays), False
         while not enough:
-            ticks = self.executables.pace.ticks
-            with self.executables.pace.measure(ticks):
-                order = order_of(goal, ticks, thin, self._abandon)
-                arguments = self.seed, self.arrays, self._tuning, order, self._underway, fold
-                self._underway, fold, made = self.executables.fold(*arguments)
-                self._abandon = False
-                enough = bool((np.asarray(fold.tally.draws) >= draws).all()) or time.monotonic() > deadline
-            self.sampling = self.sampling._replace(ticks=self.sampling.ticks + int(np.asarray(made).max()))
+            order, began = order_of(goal, self.executables.pace.ticks, thin, self._abandon), time.perf_counter()
+            arguments = self.seed, self.arrays, self._tuning, order, self._underway, fold
+            self._underway, fold, made = self.executables.fold(*arguments)
+            self._abandon = False
+            enough, ticks = bool((np.asarray(fold.tally.draws) >= draws).all()), int(np.asarray(made).max())
+            self.executables.pace.learn(ticks, time.perf_counter() - began)
+            self.sampling = self.sampling._replace(ticks=self.sampling.ticks + ticks)
             yield fold
 
     def sample(self, num_samples: int, thin: int, until: Until | None) -> HostDraws:
@@ -161,15 +167,22 @@ class Run:
         try:
             while host.left.any() and not (watch and watch.is_met()):
                 goal = host.left if watch is None else np.minimum(host.left, np.maximum(watch.next - host.counts, 0))
-                block = self._block(goal, thin)
-                host.add(*block)
-                self._show("sampling", host.count, total, block[1].stats["acceptance_rate"], host.divergences)
+                self._add_block(host, goal, thin)
+            while self.executables.reduce is not None and host.count < host.counts.max():
+                self._add_block(host, host.counts.max() - host.counts, thin)  # reducers have seen draws of all chains
         except KeyboardInterrupt:
             if not host.count:
                 raise
             self.interrupted = True
             self.progress.say(f"Interrupted: returning the {host.count} of {total} draws per chain made so far.")
+        self.told.ahead = int(host.counts.max() - host.count)
         return host
+
+    def _add_block(self, host: HostDraws, goal: np.ndarray, thin: int) -> None:
+        """Store at most these draws of each chain."""
+        values, block = self._block(goal, thin)
+        host.add(values, block)
+        self._show("sampling", host.count, host.total, block.stats["acceptance_rate"], host.divergences)
 
     def positions(self, count: int) -> list[dict[str, np.ndarray]]:
         """Positions of the chains in the latest round of warm-up, whole and unpadded, by variable."""
@@ -246,11 +259,12 @@ class Run:
         return values, block
 
     def _advance(self, draws: np.ndarray, ticks: int, thin: int) -> tuple[Any, HostBlock]:
-        order = order_of(draws, ticks, thin, self._abandon)
-        with self.executables.pace.measure(ticks):
-            advanced = self.executables.advance(self.seed, self.arrays, self._tuning, order, self._underway)
-            self._underway, self._abandon = advanced.underway, False
-            return advanced, fetch_block(self.blocks, advanced)
+        order, began = order_of(draws, ticks, thin, self._abandon), time.perf_counter()
+        advanced = self.executables.advance(self.seed, self.arrays, self._tuning, order, self._underway)
+        self._underway, self._abandon = advanced.underway, False
+        block = fetch_block(self.blocks, advanced)
+        self.executables.pace.learn(int(np.asarray(advanced.ticks).max()), time.perf_counter() - began)
+        return advanced, block
 
     def _batch(self, block: HostBlock) -> Batch:
         filled, layout = block.filled.T, self.blocks.row_layout

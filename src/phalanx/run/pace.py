@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 BLOCK_SECONDS = 0.5
 """How long a block should take: short enough to show progress and hear Ctrl-C, long enough to cost nothing."""
 
@@ -21,9 +17,6 @@ class Pace:
         """Ticks of a block."""
         return max(1, int(BLOCK_SECONDS / self._seconds))
 
-    @contextmanager
-    def measure(self, ticks: int) -> Iterator[None]:
-        """The time spent in the `with` block is what a block of at most `ticks` takes."""
-        began = time.perf_counter()
-        yield
-        self._seconds = max((time.perf_counter() - began) / ticks, 1e-7)
+    def learn(self, ticks: int, seconds: float) -> None:
+        """A block of so many ticks has taken so long. It may have ended before the ticks it was given."""
+        self._seconds = max(seconds / max(ticks, 1), 1e-7)

@@ -43,7 +43,8 @@ def until(r_hat: float | None = None, ess: float | None = None, seconds: float |
     Args:
         r_hat: every rank-normalised split R-hat is below this, such as 1.01.
         ess: every bulk and tail effective sample size, over all chains, is at least this, such as 400.
-        seconds: of sampling, warm-up and compilation apart.
+        seconds: of sampling, warm-up and compilation apart. With reducers, chains that are behind catch up, since
+            those in short trajectories would otherwise weigh more: that may take some time more.
 
     Returns:
         A condition for `phx.mcmc(..., until=...)`.

@@ -90,7 +90,40 @@ def test_seconds_end_a_run():
         **{**SIZES, "num_samples": 10**9},
     )  # fmt: skip
     assert 0 < run.reduced["m"]["x"].count < 8 * 10**9
-    assert run.record.folded_draws * 8 <= run.reduced["m"]["x"].count
+    assert run.record.folded_draws * 8 == run.reduced["m"]["x"].count
+
+
+def funnel():
+    width = phx.sample("width", dist.Normal(0.0, 1.0))
+    phx.sample("x", dist.Normal(0.0, jax.numpy.exp(width / 2)).expand([3]))
+
+
+SHORT = {
+    "kernel": phx.nuts(step_size=0.1), "num_chains": 256, "num_warmup": 0, "num_samples": 10**6, "progress": False,
+    "reducers": {"m": R.moments()}, "init": "prior",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", [[], ["width"]], ids=["folded", "stored"])
+def test_chains_in_short_trajectories_weigh_no_more_at_a_deadline(keep):
+    # the prior is the posterior: chains begin with exact draws
+    run = phx.mcmc(funnel, keep=keep, until=phx.until(seconds=0.3), **SHORT)
+    found = run.reduced["m"]["width"]
+    assert found.count == 256 * (run.num_draws if keep else run.record.folded_draws)
+    assert abs(found.mean) < 5 / np.sqrt(256)  # as many starts: one in a million suites fails
+    assert not run.record.findings
+
+
+def test_interrupted_chains_that_store_draws_say_that_reducers_are_uneven(monkeypatch):
+    def interrupt(self, report):
+        if report.phase == "sampling" and report.done >= 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("phalanx.run.progress.Silent.show", interrupt)
+    monkeypatch.setattr("phalanx.run.pace.Pace.ticks", 8)
+    run = phx.mcmc(funnel, **{**SHORT, "num_samples": 1000, "num_chains": 8})
+    assert run.reduced["m"]["width"].count > 8 * run.num_draws
+    assert [finding.topic for finding in run.record.findings] == ["uneven chains"]
 
 
 def test_an_interrupt_returns_what_is_known(monkeypatch):
@@ -104,6 +137,7 @@ def test_an_interrupt_returns_what_is_known(monkeypatch):
     monkeypatch.setattr("phalanx.run.progress.Silent.show", interrupt)
     run = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **{**SIZES, "num_samples": 10**7})
     assert run.record.interrupted and 0 < run.reduced["m"]["x"].count < 8 * 10**7
+    assert run.reduced["m"]["x"].count == 8 * run.record.folded_draws
 
 
 @pytest.mark.parametrize(
