@@ -20,6 +20,7 @@ class Told(Protocol):
     acceptance_rate: float | None
     divergences: int
     tell: dict[str, str]
+    constant: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class RunRecord:
         acceptance_rate: mean over them.
         divergences: of those, over all chains.
         tell: by the name of a reducer that the verdict reads, what it tells: "r_hat" or "ess".
+        constant: elements that were the same in every draw told to such a reducer, which the verdict leaves out.
         findings: what the run itself knows to be wrong, before a draw is looked at; the verdict begins with it.
         passed: what the run itself has found in order.
     """
@@ -98,6 +100,7 @@ class RunRecord:
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
     tell: dict[str, str] = field(default_factory=dict)
+    constant: tuple[str, ...] = ()
     source: str = field(default="", repr=False)
 
     def of_rows(self, rows: RowsApart) -> RunRecord:
@@ -120,6 +123,7 @@ class RunRecord:
             acceptance_rate=told.acceptance_rate,
             divergences=told.divergences,
             tell=told.tell,
+            constant=told.constant,
             findings=(*self.findings, *moved),
         )
 
@@ -127,7 +131,8 @@ class RunRecord:
     def of_json(cls, entries: Mapping[str, Any]) -> RunRecord:
         """The record whose fields were written as JSON, which knows no tuples."""
         findings = tuple(Finding(*finding) for finding in entries["findings"])
-        return cls(**{**entries, "findings": findings, "passed": tuple(entries["passed"])})
+        tuples = {name: tuple(entries.get(name, ())) for name in ("passed", "constant")}
+        return cls(**{**entries, **tuples, "findings": findings})
 
 
 def _moved(moves: Sequence[Move], record: RunRecord) -> Finding:
