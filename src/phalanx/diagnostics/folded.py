@@ -27,6 +27,7 @@ def judge_folded(
     num_chains: int,
     divergences: int,
     acceptance_rate: float | None,
+    constant: Sequence[str] = (),
     findings: Sequence[Finding] = (),
     passed: Sequence[str] = (),
     labels: Names | None = None,
@@ -42,6 +43,7 @@ def judge_folded(
         num_chains: chains.
         divergences: draws that diverged.
         acceptance_rate: mean over the draws; None where it is not known.
+        constant: elements that are known to be constant, by name, such as `R[0, 0]`: single ones are in order.
         findings: what is known to be wrong from elsewhere.
         passed: what is known to be in order from elsewhere.
         labels: what the entries of variables are called, by variable and axis.
@@ -59,7 +61,7 @@ def judge_folded(
     r_hats, sizes = (_figures(reduced, tell, what, labels) for what in ("r_hat", "ess"))
     results = [
         _asked(r_hats, sizes),
-        _known(r_hats, sizes, num_chains),
+        _known(r_hats, sizes, num_chains, constant),
         _rhats(r_hats),
         _divergences(divergences),
         _sizes(sizes, least_ess(num_chains)),
@@ -78,11 +80,12 @@ def judge_folded(
 def _figures(reduced: Mapping[str, Any], tell: Mapping[str, str], what: str, labels: Names | None) -> Figures | None:
     """Those of all reducers of a kind; None where there is no such reducer."""
     names = [name for name, told in tell.items() if told == what and name in reduced]
-    found = (_named(reducer, reduced[reducer], labels) for reducer in names)
+    found = (named_elements(reducer, reduced[reducer], labels) for reducer in names)
     return {name: value for figures in found for name, value in figures} if names else None
 
 
-def _named(reducer: str, result: Any, labels: Names | None) -> Iterator[tuple[str, float]]:
+def named_elements(reducer: str, result: Any, labels: Names | None = None) -> Iterator[tuple[str, float]]:
+    """Each element of a reducer's result with its name: that of the variable, or of the reducer, and its place."""
     if not isinstance(result, Mapping | np.ndarray | np.generic | float):
         return  # it failed, and a finding says so
     for name, values in (result if isinstance(result, Mapping) else {reducer: result}).items():
@@ -104,7 +107,9 @@ def _asked(r_hats: Figures | None, sizes: Figures | None) -> Finding | None:
     return Finding("not told", problem, f"reducers= with {wanted}, or keep a variable")
 
 
-def _known(r_hats: Figures | None, sizes: Figures | None, num_chains: int) -> Finding | str | None:
+def _known(
+    r_hats: Figures | None, sizes: Figures | None, num_chains: int, constant: Sequence[str]
+) -> Finding | str | None:
     """What cannot be known of what was asked for."""
     if r_hats is not None and num_chains == 1:
         return Finding("one chain", "There is one chain, and R-hat compares chains.", "num_chains=4 or more")
@@ -114,8 +119,9 @@ def _known(r_hats: Figures | None, sizes: Figures | None, num_chains: int) -> Fi
             problem = "R-hat and ESS are NaN of every quantity: draws are constant, not finite, or too few."
             return Finding("not known", problem, "more draws (num_samples), or to find what overflows in the model")
     unknown = sorted({name for found in asked for name, value in found.items() if np.isnan(value)})
+    known, unknown = [name for name in unknown if name in constant], [name for name in unknown if name not in constant]
     if not unknown:
-        return None
+        return f"{count(len(known), 'quantity')} constant, and left out: {_listed(known)}." if known else None
     problem = f"R-hat or ESS is NaN of {_listed(unknown)}: constant, not finite, or of too few draws."
     return Finding("not known", problem, "to keep these, or to reduce what varies of them with phx.reduce")
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 
 from phalanx.reducers.effective_size import effective_size
-from phalanx.reducers.moments import Sums, Totals, column
+from phalanx.reducers.moments import Sums, Totals, column, constant_of
 from phalanx.reducers.reducer import Reducer, on_host
 from phalanx.reducers.shifted import add_to, at_lanes, distance
 
@@ -85,7 +85,8 @@ def ess(batch: int = 1) -> Reducer:
     """
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise ValueError(f"ess: batch must be a whole number of at least 1, got {batch!r}.")
-    return Reducer(f"ess({batch})", _none, _Add(batch), _Merge(batch), _Finalize(batch), tells="ess")
+    merge, finalize = _Merge(batch), _Finalize(batch)
+    return Reducer(f"ess({batch})", _none, _Add(batch), merge, finalize, tells="ess", constant=_constant)
 
 
 def _none(example: Array) -> Batched:
@@ -168,6 +169,10 @@ def _series(state: Any, batch: int) -> Series:
     rest = (state.total + state.total_lost)[:, None] / column(np.maximum(lengths, 1), state.means)
     means = np.where(column(lengths == length, state.means), state.means, rest)
     return Series(state.draws, lengths, anchor[:, None] + means)
+
+
+def _constant(state: Any) -> np.ndarray:
+    return constant_of(state.draws)
 
 
 class _Finalize(NamedTuple):

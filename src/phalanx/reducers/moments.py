@@ -84,6 +84,13 @@ class Totals(NamedTuple):
         return Totals(count, self.mean + share * apart, squares)
 
 
+def constant_of(state: Any) -> np.ndarray:
+    """Which elements were the same in every draw of all chains, and finite."""
+    chains = Totals.of(state)
+    same = (chains.squares == 0) & (chains.mean == chains.mean[:1]) & np.isfinite(chains.mean)
+    return same.all(0) & (chains.count.min() > 0)
+
+
 def column(count: np.ndarray, like: np.ndarray) -> np.ndarray:
     """Numbers of every chain, in the shape of what is known of it."""
     return count.reshape(count.shape + (1,) * (like.ndim - count.ndim))

@@ -32,6 +32,8 @@ class Reducer:
         finalize: `finalize(state) -> result`, in NumPy, pooled over the leading dimension.
         tells: what a verdict reads in the result: "r_hat", "ess", or nothing.
         refused: why a run does not take it, if it does not.
+        constant: `constant(state)`, in NumPy: which elements were the same in every draw, and finite. A verdict leaves
+            them out.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Reducer:
     finalize: Callable[[Any], Any]
     tells: str = ""
     refused: str = ""
+    constant: Callable[[Any], np.ndarray] | None = None
 
     def __repr__(self) -> str:
         return self.name

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phalanx.reducers.moments import Sums, Totals
+from phalanx.reducers.moments import Sums, Totals, constant_of
 from phalanx.reducers.reducer import Reducer
 
 
@@ -40,7 +40,8 @@ def rhat(superchains: int | None = None) -> Reducer:
         Nested R-hat.
     """
     if superchains is None:
-        return Reducer("rhat()", Sums.none, Sums.add, Sums.merge, _Rhat(None), tells="r_hat")
+        merge, finalize = Sums.merge, _Rhat(None)
+        return Reducer("rhat()", Sums.none, Sums.add, merge, finalize, tells="r_hat", constant=constant_of)
     if not isinstance(superchains, int) or superchains < 2:
         raise ValueError(f"rhat: superchains must be a whole number of at least 2, got {superchains!r}.")
     name = f"rhat(superchains={superchains})"

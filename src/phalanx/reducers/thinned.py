@@ -43,7 +43,7 @@ def thinned(reducer: Reducer, every: int) -> Reducer:
     name = f"thinned({reducer}, {every})"
     return Reducer(
         name, _Init(reducer), _Update(reducer, every), _Merge(reducer), _Finalize(reducer), reducer.tells,
-        reducer.refused,
+        reducer.refused, _Constant(reducer) if reducer.constant else None,
     )  # fmt: skip
 
 
@@ -76,3 +76,10 @@ class _Finalize(NamedTuple):
 
     def __call__(self, state: Thinned) -> Any:
         return self.reducer.finalize(state.state)
+
+
+class _Constant(NamedTuple):
+    reducer: Reducer
+
+    def __call__(self, state: Thinned) -> Any:
+        return self.reducer.constant(state.state) if self.reducer.constant else None

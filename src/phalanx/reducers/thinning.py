@@ -1,9 +1,9 @@
 """Draws taken evenly from a run: of each chain one from each of equally many spans, which grow longer with it.
 
-A span of `w` draws is represented by one of them, each with the same chance, drawn as the span goes by: its `i`-th draw
-takes the place of the one before with a chance of one in `i`. When a chain has no room for more spans, two and two
-become one, and either's draw stays with a chance of one half. What is taken depends on nothing but how many draws
-there are, so that equal runs give equal answers; and it is not every `w`-th, which chains that swing would fool.
+A span of `w` draws is represented by one of them, each with the same chance, which is chosen when the span begins, for
+each chain anew. When a chain has no room for more spans, two and two become one, and either's draw stays with a chance
+of one half. What is taken depends on nothing but how many draws there are, so that equal runs give equal answers; and
+it is not every `w`-th, which chains that swing would fool. A draw costs a comparison; spans end all at once, or rarely.
 """
 
 from __future__ import annotations
@@ -24,10 +24,17 @@ COINS = 2**24
 
 
 class Taken(NamedTuple):
-    """Of each chain: draws, how often spans were doubled, and the draw of each span, `(chains, spans, ...)`."""
+    """Of each chain: draws, spans that are over, how often spans were doubled, and the draws of spans.
+
+    `pick` is the draw, by its number, that is taken of the span under way, and `held` that draw once it was made;
+    `values` those of spans that are over, `(chains, spans, ...)`.
+    """
 
     count: Any
+    spans: Any
     doubled: Any
+    pick: Any
+    held: Any
     values: Any
 
 
@@ -50,31 +57,38 @@ class Room(NamedTuple):
         chains = example.shape[0]
         spans = 2 * -(-self.taken // (2 * chains))
         zero = jnp.zeros(chains, jnp.int32)
-        return Taken(zero, zero, jnp.zeros((chains, spans, *example.shape[1:]), example.dtype))
+        values = jnp.zeros((chains, spans, *example.shape[1:]), example.dtype)
+        return Taken(zero, zero, zero, zero, jnp.zeros(example.shape, example.dtype), values)
 
 
 def take(state: Taken, draw: Array, where: Array) -> Taken:
     """With a draw of those chains `where` there is one."""
-    place = state.count & ((1 << state.doubled) - 1)
-    chosen = where & (_hash(state.count) % (place + 1).astype(jnp.uint32) == 0)
+    held = jnp.where(at_lanes(where & (state.count == state.pick), draw), draw, state.held)
     count = state.count + where
-    full = where & (count == state.values.shape[1] << state.doubled)
-    return lax.cond(chosen.any() | full.any(), _put, _leave, state, draw, chosen, full, count)
+    over = where & (count == (state.spans + 1) << state.doubled)
+    return lax.cond(over.any(), _put, lambda state, _: state, state._replace(count=count, held=held), over)
 
 
-def _leave(state: Taken, draw: Array, chosen: Array, full: Array, count: Array) -> Taken:
-    return state._replace(count=count)
+def _put(state: Taken, over: Array) -> Taken:
+    """Put by the draws of spans that are `over`, and choose which is taken of the next."""
+    lanes, room, values = jnp.arange(len(over)), state.values.shape[1], state.values
+    here = jnp.where(at_lanes(over, state.held), state.held, values[lanes, state.spans])
+    values = values.at[lanes, state.spans].set(here)
+    full = over & (state.spans == room - 1)
+    values = lax.cond(full.any(), _halved, lambda state, _: state.values, state._replace(values=values), full)
+    spans, doubled = jnp.where(full, room // 2, state.spans + over), state.doubled + full
+    within = _hash(_hash(lanes) + state.count) & ((1 << doubled) - 1).astype(jnp.uint32)
+    pick = jnp.where(over, (spans << doubled) + within.astype(jnp.int32), state.pick)
+    return Taken(state.count, spans, doubled, pick, state.held, values)
 
 
-def _put(state: Taken, draw: Array, chosen: Array, full: Array, count: Array) -> Taken:
-    lanes, span = jnp.arange(len(chosen)), state.count >> state.doubled
-    values = state.values
-    values = values.at[lanes, span].set(jnp.where(at_lanes(chosen, draw), draw, values[lanes, span]))
-    spans = values.shape[1]
-    coin = _hash(COINS + jnp.arange(spans // 2)[None] + spans * state.doubled[:, None]) % 2 == 0
-    stays = jnp.where(at_lanes(coin, values[:, ::2]), values[:, ::2], values[:, 1::2])
+def _halved(state: Taken, full: Array) -> Array:
+    """Of two and two spans the draw of one, for chains that are `full`."""
+    lanes, pairs = jnp.arange(len(full))[:, None], jnp.arange(state.values.shape[1] // 2)[None]
+    coin = _hash(_hash(lanes) + COINS + pairs + state.count[:, None]) >> 31 == 0
+    stays = jnp.where(at_lanes(coin, state.values[:, ::2]), state.values[:, ::2], state.values[:, 1::2])
     halved = jnp.concatenate([stays, jnp.zeros_like(stays)], axis=1)
-    return Taken(count, state.doubled + full, jnp.where(at_lanes(full, values), halved, values))
+    return jnp.where(at_lanes(full, state.values), halved, state.values)
 
 
 def _hash(number: Array) -> Array:
@@ -89,13 +103,15 @@ def kept(state: Taken | Kept) -> Kept:
     """What a stretch has taken, chain after chain in the order of their draws, each standing for as many."""
     if isinstance(state, Kept):
         return state
-    count, doubled, values = (np.asarray(part) for part in state)
-    length = np.int64(1) << doubled[:, None].astype(np.int64)
-    lengths = np.clip(count[:, None] - np.arange(values.shape[1]) * length, 0, length)
+    count, spans, doubled, pick, held, values = (np.asarray(part) for part in state)
+    # a span that is not over counts where its draw was made: of `l` draws out of `w`, with a chance of l / w
+    values = np.concatenate([values, held[:, None]], axis=1)
+    number = np.arange(values.shape[1])[None]
+    there = np.where(number < values.shape[1] - 1, number < spans[:, None], (pick < count)[:, None])
+    length = np.int64(1) << doubled.astype(np.int64)
     draws, weight = int(count.sum(dtype=np.int64)), int(length[count > 0].max(initial=1))
-    # a span that is shorter than others stays with a chance of as much
-    chance = random_of(draws, weight).random(lengths.shape) * weight
-    return Kept(values[(lengths > 0) & (chance < lengths)], weight, draws)
+    chance = random_of(draws, weight).random(there.shape) * weight
+    return Kept(values[there & (chance < length[:, None])], weight, draws)
 
 
 def random_of(*numbers: int) -> np.random.Generator:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from phalanx.diagnostics import Finding
+from phalanx.diagnostics.folded import named_elements
 from phalanx.run.folding import ENOUGH_DRAWS, LEAST_DRAWS, MOST_DRAWS, Fold, Folding
 from phalanx.run.reductions import WHOLE
 
@@ -54,7 +55,7 @@ class HostFold:
     def add_states(self, states: Any) -> None:
         """Merge states of later draws."""
         states = jax.tree.map(lambda place, leaf: place.trim(np.asarray(leaf)), self._places, states)
-        for name, entry in self._reductions.entries:
+        for name, entry in self._reductions.stateful:
             if name not in self._states:
                 self._states[name] = states[name]
             elif name not in self._failed:
@@ -66,11 +67,16 @@ class HostFold:
 
     def finalize(self) -> dict[str, Any]:
         """What was learned so far: by reducer name, and by variable where a reducer had several."""
-        return {name: self._finalized(name, entry) for name, entry in self._reductions.entries if name in self._states}
+        keepers = self._reductions.keepers
+        return {
+            name: self._finalized(keepers[name], entry)
+            for name, entry in self._reductions.entries
+            if keepers[name] in self._states
+        }
 
-    def _finalized(self, name: str, entry: Any) -> Any:
-        parts = self._states[name]
-        if name not in self._failed:
+    def _finalized(self, keeper: str, entry: Any) -> Any:
+        parts = self._states[keeper]
+        if keeper not in self._failed:
             try:
                 parts = {part: entry.reducer.finalize(state) for part, state in parts.items()}
             except Exception as error:
@@ -78,8 +84,21 @@ class HostFold:
             else:
                 return parts[WHOLE] if set(parts) == {WHOLE} else parts
         else:
-            reason = self._failed[name]
+            reason = self._failed[keeper]
         return Unfinished(reason, jax.tree.map(np.asarray, parts))
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Elements that are constant, as reducers know that the verdict reads."""
+        found: dict[str, None] = {}
+        for name, entry in self._reductions.entries:
+            keeper, constant = self._reductions.keepers[name], entry.reducer.constant
+            if constant is None or keeper not in self._states or keeper in self._failed:
+                continue
+            flags = {part: constant(state) for part, state in self._states[keeper].items()}
+            result = flags[WHOLE] if set(flags) == {WHOLE} else flags
+            found |= {element: None for element, flag in named_elements(name, result) if flag}
+        return tuple(found)
 
     def findings(self, reduced: dict[str, Any]) -> tuple[Finding, ...]:
         """What failed of what was reduced, and whether it weighs chains alike."""

@@ -125,8 +125,8 @@ class Posterior:
         if not self.stats and record.folded_draws:
             return judge_folded(
                 self.reduced, record.tell, num_chains=self.num_chains, divergences=record.divergences,
-                acceptance_rate=record.acceptance_rate, findings=record.findings, passed=record.passed,
-                labels=record.labels,
+                acceptance_rate=record.acceptance_rate, constant=record.constant, findings=record.findings,
+                passed=record.passed, labels=record.labels,
             )  # fmt: skip
         if not self.stats:
             raise ValueError("verdict: there are no draws to judge, stored or told to reducers.")

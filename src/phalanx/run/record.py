@@ -21,6 +21,7 @@ class Told(Protocol):
     acceptance_rate: float | None
     divergences: int
     tell: dict[str, str]
+    constant: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class RunRecord:
         acceptance_rate: mean over them.
         divergences: of those, over all chains.
         tell: by the name of a reducer that the verdict reads, what it tells: "r_hat" or "ess".
+        constant: elements that were the same in every draw told to such a reducer, which the verdict leaves out.
         findings: what the run itself knows to be wrong, before a draw is looked at; the verdict begins with it.
         passed: what the run itself has found in order.
         labels: by variable, what its entries along each axis are called, or None where nothing says so.
@@ -100,6 +102,7 @@ class RunRecord:
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
     tell: dict[str, str] = field(default_factory=dict)
+    constant: tuple[str, ...] = ()
     labels: Names = field(default_factory=dict, repr=False)
     source: str = field(default="", repr=False)
 
@@ -123,6 +126,7 @@ class RunRecord:
             acceptance_rate=told.acceptance_rate,
             divergences=told.divergences,
             tell=told.tell,
+            constant=told.constant,
             findings=(*self.findings, *moved),
         )
 
@@ -130,11 +134,12 @@ class RunRecord:
     def of_json(cls, entries: Mapping[str, Any]) -> RunRecord:
         """The record whose fields were written as JSON, which knows no tuples."""
         findings = tuple(Finding(*finding) for finding in entries["findings"])
+        tuples = {name: tuple(entries[name]) for name in ("passed", "constant")}
         labels = {
             name: tuple(None if words is None else tuple(words) for words in axes)
-            for name, axes in entries.get("labels", {}).items()
+            for name, axes in entries["labels"].items()
         }
-        return cls(**{**entries, "findings": findings, "passed": tuple(entries["passed"]), "labels": labels})
+        return cls(**{**entries, **tuples, "findings": findings, "labels": labels})
 
 
 def _moved(moves: Sequence[Move], record: RunRecord) -> Finding:

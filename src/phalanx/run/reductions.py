@@ -59,7 +59,7 @@ class Reductions:
         """States before the first draw; `values` are `(chains, ...)`, of which shapes and types count."""
         return {
             name: {part: _begun(name, part, entry, array) for part, array in parts_of(name, entry, values).items()}
-            for name, entry in self.entries
+            for name, entry in self.stateful
         }
 
     def update(self, states: States, values: Mapping[str, Array], where: Array) -> States:
@@ -69,13 +69,34 @@ class Reductions:
                 part: entry.reducer.update(states[name][part], array, where)
                 for part, array in parts_of(name, entry, values).items()
             }
+            for name, entry in self.stateful
+        }
+
+    @property
+    def keepers(self) -> dict[str, str]:
+        """By name, who keeps its state: the first of those that make the same states of the same arrays."""
+        return {
+            name: next(first for first, other in self.entries if _same_states(entry, other))
             for name, entry in self.entries
         }
+
+    @property
+    def stateful(self) -> tuple[tuple[str, Reduce], ...]:
+        """Entries that keep a state. So `moments()` and `rhat()`, which differ in what they tell, add up once."""
+        keepers = set(self.keepers.values())
+        return tuple((name, entry) for name, entry in self.entries if name in keepers)
 
     @property
     def tell(self) -> dict[str, str]:
         """Which of them a verdict reads, and as what."""
         return {name: entry.reducer.tells for name, entry in self.entries if entry.reducer.tells}
+
+
+def _same_states(a: Reduce, b: Reduce) -> bool:
+    def made(entry: Reduce) -> tuple[Any, ...]:
+        return entry.fn, entry.reducer.init, entry.reducer.update, entry.reducer.merge
+
+    return a is b or made(a) == made(b)
 
 
 def _begun(name: str, part: str, entry: Reduce, array: Array) -> Any:

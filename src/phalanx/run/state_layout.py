@@ -80,7 +80,7 @@ def places_of(reductions: Reductions, values: Values) -> dict[str, dict[str, Any
             part: _state_places(f"reducers[{name!r}]", entry.reducer, shape, spread)
             for part, (shape, spread) in _parts(name, entry, values).items()
         }
-        for name, entry in reductions.entries
+        for name, entry in reductions.stateful
     }
 
 

@@ -34,3 +34,12 @@ def test_good_draws_are_good():
 def test_what_is_wrong_is_named(reduced, tell, run, topic):
     verdict = judge_folded(reduced, tell, **run)
     assert not verdict.good and topic in [finding.topic for finding in verdict.findings]
+
+
+def test_a_constant_element_is_left_out_and_all_constant_ones_are_not():
+    nan, element = {"r": np.array([np.nan, 1.0]), "e": np.array([np.nan, 900.0])}, ["x[0]"]
+    verdict = judge_folded({name: {"x": value} for name, value in nan.items()}, TELL, **RUN, constant=element)
+    assert verdict.good and any("1 quantity constant, and left out: x[0]." in words for words in verdict.passed)
+    nothing = {name: {"x": np.array([np.nan])} for name in nan}
+    assert not judge_folded(nothing, TELL, **RUN, constant=element)
+    assert not judge_folded({name: {"x": value} for name, value in nan.items()}, TELL, **RUN, constant=["y[0]"])

@@ -117,3 +117,37 @@ def test_effective_sizes_that_cannot_be_known_are_nan():
 def test_complex_draws_are_refused():
     with pytest.raises(TypeError, match="reducers take real numbers"):
         R.moments().init(jnp.zeros(3, jnp.complex64))
+
+
+@pytest.mark.parametrize("reducer", [R.rhat(), R.ess(), R.thinned(R.rhat(), 2)], ids=repr)
+def test_constant_elements_are_told_from_those_that_are_not_finite_or_stuck(reducer):
+    x = np.random.default_rng(0).normal(size=(64, 4, 5)).astype(np.float32)
+    x[..., 0], x[..., 1], x[..., 2], x[..., 3] = 1.1, np.nan, np.arange(4), np.inf  # element 2: chains that never move
+    for state in (fold(reducer, x), reducer.merge(fold(reducer, x[:30]), fold(reducer, x[30:]))):
+        np.testing.assert_array_equal(reducer.constant(state), [True, False, False, False, False])
+
+
+@pytest.mark.parametrize("chains", [1, 3, 3000])
+@pytest.mark.parametrize("draws", [1, 2, 5, 1000])
+def test_what_is_taken_stands_for_all_of_the_run(chains, draws):
+    # values are the number of the draw: their mean is that of a uniform distribution, up to spans of random picks
+    x = np.broadcast_to(np.arange(draws, dtype=np.float32)[:, None], (draws, chains))
+    where = np.ones((draws, chains), bool)
+    reducer = R.reservoir(10**9)
+    state = reducer.init(jnp.asarray(x[0]))
+    step = jax.jit(lambda s, pair: (reducer.update(s, *pair), None))
+    state = jax.lax.scan(step, state, (jnp.asarray(x), jnp.asarray(where)))[0]
+    found = reducer.finalize(jax.tree.map(np.asarray, state))
+    if draws * chains <= 4096:
+        np.testing.assert_array_equal(np.sort(found), np.sort(x.ravel()))
+    # five standard errors of the mean of one random draw from each of equally long spans, were there one span
+    assert abs(found.mean() - (draws - 1) / 2) <= 5 * draws / np.sqrt(12 * len(found)) + 1e-6
+
+
+def test_chains_with_room_for_two_draws_do_not_all_take_the_same():
+    # all chains drift together: of two moments of the run no quantile could be told
+    x = np.broadcast_to(np.arange(3000, dtype=np.float32)[:, None], (3000, 2048))
+    state = fold(R.quantiles([0.5]), x)
+    ranks = R.quantiles([0.05, 0.5, 0.95]).finalize(state) / 3000
+    # five standard errors of as many independent draws
+    np.testing.assert_allclose(ranks, [0.05, 0.5, 0.95], atol=5 * 0.5 / np.sqrt(2048))
