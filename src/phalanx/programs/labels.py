@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params, primi
 
 from phalanx.mesh.foreign import Labels, Levels
 from phalanx.programs.arguments import Arguments
-from phalanx.programs.row_rules import ELEMENTWISE
+from phalanx.programs.row_arithmetic import ELEMENTWISE
 from phalanx.programs.shares import TracedProgram
 
 _ALIGNED = ELEMENTWISE | {"add", "sub", "mul", "div", "add_any", "lt", "select_n", "convert_element_type"}
@@ -196,7 +196,7 @@ class _Walk:
         axes = tuple(map(self.axes.join, zip(*met, strict=True))) if met else (None,) * len(shape)
         return _Value(axes, self._codes(eqn, inputs))
 
-    def _codes(self, eqn: Any, inputs: Sequence[_Value]) -> tuple[_Code, ...]:
+    def _codes(self, eqn: Any, inputs: Sequence[_Value]) -> tuple[_Code | None, ...]:
         """Indices below zero count from the end: JAX asks for `i < 0`, and chooses between `i` and `i + size`."""
         name, code = eqn.primitive.name, inputs[0].code
         if code is None:
@@ -212,7 +212,8 @@ class _Walk:
         return inputs[1].codes if name == "select_n" and code.sign and inputs[1].code == _Code(code.levels) else ()
 
     def _broadcast(self, eqn: Any, x: _Value, *_: _Value) -> _Value:
-        shape, axes = eqn.params["shape"], [None] * len(eqn.params["shape"])
+        shape = eqn.params["shape"]
+        axes: list[int | None] = [None] * len(shape)
         for axis, size, to in zip(x.axes, eqn.invars[0].aval.shape, eqn.params["broadcast_dimensions"], strict=True):
             axes[to] = axis if shape[to] == size else None
         return _Value(tuple(axes))

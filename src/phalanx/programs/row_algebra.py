@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from phalanx.programs.row_step import Rule, Step, along, apart, plain
+from phalanx.programs.row_step import Rule, Step, along, apart, plain, product
 from phalanx.programs.row_values import Alike, Apart, Kind, Partial
 
 LEADING = {

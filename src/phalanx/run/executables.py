@@ -115,7 +115,7 @@ class _Programs:
         self._seed, self._tuning = np.uint32(0), first_tuning(self._blocks)
         self._order = order_of(np.zeros(self._blocks.num_chains))
 
-    def lowered(self) -> Iterator[tuple[str, Any, dict[str, str]]]:
+    def lowered(self) -> Iterator[tuple[str, Any, dict[str, str | bool]]]:
         """Each program's name, the lowered program, and options of the compiler."""
         stores, blocks = self._folding.stores_draws, self._blocks
         begin = self._jit(blocks.begin, (self._shared, self._data, blocks.given_specs()), blocks.begun_specs())
@@ -147,7 +147,7 @@ class _Programs:
         )
         return advance.lower(self._seed, self._arrays, self._tuning, self._order, underway)
 
-    def _folds(self, underway: Any) -> Iterator[tuple[str, Any, dict[str, str]]]:
+    def _folds(self, underway: Any) -> Iterator[tuple[str, Any, dict[str, str | bool]]]:
         empty = self._jit(self._folding.empty, (self._data,), self._folding.fold_specs()).trace(self._arrays)
         specs = (*self._begun(), self._blocks.underway_specs(), self._folding.fold_specs())
         fold = self._jit(self._folding.fold, specs, self._folding.folded_specs(), donate=(4, 5))

@@ -21,7 +21,11 @@ class Told(Protocol):
     acceptance_rate: float | None
     divergences: int
     tell: dict[str, str]
-    constant: tuple[str, ...]
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Elements that were the same in every draw."""
+        ...
 
 
 @dataclass(frozen=True)
