@@ -192,7 +192,7 @@ def test_unknown_kernel_options():
 def test_a_kernel_that_is_none():
     refuses(
         TypeError,
-        "kernel: expected a kernel such as phx.hmc() or phx.rwmh(), got 'nuts'.",
+        "kernel: expected a kernel such as phx.hmc() or phx.rwmh(), got 'nuts'; give kernel=phx.nuts().",
         model,
         {"y": Y},
         kernel="nuts",

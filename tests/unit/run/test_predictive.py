@@ -14,7 +14,6 @@ import pytest
 from tests.unit.report.posteriors import RECORD, make_posterior
 
 import phalanx as phx
-from phalanx.programs.handlers import under
 from phalanx.run.posterior import Posterior
 from phalanx.run.record import Timing
 
@@ -76,7 +75,7 @@ def drawn_by_hand(model, data, chains=CHAINS, draws=DRAWS) -> Posterior:
     shaped = {name: np.asarray(v).reshape(chains, draws, *v.shape[1:]) for name, v in values.items()}
     latents = dict.fromkeys(names, "")
     record = replace(RECORD, num_chains=chains, num_samples=draws, latents=latents)
-    return Posterior(shaped, {}, Timing(), record, {}, target)
+    return Posterior(shaped, {}, Timing(), record, target=target)
 
 
 @pytest.fixture(scope="module")
@@ -126,15 +125,8 @@ class TestPredictive:
         ours = posterior.predictive(kind=kind)[name]
         assert ours.shape == (CHAINS, DRAWS, *data[name].shape)
 
-        def bridged(**arguments):  # the same program for NumPyro, its sites from ours
-            def tell(variable, forward):
-                return forward(replace(variable, value=_told(variable)))
-
-            under(model, tell)(**arguments)
-
-        alike = theirs if model.__name__ == "theirs" else bridged
         flat = {n: v.reshape(-1, *v.shape[2:]) for n, v in posterior.draws.items()}
-        peer = numpyro.infer.Predictive(alike, None if kind == "prior" else flat, num_samples=CHAINS * DRAWS)
+        peer = numpyro.infer.Predictive(model, None if kind == "prior" else flat, num_samples=CHAINS * DRAWS)
         expected = np.asarray(peer(jax.random.key(3), **{**data, name: None})[name])
         ours = ours.reshape(expected.shape).astype(float)
         for statistic in (lambda v: np.tanh(v / 3), lambda v: np.tanh(v / 3) ** 2):
@@ -196,18 +188,12 @@ class TestPredictive:
         mesh = mesh_of(2, 4)
         target = phx.Target(model, phx.shard(data, mesh))
         draws = {"scale": np.random.default_rng(0).gamma(3.0, size=(4, 6, ROWS)).astype(np.float32)}
-        posterior = Posterior(draws, {}, Timing(), replace(RECORD, latents={"scale": ""}), {}, target)
+        posterior = Posterior(draws, {}, Timing(), replace(RECORD, latents={"scale": ""}), target=target)
         found = posterior.predictive()
         np.testing.assert_allclose(found["centred"][0, 0], X[:, 0] - X[:, 0].mean(), rtol=1e-4, atol=1e-5)
         assert found["y"].shape == (4, 6, ROWS)
         whole = posterior.predictive(data)
         np.testing.assert_allclose(whole["y"], found["y"], rtol=1e-4, atol=1e-5)
-
-
-def _told(variable):
-    if variable.distribution is None:
-        return numpyro.deterministic(variable.name, variable.value)
-    return numpyro.sample(variable.name, variable.distribution, obs=variable.value)
 
 
 def sized(x, y=None):
@@ -248,7 +234,7 @@ class TestRefusals:
 
         latents, draws = {"m": ""}, {"m": np.zeros((2, 3), np.float32)}
         target = phx.Target(model, {"y": np.zeros(3, np.float32)})
-        posterior = Posterior(draws, {}, Timing(), replace(RECORD, num_chains=2, latents=latents), {}, target)
+        posterior = Posterior(draws, {}, Timing(), replace(RECORD, num_chains=2, latents=latents), target=target)
         assert posterior.predictive()["y"].shape == (2, 3, 3)
         with pytest.raises(ValueError, match=r"Variable 'm': ImproperUniform cannot be drawn from\."):
             posterior.predictive(kind="prior")
