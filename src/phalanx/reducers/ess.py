@@ -143,7 +143,8 @@ class _Merge(NamedTuple):
         into, chains = np.zeros_like(lengths[:, :slots]), np.arange(len(lengths))[:, None]
         sums = np.zeros((len(lengths), slots, *means.shape[2:]))
         np.add.at(into, (chains, number), lengths)
-        np.add.at(sums, (chains, number), means * column(lengths, means))
+        with np.errstate(invalid="ignore"):  # draws that are not finite make what is told of them NaN
+            np.add.at(sums, (chains, number), means * column(lengths, means))
         return Series(a.draws.merge(b.draws), into, sums / column(np.maximum(into, 1), sums))
 
 
