@@ -52,7 +52,7 @@ def quantiles(qs: Sequence[float]) -> Reducer:
     wanted = tuple(float(q) for q in np.atleast_1d(qs))
     if not wanted or not all(0 <= q <= 1 for q in wanted):
         raise ValueError(f"quantiles: they must lie between 0 and 1, got {qs!r}.")
-    return Reducer(f"quantiles({list(wanted)})", Room().empty, take, _Merge(SIZE, True), _Quantiles(wanted))
+    return Reducer(f"quantiles({list(wanted)})", Room(), take, _Merge(SIZE, True), _Quantiles(wanted))
 
 
 def reservoir(n: int) -> Reducer:
@@ -86,7 +86,7 @@ def reservoir(n: int) -> Reducer:
         raise ValueError(f"reservoir: n must be a whole number of at least 1, got {n!r}.")
     # spans are halved when there is no room: of room for twice as many, n are left
     most = max(2 * n, TAKEN)
-    return Reducer(f"reservoir({n})", Room(min(most, LARGE)).empty, take, _Merge(most, False), _Reservoir(n))
+    return Reducer(f"reservoir({n})", Room(min(most, LARGE)), take, _Merge(most, False), _Reservoir(n))
 
 
 class _Merge(NamedTuple):

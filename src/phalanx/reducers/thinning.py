@@ -51,7 +51,7 @@ class Room(NamedTuple):
 
     taken: int = TAKEN
 
-    def empty(self, example: Array) -> Taken:
+    def __call__(self, example: Array) -> Taken:
         """Of no draws."""
         sum_type(example.dtype)
         chains = example.shape[0]
