@@ -66,7 +66,7 @@ def test_states_stay_where_the_rows_are(mesh_of):
     hlo = sampler.executables.fold.as_text()
     assert "all-gather" not in hlo and "all-to-all" not in hlo
     states = sampler.executables.fold.out_info.fold.states["moments"]["row"]
-    assert states.deviations.sharding.shard_shape(states.deviations.shape) == (2, 5, 2)
+    assert states.mean.sharding.shard_shape(states.mean.shape) == (2, 5, 2)
 
 
 def test_variables_of_as_many_rows_on_a_device_and_not_over_all(mesh_of):

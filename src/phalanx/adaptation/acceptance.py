@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
 LEAST = 0.02
 """Rates count as no less: with a thousand chains one would decide for all."""
@@ -30,5 +30,5 @@ def harmonic_mean_of_normal_errors(mean: float) -> float:
 
     With a mean of $2 \Phi(-k)$ the mean of the inverse is $\Phi(-k) + e^{4 k^2} \Phi(3 k)$.
     """
-    k = -float(norm.ppf(mean / 2))
-    return 1.0 / float(norm.cdf(-k) + math.exp(4 * k * k) * norm.cdf(3 * k))
+    k = -float(ndtri(mean / 2))
+    return 1.0 / float(ndtr(-k) + math.exp(4 * k * k) * ndtr(3 * k))

@@ -120,7 +120,7 @@ def _trace_of_reductions(reductions: Reductions, whole: TracedProgram) -> Hashab
         states = reductions.init(values)
         return states, reductions.update(states, values, where)
 
-    jaxpr, states = jax.make_jaxpr(see, return_shape=True)(values, np.ones(1, bool))
+    jaxpr, states = jax.make_jaxpr(see, axis_env=whole.axis_env, return_shape=True)(values, np.ones(1, bool))
     form = form_of(jaxpr)
     return None if form is None else (form, jax.tree.structure(states))
 

@@ -64,7 +64,9 @@ def test_what_a_stream_refuses():
 
 def test_the_plan_is_told_before_a_run(capsys):
     phx.mcmc(model, num_samples=100, **{**OPTIONS, "progress": True})
-    assert "memory: " in capsys.readouterr().err.splitlines()[0]
+    lines = capsys.readouterr().err.splitlines()
+    told, begun = (next(i for i, line in enumerate(lines) if words in line) for words in ("memory: ", "warm-up"))
+    assert told < begun
 
 
 def test_a_run_that_needs_too_much_on_a_device_is_refused(monkeypatch):
