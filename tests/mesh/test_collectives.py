@@ -80,7 +80,7 @@ def test_one_all_reduce_per_leapfrog_and_none_over_chains(model, num_chains, mes
 @pytest.mark.parametrize("model", [many_sites, with_a_local_variable])
 @pytest.mark.parametrize("kernel, turning", [(phx.chees(), 0), (phx.mams(), 5)], ids=["chees", "mams"])
 def test_trajectories_of_many_chains_sum_once_a_leapfrog(model, kernel, turning, mesh_of):
-    """MAMS more where variables are spread: of each of two turns of the velocity towards the whole gradient the lengths."""
+    """MAMS more where variables are spread: each of two turns towards the whole gradient measures three lengths."""
     mesh = mesh_of(2, 4)
     data = phx.shard({"x": X, "y": Y}, mesh)
     sampler = phx.compile(model, data, kernel=kernel, mesh=mesh, num_chains=4, num_samples=2, progress=False)
