@@ -104,7 +104,8 @@ def _is_gradient(step: Step, found: Kind, of: Kind) -> bool:
         return isinstance(found, Apart) and found.layout == of.layout and found.factor == 1
     if isinstance(found, Partial):
         return found.over == "sum" and found.factor == 1
-    return isinstance(found, Alike) and found.factor == 1 and all(k == Alike() for k in step.inputs)
+    alike = (found, *step.inputs)  # a zero is as alike as any number
+    return all(isinstance(kind, Alike) and kind.factor == 1 for kind in alike)
 
 
 def _linear_solve(step: Step) -> Kinds | None:
