@@ -35,16 +35,19 @@ KNOWING_MESHES = {
 }
 """Kernels that move variables spread over devices, for positions of any shape."""
 
+NAMES = ["nuts", "chees", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mams", "rwmh", "hmc"))]
+"""Of those a machine and a flock of lanes are quick; what the others do alike is slow."""
+
 ONE, BOTH, MANY, REST = (1, 1), (2, 4), (1, 8), ((2, 1), (1, 2))
 """Devices along (chain, data): one, along both axes, as many as there are rows almost, and fewer."""
 
 MESHES = [BOTH, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in (ONE, MANY, *REST))]
 
+QUICK = [("nuts", ONE), *((name, BOTH) for name in (*KNOWING_MESHES, "blackjax mala"))]
+"""What is not slow: kernels that differ from others in what they are given alone are."""
+
 KERNELS_ON_MESHES = [
-    pytest.param(
-        name, *sizes, marks=[] if sizes == BOTH or (sizes == ONE and name in KNOWING_MESHES) else pytest.mark.slow
-    )
+    pytest.param(name, *sizes, marks=[] if (name, sizes) in QUICK else pytest.mark.slow)
     for name in KERNELS
     for sizes in (ONE, BOTH, MANY, *REST)
 ]
-"""Of kernels that differ from others in what they are given one mesh is quick."""

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from tests.conformance.kernels import NAMES
 
 import phalanx as phx
 from phalanx.adaptation.warm_up import WarmUp
@@ -25,8 +26,6 @@ KERNELS = {
     "rwmh": phx.rwmh(step_size=0.1),
     "hmc": phx.hmc(num_steps=5, step_size=0.15),
 }
-NAMES = ["nuts", "chees", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mams", "rwmh", "hmc"))]
-"""A machine and a flock of lanes are quick; what the others do alike is slow."""
 
 ROWS, CHAINS, DRAWS = 10, 4, 6
 X = np.random.default_rng(0).normal(size=(ROWS, 2)).astype(np.float32)
@@ -83,7 +82,7 @@ SIZES = {"num_chains": CHAINS, "num_warmup": 0, "num_samples": DRAWS, "progress"
 
 
 @pytest.mark.parametrize("model, sizes", PLACES)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_draws_are_those_of_one_device(name, model, sizes, mesh_of):
     """11, 12, 17: momenta, kinetic energy, acceptance, leapfrogs and depth, and where chains begin."""
     mesh, one = mesh_of(*sizes), phx.make_mesh(devices=jax.devices()[:1])

@@ -6,7 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from tests.conformance.agreement import assert_moments
-from tests.conformance.kernels import KERNELS, KERNELS_ON_MESHES, KNOWING_MESHES, MESHES
+from tests.conformance.kernels import KERNELS, KERNELS_ON_MESHES, KNOWING_MESHES, MESHES, NAMES
 
 import phalanx as phx
 from phalanx.run.executables import first_tuning, order_of
@@ -56,7 +56,7 @@ def exact_local_level():
 
 
 @pytest.mark.parametrize("chain, data", MESHES)
-@pytest.mark.parametrize("name", KNOWING_MESHES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_latent_variable_per_row(name, chain, data, mesh_of):
     mesh = mesh_of(chain, data)
     posterior = phx.mcmc(
@@ -97,7 +97,7 @@ def test_the_same_seed_gives_the_same_chains_on_every_mesh(kernel, mesh_of):
                 )
 
 
-@pytest.mark.parametrize("name", KNOWING_MESHES)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
     mesh = mesh_of(2, 4)
     sampler = phx.compile(
@@ -123,7 +123,7 @@ def independent_rows(y):
     phx.sample("y", dist.Normal(level, 1.0), obs=y)
 
 
-@pytest.mark.parametrize("name", KNOWING_MESHES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sizes", [pytest.param((1, 2), marks=pytest.mark.slow), (2, 4)])
 def test_all_variables_may_be_spread_over_devices(name, sizes, mesh_of):
     mesh, y = mesh_of(*sizes), np.linspace(-2.0, 2.0, 6).astype(np.float32)

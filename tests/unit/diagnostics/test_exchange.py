@@ -1,6 +1,5 @@
 import arviz
 import numpy as np
-import pytest
 
 from phalanx.diagnostics import to_arviz
 
@@ -36,13 +35,6 @@ def test_more_chains_than_draws_do_not_warn():
 def test_the_statistics_of_nuts_go_under_arviz_names():
     stats = {"tree_depth": np.full((2, 5), 3), "reached_max_depth": np.zeros((2, 5), bool)}
     assert set(to_arviz({"a": np.zeros((2, 5))}, stats).sample_stats) == {"tree_depth", "reached_max_treedepth"}
-
-
-def test_a_variable_called_like_a_dimension_is_refused():
-    with pytest.raises(
-        ValueError, match="to_arviz: 'chain' is the name of a variable here and of a dimension in ArviZ"
-    ):
-        to_arviz({"chain": np.zeros((4, 10))}, {})
 
 
 def test_labels_are_coordinates():

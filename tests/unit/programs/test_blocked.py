@@ -71,7 +71,9 @@ def test_a_factor_of_log_densities():
     agree(as_factor)
 
 
-@pytest.mark.parametrize("sizes", [(2, 4), (1, 8), (4, 2)])
+@pytest.mark.parametrize(
+    "sizes", [(2, 4), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((1, 8), (4, 2)))]
+)
 def test_rows_that_do_not_divide_on_any_mesh(sizes, mesh_of):
     agree(in_blocks(5), mesh_of(*sizes))
     agree(as_factor, mesh_of(*sizes))

@@ -44,7 +44,9 @@ def test_reduced_is_what_stored_draws_say(name, thin):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("kernel", [phx.nuts(), phx.rwmh(0.8)], ids=["nuts", "rwmh"])
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(phx.nuts(), marks=pytest.mark.slow), phx.rwmh(0.8)], ids=["nuts", "rwmh"]
+)
 def test_tiles_change_nothing(kernel):
     reducers, one = {"m": R.moments(), "r": R.rhat()}, phx.make_mesh(devices=jax.devices()[:1])
     found = [
