@@ -77,7 +77,7 @@ def test_one_all_reduce_per_leapfrog_and_none_over_chains(model, num_chains, mes
     assert not operations(hlo, "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
 
 
-@pytest.mark.parametrize("model", [many_sites, with_a_local_variable])
+@pytest.mark.parametrize("model", [pytest.param(many_sites, marks=pytest.mark.slow), with_a_local_variable])
 @pytest.mark.parametrize("kernel, turning", [(phx.chees(), 0), (phx.mams(), 5)], ids=["chees", "mams"])
 def test_trajectories_of_many_chains_sum_once_a_leapfrog(model, kernel, turning, mesh_of):
     """MAMS more where variables are spread: each of two turns towards the whole gradient measures three lengths."""

@@ -49,7 +49,7 @@ def agree(a, b):
 
 @pytest.mark.parametrize(
     "chains, data, keep",
-    [(2, 2, []), pytest.param(1, 8, [], marks=pytest.mark.slow), (2, 4, None)],
+    [(2, 2, []), pytest.param(1, 8, [], marks=pytest.mark.slow), pytest.param(2, 4, None, marks=pytest.mark.slow)],
     ids=["folded 2x2", "folded 1x8", "stored 2x4"],
 )
 def test_the_same_on_any_mesh(chains, data, keep, mesh_of):

@@ -69,7 +69,8 @@ def check_intercepts(run, exact):
     assert 1 - within.mean() < share + 0.01
 
 
-@pytest.mark.parametrize("groups, homes", [(203, 5), pytest.param(10_000, 8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("groups, homes", [(203, 5), (10_000, 8)])
 def test_varying_intercepts_with_the_groups_spread(groups, homes, mesh_of):
     data, truth, intercepts = radon(groups, homes)
     mesh = mesh_of(2, 4)
@@ -85,7 +86,8 @@ def test_varying_intercepts_with_the_groups_spread(groups, homes, mesh_of):
     check_intercepts(spread, intercepts)
 
 
-@pytest.mark.parametrize("rows", [103, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [103, 20_000])
 def test_a_latent_variable_for_each_row_against_none(rows, mesh_of):
     random = np.random.default_rng(1)
     x = random.normal(size=(rows, 3)).astype(np.float32)

@@ -66,6 +66,7 @@ def test_the_machine_draws_what_the_plain_step_draws(mesh_of):
     np.testing.assert_allclose(runs[0].draws["theta"], runs[1].draws["theta"], rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_chain_is_the_same_whatever_the_number_of_chains_and_devices(mesh_of):
     few, many = (rows_of(sampler_of(phx.nuts(), mesh_of(*sizes), n), 8, 8) for sizes, n in (((1, 1), 2), ((4, 1), 12)))
     np.testing.assert_allclose(few, many[:, :2], rtol=5e-3, atol=5e-3)

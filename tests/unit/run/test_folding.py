@@ -23,7 +23,7 @@ SIZES = {"num_chains": 8, "num_warmup": 50, "num_samples": 120, "progress": Fals
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("thin", [1, 3])
+@pytest.mark.parametrize("thin", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_reduced_is_what_stored_draws_say(name, thin):
     # one device: an equal warm-up then makes equal draws, stored or not
     reducers = {"m": R.moments(), "c": R.covariance(), "s": phx.reduce(lambda v: v["sum"], R.extremes())}
@@ -106,7 +106,7 @@ SHORT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("keep", [[], ["width"]], ids=["folded", "stored"])
+@pytest.mark.parametrize("keep", [[], pytest.param(["width"], marks=pytest.mark.slow)], ids=["folded", "stored"])
 def test_chains_in_short_trajectories_weigh_no_more_at_a_deadline(keep):
     # the prior is the posterior: chains begin with exact draws
     run = phx.mcmc(funnel, keep=keep, until=phx.until(seconds=0.3), **SHORT)
