@@ -209,7 +209,7 @@ def test_a_model_without_data(phalanx, folder):
         (("models.py:line", "--data", "no.csv"), "--data no.csv: there is no such file in "),
         (
             ("models.py:broken", "--data", "rows.csv", *SIZES),
-            "models.py, line 21: IndexError: tuple index out of range",
+            "models.py: 'x.shape[1]': tuple index out of range. Here x has shape (41,).",
         ),
         (("models.py:line", "--data", "rows.csv", "--draws", "0"), "num_samples must be a whole number, at least 1"),
         (("models.py:line", "--data", "rows.csv", "--kernel", "gibbs"), "'gibbs' is not one of"),

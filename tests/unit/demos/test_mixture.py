@@ -16,6 +16,7 @@ from phalanx.demos.mixture_race import Race
 WAYS = {"NumPy", "JAX, one loop", "Phalanx", "Phalanx, MixtureSameFamily"}
 
 
+@pytest.mark.slow
 def test_a_small_run(phalanx, tmp_path):
     status, out, err = phalanx("demo", "mixture", "--samples", "2e6", "--chains", "1000", "--out", "made")
     assert status == 0, err

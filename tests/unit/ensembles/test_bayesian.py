@@ -24,7 +24,7 @@ def model(y):
     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
-@pytest.mark.parametrize("batch", [N, 50])
+@pytest.mark.parametrize("batch", [pytest.param(N, marks=pytest.mark.slow), 50])
 @pytest.mark.parametrize("name", ["sgld", "sghmc"])
 def test_a_conjugate_posterior(name, batch):
     """64 chains. Minibatches add the noise of the gradient, some 4% of the variance here; steps, as much again."""

@@ -90,7 +90,10 @@ def agree(state, other):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("devices, members", [(1, 3), (2, 4), (4, 6), (8, 3), (2, 1)])
+@pytest.mark.parametrize(
+    "devices, members",
+    [(1, 3), (2, 4), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((4, 6), (8, 3), (2, 1)))],
+)
 @pytest.mark.parametrize("name", LEARNERS)
 def test_every_member_is_the_network_trained_alone(name, devices, members):
     learner, mesh = LEARNERS[name], phx.make_mesh(devices=jax.devices()[:devices])
