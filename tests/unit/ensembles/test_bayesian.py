@@ -255,6 +255,7 @@ def test_a_network_is_a_program_that_can_be_sampled():
     assert np.mean((fitted - y) ** 2) < 0.3 * y.var()
 
 
+@pytest.mark.slow
 def test_the_same_program_serves_langevin_dynamics():
     x, y = np.ones((8, 2), np.float32), np.zeros(8, np.float32)
     learner = phx.ensembles.sgld(

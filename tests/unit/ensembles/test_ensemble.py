@@ -194,6 +194,7 @@ def test_arrays_without_elements_go_along(tmp_path):
 
 
 @pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
 def test_batched_members_are_those_written_out(monkeypatch, width):
     learner, found = LEARNERS["nnx"], []
     of = layout.Layout.of
