@@ -169,11 +169,11 @@ def _check_rounding(name: str, wide: np.ndarray, narrow: np.ndarray) -> None:
     before, after = (len(np.unique(some[:NEIGHBOURS])) for some in (wide, narrow))
     if error <= COARSE * spread and before - after <= TIES * before:
         return
+    among = f"; {before} different values among the first {min(NEIGHBOURS, len(wide))} become {after}"
     raise ValueError(
         f"{name} loses what tells its values apart: near {largest:.6g} numbers of {narrow.dtype} are "
-        f"{np.spacing(np.asarray(largest, narrow.dtype)):.2g} apart, and the standard deviation is {spread:.2g}; "
-        f"{before} different values among the first {min(NEIGHBOURS, len(wide))} become {after}. Subtract the first "
-        f"value or the mean, or {_X64}."
+        f"{np.spacing(np.asarray(largest, narrow.dtype)):.2g} apart, and the standard deviation is {spread:.2g}"
+        f"{among if after < before else ''}. Subtract the first value or the mean, or {_X64}."
     )
 
 

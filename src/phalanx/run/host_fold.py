@@ -33,7 +33,7 @@ class HostFold:
         self._failed: dict[str, str] = {}
         self.tell = folding.reductions.tell
         self.draws, self.divergences, self.evaluations = 0, 0, 0
-        self.acceptance_rate: float | None = None
+        self._accepted, self._made = 0.0, 0
         self.ahead = 0
         """Draws that some chains made more than others, where a run that stores draws has been interrupted."""
 
@@ -49,8 +49,13 @@ class HostFold:
         self.draws += int(tally.draws.min())
         self.evaluations += evaluations
         self.divergences += int(tally.diverging.sum(dtype=np.int64))
-        made = max(int(tally.made.sum(dtype=np.int64)), 1)
-        self.acceptance_rate = float(tally.acceptance.sum(dtype=np.float64)) / made
+        self._made += int(tally.made.sum(dtype=np.int64))
+        self._accepted += float(tally.acceptance.sum(dtype=np.float64))
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Mean over all draws; None before the first."""
+        return self._accepted / self._made if self._made else None
 
     def add_states(self, states: Any) -> None:
         """Merge states of later draws."""

@@ -26,6 +26,9 @@ from phalanx.run.until import Until
 FULLNESS = 0.9
 """How full the slots of a block should be when it ends: chains whose slots are full wait for the others."""
 
+FIRST_ROUND = 16
+"""An n-th of a run is its first round; each later one is as long as all before. Ctrl-C loses the round under way."""
+
 
 class Work(NamedTuple):
     """What has been computed: ticks of a lane, and gradient evaluations in trajectories that ended, over all chains."""
@@ -123,7 +126,10 @@ class Run:
         """
         host, began = self.told, time.monotonic()
         before, evaluations = host.draws, host.evaluations
-        total, draws = before + num_samples // thin, min(1, num_samples // thin)
+        total, most = before + num_samples // thin, host.stretch(self.blocks.num_chains)
+        # where time may run out, as few as there can be; else so many that chains hardly wait for one another
+        first = 1 if math.isfinite(seconds) else max(before, math.ceil((total - before) / FIRST_ROUND))
+        draws = min(first, total - before, most)
         while draws and not self.interrupted:
             started, known = time.monotonic(), None
             try:
@@ -141,7 +147,7 @@ class Run:
                 self.progress.say(f"Interrupted: returning what {host.draws:,} of {total:,} draws per chain told.")
             now = time.monotonic()
             fitting = draws * (began + seconds - now) / max(now - started, 1e-9)
-            draws = int(max(0, min(host.draws, host.stretch(self.blocks.num_chains), total - host.draws, fitting)))
+            draws = int(max(0, min(host.draws, most, total - host.draws, fitting)))
         self.sampling = self.sampling._replace(evaluations=self.sampling.evaluations + host.evaluations - evaluations)
         if self.interrupted and (phase != "sampling" or not host.draws):
             raise KeyboardInterrupt

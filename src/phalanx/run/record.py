@@ -18,9 +18,13 @@ class Told(Protocol):
     """What is known of draws that were not stored."""
 
     draws: int
-    acceptance_rate: float | None
     divergences: int
     tell: dict[str, str]
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Mean over them."""
+        ...
 
     @property
     def constant(self) -> tuple[str, ...]:
