@@ -137,9 +137,13 @@ class Strays:
     def _places(self, draws: Region) -> list[np.ndarray]:
         """Chains by where they are: with the highest of those left go all that overlap with it."""
         chains, first = np.unique(draws.chain, return_index=True)
-        groups = np.split(np.arange(len(draws.chain)), first[1:])
-        mean, variance = (np.array([stat(draws.rows[g], axis=0) for g in groups]) for stat in (np.mean, np.var))
-        height = np.array([draws.log_density[g].mean(dtype=np.float64) for g in groups])
+        counts = np.diff(first, append=len(draws.chain))
+
+        def means(values: np.ndarray) -> np.ndarray:
+            return (np.add.reduceat(values, first, axis=0, dtype=np.float64).T / counts).T
+
+        mean, height = means(draws.rows), means(draws.log_density)
+        variance = means(np.square(draws.rows - np.repeat(mean, counts, axis=0)))
         places, left = [], np.argsort(-np.nan_to_num(height, nan=-math.inf), kind="stable")
         while len(left):
             with np.errstate(all="ignore"):
