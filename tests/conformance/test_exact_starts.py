@@ -91,7 +91,8 @@ def changed(name, target, count, **tuning):
     known = {key: value for key, value in tuning.items() if hasattr(KERNELS[name].tuning, key)}
     found, _ = drawer(name, target, count).after({"weights": begin}, **known)
     assert np.isfinite(found["weights"]).all()
-    assert (found["weights"] != begin).any()
+    if tuning["trajectory_length"] < 10 and tuning.get("step_size", 0.0) < 1:  # of much too long steps none is accepted
+        assert (found["weights"] != begin).any()
     return max(worst_quantile(found["weights"][:, i], begin[:, i]) for i in range(3))
 
 

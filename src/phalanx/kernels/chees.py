@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec
 
 from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, broken_down, metropolis
 from phalanx.kernels.gradient_state import State, init
-from phalanx.kernels.kernel import Ended, Kernel, Start, hyperparameter, one_of, positive, share, whole
+from phalanx.kernels.kernel import Ended, Kernel, Rest, Start, hyperparameter, one_of, positive, share, start_of, whole
 from phalanx.kernels.lanes import Columns, Lanes, choose, groups_of
 from phalanx.kernels.low_rank import KINDS, LaneMetric
 from phalanx.mesh.devices import CHAIN
@@ -226,6 +226,7 @@ class Flock:
     """Trajectories of one length as a machine; see `phalanx.kernels.kernel.Machine`. A tick is a draw of every lane."""
 
     dynamics: Dynamics
+    skips: ClassVar[int] = 0
 
     def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Flight:
         """Lanes at rest at positions."""
@@ -249,6 +250,14 @@ class Flock:
         """Lanes that go on at others' positions."""
         position, gradient = (tuple(take(part, -1) for part in x) for x in (underway.position, underway.gradient))
         return Flight(underway.draw, position, take(underway.log_density, 0), gradient)
+
+    def rest(self, lanes: Lanes, underway: Flight) -> Rest:
+        """Where lanes are that are between two draws."""
+        return Rest(underway.draw, start_of(lanes, underway.position, underway.log_density, underway.gradient))
+
+    def resume(self, lanes: Lanes, rest: Rest, keys: Keys) -> Flight:
+        """Lanes that make the very same draws."""
+        return self.start(lanes, rest.state, keys, rest.draw)
 
     def layout(self, target: Target, underway: Callable[[], Any]) -> Flight:
         """How it is laid out over the mesh."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from phalanx.kernels.kernel import Ended, Kernel, Start
+from phalanx.kernels.kernel import Ended, Kernel, Rest, Start
 from phalanx.kernels.lanes import Lanes
 from phalanx.mesh.chains import over_lanes
 from phalanx.mesh.devices import CHAIN
@@ -31,6 +31,7 @@ class InStep:
     """A machine made of a kernel's `init` and `step`. All lanes are active, or none is."""
 
     kernel: Kernel
+    skips: ClassVar[int] = 0
 
     def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Underway:
         """The kernel's state at every lane's position."""
@@ -52,6 +53,14 @@ class InStep:
     def moved(self, underway: Underway, take: Callable[[Array, int], Array]) -> Underway:
         """Lanes that go on in others' states."""
         return underway._replace(state=jax.tree.map(lambda leaf: take(leaf, 0), underway.state))
+
+    def rest(self, lanes: Lanes, underway: Underway) -> Rest:
+        """The kernel's states."""
+        return Rest(underway.draw, underway.state)
+
+    def resume(self, lanes: Lanes, rest: Rest, keys: Keys) -> Underway:
+        """Lanes in these states."""
+        return Underway(rest.draw, rest.state)
 
     def layout(self, target: Target, underway: Callable[[], Any]) -> Any:
         """Chains first; a dict by variable is laid out as positions are."""

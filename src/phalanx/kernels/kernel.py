@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import numpy as np
 from jax import Array
 
-from phalanx.kernels.lanes import Lanes
+from phalanx.kernels.lanes import Columns, Lanes
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.space import Position
 from phalanx.programs.target import Density, Target
@@ -51,8 +51,20 @@ class Start(NamedTuple):
     """Where a chain begins; the gradient is empty for kernels without."""
 
     position: Position
-    log_density: Array
+    log_density: Any
     gradient: Position
+
+
+class Rest(NamedTuple):
+    """Where chains are between two draws: all that the draws to come depend on, but for seed, data and tuning.
+
+    Attributes:
+        draw: number of the next draw, `(chain,)`.
+        state: a `Start` by variable, or a kernel's own state; arrays have the chains first.
+    """
+
+    draw: Any
+    state: Any
 
 
 class Ended(NamedTuple):
@@ -78,7 +90,12 @@ class Machine(Protocol):
 
     What a lane draws must depend on its own position and keys alone, not on where the other lanes are. Machines are
     compared by value: equal ones compile to one program.
+
+    Attributes:
+        skips: numbers of draws that a trajectory uses up which is abandoned.
     """
+
+    skips: ClassVar[int]
 
     def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Any:
         """Lanes at rest at positions `(lanes, ...)` by variable, about to make the draw of this number, or of these."""
@@ -107,6 +124,14 @@ class Machine(Protocol):
 
         Their trajectories are abandoned in the next tick. Draws keep their numbers, and so their keys.
         """
+        ...
+
+    def rest(self, lanes: Lanes, underway: Any) -> Rest:
+        """Where lanes are that are between two draws; of a lane within a trajectory it tells nothing of use."""
+        ...
+
+    def resume(self, lanes: Lanes, rest: Rest, keys: Keys) -> Any:
+        """The inverse of `rest`: lanes that make the very same draws."""
         ...
 
     def layout(self, target: Target, underway: Callable[[], Any]) -> Any:
@@ -158,6 +183,15 @@ class Kernel:
     def is_tuned(self) -> bool:
         """Whether warm-up has anything to learn."""
         return self.target_acceptance is not None or self.metric is not None or self.tunes_trajectory
+
+
+def start_of(lanes: Lanes, position: Columns, log_density: Array, gradient: Columns = ()) -> Start:
+    """Where lanes are, by variable, given columns."""
+
+    def by_variable(columns: Columns) -> Position:
+        return lanes.unflatten(tuple(part.T for part in columns)) if columns else {}
+
+    return Start(by_variable(position), log_density, by_variable(gradient))
 
 
 def hyperparameter(value: float | int) -> Any:

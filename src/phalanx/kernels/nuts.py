@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from phalanx.kernels.gradient_state import State, init
-from phalanx.kernels.kernel import Ended, Kernel, Start, hyperparameter, one_of, positive, share, whole
+from phalanx.kernels.kernel import Ended, Kernel, Rest, Start, hyperparameter, one_of, positive, share, start_of, whole
 from phalanx.kernels.lanes import Lanes, groups_of
 from phalanx.kernels.low_rank import KINDS
 from phalanx.kernels.trips import Info, Phase, Point, Trip, Tuning, rest, tick
@@ -36,6 +36,7 @@ class Nuts:
     """NUTS as a machine; see `phalanx.kernels.kernel.Machine`. `max_depth` bounds the tuning's, and the memory."""
 
     max_depth: int
+    skips: ClassVar[int] = 1
 
     def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Trip:
         """Lanes at rest at positions."""
@@ -55,6 +56,15 @@ class Nuts:
     def moved(self, underway: Trip, take: Callable[[Array, int], Array]) -> Trip:
         """Lanes that go on at others' draws."""
         return underway._replace(sample=jax.tree.map(lambda leaf: take(leaf, -1), underway.sample))
+
+    def rest(self, lanes: Lanes, underway: Trip) -> Rest:
+        """Where lanes are that are between two draws."""
+        at = underway.sample
+        return Rest(underway.draw, start_of(lanes, at.position, at.log_density, at.gradient))
+
+    def resume(self, lanes: Lanes, rest: Rest, keys: Keys) -> Trip:
+        """Lanes that make the very same draws."""
+        return self.start(lanes, rest.state, keys, rest.draw)
 
     def layout(self, target: Target, underway: Callable[[], Any]) -> Trip:
         """How a trip is laid out over the mesh: lanes come last."""

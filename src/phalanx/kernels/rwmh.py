@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from phalanx.kernels.acceptance import metropolis
-from phalanx.kernels.kernel import Ended, Info, Kernel, Start, hyperparameter, positive, share
+from phalanx.kernels.kernel import Ended, Info, Kernel, Rest, Start, hyperparameter, positive, share, start_of
 from phalanx.kernels.lanes import Columns, Lanes, groups_of
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
@@ -91,6 +91,8 @@ def _random(lanes: Lanes, key: Words, draw: Array) -> tuple[Columns, Array]:
 class Walkers:
     """Random-walk Metropolis as a machine; see `phalanx.kernels.kernel.Machine`. A tick is a draw of every lane."""
 
+    skips: ClassVar[int] = 0
+
     def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Walk:
         """Lanes at rest at positions."""
         position = tuple(part.T for part in lanes.flatten(start.position))
@@ -109,6 +111,14 @@ class Walkers:
         """Lanes that go on at others' positions."""
         position = tuple(take(part, -1) for part in underway.position)
         return underway._replace(position=position, log_density=take(underway.log_density, 0))
+
+    def rest(self, lanes: Lanes, underway: Walk) -> Rest:
+        """Where lanes are that are between two draws."""
+        return Rest(underway.draw, start_of(lanes, underway.position, underway.log_density))
+
+    def resume(self, lanes: Lanes, rest: Rest, keys: Keys) -> Walk:
+        """Lanes that make the very same draws."""
+        return self.start(lanes, rest.state, keys, rest.draw)
 
     def layout(self, target: Target, underway: Callable[[], Any]) -> Walk:
         """How it is laid out over the mesh."""

@@ -17,13 +17,14 @@ from phalanx.report.ranks import rank_figure
 from phalanx.report.reported import Reported
 from phalanx.report.suspects import choose_suspects
 from phalanx.report.traces import trace_figure
+from phalanx.report.warmup import warmup_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def draw_figures(posterior: Reported) -> dict[str, Figure]:
-    """Draw the figures of a run: traces, ranks, pairs and energy.
+    """Draw the figures of a run: traces, ranks, pairs, energy and, where something was tuned, warm-up.
 
     Args:
         posterior: the run.
@@ -37,12 +38,13 @@ def draw_figures(posterior: Reported) -> dict[str, Figure]:
     quantities = choose_quantities(posterior)
     sizes = (posterior.num_chains, posterior.num_draws)
     diverging = posterior.stats.get("diverging", np.zeros(sizes, bool)).astype(bool)
-    return {
+    figures = {
         "traces": trace_figure(quantities, diverging),
         "ranks": rank_figure(quantities),
         "pairs": pair_figure(choose_suspects(posterior), diverging),
         "energy": energy_figure(posterior),
     }
+    return {**figures, "warmup": warmup_figure(posterior)} if posterior.warmup else figures
 
 
 def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]:
@@ -56,7 +58,8 @@ def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]
         folder: where to; made when missing.
 
     Returns:
-        The files written: `traces.png`, `ranks.png`, `pairs.png` and `energy.png`.
+        The files written: `traces.png`, `ranks.png`, `pairs.png`, `energy.png` and, where something was tuned,
+        `warmup.png`.
 
     Raises:
         ValueError: when there are no draws.
@@ -65,7 +68,7 @@ def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]
     Example:
         >>> from phalanx.report import save_figures
         >>> [path.name for path in save_figures(posterior, "figures")]  # doctest: +SKIP
-        ['traces.png', 'ranks.png', 'pairs.png', 'energy.png']
+        ['traces.png', 'ranks.png', 'pairs.png', 'energy.png', 'warmup.png']
     """
     return save_pictures(draw_figures(posterior), folder)
 

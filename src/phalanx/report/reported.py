@@ -26,6 +26,11 @@ class Reported(Protocol):
         ...
 
     @property
+    def warmup(self) -> dict[str, np.ndarray]:
+        """How warm-up went, an array `(round,)` of each thing noted; empty where nothing was tuned."""
+        ...
+
+    @property
     def timing(self) -> Any:
         """Seconds of each phase: compile, warmup, sampling, total; gradient_evaluations."""
         ...

@@ -37,6 +37,11 @@ _PICTURES = {
         "Energies should spread no wider than one draw moves them. Dots are the means of each chain, bars hold nine "
         "tenths of its draws.",
     ),
+    "warmup": (
+        "Warm-up",
+        "What was tuned, round by round. Where the step size still moves at the end, a longer warm-up will do better. "
+        "Dashed: a new metric; dotted: chains moved.",
+    ),
 }
 
 

@@ -21,7 +21,7 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from phalanx.kernels.in_step import InStep
-from phalanx.kernels.kernel import Kernel, Machine
+from phalanx.kernels.kernel import Kernel, Machine, Rest
 from phalanx.kernels.lanes import Lanes, group_sizes, groups_of
 from phalanx.kernels.low_rank import LowRank
 from phalanx.mesh.chains import lane_chains, over_lanes
@@ -32,6 +32,7 @@ from phalanx.programs.shares import Latent
 from phalanx.programs.target import Target
 from phalanx.run.record_draws import Drawn, DrawRecorder, Partial, RowLayout
 from phalanx.run.starts import Given, finite_start
+from phalanx.run.whole import chain_specs
 
 # Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
 
@@ -174,6 +175,14 @@ class Blocks:
 
         return jax.vmap(jax.vmap(one))(lanes.unflatten(self.row_layout.vectors(rows, 0)))
 
+    def rest(self, arrays: Sequence[Array], underway: Underway) -> Rest:
+        """Where chains are between two draws."""
+        return self.machine.rest(self.lanes(arrays), underway.machine)
+
+    def resume(self, seed: Array, arrays: Sequence[Array], rest: Rest) -> Any:
+        """The machine of chains that go on from there."""
+        return self.machine.resume(self.lanes(arrays), rest, self._keys(seed))
+
     def lanes(self, arrays: Sequence[Array]) -> Lanes:
         """The target for the lanes of this device."""
         return Lanes(self.target.on_device(arrays, self.count), self.count)
@@ -214,6 +223,10 @@ class Blocks:
         values = {latent.name: shape(latent) for latent in self.target.shares.latents}
         return Given(values, dict.fromkeys(values, jax.ShapeDtypeStruct((), bool)))
 
+    def rest_specs(self) -> Rest:
+        """Layout of where chains are between two draws."""
+        return chain_specs(self.rest_shapes, self.target)
+
     def underway_specs(self) -> Underway:
         """Layout of where chains are."""
         return Underway(self.machine.layout(self.target, self._machine_shapes), PartitionSpec(CHAIN))
@@ -246,9 +259,18 @@ class Blocks:
         return jax.tree.map(layout, tuning, is_leaf=lambda node: isinstance(node, LowRank) or _is_position(node))
 
     def _machine_shapes(self) -> Any:
+        return self._on_device(self.begin, np.uint32(0), self._arrays, self.given_shapes(device=True)).underway.machine
+
+    @cached_property
+    def rest_shapes(self) -> Rest:
+        """Shapes of where chains are between two draws, on one device."""
+        return self._on_device(self.rest, self._arrays, Underway(self._machine_shapes(), None))
+
+    @property
+    def _arrays(self) -> Any:
+        return self.target.arguments.local_shapes()
+
+    def _on_device(self, f: Any, *arguments: Any) -> Any:
+        """Shapes of what `f` returns on a device."""
         axis_env = list(self.target.mesh.shape.items())
-        shapes = self.target.arguments.local_shapes()
-        _, begun = jax.make_jaxpr(self.begin, axis_env=axis_env, return_shape=True)(
-            np.uint32(0), shapes, self.given_shapes(device=True)
-        )
-        return begun.underway.machine
+        return jax.make_jaxpr(f, axis_env=axis_env, return_shape=True)(*arguments)[1]

@@ -50,6 +50,21 @@ def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Param
     return called
 
 
+def takes_the_arguments_of(
+    other: Callable[..., Any], but: Sequence[str] = (), **defaults: Any
+) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
+    """A function that hands what it does not know itself on, and shows which arguments these are."""
+
+    def shown(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+        known = inspect.signature(other).parameters
+        parameters = [p.replace(default=defaults.get(name, p.default)) for name, p in known.items() if name not in but]
+        made = inspect.signature(function).replace(parameters=parameters)
+        function.__signature__ = made  # pyright: ignore[reportFunctionMemberAccess]
+        return data_in_one_dict(function)
+
+    return shown
+
+
 def check_not_traced(data: Any) -> None:
     """Refuse to run inside of a function that JAX traces, where there are no numbers to run on."""
     # under jit what is computed anew is traced as well, under vmap only what is mapped
@@ -94,6 +109,12 @@ def check_until(until: Any, keep: Any) -> None:
             "until: r_hat= and ess= look at stored draws, and keep=[] stores none. Keep a variable, or give seconds= "
             "alone."
         )
+
+
+def check_on_block(on_block: Any) -> None:
+    """Refuse what cannot be called with a report."""
+    if on_block is not None and not callable(on_block):
+        raise TypeError(f"on_block: expected a function of a report, called after each block; got {on_block!r}.")
 
 
 def check_chains(num_chains: int, mesh: Mesh, kernel: Kernel) -> None:

@@ -77,6 +77,23 @@ class Executables:
         specs = (self.blocks.target.array_specs(), self.blocks.begun_specs().position)
         return jax.jit(self.blocks.on_mesh(self.blocks.height, specs, PartitionSpec(CHAIN)))
 
+    @cached_property
+    def rest(self) -> Callable[..., Any]:
+        """Where chains are between two draws; compiled when a run's state is first asked for."""
+        blocks = self.blocks
+        specs = blocks.target.array_specs(), blocks.underway_specs()
+        return jax.jit(blocks.on_mesh(blocks.rest, specs, blocks.rest_specs()))
+
+    @cached_property
+    def resume(self) -> Callable[..., Any]:
+        """Chains that go on from there; compiled when a run is first gone on with."""
+        blocks = self.blocks
+        specs, made = (
+            (PartitionSpec(), blocks.target.array_specs(), blocks.rest_specs()),
+            blocks.underway_specs().machine,
+        )
+        return jax.jit(blocks.on_mesh(blocks.resume, specs, made), out_shardings=shardings(blocks.target.mesh, made))
+
     def serving(self, program: Program, reductions: Reductions) -> Executables:
         """The same for a program and reducers that compile to the same, and may differ in what they do on the host."""
         if program is self.blocks.target.program and reductions == self.folding.reductions:

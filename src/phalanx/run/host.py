@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax import Array
 
-from phalanx.programs.target import Target
 from phalanx.run.blocks import Advanced, Blocks
+from phalanx.run.record_draws import RowLayout
+from phalanx.run.state import Stored
+
+GROWTH = 2
+"""How much more room is made for draws each time it does not suffice."""
 
 
 class HostBlock(NamedTuple):
@@ -50,15 +55,61 @@ def fetch_slots(array: Array, slots: int) -> np.ndarray:
     return whole
 
 
-class HostDraws:
-    """Arrays for all draws of a run, and how many of them each chain has."""
+class Latest(NamedTuple):
+    """The last draw kept of each chain.
 
-    def __init__(self, target: Target, num_chains: int, total: int):
-        self._target, self.total = target, total
-        self._draws: dict[str, np.ndarray] = {}
-        self._stats: dict[str, np.ndarray] = {}
-        self.counts = np.zeros(num_chains, np.int64)
-        self.divergences = 0
+    Attributes:
+        position, gradient: by group, `(chain, coordinate)`; a gradient only where one is kept.
+        log_density: there, `(chain,)`.
+    """
+
+    position: tuple[Any, ...]
+    gradient: tuple[Any, ...]
+    log_density: Any
+
+    @classmethod
+    def after(cls, block: HostBlock, layout: RowLayout, before: Latest | None) -> Latest | None:
+        """Those after a block, in which some chains may have ended no draw."""
+        chain = np.flatnonzero(block.count)
+        if not len(chain):
+            return before
+        rows = [part[block.count[chain] - 1, chain] for part in block.rows]
+        vectors: list[list[Any]] = [
+            [part.reshape(len(chain), math.prod(part.shape[1:])) for part in layout.vectors(rows, part)]
+            for part in range(layout.parts)
+        ]
+        position, gradient = (*vectors, [])[:2]
+
+        def put(old: np.ndarray | None, new: np.ndarray) -> np.ndarray:
+            whole = np.zeros((len(block.count), *new.shape[1:]), new.dtype) if old is None else old.copy()
+            whole[chain] = new
+            return whole
+
+        log_density = layout.statistics([rows[0][:, 0]])["log_density"]
+        if before is None:
+            before = cls((None,) * len(position), (None,) * len(gradient), None)
+        return cls(
+            tuple(map(put, before.position, position)), tuple(map(put, before.gradient, gradient)),
+            put(before.log_density, log_density),
+        )  # fmt: skip
+
+
+class HostDraws:
+    """Draws of a run: arrays that grow as they fill, and how many draws each chain has.
+
+    Args:
+        blocks: the run.
+        total: draws of each chain to store, at most.
+        room: draws of each chain to make room for at first.
+        stored: draws there are already.
+        latest: the last draw of each chain so far.
+    """
+
+    def __init__(self, blocks: Blocks, total: int, room: int, stored: Stored, latest: Latest | None):
+        self._target, self._layout, self.total, self._room = blocks.target, blocks.row_layout, total, room
+        self._draws, self._stats = dict(stored.draws), dict(stored.stats)
+        self.counts, self.latest = stored.counts, latest
+        self.divergences = stored.divergences
 
     @property
     def count(self) -> int:
@@ -68,7 +119,7 @@ class HostDraws:
     @property
     def left(self) -> np.ndarray:
         """Draws that each chain lacks."""
-        return self.total - self.counts
+        return np.maximum(self.total - self.counts, 0)
 
     def add(self, values: Mapping[str, Array], block: HostBlock) -> None:
         """Store what a block drew; `values` are those of its variables, `(slot, chain, ...)`."""
@@ -78,24 +129,44 @@ class HostDraws:
             self._store(self._draws, name, rows, filled)
         for name, rows in block.stats.items():
             self._store(self._stats, name, rows.astype(STAT_TYPES.get(name, rows.dtype)), filled)
-        self.divergences += int(block.stats["diverging"][filled].sum())
-        self.counts = self.counts + block.count  # last: an interrupt before this line leaves a shorter, whole record
+        divergences = self.divergences + int(block.stats["diverging"][filled].sum())
+        counts, latest = self.counts + block.count, Latest.after(block, self._layout, self.latest)
+        # last, and together: an interrupt before this line leaves a shorter, whole record
+        self.counts, self.latest, self.divergences = counts, latest, divergences
 
     def finish(self, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Draws so far of the variables `names`, in that order, and statistics; each (chain, draw, ...)."""
         draws = {name: self._draws[name][:, : self.count] for name in names}
         return draws, {name: values[:, : self.count] for name, values in self._stats.items()}
 
+    @property
+    def stored(self) -> Stored:
+        """All of it, as a value: without room, so that what is added later goes elsewhere."""
+        most = int(self.counts.max())
+        draws, stats = ({name: v[:, :most] for name, v in of.items()} for of in (self._draws, self._stats))
+        return Stored(draws, stats, self.counts, self.divergences)
+
     def _store(self, arrays: dict[str, np.ndarray], name: str, rows: np.ndarray, filled: np.ndarray) -> None:
-        if name not in arrays:
-            arrays[name] = np.empty((len(self.counts), self.total, *rows.shape[2:]), rows.dtype)
+        needed = int((self.counts + filled.sum(0)).max())
+        arrays[name] = into = self._with_room(arrays.get(name), needed, rows)
         if filled.all():  # every chain alike, as long as none waits for another
             begin = self.counts[0]
             if (self.counts == begin).all():
-                arrays[name][:, begin : begin + len(rows)] = np.swapaxes(rows, 0, 1)
+                into[:, begin : begin + len(rows)] = np.swapaxes(rows, 0, 1)
                 return
         slot, chain = np.nonzero(filled)
-        arrays[name][chain, self.counts[chain] + slot] = rows[slot, chain]
+        into[chain, self.counts[chain] + slot] = rows[slot, chain]
+
+    def _with_room(self, array: np.ndarray | None, needed: int, rows: np.ndarray) -> np.ndarray:
+        """An array with room for `needed` draws of each chain, and for more the more there are."""
+        has = 0 if array is None else array.shape[1]
+        if array is not None and has >= needed:
+            return array
+        room = max(needed, min(self.total, max(self._room, GROWTH * has)))
+        larger = np.empty((len(self.counts), room, *rows.shape[2:]), rows.dtype)
+        if array is not None:
+            larger[:, :has] = array
+        return larger
 
 
 STAT_TYPES = {

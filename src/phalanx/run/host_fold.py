@@ -11,6 +11,7 @@ from phalanx.diagnostics import Finding
 from phalanx.diagnostics.folded import named_elements
 from phalanx.run.folding import ENOUGH_DRAWS, LEAST_DRAWS, MOST_DRAWS, Fold, Folding
 from phalanx.run.reductions import WHOLE
+from phalanx.run.state import Reduced
 
 
 class Unfinished(NamedTuple):
@@ -27,13 +28,12 @@ class HostFold:
     and the verdict says so.
     """
 
-    def __init__(self, folding: Folding):
+    def __init__(self, folding: Folding, known: Reduced = Reduced()):  # noqa: B008  # it never changes
         self._reductions, self._places = folding.reductions, folding.places
-        self._states: dict[str, Any] = {}
-        self._failed: dict[str, str] = {}
+        self._states, self._failed = dict(known.states), dict(known.failed)
         self.tell = folding.reductions.tell
-        self.draws, self.divergences, self.evaluations = 0, 0, 0
-        self._accepted, self._made = 0.0, 0
+        self.draws, self.divergences, self.evaluations = known.draws, known.divergences, known.evaluations
+        self._accepted, self._made = known.accepted, known.made
         self.ahead = 0
         """Draws that some chains made more than others, where a run that stores draws has been interrupted."""
 
@@ -51,6 +51,14 @@ class HostFold:
         self.divergences += int(tally.diverging.sum(dtype=np.int64))
         self._made += int(tally.made.sum(dtype=np.int64))
         self._accepted += float(tally.acceptance.sum(dtype=np.float64))
+
+    @property
+    def known(self) -> Reduced:
+        """All of it, as a value."""
+        return Reduced(
+            dict(self._states), dict(self._failed), self.draws, self.divergences, self.evaluations, self._accepted,
+            self._made,
+        )  # fmt: skip
 
     @property
     def acceptance_rate(self) -> float | None:

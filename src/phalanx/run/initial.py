@@ -5,7 +5,6 @@ They are arguments of the compiled run, so that other values compile nothing. Wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,10 +20,10 @@ from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.placement import spread_spec
 from phalanx.programs.handlers import seed as seeded
 from phalanx.programs.handlers import tape
-from phalanx.programs.shares import Latent
 from phalanx.programs.target import Target
 from phalanx.run.posterior import Posterior
 from phalanx.run.starts import Given
+from phalanx.run.whole import padded, whole_shapes
 
 UNUSED_DRAW = 2**32 - 1
 """The number under which keys of initial values are made: no draw ever has it."""
@@ -51,7 +50,8 @@ class Initial:
             zeros = np.zeros((), latent.dtype)  # where no value is given none is looked at
             whole = self.values.get(latent.name, np.broadcast_to(zeros, (num_chains, *shapes[latent.name])))
             sharding = NamedSharding(target.mesh, spread_spec(latent.spread, CHAIN))
-            values[latent.name] = jax.device_put(_padded(whole, latent, target).astype(latent.dtype), sharding)
+            rows = padded(whole, latent, target, leading=1)
+            values[latent.name] = jax.device_put(rows.astype(latent.dtype), sharding)
         return Given(values, {name: np.bool_(name in self.values) for name in values})
 
     def check(self, misfits: Mapping[str, Any]) -> None:
@@ -120,14 +120,6 @@ def prior_of(target: Target) -> Callable[..., dict[str, Array]]:
     return jax.jit(draws)
 
 
-def whole_shapes(target: Target) -> dict[str, tuple[int, ...]]:
-    """The shapes of the latent variables, without padding."""
-    return {
-        latent.name: (latent.spread.rows, *latent.shape[1:]) if latent.spread.axes else latent.shape
-        for latent in target.shares.latents
-    }
-
-
 def _of_posterior(posterior: Posterior, target: Target, num_chains: int) -> dict[str, np.ndarray]:
     """The last draw of each chain or, of another number of chains, draws evenly chosen among all."""
     names = [name for name in whole_shapes(target) if name in posterior.draws]
@@ -169,13 +161,6 @@ def _for_all(init: Callable[[Array], Any], keys: Array, first: Mapping[str, Any]
         pass
     made = [first, *map(init, keys[1:])]  # it computes with NumPy, or has random numbers of its own: one by one
     return jax.tree.map(lambda *values: np.stack(values), *made)
-
-
-def _padded(values: np.ndarray, latent: Latent, target: Target) -> np.ndarray:
-    """Values `(chain, rows, ...)` with the last row again for every padded one."""
-    axes = latent.spread.axes
-    missing = latent.spread.local_rows * math.prod(target.mesh.shape[a] for a in axes) - latent.spread.rows
-    return np.concatenate([values, np.repeat(values[:, -1:], missing, axis=1)], axis=1) if axes and missing else values
 
 
 def _alone(f: Callable[..., Any], axes: Iterable[str]) -> Callable[..., Any]:

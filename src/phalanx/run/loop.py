@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,57 +13,69 @@ from jax import Array
 
 from phalanx.adaptation.strays import Move
 from phalanx.adaptation.warm_up import Batch, WarmUp
+from phalanx.kernels.kernel import Kernel, Rest, Start
+from phalanx.kernels.low_rank import LowRank
+from phalanx.run.blocks import Underway
 from phalanx.run.checks import check_beginning
 from phalanx.run.executables import Executables, order_of, shardings
 from phalanx.run.folding import Fold
-from phalanx.run.host import HostBlock, HostDraws, fetch_block
+from phalanx.run.host import HostBlock, HostDraws, Latest, fetch_block
 from phalanx.run.host_fold import HostFold
 from phalanx.run.initial import Initial
 from phalanx.run.landscape import landscape_of
 from phalanx.run.progress import Progress, Report
+from phalanx.run.record_draws import Partial
+from phalanx.run.state import RunState, Stored, Work
 from phalanx.run.until import Until
+from phalanx.run.whole import by_group, by_variable, fetched, placed
 
 FULLNESS = 0.9
 """How full the slots of a block should be when it ends: chains whose slots are full wait for the others."""
 
+UNTIL_ROOM = 1024
+"""Draws of each chain that room is made for at first, where nobody knows how many there will be."""
+
 FIRST_ROUND = 16
 """An n-th of a run is its first round; each later one is as long as all before. Ctrl-C loses the round under way."""
-
-
-class Work(NamedTuple):
-    """What has been computed: ticks of a lane, and gradient evaluations in trajectories that ended, over all chains."""
-
-    ticks: int = 0
-    evaluations: int = 0
 
 
 class Run:
     """One run: where the chains are, and what has been counted."""
 
     def __init__(
-        self,
-        executables: Executables,
-        kernel: Any,
-        seed: int,
-        arrays: tuple[Array, ...],
-        initial: Initial,
-        progress: Progress,
-    ):
-        self.initial = initial
+        self, executables: Executables, kernel: Kernel, seed: int, arrays: tuple[Array, ...], progress: Progress,
+        on_block: Callable[[Report], Any] | None = None,
+    ):  # fmt: skip
         self.executables, self.kernel, self.arrays = executables, kernel, arrays
         self.blocks, self.progress = executables.blocks, progress
+        self._on_block = (progress.show,) if on_block is None else (progress.show, on_block)
         self.seed = np.uint32(seed)
         self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
         self.moves: list[Move] = []
         self.rounds: list[dict[str, Any]] = []
         self.told = HostFold(executables.folding)
+        self.host: HostDraws | None = None
         self.interrupted, self._acceptance = False, math.nan
+        self._latest: Latest | None = None
+        self._draws = np.ones(self.blocks.num_chains, np.int64)  # the number of each chain's first draw in sampling
 
-    def warm_up(self, num_warmup: int) -> None:
+    @classmethod
+    def resumed(
+        cls, executables: Executables, kernel: Kernel, state: RunState, arrays: tuple[Array, ...], progress: Progress,
+        on_block: Callable[[Report], Any] | None = None,
+    ) -> Run:  # fmt: skip
+        """A run that goes on from a state."""
+        run = cls(executables, kernel, state.seed, arrays, progress, on_block)
+        run.warmup, run.sampling, run.moves = state.warmup, state.sampling, [Move(*move) for move in state.moves]
+        run.told = HostFold(executables.folding, state.reduced)
+        run._go_on(state)
+        return run
+
+    def warm_up(self, num_warmup: int, initial: Initial) -> None:
         """Find where to begin, and tune."""
-        begun = self.executables.start(self.seed, self.arrays, self.initial)
-        self.initial.check(begun.misfits)
-        check_beginning(self.blocks, begun, self.arrays, tuple(self.initial.values))
+        begun = self.executables.start(self.seed, self.arrays, initial)
+        initial.check(begun.misfits)
+        check_beginning(self.blocks, begun, self.arrays, tuple(initial.values))
         self._underway = begun.underway
         position, gradient = ([np.asarray(part) for part in x] for x in (begun.position, begun.gradient))
         self._last = position
@@ -165,10 +177,12 @@ class Run:
             self.sampling = self.sampling._replace(ticks=self.sampling.ticks + ticks)
             yield fold
 
-    def sample(self, num_samples: int, thin: int, until: Until | None) -> HostDraws:
-        """Draw, until every chain has `num_samples // thin` draws stored, or `until` is met."""
+    def sample(self, num_samples: int, thin: int, until: Until | None, stored: Stored | None = None) -> HostDraws:
+        """Draw, until every chain has `num_samples // thin` draws more, or `until` is met."""
         total = num_samples // thin
-        host = HostDraws(self.blocks.target, self.blocks.num_chains, total)
+        stored = stored or Stored({}, {}, np.zeros(self.blocks.num_chains, np.int64))
+        before, room = stored.count, total + stored.count if until is None else min(total, UNTIL_ROOM)
+        self.host = host = HostDraws(self.blocks, before + total, room, stored, self._latest)
         watch = None if until is None else until.watch(host, self.blocks.names)
         try:
             while host.left.any() and not (watch and watch.is_met()):
@@ -180,7 +194,7 @@ class Run:
             if not host.count:
                 raise
             self.interrupted = True
-            self.progress.say(f"Interrupted: returning the {host.count} of {total} draws per chain made so far.")
+            self.progress.say(f"Interrupted: returning the {host.count} of {host.total} draws per chain made so far.")
         self.told.ahead = int(host.counts.max() - host.count)
         return host
 
@@ -192,21 +206,54 @@ class Run:
 
     def positions(self, count: int) -> list[dict[str, np.ndarray]]:
         """Positions of the chains in the latest round of warm-up, whole and unpadded, by variable."""
-        target, groups = self.blocks.target, self.blocks.groups
-        found = []
-        for number in range(min(count, min(len(part) for part in self._last))):
-            position: dict[str, np.ndarray] = {}
-            for group, part in zip(groups, self._last, strict=True):
-                members = [latent for latent in target.shares.latents if latent.spread.axes == group]
-                here = part[number].reshape(math.prod(target.mesh.shape[axis] for axis in group), -1)
-                sizes = [math.prod(latent.unconstrained_shape) for latent in members]
-                pieces = np.split(here, np.cumsum(sizes, dtype=int)[:-1], axis=1) if members else []
-                for latent, piece in zip(members, pieces, strict=True):
-                    shape = latent.unconstrained_shape
-                    whole = piece.reshape(-1, *shape[1:]) if group else piece.reshape(shape)
-                    position[latent.name] = target.trim(latent.name, whole)
-            found.append(position)
-        return found
+        count = min(count, *map(len, self._last))
+        return [by_variable(self.blocks.target, [part[i] for part in self._last]) for i in range(count)]
+
+    def state(self, thin: int, num_warmup: int, init: str) -> RunState:
+        """The run as a value, after warm-up."""
+        tuning = jax.tree.map(np.asarray, self._tuning)
+        if isinstance(metric := getattr(tuning, "metric", None), LowRank):
+            tuning = tuning._replace(metric=metric._replace(variance=by_variable(self.blocks.target, metric.variance)))
+        rest, since = self._rest(thin)
+        stored = Stored({}, {}, np.zeros(1, int)) if self.host is None else self.host.stored.rest
+        moves = tuple((move.chain, move.beside, move.log_share) for move in self.moves)
+        return RunState(
+            int(self.seed), num_warmup, thin, init, rest, since, tuning, float(self._mean_steps), stored,
+            self.told.known, self.warmup, self.sampling, moves,
+        )  # fmt: skip
+
+    def _rest(self, thin: int) -> tuple[Rest, Partial]:
+        """Where chains are between two draws, and their draws since the last one kept."""
+        target, layout, nothing = self.blocks.target, self.blocks.row_layout, np.zeros(self.blocks.num_chains, np.int32)
+        written = layout.parts == 2 or not self.kernel.uses_gradient
+        if self.host is not None and self.host.latest is not None and self.kernel.machine is not None and written:
+            # chains may be within a trajectory: of each the last draw kept, after which it replays what came since
+            latest, draws = self.host.latest, self._draws + thin * self.host.counts
+            position, gradient = (by_variable(target, x) if x else {} for x in (latest.position, latest.gradient))
+            since = Partial(nothing, nothing, nothing.astype(bool))
+            return Rest(draws.astype(np.int32), Start(position, latest.log_density, gradient)), since
+        if self.interrupted and self.host is None:  # within a round of which nothing is known: one draw ends it
+            for _ in self._stretch(1, 1):
+                pass
+        rest = self.executables.rest(self.arrays, self._underway)
+        return fetched(rest, target), jax.tree.map(np.asarray, self._underway.partial)
+
+    def _go_on(self, state: RunState) -> None:
+        """Put the chains, and the tuning, where they were."""
+        mesh, target, tuning = self.blocks.target.mesh, self.blocks.target, state.tuning
+        if isinstance(metric := getattr(tuning, "metric", None), LowRank):
+            metric = metric._replace(variance=by_group(target, metric.variance))
+            layout = shardings(mesh, self.blocks.tuning_specs(metric))
+            tuning = tuning._replace(metric=jax.device_put(metric, layout))
+        self._tuning, self._mean_steps, self._abandon = tuning, state.mean_steps, False
+        rest, since = placed(state.rest, target), placed(state.since, target)
+        machine = self.executables.resume(self.seed, self.arrays, rest)
+        self._underway = Underway(machine, since)
+        if self.executables.folding.stores_draws:
+            self._draws = np.asarray(state.rest.draw, np.int64) - state.thin * state.stored.counts
+        if isinstance(at := state.rest.state, Start):
+            position, gradient = (by_group(target, x) if x else () for x in (at.position, at.gradient))
+            self._latest = Latest(position, gradient, at.log_density)
 
     @property
     def step_size(self) -> np.ndarray:
@@ -233,6 +280,7 @@ class Run:
             now = min(ticks, self.blocks.slots, self.executables.pace.ticks)
             _, block = self._advance(np.full(self.blocks.num_chains, self.blocks.slots), now, thin=1)
             batches.append(self._batch(block))
+            self._draws += block.count
             self.warmup = self._worked(self.warmup, now, block)
             ticks -= now
         if len(batches) == 1:
@@ -266,6 +314,8 @@ class Run:
 
     def _advance(self, draws: np.ndarray, ticks: int, thin: int) -> tuple[Any, HostBlock]:
         order, began = order_of(draws, ticks, thin, self._abandon), time.perf_counter()
+        if self._abandon:
+            self._draws += self.blocks.machine.skips
         advanced = self.executables.advance(self.seed, self.arrays, self._tuning, order, self._underway)
         self._underway, self._abandon = advanced.underway, False
         block = fetch_block(self.blocks, advanced)
@@ -296,7 +346,9 @@ class Run:
     ) -> None:
         if acceptance.size:  # in a short block no draw may have ended
             self._acceptance = float(np.mean(acceptance))
-        self.progress.show(Report(phase, done, total, self.blocks.num_chains, self._acceptance, divergences, rate))
+        report = Report(phase, done, total, self.blocks.num_chains, self._acceptance, divergences, rate)
+        for look in self._on_block:
+            look(report)
 
 
 def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +28,9 @@ from phalanx.run.blocks import Blocks
 from phalanx.run.describe import describe
 from phalanx.run.executables import compile_blocks, whole_sizes
 from phalanx.run.folding import Folding, tile_of
-from phalanx.run.plan import check_plan, plan_memory
+from phalanx.run.options import Options
 from phalanx.run.posterior import Posterior
-from phalanx.run.progress import waiting
+from phalanx.run.progress import Report, waiting
 from phalanx.run.reductions import Reductions
 from phalanx.run.sampler import Sampler
 from phalanx.run.until import Until
@@ -43,9 +43,6 @@ BLOCK_DRAWS = 512
 
 TILE_ARRAYS = 16
 """Arrays as large as a position that a draw works on."""
-
-WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
-"""Draws of a warm-up in all, and the least and the most of each chain."""
 
 PRIOR_ONLY = "Nothing is observed: these are draws of the prior."
 """What a run without data says of itself; it is none the worse for it."""
@@ -70,6 +67,7 @@ def mcmc(
     until: Until | None = None,
     matmul_precision: str = "float32",
     check: str = "warn",
+    on_block: Callable[[Report], Any] | None = None,
     progress: bool = True,
 ) -> Posterior:
     """Draw from the posterior of a model given data, with many chains on all devices.
@@ -106,6 +104,8 @@ def mcmc(
         check: how the devices' shares of the log density are checked against the whole, where data are sharded: what
             cannot be proved from the program is run both ways on rows of the data. Where that cannot be done either,
             "warn" says so, and "strict" refuses; "off" tries nothing out.
+        on_block: a function called after each block with a report: its phase, iterations done and in total, chains,
+            acceptance rate and divergences. The line of progress is such a function. What it raises ends the run.
         progress: whether to show how the run goes.
 
     Returns:
@@ -132,30 +132,19 @@ def mcmc(
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
         init=init, keep=keep, thin=thin, reducers=reducers, tile=tile, until=until, matmul_precision=matmul_precision,
-        check=check, progress=progress,
+        check=check, on_block=on_block, progress=progress,
     )  # fmt: skip
     return sampler.run(seed)
 
 
-@checks.data_in_one_dict
+@checks.takes_the_arguments_of(mcmc, but=("until",), num_samples=None)
 def stream(
     model: Program,
     data: Mapping[str, Any] | None = None,
     *,
-    kernel: Kernel | None = None,
-    num_chains: int = 4,
-    num_warmup: int | None = None,
     num_samples: int | None = None,
     seed: int = 0,
-    mesh: Mesh | None = None,
-    init: Any = None,
-    keep: str | Sequence[str] | None = None,
-    thin: int = 1,
-    reducers: Mapping[str, Reducer | Reduce] | None = None,
-    tile: int | None = None,
-    matmul_precision: str = "float32",
-    check: str = "warn",
-    progress: bool = True,
+    **options: Any,
 ) -> Iterator[dict[str, Any]]:
     """Draw, and hand over what is drawn block by block: for programs that look while chains run, or never end.
 
@@ -164,20 +153,9 @@ def stream(
     Args:
         model: a program whose keyword arguments are the data.
         data: the keyword arguments.
-        kernel: the Markov kernel.
-        num_chains: chains in all.
-        num_warmup: iterations per chain before the first block.
         num_samples: iterations per chain after warm-up; None means without end.
         seed: a whole number.
-        mesh: the devices.
-        init: where chains begin.
-        keep: names of the variables to hand over; an empty list means none, only what reducers know.
-        thin: hand over every so-manieth draw.
-        reducers: what is learned from the draws, by name.
-        tile: lanes of a device that are worked on together where no draws are stored.
-        matmul_precision: precision of matrix products.
-        check: how the devices' shares are checked against the whole.
-        progress: whether to show how the run goes.
+        options: the other arguments of `mcmc`, but for `until`. With `keep=[]` what reducers know is handed over alone.
 
     Yields:
         A dict for each block: of the variables stored their draws `(chain, draw, ...)`, and of each reducer what it
@@ -193,38 +171,30 @@ def stream(
         ...     if block["m"]["x"].count > 5000:
         ...         break
     """
-    sampler = compile(
-        model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=thin, mesh=mesh,
-        init=init, keep=keep, thin=thin, reducers=reducers, tile=tile, matmul_precision=matmul_precision, check=check,
-        progress=progress,
-    )  # fmt: skip
-    if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
+    thin = options.get("thin", 1)
+    sampler = compile(model, data, num_samples=thin, **options)
+    if clash := set(options.get("reducers") or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
     if num_samples is not None:
-        checks.check_sizes(num_chains, 0, num_samples, thin)
+        checks.check_sizes(sampler.executables.blocks.num_chains, 0, num_samples, thin)
         num_samples = int(num_samples)
     yield from sampler.stream(seed, num_samples)
 
 
-@checks.data_in_one_dict
+@checks.takes_the_arguments_of(mcmc, but=("seed",))
 def compile(
     model: Program,
     data: Mapping[str, Any] | None = None,
     *,
     kernel: Kernel | None = None,
     num_chains: int = 4,
-    num_warmup: int | None = None,
-    num_samples: int = 1000,
     mesh: Mesh | None = None,
-    init: Any = None,
     keep: str | Sequence[str] | None = None,
-    thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     tile: int | None = None,
-    until: Until | None = None,
     matmul_precision: str = "float32",
     check: str = "warn",
-    progress: bool = True,
+    **options: Any,
 ) -> Sampler:
     """Compile a run ahead of time; `sampler.run(seed, data)` then compiles nothing. The arguments are those of `mcmc`.
 
@@ -237,9 +207,8 @@ def compile(
         >>> sampler.run(seed=1).draws["x"].shape
         (4, 10)
     """
-    checks.check_sizes(num_chains, 0 if num_warmup is None else num_warmup, num_samples, thin)
-    num_chains, num_samples, thin = int(num_chains), int(num_samples), int(thin)  # NumPy's are hashed as others
-    checks.check_until(until, keep)
+    how_far = Options(**options).checked(num_chains, keep)
+    num_chains = int(num_chains)  # NumPy's are hashed as others
     checks.check_precision(matmul_precision)
     check_level(check)
     began = time.perf_counter()
@@ -253,7 +222,6 @@ def compile(
     checks.check_not_traced(data)  # no earlier: it starts JAX
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
-    num_warmup = default_warmup(num_chains) if num_warmup is None else int(num_warmup)
 
     whole = TracedProgram.of_whole(model, arguments, axes_but_chain(mesh))
     indices = IndexCheck(whole.at_zero, len(whole.position))
@@ -271,7 +239,7 @@ def compile(
         target = Target.of(model, arguments, mesh, whole, check)
         arrays = target.place_arrays()
         checks.check_kernel(kernel, target)
-        with waiting(progress, "compiling"):
+        with waiting(how_far.progress, "compiling"):
             blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
             checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
             executables = compile_blocks(_plan_fold(blocks, reductions, tile), arrays, matmul_precision)
@@ -281,42 +249,28 @@ def compile(
         executables = executables.serving(model, reductions)
         target = executables.blocks.target.with_arguments(arguments, check)
         arrays = target.place_arrays()
-    plan = plan_memory(executables, arrays, num_chains * (num_samples // thin))
-    check_plan(plan, mesh.devices.flat[0])
-    record = describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision)
+    record = describe(target, kernel, num_chains, how_far.warmup, how_far.num_samples, matmul_precision)
     labels = LabelSearch.of(whole)
     record = replace(record, labels=labels.names(arguments))
     if not whole.observes:
         record = replace(record, passed=(*record.passed, PRIOR_ONLY))
         notice = PRIOR_ONLY if notice is None else f"{notice}\n{PRIOR_ONLY}"
-    return Sampler(
+    sampler = Sampler(
         executables=executables,
         arrays=arrays,
         kernel=kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        thin=thin,
-        until=until,
-        progress=bool(progress),
+        options=how_far,
         record=record,
         rows=target.rows,
         check=check,
         compile_seconds=time.perf_counter() - began,
         compilations=compilations,
-        plan=plan,
         notice=notice,
-        init=init,
         indices=indices,
         labels=labels,
     )
-
-
-def default_warmup(num_chains: int) -> int:
-    """Iterations of warm-up: some 4,000 draws in all, as 4 chains make in 1,000, but 200 of each chain at least.
-
-    Tuning needs draws, whoever makes them; each chain needs its own time to reach the typical set.
-    """
-    return min(max(WARMUP_DRAWS // num_chains, WARMUP_LEAST), WARMUP_MOST)
+    sampler.plan(how_far, arrays)  # refused now rather than when it is run
+    return sampler
 
 
 def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...]) -> Blocks:

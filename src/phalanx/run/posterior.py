@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -23,6 +23,36 @@ from phalanx.run.record import RunRecord, Timing
 
 if TYPE_CHECKING:
     from phalanx.diagnostics.table import SummaryTable
+
+
+class Continuation(Protocol):
+    """What can go on with a run."""
+
+    def state(self) -> Any:
+        """The run as a value."""
+        ...
+
+    def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
+        """A longer run."""
+        ...
+
+
+@dataclass(frozen=True)
+class FromFile:
+    """The state of a run that was read from a file, without its model."""
+
+    known: Any
+
+    def state(self) -> Any:
+        """The run as a value."""
+        return self.known
+
+    def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
+        """Refused."""
+        raise ValueError(
+            "continue_run: this posterior was read from a file, which holds no model. Compile it, and go on: "
+            f"phx.compile(model, data, ...).continue_run(posterior, {num_samples})."
+        )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -41,6 +71,7 @@ class Posterior:
             metric was in use after the round), moved_chains; and trajectory_length, where it is tuned. Empty where
             nothing was tuned.
         target: the model with its data; None when read from a file.
+        goes_on: what can go on with the run; None of a posterior put together by hand.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -59,6 +90,7 @@ class Posterior:
     reduced: dict[str, Any] = field(default_factory=dict)
     warmup: dict[str, np.ndarray] = field(default_factory=dict)
     target: Target | None = None
+    goes_on: Continuation | None = None
 
     @property
     def num_chains(self) -> int:
@@ -79,6 +111,39 @@ class Posterior:
     def _sizes(self) -> tuple[int, int]:
         arrays = [*self.stats.values(), *self.draws.values()]
         return arrays[0].shape[:2] if arrays else (self.record.num_chains, 0)
+
+    @cached_property
+    def state(self) -> Any:
+        """The run as a value, from which it can go on: where chains are, the tuning, and what reducers know.
+
+        Raises:
+            ValueError: when the posterior was not made by a run.
+        """
+        if self.goes_on is None:
+            raise ValueError("state: this posterior was not made by a run, or by an earlier release.")
+        return self.goes_on.state()
+
+    def continue_run(self, num_samples: int, **options: Any) -> Posterior:
+        """Go on with the run, its tuning kept: bit for bit the draws of one longer run.
+
+        Args:
+            num_samples: iterations per chain to add.
+            options: `until`, `on_block` and `progress`, as for `phx.mcmc`; of `until`, `seconds` count from here on.
+
+        Returns:
+            A posterior with the draws before and after; this one stays as it is.
+
+        Raises:
+            ValueError: when the posterior was read from a file, which holds no model:
+                `phx.compile(...).continue_run(posterior, num_samples)` goes on with it.
+
+        Example:
+            >>> posterior.continue_run(500).num_draws  # doctest: +SKIP
+            1500
+        """
+        if self.goes_on is None:
+            raise ValueError("continue_run: this posterior was not made by a run, or by an earlier release.")
+        return self.goes_on.continue_run(self, num_samples, **options)
 
     def summary(self, names: Iterable[str] | None = None) -> SummaryTable:
         """Summarise every scalar element of every variable in one table; see `phalanx.diagnostics.summary_table`.
@@ -251,7 +316,10 @@ class Posterior:
             >>> posterior.save("run.npz")  # doctest: +SKIP
             PosixPath('run.npz')
         """
-        parts = {"draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup}
+        state = None if self.goes_on is None else self.state
+        parts = {
+            "draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup, "state": state
+        }  # fmt: skip
         return write_posterior(path, parts, self.timing, self.record)
 
     @classmethod
@@ -272,7 +340,10 @@ class Posterior:
             >>> Posterior.load("run.npz")  # doctest: +SKIP
         """
         parts, timing, record = read_posterior(Path(path))
-        return cls(parts["draws"], parts["stats"], timing, record, parts["reduced"], parts.get("warmup", {}))
+        goes_on = None if parts.get("state") is None else FromFile(parts["state"])
+        return cls(
+            parts["draws"], parts["stats"], timing, record, parts["reduced"], parts.get("warmup", {}), goes_on=goes_on
+        )
 
     def report(self, path: str | PathLike[str]) -> Path:
         """Write one self-contained HTML page: summary, plots, and what was run where.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import zipfile
@@ -18,8 +20,9 @@ from phalanx.report.files import file_to_write
 from phalanx.run.record import RunRecord, Timing
 
 _FORMAT = "phalanx.posterior"
-_VERSION = 2
+_VERSION = 3
 _ENTRY = "json"
+_OURS = "phalanx"
 
 
 def write_posterior(path: str | PathLike[str], parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
@@ -102,7 +105,7 @@ def _describe(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
             names = [f".{name}" for name in fields] if fields else [f"[{index}]" for index in range(len(value))]
             items = [_describe(item, where + name, arrays) for name, item in zip(names, value, strict=True)]
             if fields:
-                return {"namedtuple": [type(value).__name__, list(fields)], "items": items}
+                return {"namedtuple": [_name_of(type(value)), list(fields)], "items": items}
             return {"list" if isinstance(value, list) else "tuple": items}
         case np.ndarray() | np.generic() | jax.Array():
             return _describe_array(np.asarray(value), where, arrays)
@@ -110,6 +113,23 @@ def _describe(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
         f"save: {where} holds a {type(value).__name__}, which cannot be saved. Save the rest without it: "
         "dataclasses.replace(posterior, reduced={}).save(path)."
     )
+
+
+def _name_of(record: type) -> str:
+    """A record's name, and the module of one of ours."""
+    ours = record.__module__.partition(".")[0] == _OURS
+    return f"{record.__module__}:{record.__qualname__}" if ours else record.__name__
+
+
+def _class_of(name: str, fields: list[str]) -> Any:
+    """A record's class: of one of ours the same, if it has these fields still; else a new one."""
+    module, _, name = name.rpartition(":")
+    if module.partition(".")[0] == _OURS:
+        with contextlib.suppress(ImportError, AttributeError):
+            found = getattr(importlib.import_module(module), name)
+            if list(getattr(found, "_fields", ())) == fields:
+                return found
+    return namedtuple(name, fields)
 
 
 def _describe_array(array: np.ndarray, where: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -131,7 +151,7 @@ def _rebuild(described: Any, file: Any) -> Any:
         case {"dict": items}:
             return {key: _rebuild(item, file) for key, item in items.items()}
         case {"namedtuple": [name, fields], "items": items}:
-            return namedtuple(name, fields)(*(_rebuild(item, file) for item in items))
+            return _class_of(name, fields)(*(_rebuild(item, file) for item in items))
         case {"list": items}:
             return [_rebuild(item, file) for item in items]
         case {"tuple": items}:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax import Array
@@ -22,12 +22,15 @@ from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays, check_seed
 from phalanx.run.executables import Executables
+from phalanx.run.host_fold import HostFold
 from phalanx.run.initial import Initial, initial_of
-from phalanx.run.loop import Run
-from phalanx.run.plan import Plan
+from phalanx.run.loop import UNTIL_ROOM, Run
+from phalanx.run.options import Options
+from phalanx.run.plan import Plan, check_plan, plan_memory
 from phalanx.run.posterior import Posterior
-from phalanx.run.progress import Progress, make_progress
+from phalanx.run.progress import Progress, Report, make_progress
 from phalanx.run.record import RunRecord, Timing
+from phalanx.run.state import RunState, Stored, in_classes_of
 from phalanx.run.until import Until
 
 CHAINS_CHECKED = 2
@@ -35,6 +38,22 @@ CHAINS_CHECKED = 2
 
 STREAM_DRAWS = 1024
 """Draws of each chain, after which a stream that stores none says what is known."""
+
+
+class Data(NamedTuple):
+    """The data of a run: arrays on the devices, what is known of their shares, and names of variables' entries."""
+
+    arrays: tuple[Array, ...]
+    rows: RowsApart
+    labels: Names
+
+
+class Drawn(NamedTuple):
+    """Draws and statistics `(chain, draw, ...)`, and what was reduced."""
+
+    draws: dict[str, np.ndarray]
+    stats: dict[str, np.ndarray]
+    reduced: dict[str, Any]
 
 
 @dataclass
@@ -47,18 +66,13 @@ class Sampler:
         executables: the compiled blocks.
         arrays: the data on the devices.
         kernel: the kernel, with the hyperparameters to begin with.
-        num_warmup, num_samples: iterations per chain.
-        thin: iterations per stored draw.
-        until: when to stop before `num_samples`.
-        progress: whether to show how the run goes.
+        options: how far a run goes, unless it is told otherwise.
         record: what is run where, but for the seed.
         rows: what is known of the devices' shares of the log density.
         check: what to do where nothing is: "warn", "strict" or "off".
         compile_seconds: seconds spent on tracing and compiling; counted in the first run's timing.
         compilations: programs compiled; none when an earlier sampler's could be used.
-        plan: the memory it takes.
         notice: what is said before a run.
-        init: where chains begin, unless a run says otherwise.
         indices: what other data are looked at with.
         labels: what finds the names of variables' entries in the names of other data.
     """
@@ -66,31 +80,44 @@ class Sampler:
     executables: Executables
     arrays: tuple[Array, ...]
     kernel: Kernel
-    num_warmup: int
-    num_samples: int
-    thin: int
-    until: Until | None
-    progress: bool
+    options: Options
     record: RunRecord
     rows: RowsApart
     check: str = "warn"
     compile_seconds: float = 0.0
     compilations: int = 0
-    plan: Plan | None = None
     notice: str | None = None
-    init: Any = None
     indices: IndexCheck | None = None
     labels: LabelSearch | None = None
 
-    def run(self, seed: int = 0, data: Mapping[str, Any] | None = None, init: Any = None) -> Posterior:
-        """Run all chains: initial positions, warm-up, sampling.
+    def run(
+        self,
+        seed: int = 0,
+        data: Mapping[str, Any] | None = None,
+        init: Any = None,
+        *,
+        num_warmup: int | None = None,
+        num_samples: int | None = None,
+        thin: int | None = None,
+        until: Until | None = None,
+        on_block: Callable[[Report], Any] | None = None,
+        progress: bool | None = None,
+    ) -> Posterior:
+        """Run all chains: initial positions, warm-up, sampling. Nothing is compiled.
 
         Ctrl-C during sampling ends the run and returns the draws so far.
 
         Args:
             seed: a whole number; the same seed gives the same draws.
             data: other data of the same shapes, types and placement; None means those given when compiling.
-            init: where chains begin, as for `phx.mcmc`; None means what was given when compiling.
+            init: where chains begin. This and the following are as for `phx.mcmc`; None means what was given when
+                compiling.
+            num_warmup: iterations per chain before the first draw.
+            num_samples: iterations per chain after warm-up.
+            thin: iterations per stored draw.
+            until: when to stop before `num_samples`.
+            on_block: called with a report after each block.
+            progress: whether to show how the run goes.
 
         Returns:
             The posterior.
@@ -102,46 +129,134 @@ class Sampler:
             KeyboardInterrupt: on Ctrl-C before the first draw.
         """
         check_seed(seed)
-        arrays, rows, labels = (self.arrays, self.rows, self.record.labels) if data is None else self._place(data)
-        for name, array in zip(self.executables.blocks.target.arguments.names, arrays, strict=True):
-            check_alive(f"data: {name}", array)
+        options = self._options(
+            num_warmup=num_warmup, num_samples=num_samples, thin=thin, until=until, init=init, on_block=on_block,
+            progress=progress,
+        )  # fmt: skip
+        data_used = self._data(data)
+        plan = self.plan(options, data_used.arrays)
         started = datetime.now().isoformat(timespec="seconds")
-        with make_progress(self.progress) as progress:
-            self._announce(progress, rows)
-            initial, began = self._initial(init, int(seed), arrays), time.perf_counter()
-            run = Run(self.executables, self.kernel, int(seed), arrays, initial, progress)
-            run.warm_up(self.num_warmup)
-            rows = self._check_again(run, rows)
+        with make_progress(options.progress) as display:
+            self._announce(display, data_used.rows, plan)
+            initial, began = self._initial(options.init, int(seed), data_used.arrays), time.perf_counter()
+            run = Run(self.executables, self.kernel, int(seed), data_used.arrays, display, options.on_block)
+            run.warm_up(options.warmup, initial)
+            data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
             warm = time.perf_counter()
-            draws, stats, reduced = self._draw(run)
+            draws = self._draw(run, options)
         timing = self._timing(run, warm - began, time.perf_counter() - warm)
         self.compile_seconds, self.compilations = 0.0, 0
-        record = replace(self.record, init=initial.told, labels=labels).of_rows(rows)
-        record = record.of_run(int(seed), started, run.interrupted, run.moves, run.told)
-        record = replace(record, findings=(*record.findings, *run.told.findings(reduced)))
-        target = self.executables.blocks.target.with_arrays(arrays)
-        return Posterior(draws, stats, timing, record, reduced, run.warmup_record, target)
+        record = replace(self.record, init=initial.told, num_warmup=options.warmup, num_samples=options.num_samples)
+        state = partial(run.state, options.thin, options.warmup, initial.told)
+        return self._posterior(run, draws, timing, record, started, data_used, state, run.warmup_record)
+
+    def continue_run(
+        self,
+        posterior: Posterior,
+        num_samples: int,
+        *,
+        data: Mapping[str, Any] | None = None,
+        until: Until | None = None,
+        on_block: Callable[[Report], Any] | None = None,
+        progress: bool | None = None,
+    ) -> Posterior:
+        """Go on with a run, its tuning kept: bit for bit the draws of one longer run.
+
+        It may have been made in another process, or on another number of devices along `chain`, and read from a file.
+
+        Args:
+            posterior: the run, of the same model, kernel, number of chains, and variables kept.
+            num_samples: iterations per chain to add.
+            data: as for `run`.
+            until: when to stop earlier; its `seconds` count from here on.
+            on_block: called with a report after each block.
+            progress: whether to show how the run goes.
+
+        Returns:
+            A posterior with the draws before and after; the one given stays as it is.
+
+        Raises:
+            ValueError: when the posterior is of another model, kernel or number of chains, or does not know its state.
+        """
+        state = self._checked(posterior)
+        options = replace(self.options, init=None, num_warmup=state.num_warmup, thin=state.thin, until=until)
+        options = options.changed(num_samples=num_samples, on_block=on_block, progress=progress)
+        options = options.checked(self.executables.blocks.num_chains, self._keep)
+        data_used = self._data(data)
+        plan = self.plan(options, data_used.arrays)
+        with make_progress(options.progress) as display:
+            self._announce(display, data_used.rows, plan)
+            began = time.perf_counter()
+            run = Run.resumed(self.executables, self.kernel, state, data_used.arrays, display, options.on_block)
+            stored = state.stored.after(posterior.draws, posterior.stats) if posterior.stats else None
+            draws = self._draw(run, options, stored)
+        before = posterior.timing
+        timing = self._timing(run, before.warmup, before.sampling + time.perf_counter() - began)
+        timing = replace(timing, compile=timing.compile + before.compile)
+        self.compile_seconds, self.compilations = 0.0, 0
+        total = posterior.record.num_samples + options.num_samples
+        record = replace(self.record, init=state.init, num_warmup=state.num_warmup, num_samples=total)
+        goes_on = partial(run.state, state.thin, state.num_warmup, state.init)
+        started = posterior.record.started
+        return self._posterior(run, draws, timing, record, started, data_used, goes_on, posterior.warmup)
 
     def stream(self, seed: int = 0, num_samples: int | None = None) -> Iterator[dict[str, Any]]:
         """Run all chains and hand over what they draw, block by block; nothing accumulates. See `phx.stream`."""
         check_seed(seed)
-        with make_progress(self.progress) as progress:
-            self._announce(progress, self.rows)
-            initial = self._initial(None, int(seed), self.arrays)
-            run = Run(self.executables, self.kernel, int(seed), self.arrays, initial, progress)
-            run.warm_up(self.num_warmup)
+        options = self.options
+        with make_progress(options.progress) as display:
+            self._announce(display, self.rows, self.plan(options, self.arrays))
+            initial = self._initial(options.init, int(seed), self.arrays)
+            run = Run(self.executables, self.kernel, int(seed), self.arrays, display, options.on_block)
+            run.warm_up(options.warmup, initial)
             self._check_again(run, self.rows)
             stores, left = self.executables.folding.stores_draws, math.inf if num_samples is None else num_samples
-            block = self.thin * (self.executables.blocks.slots if stores else STREAM_DRAWS)
-            while left >= self.thin and not run.interrupted:
+            block = options.thin * (self.executables.blocks.slots if stores else STREAM_DRAWS)
+            while left >= options.thin and not run.interrupted:
                 count = int(min(block, left))
                 left -= count
                 if stores:
-                    draws, _ = run.sample(count, self.thin, None).finish(self.executables.blocks.names)
+                    draws, _ = run.sample(count, options.thin, None).finish(self.executables.blocks.names)
                     yield {**draws, **run.told.finalize()}
                 else:
-                    run.fold(count, self.thin, math.inf)
+                    run.fold(count, options.thin, math.inf)
                     yield run.told.finalize()
+
+    def _posterior(
+        self, run: Run, draws: Drawn, timing: Timing, record: RunRecord, started: str, data: Data,
+        state: Callable[[], RunState], warmup: dict[str, np.ndarray],
+    ) -> Posterior:  # fmt: skip
+        record = replace(record, labels=data.labels).of_rows(data.rows)
+        record = record.of_run(int(run.seed), started, run.interrupted, run.moves, run.told)
+        record = replace(record, findings=(*record.findings, *run.told.findings(draws.reduced)))
+        target = self.executables.blocks.target.with_arrays(data.arrays)
+        run.told = HostFold(self.executables.folding, run.told.known)
+        goes_on = GoesOn(replace(self, arrays=data.arrays, rows=data.rows), state)
+        return Posterior(draws.draws, draws.stats, timing, record, draws.reduced, warmup, target, goes_on=goes_on)
+
+    def _options(self, **given: Any) -> Options:
+        return self.options.changed(**given).checked(self.executables.blocks.num_chains, self._keep)
+
+    @property
+    def _keep(self) -> Sequence[str] | None:
+        return None if self.executables.folding.stores_draws else ()
+
+    def _checked(self, posterior: Posterior) -> RunState:
+        """The state of a run, in the classes of this kernel's."""
+        state, blocks = posterior.state, self.executables.blocks
+        was, now = (posterior.num_chains, tuple(posterior.draws)), (blocks.num_chains, blocks.names)
+        if was != now:
+            raise ValueError(
+                f"continue_run: the posterior has {was[0]} chains of {', '.join(map(repr, was[1])) or 'no variables'}; "
+                f"this sampler was compiled for {now[0]} chains of {', '.join(map(repr, now[1])) or 'no variables'}."
+            )
+        try:
+            return in_classes_of(state, self.executables)
+        except ValueError as error:
+            raise ValueError(
+                f"continue_run: the posterior is of another model, kernel or set of reducers: {error}. Compile with "
+                f"those it was made with."
+            ) from None
 
     def _check_again(self, run: Run, rows: RowsApart) -> RowsApart:
         """Where the chains are when warm-up ends, the shares of what is not proved add up, too; or it is an error."""
@@ -152,27 +267,34 @@ class Sampler:
         return again if len(again.unchecked) < len(rows.unchecked) else rows
 
     def _initial(self, init: Any, seed: int, arrays: tuple[Array, ...]) -> Initial:
-        blocks, init = self.executables.blocks, self.init if init is None else init
+        blocks = self.executables.blocks
         prior = partial(self.executables.prior, arrays=arrays)
         return initial_of(init, blocks.target, blocks.num_chains, seed, prior)
 
-    def _announce(self, progress: Progress, rows: RowsApart) -> None:
+    def plan(self, options: Options, arrays: tuple[Array, ...]) -> Plan:
+        """The memory a run takes; it is refused when there is not as much."""
+        draws = options.num_stored if options.until is None else min(options.num_stored, UNTIL_ROOM)
+        plan = plan_memory(self.executables, arrays, self.executables.blocks.num_chains * draws)
+        check_plan(plan, self.executables.blocks.target.mesh.devices.flat[0])
+        return plan
+
+    def _announce(self, progress: Progress, rows: RowsApart, plan: Plan) -> None:
         if rows.problem:
             progress.say(f"phalanx: {rows.problem}")
         if self.notice:
             progress.say(self.notice)
-        if self.plan is not None:
-            progress.say(str(self.plan))
+        progress.say(str(plan))
 
-    def _draw(self, run: Run) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]:
+    def _draw(self, run: Run, options: Options, stored: Stored | None = None) -> Drawn:
         """Draws, statistics and what was reduced."""
         if not self.executables.folding.stores_draws:
-            seconds = math.inf if self.until is None else self.until.seconds or math.inf
-            run.fold(self.num_samples, self.thin, seconds)
-            return {}, {}, run.told.finalize()
-        draws, stats = run.sample(self.num_samples, self.thin, self.until).finish(self.executables.blocks.names)
+            seconds = math.inf if options.until is None else options.until.seconds or math.inf
+            run.fold(options.num_samples, options.thin, seconds)
+            return Drawn({}, {}, run.told.finalize())
+        host = run.sample(options.num_samples, options.thin, options.until, stored)
+        draws, stats = host.finish(self.executables.blocks.names)
         stats["step_size"] = np.full(stats["energy"].shape, run.step_size, run.step_size.dtype)
-        return draws, stats, run.told.finalize()
+        return Drawn(draws, stats, run.told.finalize())
 
     def _timing(self, run: Run, warmup: float, sampling: float) -> Timing:
         chains, gradients = self.executables.blocks.num_chains, self.kernel.uses_gradient
@@ -187,12 +309,31 @@ class Sampler:
             lane_efficiency=efficiency,
         )
 
-    def _place(self, data: Mapping[str, Any]) -> tuple[tuple[Array, ...], RowsApart, Names]:
-        target = self.executables.blocks.target
-        arguments = split_arguments(target.program, data)
-        check_arrays(target.arguments, arguments)
-        if self.indices is not None:
-            self.indices.check(arguments)
-        target = target.with_arguments(arguments, self.check)
-        labels = {} if self.labels is None else self.labels.names(arguments)
-        return target.place_arrays(), target.rows, labels
+    def _data(self, data: Mapping[str, Any] | None) -> Data:
+        """The data of a run on the devices."""
+        if data is None:
+            used = Data(self.arrays, self.rows, self.record.labels)
+        else:
+            target = self.executables.blocks.target
+            arguments = split_arguments(target.program, data)
+            check_arrays(target.arguments, arguments)
+            if self.indices is not None:
+                self.indices.check(arguments)
+            target = target.with_arguments(arguments, self.check)
+            labels = {} if self.labels is None else self.labels.names(arguments)
+            used = Data(target.place_arrays(), target.rows, labels)
+        for name, array in zip(self.executables.blocks.target.arguments.names, used.arrays, strict=True):
+            check_alive(f"data: {name}", array)
+        return used
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """What a posterior needs to go on; see `phalanx.run.posterior.Continuation`."""
+
+    sampler: Sampler
+    state: Callable[[], RunState]
+
+    def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
+        """A longer run."""
+        return self.sampler.continue_run(posterior, num_samples, **options)

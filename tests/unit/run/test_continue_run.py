@@ -1,0 +1,176 @@
+"""A run is a value: going on with it gives the draws of one longer run, bit for bit."""
+
+from __future__ import annotations
+
+import blackjax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+
+Y = np.array([1.0, 2.0, 4.0], np.float32)
+SIZES = {"num_chains": 4, "num_warmup": 60, "progress": False}
+KERNELS = {
+    "nuts": phx.nuts(),
+    "hmc": phx.hmc(num_steps=3),
+    "rwmh": phx.rwmh(step_size=0.5),
+    "chees": phx.chees(),
+    "mams": phx.mams(),
+    "blackjax": phx.from_blackjax(lambda f: blackjax.mala(f, 0.1)),
+}
+
+
+def model(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 5.0).expand([2]))
+    scale = phx.sample("scale", dist.HalfNormal(2.0))
+    phx.sample("y", dist.Normal(mean.sum(), scale), obs=y)
+
+
+def same(a, b):
+    assert a.draws.keys() == b.draws.keys()
+    for name in a.draws:
+        np.testing.assert_array_equal(a.draws[name], b.draws[name], err_msg=name)
+    for name in a.stats:
+        np.testing.assert_array_equal(a.stats[name], b.stats[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("thin", [1, 3])
+def test_two_halves_are_one_run(name, thin):
+    sizes = {**SIZES, "kernel": KERNELS[name], "thin": thin}
+    whole = phx.mcmc(model, {"y": Y}, num_samples=90, **sizes)
+    half = phx.mcmc(model, {"y": Y}, num_samples=30, **sizes)
+    both = half.continue_run(60)
+    same(both, whole)
+    same(half.continue_run(60), whole)  # the first half is what it was
+    assert both.record.num_samples == 90
+    assert half.num_draws == 30 // thin
+    same(half.continue_run(30).continue_run(30), whole)
+
+
+def test_from_a_file_in_another_sampler(tmp_path):
+    whole = phx.mcmc(model, {"y": Y}, num_samples=80, **SIZES)
+    phx.mcmc(model, {"y": Y}, num_samples=30, **SIZES).save(tmp_path / "half.npz")
+    half = phx.Posterior.load(tmp_path / "half.npz")
+    with pytest.raises(ValueError, match=r"phx\.compile\(model, data"):
+        half.continue_run(50)
+    same(phx.compile(model, {"y": Y}, **SIZES).continue_run(half, 50), whole)
+
+
+@pytest.mark.parametrize("kernel", [phx.nuts(), phx.chees()], ids=["nuts", "chees"])
+def test_on_another_number_of_devices(kernel, tmp_path):
+    one, four = (phx.make_mesh(chain=n, devices=phx.make_mesh().devices.flat[:n]) for n in (1, 4))
+    half = phx.mcmc(model, {"y": Y}, kernel=kernel, num_samples=30, mesh=one, **SIZES)
+    half.save(tmp_path / "half.npz")
+    sampler = phx.compile(model, {"y": Y}, kernel=kernel, mesh=four, **SIZES)
+    gone_on = sampler.continue_run(phx.Posterior.load(tmp_path / "half.npz"), 10)
+    whole = phx.mcmc(model, {"y": Y}, kernel=kernel, num_samples=40, mesh=one, **SIZES)
+    for name in whole.draws:
+        np.testing.assert_allclose(gone_on.draws[name], whole.draws[name], rtol=1e-4, atol=1e-4)
+
+
+def test_sharded_rows_and_their_padding(tmp_path):
+    def rows(y):
+        scale = phx.sample("scale", dist.HalfNormal(1.0))
+        level = phx.sample("level", dist.Normal(0.0, scale).expand(y.shape))
+        phx.sample("y", dist.Normal(level, 1.0), obs=y)
+
+    y = np.arange(7.0, dtype=np.float32)
+    mesh = phx.make_mesh(chain=2, data=2)
+    data = phx.shard({"y": y}, mesh)
+    whole = phx.mcmc(rows, data, num_samples=50, **SIZES)
+    half = phx.mcmc(rows, data, num_samples=20, **SIZES)
+    assert half.state.rest.state.position["level"].shape == (4, 7)
+    assert half.state.tuning.metric.variance["level"].shape == (7,)
+    same(half.continue_run(30), whole)
+
+
+def test_reducers_go_on():
+    sizes = {**SIZES, "keep": [], "reducers": {"m": phx.reducers.moments(), "r": phx.reducers.rhat()}}
+    whole = phx.mcmc(model, {"y": Y}, num_samples=200, **sizes)
+    both = phx.mcmc(model, {"y": Y}, num_samples=150, **sizes).continue_run(50)
+    assert both.record.folded_draws == whole.record.folded_draws == 200
+    for one, other in zip(both.reduced["m"]["mean"], whole.reduced["m"]["mean"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    stored = {**SIZES, "reducers": {"m": phx.reducers.moments()}}
+    both = phx.mcmc(model, {"y": Y}, num_samples=50, **stored).continue_run(50)
+    np.testing.assert_allclose(both.reduced["m"]["mean"].mean, both.draws["mean"].mean((0, 1)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", [phx.nuts(), phx.rwmh(step_size=0.5)], ids=["nuts", "rwmh"])
+def test_an_interrupted_run_goes_on(kernel):
+    """Chains that were ahead keep their draws; those within a trajectory replay it."""
+
+    def interrupt(report):
+        if report.phase == "sampling" and report.done >= 5:
+            raise KeyboardInterrupt
+
+    def slow(y):
+        model(y)
+        phx.factor("wide", -0.5 * jnp.square(phx.sample("x", dist.Normal(0.0, 1.0)) * 30))
+
+    sampler = phx.compile(slow, {"y": Y}, kernel=kernel, **SIZES)
+    sampler.executables.pace.learn(1, 0.05)  # blocks of few ticks
+    part = sampler.run(3, num_samples=600, on_block=interrupt)
+    assert part.record.interrupted
+    assert part.num_draws < 600
+    both = part.continue_run(700 - part.num_draws)
+    assert not both.record.interrupted
+    same(both, sampler.run(3, num_samples=700))
+
+
+def test_until_goes_on():
+    first = phx.mcmc(model, {"y": Y}, num_samples=100_000, until=phx.until(ess=50), **SIZES)
+    more = first.continue_run(20_000, until=phx.until(ess=200))
+    assert first.num_draws < more.num_draws < 20_000
+    np.testing.assert_array_equal(more.draws["scale"][:, : first.num_draws], first.draws["scale"])
+
+
+def test_what_does_not_fit_is_refused():
+    half = phx.mcmc(model, {"y": Y}, num_samples=10, **SIZES)
+    sampler = phx.compile(lambda: phx.sample("mean", dist.Normal(0.0, 1.0)), **SIZES)
+    with pytest.raises(ValueError, match="continue_run"):
+        sampler.continue_run(half, 10)
+    with pytest.raises(ValueError, match="8 chains"):
+        phx.compile(model, {"y": Y}, **{**SIZES, "num_chains": 8}).continue_run(half, 10)
+    with pytest.raises(ValueError, match="another model, kernel"):
+        phx.compile(model, {"y": Y}, kernel=phx.rwmh(step_size=0.1), **SIZES).continue_run(half, 10)
+    with pytest.raises(ValueError, match="num_samples"):
+        half.continue_run(0)
+    with pytest.raises(ValueError, match="not made by a run"):
+        phx.Posterior({"mean": np.ones((4, 2))}, {}, half.timing, half.record).continue_run(3)
+
+
+def test_a_function_is_called_after_each_block():
+    reports = []
+    phx.mcmc(model, {"y": Y}, num_samples=50, on_block=reports.append, **SIZES)
+    assert {report.phase for report in reports} == {"warm-up", "sampling"}
+    assert reports[-1].done == reports[-1].total == 50
+    with pytest.raises(TypeError, match="on_block"):
+        phx.mcmc(model, {"y": Y}, on_block=3, **SIZES)
+    with pytest.raises(ZeroDivisionError):
+        phx.mcmc(model, {"y": Y}, on_block=lambda report: 1 / 0, **SIZES)
+
+
+def test_a_sampler_is_told_at_each_run_how_far_to_go():
+    sampler = phx.compile(model, {"y": Y}, **SIZES)
+    posterior = sampler.run(1, num_samples=30, num_warmup=20, thin=2)
+    assert (posterior.num_draws, posterior.record.num_warmup) == (15, 20)
+    again = sampler.run(1, num_samples=40)
+    assert (again.num_draws, again.record.num_warmup, again.timing.compilations) == (40, 60, 0)
+    with pytest.raises(ValueError, match="thin=50"):
+        sampler.run(1, num_samples=10, thin=50)
+    with pytest.raises(TypeError, match="num_sample"):
+        phx.compile(model, {"y": Y}, num_sample=3)
+
+
+def test_reducers_go_on_from_a_file(tmp_path):
+    sizes = {**SIZES, "keep": [], "reducers": {"m": phx.reducers.moments(), "q": phx.reducers.quantiles([0.5])}}
+    whole = phx.mcmc(model, {"y": Y}, num_samples=200, **sizes)
+    phx.mcmc(model, {"y": Y}, num_samples=150, **sizes).save(tmp_path / "half.npz")
+    both = phx.compile(model, {"y": Y}, **sizes).continue_run(phx.Posterior.load(tmp_path / "half.npz"), 50)
+    np.testing.assert_allclose(both.reduced["m"]["mean"].mean, whole.reduced["m"]["mean"].mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(both.reduced["m"]["mean"].count, 800)
+    assert np.isfinite(both.reduced["q"]["mean"]).all()
