@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import blackjax
 import numpy as np
 import pytest
@@ -15,11 +13,11 @@ COVARIANCE = np.array([[0.4, 0.1, 0.0], [0.1, 0.3, 0.05], [0.0, 0.05, 0.5]])
 KERNELS = {
     "nuts": phx.nuts(),
     "nuts, diagonal": phx.nuts(metric="diagonal", max_depth=5),
-    "nuts, in step": replace(phx.nuts(), machine=None, metric=None),
     "chees": phx.chees(),
     "mams": phx.mams(),
     "rwmh": phx.rwmh(),
     "hmc": phx.hmc(num_steps=8),
+    "hmc, identity": phx.hmc(num_steps=8, metric="identity"),
     "hmc, diagonal": phx.hmc(num_steps=8, inverse_mass_matrix={"weights": np.array([0.5, 1.0, 2.0])}),
     "hmc, dense": phx.hmc(num_steps=8, inverse_mass_matrix=COVARIANCE),
     "blackjax mala": phx.from_blackjax(lambda log_density: blackjax.mala(log_density, 0.02)),

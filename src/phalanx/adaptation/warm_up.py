@@ -24,9 +24,6 @@ from phalanx.adaptation.strays import Landscape, Move, Strays
 from phalanx.adaptation.trajectory import Trajectory
 from phalanx.kernels.kernel import Kernel
 
-EARLY_DEPTH = 6
-"""Doublings at most before the metric has been learned from draws: trajectories are long then for no good reason."""
-
 ROUNDS = 4
 """A round is a fourth as long as what came before it in the window."""
 
@@ -108,11 +105,11 @@ class WarmUp:
             length = self._trajectory.averaged if self.over else self._trajectory.length
             length = np.asarray(length, tuning.trajectory_length.dtype)
             tuning = tuning._replace(trajectory_length=length, learns=np.bool_(not self.over))
-        if self._searching:
-            return tuning._replace(**{self._bound: np.int32(1)})
-        if self._builds_trees and self._window < 2 and not self.over:
-            return tuning._replace(max_depth=np.minimum(tuning.max_depth, np.int32(EARLY_DEPTH)))
-        return tuning
+        most = 1 if self._searching else self._kernel.early_bound if self._window < 2 and not self.over else None
+        bound = self._kernel.bound
+        if bound is None or most is None:
+            return tuning
+        return tuning._replace(**{bound: np.minimum(getattr(tuning, bound), np.int32(most))})
 
     @property
     def ticks(self) -> int:
@@ -137,7 +134,7 @@ class WarmUp:
         if not count:  # longer trajectories than ever
             self.mean_steps *= 2
             return
-        if self._builds_trees:
+        if not self._kernel.machine.in_step:
             self.mean_steps = float(batch.stats["num_steps"].mean(dtype=np.float64))
         if self._metric is not None:
             self._metric.see(batch.position, batch.gradient)
@@ -145,7 +142,7 @@ class WarmUp:
             self._strays.see(batch.position, batch.stats["log_density"], batch.chain)
         target = self._kernel.target_acceptance
         if target is not None and self._window < self._tuned_windows:
-            if not self._builds_trees and self._can_search:  # a draw's rate is that of one trajectory, not a mean
+            if self._kernel.machine.in_step and self._can_search:  # a draw's rate is that of one trajectory, not a mean
                 acceptance, target = harmonic_mean(rates), harmonic_mean_of_normal_errors(target)
             self._averaging = dual_averaging.update(self._averaging, acceptance, target)
         if self._trajectory is not None:
@@ -157,18 +154,9 @@ class WarmUp:
             self._next_window()
 
     @property
-    def _bound(self) -> str:
-        """The hyperparameter that bounds a trajectory: set to 1, it is a single leapfrog."""
-        return "max_depth" if self._builds_trees else "max_steps"
-
-    @property
     def _can_search(self) -> bool:
-        return self._kernel.target_acceptance is not None and hasattr(self._kernel.tuning, self._bound)
-
-    @property
-    def _builds_trees(self) -> bool:
-        """Whether trajectories have lengths of their own."""
-        return hasattr(self._kernel.tuning, "max_depth")
+        """Whether a step size is first tried on single leapfrogs; a random walk's acceptance is too noisy for that."""
+        return self._kernel.target_acceptance is not None and self._kernel.uses_gradient
 
     @property
     def _step_size(self) -> float:

@@ -260,7 +260,7 @@ class Run:
         if self.executables.reduce is not None:
             self.told.add_states(self.executables.reduce(self.arrays, advanced.drawn.rows, advanced.drawn.count))
         self.sampling = self._worked(self.sampling, int(np.asarray(advanced.ticks).max()), block)
-        if block.count.any() and self.kernel.machine is not None:
+        if block.count.any() and not self.kernel.machine.in_step:
             self._mean_steps = float(block.stats["num_steps"][block.filled].mean()) / thin
         return values, block
 

@@ -271,6 +271,7 @@ def compile(
         target = Target.of(model, arguments, mesh, whole, check)
         arrays = target.place_arrays()
         checks.check_kernel(kernel, target)
+        kernel = kernel.on(target)
         with waiting(progress, "compiling"):
             blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
             checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
@@ -280,7 +281,7 @@ def compile(
     else:
         executables = executables.serving(model, reductions)
         target = executables.blocks.target.with_arguments(arguments, check)
-        arrays = target.place_arrays()
+        arrays, kernel = target.place_arrays(), kernel.on(target)
     plan = plan_memory(executables, arrays, num_chains * (num_samples // thin))
     check_plan(plan, mesh.devices.flat[0])
     record = describe(target, kernel, num_chains, num_warmup, num_samples, matmul_precision)
