@@ -12,7 +12,8 @@ import numpy as np
 from jax import Array
 
 from phalanx.adaptation.strays import Move
-from phalanx.adaptation.warm_up import Batch, WarmUp
+from phalanx.adaptation.tuner import Batch
+from phalanx.adaptation.warm_up import WarmUp
 from phalanx.run.checks import check_beginning
 from phalanx.run.executables import Executables, order_of, shardings
 from phalanx.run.folding import Fold
