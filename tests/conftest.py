@@ -23,8 +23,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 TYPE_CHECKED = [
     "phalanx.adaptation",
     "phalanx.kernels.acceptance",
-    "phalanx.kernels.integrators",
-    "phalanx.kernels.metrics",
+    "phalanx.kernels.leapfrog",
+    "phalanx.kernels.vector",
     "phalanx.mesh.space",
 ]
 """Where annotations are checked at every call. What users call is left out: it refuses wrong types in its own words."""

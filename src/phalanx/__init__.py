@@ -8,6 +8,7 @@ from phalanx.kernels.blackjax import from_blackjax as from_blackjax
 from phalanx.kernels.chees import chees as chees
 from phalanx.kernels.hmc import hmc as hmc
 from phalanx.kernels.kernel import Kernel as Kernel
+from phalanx.kernels.lock_step import from_draw as from_draw
 from phalanx.kernels.mams import mams as mams
 from phalanx.kernels.nuts import nuts as nuts
 from phalanx.kernels.rwmh import rwmh as rwmh

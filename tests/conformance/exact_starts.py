@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec
 from scipy.stats import norm
 
 import phalanx as phx
-from phalanx.kernels.in_step import InStep
-from phalanx.kernels.kernel import Kernel, Start
+from phalanx.kernels.driver import Driver, Start
+from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.lanes import Lanes
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.keys import Keys
@@ -39,7 +39,8 @@ class Drawer:
 
     def __init__(self, model: Any, kernel: Kernel, lanes: int, draws: int):
         self._target = phx.Target.of(model, split_arguments(model, {}), phx.make_mesh(devices=jax.devices()[:1]))
-        self._machine, self._kernel, self._lanes, self._draws = kernel.machine or InStep(kernel), kernel, lanes, draws
+        self._machine, self._kernel = Driver(kernel.machine), kernel.on(self._target)
+        self._lanes, self._draws = lanes, draws
         everywhere = PartitionSpec()
         on_mesh = jax.shard_map(
             self._run, mesh=self._target.mesh, in_specs=(everywhere,) * 4, out_specs=everywhere, check_vma=False

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import blackjax
 import numpy as np
 import pytest
+from tests.conformance.langevin import langevin
 
 import phalanx as phx
 
@@ -15,13 +14,14 @@ COVARIANCE = np.array([[0.4, 0.1, 0.0], [0.1, 0.3, 0.05], [0.0, 0.05, 0.5]])
 KERNELS = {
     "nuts": phx.nuts(),
     "nuts, diagonal": phx.nuts(metric="diagonal", max_depth=5),
-    "nuts, in step": replace(phx.nuts(), machine=None, metric=None),
     "chees": phx.chees(),
     "mams": phx.mams(),
     "rwmh": phx.rwmh(),
     "hmc": phx.hmc(num_steps=8),
+    "hmc, identity": phx.hmc(num_steps=8, metric="identity"),
     "hmc, diagonal": phx.hmc(num_steps=8, inverse_mass_matrix={"weights": np.array([0.5, 1.0, 2.0])}),
     "hmc, dense": phx.hmc(num_steps=8, inverse_mass_matrix=COVARIANCE),
+    "mala of the docs": phx.from_draw(langevin, target_acceptance=0.574),
     "blackjax mala": phx.from_blackjax(lambda log_density: blackjax.mala(log_density, 0.02)),
 }
 """Kernels for a position with one variable `weights` of three coordinates."""
@@ -32,11 +32,12 @@ KNOWING_MESHES = {
     "mams": phx.mams(),
     "rwmh": phx.rwmh(),
     "hmc": phx.hmc(num_steps=8),
+    "mala of the docs": phx.from_draw(langevin, target_acceptance=0.574),
 }
 """Kernels that move variables spread over devices, for positions of any shape."""
 
 NAMES = ["nuts", "chees", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mams", "rwmh", "hmc"))]
-"""Of those a machine and a flock of lanes are quick; what the others do alike is slow."""
+"""Of ours; those whose lanes go on by themselves and in step are quick, what the others do alike is slow."""
 
 ONE, BOTH, MANY, REST = (1, 1), (2, 4), (1, 8), ((2, 1), (1, 2))
 """Devices along (chain, data): one, along both axes, as many as there are rows almost, and fewer."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.adaptation.fisher import correlations, scales, uncorrelated
+from phalanx.adaptation.fisher import Correlations, correlations, scales, uncorrelated
 from phalanx.adaptation.moments import Moments
+from phalanx.adaptation.tuner import Batch, Stage, Vectors
 from phalanx.kernels.low_rank import LowRank
 
 RANK = 128
@@ -17,74 +19,134 @@ RANK = 128
 MOST_BYTES = 128 * 2**20
 """Memory for a window's draws; when they need more, every other one is forgotten."""
 
-Vectors = Sequence[np.ndarray]
-"""Draws `(draw, coordinate)`: the global coordinates, then one array for each group of those spread over devices."""
 
+class Seen(NamedTuple):
+    """What a window's draws have told.
 
-class MetricLearner:
-    """What has been seen of the posterior since the window began, and the metric in use.
-
-    Args:
-        sizes: coordinates of each group, the global ones first.
-        kind: "diagonal", "dense" or "auto"; see `phx.nuts`.
-        dtype: of the metric's arrays.
+    Attributes:
+        position, gradient: moments, by group of coordinates.
+        rows: draws of the global coordinates and of their gradients, side by side; empty where only variances are
+            learned.
+        every: one in so many draws is among them.
+        count: draws they were taken from.
     """
 
-    def __init__(self, sizes: Sequence[int], kind: str, dtype: Any):
-        self._always, self._dtype, self._sizes = kind == "dense", dtype, sizes
-        self._rank = {"diagonal": 0, "dense": sizes[0], "auto": min(sizes[0], RANK)}[kind]
-        self._variance = [np.ones(size) for size in sizes]
-        self._correlations = uncorrelated(sizes[0], self._rank)
-        self.forget()
+    position: tuple[Moments, ...]
+    gradient: tuple[Moments, ...]
+    rows: tuple[np.ndarray, ...] = ()
+    every: int = 1
+    count: int = 0
 
-    @property
-    def metric(self) -> LowRank:
-        """The metric in use."""
-        found = self._correlations
-        return LowRank(
-            tuple(part.astype(self._dtype) for part in self._variance),
-            found.directions.astype(self._dtype),
-            found.variances.astype(self._dtype),
-            np.asarray(found.rest, self._dtype),
-            np.asarray(found.correlated),
-        )
+    @classmethod
+    def nothing(cls, sizes: Sequence[int]) -> Seen:
+        """At the start of a window."""
+        none = tuple(Moments.of(np.zeros((0, size))) for size in sizes)
+        return cls(none, none)
 
-    def forget(self) -> None:
-        """Begin a window."""
-        self._position, self._gradient = ([Moments.of(np.zeros((0, n))) for n in self._sizes] for _ in range(2))
-        self._rows: list[np.ndarray] = []
-        self._every, self._seen = 1, 0
-
-    def see(self, position: Vectors, gradient: Vectors) -> None:
-        """Take in draws."""
+    def then(self, position: Vectors, gradient: Vectors, keeps_rows: bool) -> Seen:
+        """After more draws."""
         # in float32 a gradient far out may overflow, and one such draw would spoil all
         good = np.all([np.isfinite(part).all(1) for part in (*position, *gradient)], axis=0)
         position, gradient = ([part[good] for part in parts] for parts in (position, gradient))
-        self._position = [a.merge(Moments.of(b)) for a, b in zip(self._position, position, strict=True)]
-        self._gradient = [a.merge(Moments.of(b)) for a, b in zip(self._gradient, gradient, strict=True)]
-        if self._rank:
-            self._keep(np.concatenate([position[0], gradient[0]], axis=1))
+        seen = self._replace(
+            position=tuple(a.merge(Moments.of(b)) for a, b in zip(self.position, position, strict=True)),
+            gradient=tuple(a.merge(Moments.of(b)) for a, b in zip(self.gradient, gradient, strict=True)),
+        )
+        return seen._with_rows(np.concatenate([position[0], gradient[0]], axis=1)) if keeps_rows else seen
 
-    def update(self) -> None:
+    def _with_rows(self, rows: np.ndarray) -> Seen:
+        numbers, every = np.arange(self.count, self.count + len(rows)), self.every
+        kept = (*self.rows, rows[numbers % every == 0])
+        if sum(rows.nbytes for rows in kept) > MOST_BYTES:
+            kept, every = (np.concatenate(kept)[::2],), 2 * every
+        return self._replace(rows=kept, every=every, count=self.count + len(rows))
+
+
+class MetricState(NamedTuple):
+    """The metric in use, what it is made of in float64, and what the window has told so far."""
+
+    metric: LowRank
+    variance: tuple[np.ndarray, ...]
+    correlations: Correlations
+    seen: Seen
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The tuner of `metric`; see `phalanx.adaptation.tuner.Tuner`.
+
+    Attributes:
+        kind: "diagonal", "dense" or "auto"; see `phx.nuts`.
+        bound: the hyperparameter that bounds trajectories, which are long for no good reason before a metric has been
+            learned from draws.
+        early_bound: its largest value until then; None for any.
+    """
+
+    kind: str
+    bound: str | None = None
+    early_bound: int | None = None
+
+    def init(self, tuning: Any, beginning: Batch, stage: Stage) -> MetricState:
+        """Unit mass; in a warm-up, the scales that the gradients tell where the chains begin."""
+        sizes, dtype = [part.shape[1] for part in beginning.position], tuning.step_size.dtype
+        ones = tuple(np.ones(size) for size in sizes)
+        apart = uncorrelated(sizes[0], self._rank(sizes[0]))
+        state = MetricState(_as_arrays(ones, apart, dtype), ones, apart, Seen.nothing(sizes))
+        if not stage.tunes:
+            return state
+        state = self.update(state, beginning, tuning, stage)
+        variance = _scales(state, state.seen)
+        return state._replace(metric=_as_arrays(variance, apart, dtype), variance=variance)
+
+    def update(self, state: MetricState, batch: Batch, tuning: Any, stage: Stage) -> MetricState:
+        """Take in draws."""
+        rank = self._rank(len(state.variance[0]))
+        return state._replace(seen=state.seen.then(batch.position, batch.gradient, keeps_rows=rank > 0))
+
+    def next_window(self, state: MetricState, stage: Stage) -> MetricState:
         """Take over the metric that the window's draws suggest, and begin the next window."""
-        self.update_scales()
-        together = np.concatenate(self._rows) if self._rows else np.zeros((0, 0))
-        if self._rank and len(together) > 1:
-            position, gradient = np.split(together.astype(np.float64), 2, axis=1)
-            self._correlations = correlations(position, gradient, self._variance[0], self._rank, self._always)
-        self.forget()
+        variance, found = _scales(state, state.seen), state.correlations
+        size, rank = len(variance[0]), self._rank(len(variance[0]))
+        if sum(map(len, state.seen.rows)) > 1:
+            together = np.concatenate(state.seen.rows).astype(np.float64)
+            position, gradient = np.split(together, 2, axis=1)
+            found = correlations(position, gradient, variance[0], rank, self.kind == "dense")
+        sizes = [size, *map(len, variance[1:])]
+        metric = _as_arrays(variance, found, state.metric.rest.dtype)
+        return MetricState(metric, variance, found, Seen.nothing(sizes))
 
-    def update_scales(self) -> None:
-        """Take over the variances alone."""
-        self._variance = [
-            scales(x.variance, g.variance, before)
-            for x, g, before in zip(self._position, self._gradient, self._variance, strict=True)
-        ]
+    def apply(self, state: MetricState, tuning: Any, stage: Stage) -> Any:
+        """The metric in use."""
+        tuning = tuning._replace(metric=state.metric)
+        if self.bound is None or self.early_bound is None or stage.window >= 2 or stage.over:
+            return tuning
+        most = np.minimum(getattr(tuning, self.bound), np.int32(self.early_bound))
+        return tuning._replace(**{self.bound: most})
 
-    def _keep(self, rows: np.ndarray) -> None:
-        numbers = np.arange(self._seen, self._seen + len(rows))
-        self._seen += len(rows)
-        self._rows.append(rows[numbers % self._every == 0])
-        if sum(rows.nbytes for rows in self._rows) > MOST_BYTES:
-            self._every *= 2
-            self._rows = [np.concatenate(self._rows)[::2]]
+    def _rank(self, size: int) -> int:
+        """Directions along which correlations are learned."""
+        return {"diagonal": 0, "dense": size, "auto": min(size, RANK)}[self.kind]
+
+
+def first_metric(kind: str, sizes: Sequence[int], tuning: Any) -> LowRank:
+    """The metric before anything is learned, given how many coordinates each group has."""
+    nothing = [np.zeros((0, size)) for size in sizes]
+    return Metric(kind).init(tuning, Batch(nothing, nothing, {}, np.zeros(0, int)), Stage(0, 0, 0)).metric
+
+
+def _scales(state: MetricState, seen: Seen) -> tuple[np.ndarray, ...]:
+    return tuple(
+        scales(x.variance, g.variance, before)
+        for x, g, before in zip(seen.position, seen.gradient, state.variance, strict=True)
+    )
+
+
+def _as_arrays(variance: Sequence[np.ndarray], found: Correlations, dtype: Any) -> LowRank:
+    """The metric in the type of the draws."""
+    return LowRank(
+        tuple(part.astype(dtype) for part in variance),
+        found.directions.astype(dtype),
+        found.variances.astype(dtype),
+        np.asarray(found.rest, dtype),
+        np.asarray(found.correlated),
+    )

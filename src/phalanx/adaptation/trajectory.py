@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from phalanx.adaptation.tuner import Batch, Stage
 
 RATE, DECAY, DECAY_OF_SQUARES = 0.05, 0.5, 0.95
 """Of Adam. The mean decays fast, since a round already averages over all chains."""
@@ -84,3 +87,39 @@ class Trajectory(NamedTuple):
         log_length = max(self.log_length + move, math.log(shortest))
         log_average = SMOOTHING * self.log_average + (1 - SMOOTHING) * log_length
         return Trajectory(log_length, log_average, *adams)
+
+
+@dataclass(frozen=True)
+class TrajectoryLength:
+    """The tuner of `trajectory_length`; see `phalanx.adaptation.tuner.Tuner`.
+
+    Attributes:
+        first: the length to begin with.
+        begins_again: whether every window does, because the metric has changed.
+    """
+
+    first: float
+    begins_again: bool
+
+    def init(self, tuning: Any, beginning: Batch, stage: Stage) -> Trajectory:
+        """The first length."""
+        return Trajectory.start(self.first)
+
+    def update(self, state: Trajectory, batch: Batch, tuning: Any, stage: Stage) -> Trajectory:
+        """A step of Adam."""
+        changes, jumps = batch.stats["trajectory_gradient"], batch.stats["jump_gradient"]
+        rates = batch.stats["acceptance_rate"].astype(np.float64)
+        return state.after(changes, jumps, rates, float(tuning.step_size))
+
+    def next_window(self, state: Trajectory, stage: Stage) -> Trajectory:
+        """Begin again.
+
+        A length found under a poor metric may be too long by far, and from one too long none leads back. That of the
+        longest window, before the last change, is kept: what is left of warm-up would not do to find it again.
+        """
+        return Trajectory.start(self.first) if self.begins_again and not stage.is_last_tuned else state
+
+    def apply(self, state: Trajectory, tuning: Any, stage: Stage) -> Any:
+        """The length to try, or to stay with."""
+        length = np.asarray(state.averaged if stage.over else state.length, tuning.trajectory_length.dtype)
+        return tuning._replace(trajectory_length=length, learns=np.bool_(not stage.over))

@@ -11,39 +11,36 @@ A round is a number of ticks, not of draws: chains in a long trajectory do not k
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from phalanx.adaptation import dual_averaging
-from phalanx.adaptation.acceptance import harmonic_mean, harmonic_mean_of_normal_errors
-from phalanx.adaptation.metric import MetricLearner, Vectors
+from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.schedule import windows
+from phalanx.adaptation.step_size import StepSize, StepSizeState
 from phalanx.adaptation.strays import Landscape, Move, Strays
-from phalanx.adaptation.trajectory import Trajectory
+from phalanx.adaptation.trajectory import TrajectoryLength
+from phalanx.adaptation.tuner import Batch, Stage, Tuner
 from phalanx.kernels.kernel import Kernel
-
-EARLY_DEPTH = 6
-"""Doublings at most before the metric has been learned from draws: trajectories are long then for no good reason."""
 
 ROUNDS = 4
 """A round is a fourth as long as what came before it in the window."""
 
-LEAN = 10.0
-"""How much larger than the first step size tuning leans to where no search has found a good one."""
 
-SEARCHES = 50
-"""Doublings or halvings of the step size after which the search gives up."""
-
-
-class Batch(NamedTuple):
-    """Draws that ended in a round, chain by chain: vectors `(draw, coordinate)` by group, statistics `(draw,)`."""
-
-    position: Vectors
-    gradient: Vectors
-    stats: Mapping[str, np.ndarray]
-    chain: np.ndarray
+def tuners_of(kernel: Kernel) -> list[Tuner]:
+    """What warm-up learns for a kernel, in the order in which it is applied: a search bounds trajectories most."""
+    found: list[Tuner] = []
+    learns_metric, in_step = kernel.metric is not None, kernel.machine.in_step
+    if kernel.metric is not None:
+        found.append(Metric(kernel.metric, kernel.bound, kernel.early_bound))
+    if kernel.tunes_trajectory:
+        found.append(TrajectoryLength(float(kernel.tuning.trajectory_length), learns_metric))
+    if kernel.target_acceptance is not None:
+        searches = kernel.uses_gradient  # a random walk's acceptance is too noisy for a search
+        found.append(
+            StepSize(kernel.target_acceptance, searches, searches and learns_metric, searches and in_step, kernel.bound)
+        )
+    return found
 
 
 class WarmUp:
@@ -62,8 +59,8 @@ class WarmUp:
         tuned = num_warmup if kernel.tuned_steps is None else min(num_warmup, kernel.tuned_steps)
         lengths = windows(tuned, kernel.metric is not None)
         self._windows = [*lengths, num_warmup - tuned] if num_warmup > tuned else lengths
-        self._tuned_windows = len(lengths)
-        self._window, self._draws_of_window, self.draws = 0, 0, 0
+        self._stage = Stage(0, len(lengths), len(self._windows))
+        self._draws_of_window, self.draws = 0, 0
         self.mean_steps = 1.0
         """Ticks of a draw, on average."""
         self.abandon = False
@@ -71,20 +68,8 @@ class WarmUp:
         self.moves: list[Move] = []
         """Chains that must go on beside others, because they have settled in the wrong place; see `strays`."""
         self._strays = Strays(num_chains, landscape) if kernel.relocates else None
-
-        step_size = float(kernel.tuning.step_size)
-        self._searching = num_warmup > 0 and self._can_search
-        self._search = Search(step_size)
-        self._averaging = dual_averaging.start(step_size, LEAN)
-        self._metric = None
-        if kernel.metric is not None:
-            sizes = [part.shape[1] for part in beginning.position]
-            self._metric = MetricLearner(sizes, kernel.metric, kernel.tuning.step_size.dtype)
-            if num_warmup:
-                self._metric.see(beginning.position, beginning.gradient)
-                self._metric.update_scales()
-        self._trajectory = Trajectory.start(float(kernel.tuning.trajectory_length)) if kernel.tunes_trajectory else None
-        self._placed = None if self._metric is None else self._metric.metric
+        self._tuners = tuners_of(kernel)
+        self._states: list[Any] = [tuner.init(kernel.tuning, beginning, self._stage) for tuner in self._tuners]
 
     @property
     def iterations(self) -> float:
@@ -94,24 +79,14 @@ class WarmUp:
     @property
     def over(self) -> bool:
         """Whether there is nothing more to do."""
-        return self._window == len(self._windows)
+        return self._stage.over
 
     @property
     def tuning(self) -> Any:
         """Hyperparameters for the next round or, at the end, for sampling."""
         tuning = self._kernel.tuning
-        if self._kernel.target_acceptance is not None:
-            tuning = tuning._replace(step_size=np.asarray(self._step_size, tuning.step_size.dtype))
-        if self._metric is not None:
-            tuning = tuning._replace(metric=self._placed)
-        if self._trajectory is not None:
-            length = self._trajectory.averaged if self.over else self._trajectory.length
-            length = np.asarray(length, tuning.trajectory_length.dtype)
-            tuning = tuning._replace(trajectory_length=length, learns=np.bool_(not self.over))
-        if self._searching:
-            return tuning._replace(**{self._bound: np.int32(1)})
-        if self._builds_trees and self._window < 2 and not self.over:
-            return tuning._replace(max_depth=np.minimum(tuning.max_depth, np.int32(EARLY_DEPTH)))
+        for tuner, state in zip(self._tuners, self._states, strict=True):
+            tuning = tuner.apply(state, tuning, self._stage)
         return tuning
 
     @property
@@ -120,110 +95,54 @@ class WarmUp:
         if self._searching:
             return 1
         iterations = self._draws_of_window / self._num_chains
-        left = self._windows[self._window] - iterations
-        longest = iterations / ROUNDS + 1 if self._trajectory is None else 1
+        left = self._windows[self._stage.window] - iterations
+        longest = 1 if self._kernel.tunes_trajectory else iterations / ROUNDS + 1
         return max(1, math.ceil(min(longest, left) * self.mean_steps))
 
     def learn(self, batch: Batch) -> None:
         """Take in a round."""
         self.abandon, self.moves = False, []
-        count = len(batch.stats["acceptance_rate"])
-        rates = batch.stats["acceptance_rate"].astype(np.float64)
-        acceptance = float(rates.mean()) if count else math.nan
+        count = len(batch.chain)
         if self._searching:
             if count:  # none where the round ended trajectories of another metric
-                self._learn_from_search(acceptance)
+                self._update(batch, searching=True)
             return
         if not count:  # longer trajectories than ever
             self.mean_steps *= 2
             return
-        if self._builds_trees:
+        if not self._kernel.machine.in_step:
             self.mean_steps = float(batch.stats["num_steps"].mean(dtype=np.float64))
-        if self._metric is not None:
-            self._metric.see(batch.position, batch.gradient)
         if self._strays is not None:
             self._strays.see(batch.position, batch.stats["log_density"], batch.chain)
-        target = self._kernel.target_acceptance
-        if target is not None and self._window < self._tuned_windows:
-            if not self._builds_trees and self._can_search:  # a draw's rate is that of one trajectory, not a mean
-                acceptance, target = harmonic_mean(rates), harmonic_mean_of_normal_errors(target)
-            self._averaging = dual_averaging.update(self._averaging, acceptance, target)
-        if self._trajectory is not None:
-            changes, jumps = batch.stats["trajectory_gradient"], batch.stats["jump_gradient"]
-            self._trajectory = self._trajectory.after(changes, jumps, rates, self._step_size)
+        self._update(batch, searching=False)
         self.draws += count
         self._draws_of_window += count
-        if self._draws_of_window >= self._windows[self._window] * self._num_chains:
+        if self._draws_of_window >= self._windows[self._stage.window] * self._num_chains:
             self._next_window()
 
     @property
-    def _bound(self) -> str:
-        """The hyperparameter that bounds a trajectory: set to 1, it is a single leapfrog."""
-        return "max_depth" if self._builds_trees else "max_steps"
+    def _searching(self) -> bool:
+        """Whether the next round is a single leapfrog, of which the step size alone learns."""
+        return any(isinstance(state, StepSizeState) and state.search is not None for state in self._states)
 
-    @property
-    def _can_search(self) -> bool:
-        return self._kernel.target_acceptance is not None and hasattr(self._kernel.tuning, self._bound)
-
-    @property
-    def _builds_trees(self) -> bool:
-        """Whether trajectories have lengths of their own."""
-        return hasattr(self._kernel.tuning, "max_depth")
-
-    @property
-    def _step_size(self) -> float:
-        if self._searching:
-            return self._search.step_size
-        tuned = self._window < self._tuned_windows
-        return self._averaging.step_size if tuned else self._averaging.averaged
-
-    def _learn_from_search(self, acceptance: float) -> None:
-        self._search = self._search.after(acceptance, self._kernel.target_acceptance or 0.0)
-        if self._search.found:
-            self._searching = False
-            self._averaging = dual_averaging.start(self._search.step_size)
+    def _update(self, batch: Batch, searching: bool) -> None:
+        """Let the tuners learn of a round."""
+        used = self.tuning
+        self._states = [
+            tuner.update(state, batch, used, self._stage) if isinstance(tuner, StepSize) or not searching else state
+            for tuner, state in zip(self._tuners, self._states, strict=True)
+        ]
 
     def _next_window(self) -> None:
-        self._window, self._draws_of_window = self._window + 1, 0
+        self._stage, self._draws_of_window = self._stage._replace(window=self._stage.window + 1), 0
         if self._strays is not None and not self.over:  # at the end no time is left to come apart again
             self.moves = self._strays.moves()
             self.abandon = bool(self.moves)
             self._strays.forget()
-        if self._window >= self._tuned_windows:
+        if not self._stage.tunes:
             return
-        self._averaging = dual_averaging.start(self._averaging.averaged)
-        if self._metric is not None:
-            self._metric.update()
-            self._placed = self._metric.metric
+        self._states = [
+            tuner.next_window(state, self._stage) for tuner, state in zip(self._tuners, self._states, strict=True)
+        ]
+        if self._kernel.metric is not None:
             self.abandon, self.mean_steps = True, 1.0  # trajectories may be much shorter than before, or longer
-            # a length found under a poor metric may be too long by far, and of one too long no way leads back; that of
-            # the longest window, before the last change, is kept: what is left of warm-up would not do to find it again
-            if self._trajectory is not None and self._window < self._tuned_windows - 1:
-                self._trajectory = Trajectory.start(float(self._kernel.tuning.trajectory_length))
-            if self._can_search:
-                self._searching, self._search = True, Search(self._averaging.averaged)
-
-
-class Search(NamedTuple):
-    """A search for a step size of which a single leapfrog is accepted about as often as it should be.
-
-    Source: Hoffman, Gelman (2014), The No-U-Turn Sampler, algorithm 4; here pooled over all chains.
-    """
-
-    step_size: float
-    factor: float = 1.0
-    tries: int = 0
-
-    @property
-    def found(self) -> bool:
-        """Whether the search is over."""
-        return self.factor == 0.0
-
-    def after(self, acceptance: float, target: float) -> Search:
-        """The search after a round at its step size."""
-        factor = 2.0 if acceptance > target else 0.5  # so written, a NaN calls for a smaller step
-        if self.tries and factor != self.factor:
-            return Search(self.step_size * min(factor, 1.0), 0.0, self.tries)  # of the two the smaller
-        if self.tries == SEARCHES:
-            return Search(self.step_size, 0.0, self.tries)
-        return Search(self.step_size * factor, factor, self.tries + 1)

@@ -22,6 +22,7 @@ def main(options: Options) -> Posterior:
         target_acceptance=0.75,
         tuned_steps=sizes.warmup // 2,
         step_size_jitter=0.0,
+        metric="identity",
     )
     shards = jax.device_count() if options.data_shards is None else options.data_shards
     return run(mnist(options.data), kernel, sizes, shards, options)

@@ -49,7 +49,7 @@ def main(options: Options) -> Posterior:
     posterior = mcmc(
         model,
         arguments,
-        kernel=hmc(100, initial_step_size=1e-2, tuned_steps=sizes.warmup // 2, step_size_jitter=0.0),
+        kernel=hmc(100, initial_step_size=1e-2, tuned_steps=sizes.warmup // 2, step_size_jitter=0.0, metric="identity"),
         num_chains=sizes.chains,
         num_warmup=sizes.warmup,
         num_samples=sizes.draws,

@@ -20,7 +20,7 @@ from phalanx.ensembles.interruption import when_done
 from phalanx.ensembles.layout import Layout
 from phalanx.ensembles.prediction import Prediction
 from phalanx.errors.model_errors import model_errors
-from phalanx.kernels.kernel import whole
+from phalanx.kernels.options import whole
 from phalanx.run.checks import check_seed
 
 State = Any

@@ -18,7 +18,7 @@ from jax import Array, random
 from phalanx.ensembles.checks import count_rows
 from phalanx.ensembles.learner import Learner
 from phalanx.ensembles.minibatch import terms_of_rows
-from phalanx.kernels.kernel import positive, whole
+from phalanx.kernels.options import positive, whole
 from phalanx.programs.handlers import seed as seeded
 from phalanx.programs.handlers import trace
 from phalanx.programs.tracing import Program

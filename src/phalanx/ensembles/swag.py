@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from phalanx.ensembles.learner import Learner, Trained
-from phalanx.kernels.kernel import whole
+from phalanx.kernels.options import whole
 
 
 class Averaged(NamedTuple):

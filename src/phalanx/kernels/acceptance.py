@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array
+
+from phalanx.kernels.kernel import Info, Point
+from phalanx.kernels.lanes import choose
 
 DIVERGENCE_THRESHOLD = 1000.0
 """An energy error above this is a divergence, as in Stan."""
@@ -23,3 +28,26 @@ def metropolis(uniform: Array, log_ratio: Array) -> tuple[Array, Array]:
     probability = jnp.minimum(1.0, jnp.exp(-broken_down(-log_ratio)))
     # u < probability rather than log u < ratio: u may be zero, and a ratio of -inf must never pass
     return uniform < probability, probability
+
+
+def decide(
+    uniform: Array, at: Point, proposal: Point, energy: Array, error: Array, num_steps: Any
+) -> tuple[Point, Info]:
+    r"""Go to a proposal with probability $\min(1, e^{-E})$, or stay.
+
+    Args:
+        uniform: on [0, 1), `(lanes,)`.
+        at: where the lanes are.
+        proposal: where they may go.
+        energy: before; the Hamiltonian, or minus the log density.
+        error: E, by how much it is larger at the proposal, and what else makes the proposal less likely. Not finite, or
+            above 1,000, it is a divergence.
+        num_steps: evaluations of the log density, one for all lanes or `(lanes,)`.
+
+    Returns:
+        Where the lanes go on, and what they did.
+    """
+    error = broken_down(error)
+    accepted, rate = metropolis(uniform, -error)
+    info = Info(rate, error > DIVERGENCE_THRESHOLD, jnp.asarray(num_steps), energy + jnp.where(accepted, error, 0.0))
+    return choose(accepted, proposal, at), info

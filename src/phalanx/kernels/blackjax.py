@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from phalanx.kernels.kernel import Info, Kernel, hyperparameter
+from phalanx.kernels.kernel import Info, Kernel
+from phalanx.kernels.options import hyperparameter
+from phalanx.kernels.per_chain import PerChain
 from phalanx.mesh.space import Position
 from phalanx.programs.target import Density
 
@@ -70,7 +72,7 @@ def from_blackjax(build: Callable[[Callable[[Position], Array]], Any]) -> Kernel
         new = _state(inner, density)
         return new, _info(info, new)
 
-    return Kernel("from_blackjax(...)", init, step, Tuning(), knows_mesh=False, relocates=False)
+    return Kernel("from_blackjax(...)", PerChain(init, step), Tuning(), knows_mesh=False, relocates=False)
 
 
 _FITTING = "Use one such as blackjax.mala, hmc, nuts, barker_proposal, mclmc or additive_step_random_walk."

@@ -4,7 +4,7 @@ Many chains need no U-turn checks: what a trajectory of a given length gains on 
 the estimator of the expected square (ChEES) is that of the squared distance from the mean between the two ends of a
 trajectory; its square is made as large as possible, and no trajectory is made longer where the squared distance between
 its ends does not grow faster than its length: on a curved posterior the first grows slowly for very long, or is nothing
-but noise. All lanes make the same number of leapfrogs, so none waits.
+but noise. All chains make the same number of leapfrogs, so none waits.
 
 Source: Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
 Carlo.
@@ -12,28 +12,24 @@ Carlo.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.sharding import PartitionSpec
 
-from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, broken_down, metropolis
-from phalanx.kernels.gradient_state import State, init
-from phalanx.kernels.kernel import Ended, Kernel, Rest, Start, hyperparameter, one_of, positive, share, start_of, whole
-from phalanx.kernels.lanes import Columns, Lanes, choose, groups_of
-from phalanx.kernels.low_rank import KINDS, LaneMetric
-from phalanx.mesh.devices import CHAIN
+from phalanx.kernels.hamiltonian import Hamiltonian
+from phalanx.kernels.kernel import Kernel, LaneState, Point, Turn
+from phalanx.kernels.lane_target import LaneTarget
+from phalanx.kernels.lanes import choose
+from phalanx.kernels.leapfrog import Phase
+from phalanx.kernels.low_rank import KINDS
+from phalanx.kernels.options import hyperparameter, one_of, positive, share, step_size_of, whole
+from phalanx.kernels.trajectory import Dynamics, draw_by_trajectory
+from phalanx.kernels.vector import Vector
 from phalanx.mesh.keys import Keys
-from phalanx.mesh.random_numbers import Words, key_words, threefry, uniforms_from
-from phalanx.programs.target import Density, Target
-
-DECIDES = 0xFFFFFFFF
-"""The number under which the word that decides is made; coordinates have lower ones."""
 
 
 class Tuning(NamedTuple):
@@ -64,122 +60,37 @@ class Info(NamedTuple):
     jump_gradient: Array
 
 
-class Flight(NamedTuple):
-    """Where every lane is, lanes last, and the number of its next draw."""
-
-    draw: Any
-    position: Any
-    log_density: Any
-    gradient: Any
-
-
-class End(NamedTuple):
-    """The end of a trajectory; `way` is what dynamics keep of the way there, where the momentum does not tell it."""
-
-    position: Columns
-    momentum: Columns
-    log_density: Array
-    gradient: Columns
-    way: Any
-
-
-class Dynamics(Protocol):
-    """The equations of motion that a trajectory follows; compared by value.
-
-    Attributes:
-        least_coordinates: the fewest they make sense for.
-    """
-
-    least_coordinates: ClassVar[int]
-
-    def begin(self, at: Flight, normals: Columns, lanes: Lanes, metric: LaneMetric) -> End:
-        """Set out, with a momentum made of standard normals."""
-        ...
-
-    def leapfrog(self, now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
-        """One step."""
-        ...
-
-    def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
-        """How fast the position changes."""
-        ...
-
-    def kinetic(self, end: End, lanes: Lanes, metric: LaneMetric) -> Array:
-        """Kinetic energy, up to a constant; asked for at both ends of a trajectory, and not at every leapfrog."""
-        ...
-
-    def retraceable(self, begin: End, end: End) -> Array:
-        """Whether a trajectory from the end leads back to the start, as far as numbers resolve."""
-        ...
-
-
 @dataclass(frozen=True)
-class Hamiltonian:
-    """Hamilton's equations, with the metric's inverse as mass."""
+class SharedLength:
+    """Trajectories of one length for all chains, which warm-up finds; see `phalanx.kernels.kernel.Machine`."""
 
-    least_coordinates: ClassVar[int] = 1
+    dynamics: Dynamics
+    in_step: ClassVar[bool] = True
 
-    def begin(self, at: Flight, normals: Columns, lanes: Lanes, metric: LaneMetric) -> End:
-        """Set out with a normal momentum."""
-        return End(at.position, metric.momentum(normals), at.log_density, at.gradient, ())
+    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> tuple[()]:
+        """Nothing is kept from draw to draw but where the lanes are."""
+        return ()
 
-    def leapfrog(self, now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
-        """Half a kick, a drift, half a kick."""
-        half = tuple(p + 0.5 * step_size * g for p, g in zip(now.momentum, now.gradient, strict=True))
-        position = tuple(x + step_size * v for x, v in zip(now.position, metric.velocity(half), strict=True))
-        log_density, gradient = lanes.value_and_grad(position)
-        momentum = tuple(p + 0.5 * step_size * g for p, g in zip(half, gradient, strict=True))
-        return End(position, momentum, log_density, gradient, ())
+    def tick(
+        self, now: LaneState, turn: Turn, keys: Keys, target: LaneTarget, tuning: Tuning
+    ) -> tuple[LaneState, Array, Info]:
+        """A draw of every lane."""
+        # lengths spread evenly over (0, 1]: the same for all lanes, so that none waits
+        share = 1 - radical_inverse(now.draw[0]).astype(target.dtype)
+        time = share * tuning.trajectory_length
+        steps = jnp.clip(jnp.ceil(time / tuning.step_size), 1, tuning.max_steps).astype(jnp.int32)
+        key = keys.of_draw(now.draw)
+        new, info, end = draw_by_trajectory(self.dynamics, key, now.at, steps, tuning.step_size, target, tuning.metric)
 
-    def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
-        """Momentum over mass."""
-        return metric.velocity(end.momentum)
+        def gradients() -> tuple[Array, Array]:
+            velocity = self.dynamics.velocity(end, target, tuning.metric)
+            times = time, steps * tuning.step_size
+            return _gradients(now.at, end, velocity, tuning.metric.scale, times, info.acceptance_rate, target)
 
-    def kinetic(self, end: End, lanes: Lanes, metric: LaneMetric) -> Array:
-        """Half of momentum times velocity."""
-        return 0.5 * lanes.inner_products((end.momentum, metric.velocity(end.momentum)))[0]
-
-    def retraceable(self, begin: End, end: End) -> Array:
-        """Always."""
-        return jnp.ones_like(end.log_density, bool)
-
-
-def fly(
-    dynamics: Dynamics, at: Flight, lanes: Lanes, tuning: Tuning, key: Words, pooled: Callable[[Array], Array]
-) -> tuple[Flight, Info]:
-    """A draw of every lane: a trajectory, and whether to stay at its end; `pooled` averages over all lanes."""
-    metric = LaneMetric.of(tuning.metric, lanes)
-    # lengths spread evenly over (0, 1]: the same for all lanes, so that none waits
-    part = 1 - radical_inverse(at.draw[0]).astype(lanes.dtype)
-    time = part * tuning.trajectory_length
-    steps = jnp.clip(jnp.ceil(time / tuning.step_size), 1, tuning.max_steps).astype(jnp.int32)
-    begin = dynamics.begin(at, lanes.normals(key), lanes, metric)
-
-    def on_the_way(_: Array, now: End) -> End:
-        # what only the log density needs is left out by the compiler, but for the last leapfrog
-        return dynamics.leapfrog(now, lanes, metric, tuning.step_size)._replace(log_density=now.log_density)
-
-    last_but_one = lax.fori_loop(0, steps - 1, on_the_way, begin)
-    end = dynamics.leapfrog(last_but_one, lanes, metric, tuning.step_size)
-
-    before = dynamics.kinetic(begin, lanes, metric) - at.log_density
-    error = dynamics.kinetic(end, lanes, metric) - end.log_density - before
-    error = broken_down(jnp.where(dynamics.retraceable(begin, end), error, jnp.inf))
-    uniform = uniforms_from((threefry(key, jnp.uint32(0), jnp.uint32(DECIDES))[0], jnp.zeros_like(key[0])), jnp.float32)
-    accepted, rate = metropolis(uniform, -error)
-    there = Flight(at.draw, end.position, end.log_density, end.gradient)
-    new = choose(accepted, there, at)._replace(draw=at.draw + 1)
-
-    def gradients() -> tuple[Array, Array]:
-        velocity = dynamics.velocity(end, lanes, metric)
-        times = time, steps * tuning.step_size
-        return _gradients(at.position, end.position, velocity, metric.scale, times, rate, lanes, pooled)
-
-    # warm-up alone asks for them, and chains on other devices with it
-    gained, jumped = lax.cond(tuning.learns, gradients, lambda: (jnp.zeros_like(rate),) * 2)
-    energy = before + jnp.where(accepted, error, 0.0)
-    diverging = error > DIVERGENCE_THRESHOLD
-    return new, Info(rate, diverging, jnp.full(lanes.count, steps), energy, gained, jumped)
+        # warm-up alone asks for them, and chains on other devices with it
+        none = jnp.zeros_like(info.acceptance_rate)
+        gained, jumped = lax.cond(tuning.learns, gradients, lambda: (none, none))
+        return LaneState(now.draw + 1, new, ()), jnp.ones(target.count, bool), Info(*info, gained, jumped)
 
 
 def radical_inverse(number: Array) -> Array:
@@ -195,9 +106,8 @@ def radical_inverse(number: Array) -> Array:
 
 
 def _gradients(
-    position: Columns, end: Columns, velocity: Columns, scale: Columns, times: tuple[Array, Array], rate: Array,
-    lanes: Lanes, pooled: Callable[[Array], Array],
-) -> tuple[Array, Array]:  # fmt: skip
+    at: Point, end: Phase, velocity: Vector, scale: Vector, times: tuple[Array, Array], rate: Array, target: LaneTarget
+) -> tuple[Array, Array]:
     """Of ChEES and of the squared jump per unit of time, with the logarithm of the trajectory's length.
 
     Weighed by acceptance, and zero where a trajectory has broken down; coordinates are scaled as the metric does.
@@ -206,82 +116,21 @@ def _gradients(
     """
     good = jnp.isfinite(rate) & (rate > 0)
 
-    def away(columns: Columns) -> Columns:
-        centre = tuple(pooled(jnp.where(good, part, 0.0)) / pooled(good.astype(part.dtype)[None]) for part in columns)
-        return tuple((part - c) / s for part, c, s in zip(columns, centre, scale, strict=True))
+    def only_good(vector: Vector) -> Vector:
+        return choose(good, vector, jax.tree.map(jnp.zeros_like, vector))
 
-    here, there = away(position), away(tuple(jnp.where(good, part, 0.0) for part in end))
-    speed = tuple(part / s for part, s in zip(velocity, scale, strict=True))
-    jump = tuple((b - a) / s for a, b, s in zip(position, end, scale, strict=True))
-    far, near, along, apart, square = lanes.inner_products(
-        (there, there), (here, here), (there, speed), (jump, speed), (jump, jump)
+    def centred(vector: Vector) -> Vector:
+        centre = target.mean_over_chains(only_good(vector)) / target.mean_over_chains(good.astype(rate.dtype))
+        return (vector - centre) / scale
+
+    before, after = centred(at.position), centred(only_good(end.position))
+    speed, jump = velocity / scale, (end.position - at.position) / scale
+    far, near, along, apart, square = target.inner_products(
+        (after, after), (before, before), (after, speed), (jump, speed), (jump, jump)
     )
     found = times[0] * rate * (far - near) * along, rate * (2 * times[1] * apart - square)
     good &= jnp.isfinite(found[0]) & jnp.isfinite(found[1])
     return jnp.where(good, found[0], 0.0), jnp.where(good, found[1], 0.0)
-
-
-@dataclass(frozen=True)
-class Flock:
-    """Trajectories of one length as a machine; see `phalanx.kernels.kernel.Machine`. A tick is a draw of every lane."""
-
-    dynamics: Dynamics
-    skips: ClassVar[int] = 0
-
-    def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Flight:
-        """Lanes at rest at positions."""
-        position, gradient = (tuple(part.T for part in lanes.flatten(x)) for x in (start.position, start.gradient))
-        return Flight(jnp.broadcast_to(draw, (lanes.count,)), position, start.log_density, gradient)
-
-    def tick(
-        self, underway: Flight, active: Array, abandon: Array, lanes: Lanes, tuning: Any, keys: Keys
-    ) -> tuple[Flight, Ended]:
-        """One draw of every lane."""
-
-        def pooled(part: Array) -> Array:
-            return lax.pmean(part.mean(-1, keepdims=True), CHAIN)
-
-        new, info = fly(self.dynamics, underway, lanes, tuning, keys.of_draw(underway.draw), pooled)
-        done = jnp.ones(lanes.count, bool)
-        position, gradient = (tuple(part.T for part in x) for x in (new.position, new.gradient))
-        return new, Ended(done, position, gradient, new.log_density, info)
-
-    def moved(self, underway: Flight, take: Callable[[Array, int], Array]) -> Flight:
-        """Lanes that go on at others' positions."""
-        position, gradient = (tuple(take(part, -1) for part in x) for x in (underway.position, underway.gradient))
-        return Flight(underway.draw, position, take(underway.log_density, 0), gradient)
-
-    def rest(self, lanes: Lanes, underway: Flight) -> Rest:
-        """Where lanes are that are between two draws."""
-        return Rest(underway.draw, start_of(lanes, underway.position, underway.log_density, underway.gradient))
-
-    def resume(self, lanes: Lanes, rest: Rest, keys: Keys) -> Flight:
-        """Lanes that make the very same draws."""
-        return self.start(lanes, rest.state, keys, rest.draw)
-
-    def layout(self, target: Target, underway: Callable[[], Any]) -> Flight:
-        """How it is laid out over the mesh."""
-        vectors = tuple(PartitionSpec(axes or None, CHAIN) for axes in groups_of(target.shares.latents))
-        return Flight(PartitionSpec(CHAIN), vectors, PartitionSpec(CHAIN), vectors)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One draw of one lane, for code that steps a kernel by itself."""
-
-    dynamics: Dynamics
-
-    def __call__(self, key: Array, state: State, density: Density, tuning: Tuning) -> tuple[State, Info]:
-        """A draw."""
-        lanes, (first, second) = Lanes(density, 1), key_words(key)
-        position, gradient = (
-            tuple(part[:, None] for part in lanes.flatten(x)) for x in (state.position, state.gradient)
-        )
-        at = Flight(jnp.zeros(1, jnp.int32), position, state.log_density[None], gradient)
-        words = first[None], second[None]
-        new, info = fly(self.dynamics, at, lanes, tuning, words, lambda part: part.mean(-1, keepdims=True))
-        position, gradient = (lanes.unflatten(tuple(part[:, 0] for part in x)) for x in (new.position, new.gradient))
-        return State(position, new.log_density[0], gradient), jax.tree.map(lambda value: value[0], info)
 
 
 def chees(
@@ -327,41 +176,33 @@ def chees(
         Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
         Carlo.
     """
-    one_of("chees", "metric", metric, KINDS)
-    return flock_kernel(
+    return kernel_of(
         "chees", Hamiltonian(), step_size, trajectory_length, initial_step_size, initial_trajectory_length,
         target_acceptance, max_steps, metric, relocate,
     )  # fmt: skip
 
 
-def flock_kernel(
+def kernel_of(
     name: str, dynamics: Dynamics, step_size: float | None, trajectory_length: float | None, first_step_size: float,
     first_length: float, target_acceptance: float, max_steps: int, metric: str, relocate: bool,
 ) -> Kernel:  # fmt: skip
     """A kernel whose trajectories have one length, by some dynamics."""
-    given = {"step_size": step_size, "trajectory_length": trajectory_length}
-    first = {"initial_step_size": first_step_size, "initial_trajectory_length": first_length}
-    for option, value in (given | first).items():
-        if value is not None:
-            positive(name, option, value)
-    whole(name, "max_steps", max_steps)
+    first_step = step_size_of(name, step_size, first_step_size)
+    positive(name, "initial_trajectory_length", first_length)
+    if trajectory_length is not None:
+        positive(name, "trajectory_length", trajectory_length)
     share(name, "target_acceptance", target_acceptance)
+    one_of(name, "metric", metric, KINDS)
+    length = hyperparameter(float(first_length if trajectory_length is None else trajectory_length))
     return Kernel(
         name=f"{name}(step_size={step_size}, trajectory_length={trajectory_length})",
-        init=init,
-        step=Step(dynamics),
-        machine=Flock(dynamics),
-        metric=metric,
-        statistics=Info._fields,
-        tuning=Tuning(
-            hyperparameter(float(first_step_size if step_size is None else step_size)),
-            hyperparameter(float(first_length if trajectory_length is None else trajectory_length)),
-            hyperparameter(max_steps),
-            None,
-            np.bool_(False),
-        ),
+        machine=SharedLength(dynamics),
+        tuning=Tuning(first_step, length, hyperparameter(whole(name, "max_steps", max_steps)), None, np.bool_(False)),
         target_acceptance=target_acceptance if step_size is None else None,
+        metric=metric,
         tunes_trajectory=trajectory_length is None,
+        bound="max_steps",
+        statistics=Info._fields,
         least_coordinates=dynamics.least_coordinates,
         relocates=relocate,
     )

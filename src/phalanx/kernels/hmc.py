@@ -4,46 +4,31 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax import Array, lax, random
-
-from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, broken_down, metropolis
-from phalanx.kernels.gradient_state import State, init
-from phalanx.kernels.integrators import Phase, trajectory
-from phalanx.kernels.kernel import Info, Kernel, hyperparameter, positive, share, whole
-from phalanx.kernels.metrics import Metric, as_metric, kinetic_energy
-from phalanx.programs.target import Density
+from phalanx.kernels.given_metric import given_metric
+from phalanx.kernels.hamiltonian import Hamiltonian
+from phalanx.kernels.kernel import Info, Kernel, Point
+from phalanx.kernels.lane_target import LaneTarget
+from phalanx.kernels.lock_step import LockStep
+from phalanx.kernels.low_rank import KINDS
+from phalanx.kernels.options import hyperparameter, one_of, share, step_size_of, whole
+from phalanx.kernels.trajectory import draw_by_trajectory
+from phalanx.mesh.random_numbers import Words
 
 
 class Tuning(NamedTuple):
     """Hyperparameters: `num_steps` leapfrogs of `step_size`, jittered from draw to draw, under a metric."""
 
-    step_size: Array
-    jitter: Array
-    num_steps: Array
-    metric: Metric
+    step_size: Any
+    jitter: Any
+    num_steps: Any
+    metric: Any
 
 
-def step(key: Array, state: State, density: Density, tuning: Tuning) -> tuple[State, Info]:
+def draw(key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
     """Draw a momentum, follow the Hamiltonian motion, accept or stay."""
-    key_momentum, key_uniforms = random.split(key)
-    to_jitter, to_accept = random.uniform(key_uniforms, (2,), state.log_density.dtype)
-    space, metric = density.space, tuning.metric
-    momentum = metric.momentum(space, key_momentum, state.position)
-    start = Phase(state.position, momentum, state.log_density, state.gradient)
-    step_size = tuning.step_size * (1 + tuning.jitter * (2 * to_jitter - 1))
-    end = trajectory(density, metric, start, step_size, tuning.num_steps)
-
-    energy = kinetic_energy(metric, space, momentum) - state.log_density
-    end_energy = kinetic_energy(metric, space, end.momentum) - end.log_density
-    error = broken_down(end_energy - energy)
-    accepted, acceptance_rate = metropolis(to_accept, -error)
-    proposed = State(end.position, end.log_density, end.gradient)
-    new = jax.tree.map(lambda a, b: lax.select(jnp.broadcast_to(accepted, a.shape), a, b), proposed, state)
-    return new, Info(
-        acceptance_rate, error > DIVERGENCE_THRESHOLD, tuning.num_steps, jnp.where(accepted, end_energy, energy)
-    )
+    step_size = tuning.step_size * (1 + tuning.jitter * (2 * target.uniform(key, number=1) - 1))
+    new, info, _ = draw_by_trajectory(Hamiltonian(), key, at, tuning.num_steps, step_size, target, tuning.metric)
+    return new, info
 
 
 def hmc(
@@ -54,6 +39,7 @@ def hmc(
     target_acceptance: float = 0.8,
     tuned_steps: int | None = None,
     step_size_jitter: float = 0.3,
+    metric: str | None = None,
     inverse_mass_matrix: Any = None,
     relocate: bool = True,
 ) -> Kernel:
@@ -67,12 +53,16 @@ def hmc(
         step_size: length of a leapfrog; None tunes it in warm-up, pooled over all chains.
         initial_step_size: where tuning starts.
         target_acceptance: the acceptance rate tuning aims at.
-        tuned_steps: warm-up iterations in which the step size is tuned; None means all of them.
+        tuned_steps: warm-up iterations in which step size and metric are tuned; None means all of them.
         step_size_jitter: each draw's step size is the step size times a uniform on 1 - jitter to 1 + jitter.
             Trajectories all of one length come back to where they began when it is near a period of the motion, and
             mix badly.
-        inverse_mass_matrix: None for the identity; a dict of variances by variable name, shaped like the variable
-            on its unconstrained scale; or a covariance matrix over all coordinates in the order of sorted names.
+        metric: what warm-up learns of the posterior's covariance, pooled over all chains: "diagonal", "dense" or
+            "auto", as for `phx.nuts`; "identity" for nothing. None is "auto" where the step size is tuned, and
+            "identity" where it is given: a step size of one's own is one in the units of the coordinates.
+        inverse_mass_matrix: a metric to keep in place of one that is learned: a dict of variances by variable name,
+            shaped like the variable on its unconstrained scale; or a covariance matrix over all coordinates in the
+            order of sorted names. Of variables spread over devices only variances can be given.
         relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
             in warm-up; the verdict says when it has happened.
 
@@ -90,26 +80,40 @@ def hmc(
         Duane, Kennedy, Pendleton, Roweth (1987), Hybrid Monte Carlo; Neal (2011), MCMC using Hamiltonian dynamics,
         whose section 3.2 advises the jitter.
     """
-    whole("hmc", "num_steps", num_steps)
-    positive("hmc", "initial_step_size", initial_step_size)
-    if step_size is not None:
-        positive("hmc", "step_size", step_size)
+    num_steps = whole("hmc", "num_steps", num_steps)
     share("hmc", "target_acceptance", target_acceptance)
     if not 0 <= step_size_jitter < 1:
         raise ValueError(f"hmc: step_size_jitter must lie between 0 and 1, got {step_size_jitter!r}.")
     if tuned_steps is not None:
         whole("hmc", "tuned_steps", tuned_steps, least=0)
+    learned, given = _metric(metric, inverse_mass_matrix, step_size is not None)
     return Kernel(
         name=f"hmc(num_steps={num_steps}, step_size={step_size})",
-        init=init,
-        step=step,
+        machine=LockStep(draw),
         tuning=Tuning(
-            hyperparameter(float(initial_step_size if step_size is None else step_size)),
+            step_size_of("hmc", step_size, initial_step_size),
             hyperparameter(float(step_size_jitter)),
             hyperparameter(num_steps),
-            as_metric(inverse_mass_matrix),
+            given,
         ),
         target_acceptance=target_acceptance if step_size is None else None,
         tuned_steps=tuned_steps,
+        metric=learned,
+        bound="num_steps",
         relocates=relocate,
     )
+
+
+def _metric(metric: str | None, inverse_mass_matrix: Any, keeps_step_size: bool) -> tuple[str | None, Any]:
+    """What is learned of the metric, and what is given of it."""
+    if metric is not None:
+        one_of("hmc", "metric", metric, (*KINDS, "identity"))
+    if inverse_mass_matrix is not None:
+        if metric is not None:
+            raise ValueError(
+                f"hmc: metric={metric!r} asks for a metric, and inverse_mass_matrix= gives another; leave one out."
+            )
+        return None, given_metric("hmc", inverse_mass_matrix)
+    if metric is None:
+        metric = "identity" if keeps_step_size else "auto"
+    return None if metric == "identity" else metric, None

@@ -1,37 +1,35 @@
-"""What a kernel is: two pure functions and the hyperparameters to begin with."""
+"""What a kernel is: how lanes move, and what warm-up may learn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import jax
-import numpy as np
 from jax import Array
 
-from phalanx.kernels.lanes import Columns, Lanes
+from phalanx.kernels.given_metric import GivenMetric, metric_on
+from phalanx.kernels.lane_target import LaneTarget
+from phalanx.kernels.vector import Vector
 from phalanx.mesh.keys import Keys
-from phalanx.mesh.space import Position
-from phalanx.programs.target import Density, Target
+from phalanx.programs.target import Target
 
 
-class State(Protocol):
-    """Where a chain is. A state caches what the next step would otherwise compute again."""
+class Point(NamedTuple):
+    """Where every lane is.
 
-    @property
-    def position(self) -> Position:
-        """The unconstrained position."""
-        ...
+    Attributes:
+        position: unconstrained.
+        log_density: at the position, `(lanes,)`.
+        gradient: of the log density; without parts for a kernel that uses none.
+    """
 
-    @property
-    def log_density(self) -> Array:
-        """Log density at the position."""
-        ...
+    position: Vector
+    log_density: Array
+    gradient: Vector
 
 
 class Info(NamedTuple):
-    """What one step did; scalars, equal on all devices of a chain.
+    """What one draw did, of every lane `(lanes,)`; a scalar is that of all lanes.
 
     Attributes:
         acceptance_rate: probability with which the proposal was accepted, averaged where there were several.
@@ -47,135 +45,106 @@ class Info(NamedTuple):
     energy: Array
 
 
-class Start(NamedTuple):
-    """Where a chain begins; the gradient is empty for kernels without."""
-
-    position: Position
-    log_density: Any
-    gradient: Position
-
-
-class Rest(NamedTuple):
-    """Where chains are between two draws: all that the draws to come depend on, but for seed, data and tuning.
+class LaneState(NamedTuple):
+    """Where the lanes of a device are between ticks; every array has lanes last.
 
     Attributes:
-        draw: number of the next draw, `(chain,)`.
-        state: a `Start` by variable, or a kernel's own state; arrays have the chains first.
+        draw: number of the draw under way, `(lanes,)`.
+        at: the last draw, where that one begins.
+        own: what the machine keeps besides, as it likes: vectors as `Vector`, whatever else as arrays `(..., lanes)`.
     """
 
-    draw: Any
-    state: Any
+    draw: Array
+    at: Point
+    own: Any
 
 
-class Ended(NamedTuple):
-    """What the lanes of a device drew in a tick.
+class Turn(NamedTuple):
+    """What is asked of a tick.
 
     Attributes:
-        done: which lanes ended a draw, `(lanes,)`; what the others show here counts for nothing.
-        position, gradient: of the draw, by group of coordinates, `(lanes, coordinates)`; a kernel without gradients
-            has none.
-        log_density: at the position, `(lanes,)`.
-        info: what the draws did.
+        active: lanes that may start and end draws, `(lanes,)`; the others are at rest, and stay so.
+        abandon: whether to end all trajectories without a draw, because the tuning has changed; a scalar. What is
+            ended so has used its key: the next draw has another number.
     """
 
-    done: Array
-    position: tuple[Array, ...]
-    gradient: tuple[Array, ...]
-    log_density: Array
-    info: Any
+    active: Array
+    abandon: Array
 
 
 class Machine(Protocol):
-    """A kernel that moves all lanes of a device at once, tick by tick, where draws take lanes different times.
+    """How the lanes of a device move, tick by tick. A tick evaluates each lane's gradient once, or makes whole draws.
 
-    What a lane draws must depend on its own position and keys alone, not on where the other lanes are. Machines are
-    compared by value: equal ones compile to one program.
+    What a lane draws must depend on its own position and keys alone, not on where other lanes are. Machines are
+    compared by value: equal ones compile to one program. `phalanx.kernels.lock_step` makes one of a function.
 
     Attributes:
-        skips: numbers of draws that a trajectory uses up which is abandoned.
+        in_step: whether a tick is a whole draw of every lane.
     """
 
-    skips: ClassVar[int]
+    in_step: ClassVar[bool]
 
-    def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Any:
-        """Lanes at rest at positions `(lanes, ...)` by variable, about to make the draw of this number, or of these."""
+    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Any:
+        """What the machine keeps of its own when lanes are at rest, about to begin their draws."""
         ...
 
     def tick(
-        self, underway: Any, active: Array, abandon: Array, lanes: Lanes, tuning: Any, keys: Keys
-    ) -> tuple[Any, Ended]:
-        """One gradient evaluation of every lane.
+        self, now: LaneState, turn: Turn, keys: Keys, target: LaneTarget, tuning: Any
+    ) -> tuple[LaneState, Array, Any]:
+        """Move all lanes on.
 
         Args:
-            underway: where the lanes are.
-            active: lanes that may start and end draws, `(lanes,)`; the others are at rest, and stay so.
-            abandon: whether to end all trajectories without a draw, because the tuning has changed; a scalar.
-            lanes: the target.
-            tuning: hyperparameters.
-            keys: the lanes' keys.
+            now: where the lanes are. Where chains have been put elsewhere, `now.at` has changed, and `abandon` is set.
+            turn: what is asked.
+            keys: the lanes' keys, of which each draw has one.
+            target: the log density.
+            tuning: hyperparameters; a metric among them acts on vectors.
 
         Returns:
-            Where they are then, and what was drawn.
+            Where the lanes are then, which of them have ended a draw `(lanes,)`, and what it did, an `Info` or more.
         """
-        ...
-
-    def moved(self, underway: Any, take: Callable[[Array, int], Array]) -> Any:
-        """Lanes that go on at the positions of others, on the host; `take(leaf, axis)` takes what is theirs.
-
-        Their trajectories are abandoned in the next tick. Draws keep their numbers, and so their keys.
-        """
-        ...
-
-    def rest(self, lanes: Lanes, underway: Any) -> Rest:
-        """Where lanes are that are between two draws; of a lane within a trajectory it tells nothing of use."""
-        ...
-
-    def resume(self, lanes: Lanes, rest: Rest, keys: Keys) -> Any:
-        """The inverse of `rest`: lanes that make the very same draws."""
-        ...
-
-    def layout(self, target: Target, underway: Callable[[], Any]) -> Any:
-        """How what is under way is laid out over the mesh; `underway()` gives its shapes on one device."""
         ...
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A Markov kernel that leaves the target invariant, such as `phx.nuts`, `phx.hmc`, `phx.rwmh`, `phx.from_blackjax`.
+    """A Markov kernel that leaves the target invariant, such as `phx.nuts`, `phx.hmc`, `phx.rwmh`, `phx.from_draw`.
 
-    Two kernels with equal `init` and `step` compile to one program: hyperparameters are arguments, in `tuning`.
+    Two kernels with equal machines compile to one program: hyperparameters are arguments, in `tuning`.
 
     Attributes:
         name: how the user wrote it.
-        init: `init(key, position, density) -> state`.
-        step: `step(key, state, density, tuning) -> (state, info)`.
-        tuning: hyperparameters to begin with, a NamedTuple of arrays; `step_size` is the one adaptation may change.
-        target_acceptance: the acceptance rate the step size is tuned to; None where it is given, or there is none.
-        tuned_steps: warm-up iterations the step size is tuned in; None means all of them.
-        uses_gradient: whether a step's evaluations are gradients.
-        knows_mesh: whether it may move variables spread over devices; False for algorithms written for one device.
-        machine: the kernel for all lanes at once, where there is one; a run prefers it to `step`.
+        machine: how it moves the lanes.
+        tuning: hyperparameters to begin with, a NamedTuple of arrays.
+        target_acceptance: the acceptance rate that the tuning's `step_size` is tuned to; None where it is given, or
+            there is none.
+        tuned_steps: warm-up iterations in which anything is tuned; None means all of them.
         metric: what warm-up learns of the posterior's covariance: "diagonal", "dense", "auto", or None for nothing.
-            It is put into the tuning's `metric`; the kernel's machine then reports gradients.
-        statistics: fields of the info a step gives.
+            It is put into the tuning's `metric`.
         tunes_trajectory: whether warm-up finds the tuning's `trajectory_length`, from the statistics
             `trajectory_gradient` and `jump_gradient`; it takes two chains at least.
+        bound: the hyperparameter that bounds a trajectory: set to 1, it is a single leapfrog, on which a step size is
+            first tried. None where a draw is as short as can be.
+        early_bound: its largest value before a metric has been learned of draws; None for any.
+        uses_gradient: whether a step's evaluations are gradients.
+        knows_mesh: whether it may move variables spread over devices; False for algorithms written for one device.
+        statistics: fields of the info that tells of a draw.
         least_coordinates: the fewest that a position must have.
         relocates: whether warm-up moves chains that have settled where the posterior has next to no mass.
     """
 
     name: str = field(compare=False)
-    init: Callable[[Array, Position, Density], Any]
-    step: Callable[[Array, Any, Density, Any], tuple[Any, Any]]
+    machine: Machine
     tuning: Any = field(compare=False)
     target_acceptance: float | None = None
     tuned_steps: int | None = field(default=None, compare=False)
+    metric: str | None = None
+    tunes_trajectory: bool = False
+    bound: str | None = None
+    early_bound: int | None = None
     uses_gradient: bool = True
     knows_mesh: bool = True
-    machine: Machine | None = None
-    metric: str | None = None
     statistics: tuple[str, ...] = Info._fields
-    tunes_trajectory: bool = False
     least_coordinates: int = 1
     relocates: bool = field(default=True, compare=False)
 
@@ -184,41 +153,9 @@ class Kernel:
         """Whether warm-up has anything to learn."""
         return self.target_acceptance is not None or self.metric is not None or self.tunes_trajectory
 
-
-def start_of(lanes: Lanes, position: Columns, log_density: Array, gradient: Columns = ()) -> Start:
-    """Where lanes are, by variable, given columns."""
-
-    def by_variable(columns: Columns) -> Position:
-        return lanes.unflatten(tuple(part.T for part in columns)) if columns else {}
-
-    return Start(by_variable(position), log_density, by_variable(gradient))
-
-
-def hyperparameter(value: float | int) -> Any:
-    """A number as compiled code takes it: one of NumPy's, since a kernel may be made before JAX starts."""
-    return np.asarray(value, np.int32 if isinstance(value, int) else jax.dtypes.canonicalize_dtype(float))
-
-
-def positive(kernel: str, name: str, value: Any) -> None:
-    """Refuse a hyperparameter that is not a positive number."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise ValueError(f"{kernel}: {name} must be a positive number, got {value!r}.")
-
-
-def share(kernel: str, name: str, value: Any) -> None:
-    """Refuse a hyperparameter that is not a number between 0 and 1."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
-        raise ValueError(f"{kernel}: {name} must lie between 0 and 1, got {value!r}.")
-
-
-def one_of(kernel: str, name: str, value: Any, known: Sequence[str]) -> None:
-    """Refuse a hyperparameter that is none of a few words."""
-    if value not in known:
-        raise ValueError(f"{kernel}: {name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
-
-
-def whole(kernel: str, name: str, value: Any, least: int = 1) -> int:
-    """A hyperparameter as a whole number; refuse one that is none of at least `least`."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{kernel}: {name} must be a whole number, at least {least}; got {value!r}.")
-    return int(value)
+    def on(self, target: Target) -> Kernel:
+        """The same with a metric that the user has given as it is laid out for this target."""
+        given = getattr(self.tuning, "metric", None)
+        if not isinstance(given, GivenMetric):
+            return self
+        return replace(self, tuning=self.tuning._replace(metric=metric_on(given, target)))

@@ -101,12 +101,15 @@ class Lanes:
             standard_normals_from(pair, self.dtype) * mask for pair, mask in zip(words, self._masks, strict=True)
         )
 
-    def normals(self, key: Words) -> Columns:
-        """Independent standard normals for every coordinate of every lane, given a key for each lane."""
+    def normals(self, key: Words, number: int = 0) -> Columns:
+        """Independent standard normals for every coordinate of every lane, given a key for each lane.
+
+        Those of one `number` are unrelated to those of another.
+        """
         words = (key[0][None], key[1][None])
-        zero = jnp.uint32(0)
+        high = jnp.uint32(number)
         return tuple(
-            standard_normals_from(threefry(words, zero, numbers[:, None]), self.dtype) * mask
+            standard_normals_from(threefry(words, high, numbers[:, None]), self.dtype) * mask
             for numbers, mask in zip(self._numbers, self._masks, strict=True)
         )
 
@@ -128,6 +131,10 @@ class Lanes:
     def dtype(self) -> Any:
         """Type of the coordinates."""
         return jnp.result_type(*(latent.dtype for latent in self.latents))
+
+    def count_coordinates(self) -> None:
+        """Number the coordinates here: what is first computed inside of a branch or a loop is not known outside."""
+        _ = self._numbers, self._masks
 
     @cached_property
     def _numbers(self) -> Columns:

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from phalanx.kernels.lanes import Columns, Lanes
+from phalanx.kernels.lanes import Lanes
+from phalanx.kernels.vector import Vector
 
 KINDS = ("auto", "diagonal", "dense")
 """What warm-up may learn of a metric; see `phx.nuts`."""
@@ -33,7 +34,7 @@ class LowRank(NamedTuple):
     """The metric as blocks of a run pass it around.
 
     Attributes:
-        variance: one for every coordinate, flat, by group as in `Columns`.
+        variance: one for every coordinate, flat, by group as in `Vector`.
         directions: U, `(global coordinates, rank)`.
         variances: the diagonal of Λ, `(rank,)`.
         rest: c, the variance outside of U.
@@ -52,16 +53,16 @@ class LowRank(NamedTuple):
         alike = PartitionSpec()
         return cls(tuple(PartitionSpec(axes or None) for axes in groups), alike, alike, alike, alike)
 
-    def for_columns(self) -> LaneMetric:
-        """The metric as it acts on columns."""
-        scale = tuple(jnp.sqrt(part)[:, None] for part in self.variance)
+    def for_lanes(self) -> LaneMetric:
+        """The metric as it acts on vectors."""
+        scale = Vector(tuple(jnp.sqrt(part)[:, None] for part in self.variance))
         return LaneMetric(scale, self.directions, self.variances, self.rest, self.correlated)
 
 
 class LaneMetric(NamedTuple):
-    """The metric acting on columns. `scale` is the diagonal of S, by group."""
+    """The metric acting on vectors. `scale` is the diagonal of S."""
 
-    scale: Columns
+    scale: Vector
     directions: Array
     variances: Array
     rest: Array
@@ -69,22 +70,23 @@ class LaneMetric(NamedTuple):
 
     @classmethod
     def of(cls, metric: LowRank | None, lanes: Lanes) -> LaneMetric:
-        """A metric as it acts on the columns of lanes; None is unit mass."""
+        """A metric as it acts on vectors of lanes; None is unit mass."""
         if metric is not None:
-            return metric.for_columns()
+            return metric.for_lanes()
         one, none = jnp.ones((), lanes.dtype), jnp.zeros((0, 0), lanes.dtype)
-        return cls((one[None, None],) * len(lanes.groups), none, jnp.zeros(0, lanes.dtype), one, jnp.zeros((), bool))
+        return cls(
+            Vector((one[None, None],) * len(lanes.groups)), none, jnp.zeros(0, lanes.dtype), one, jnp.zeros((), bool)
+        )
 
-    def velocity(self, momentum: Columns) -> Columns:
+    def velocity(self, momentum: Vector) -> Vector:
         r"""$M^{-1} p$."""
 
         def stretch(along: Array) -> Array:
             return (self.variances - self.rest)[:, None] * along
 
-        scaled = _times(self.scale, momentum)
-        return _times(self.scale, self._along(stretch, self.rest, scaled))
+        return self.scale * self._along(stretch, self.rest, self.scale * momentum)
 
-    def momentum(self, normals: Columns) -> Columns:
+    def momentum(self, normals: Vector) -> Vector:
         """Momenta of standard normals z: with $M^{-1} = S A S$, $p = S^{-1} A^{-1/2} z$."""
         # with c = 0, U has all coordinates and nothing lies outside of it
         outside = jnp.where(self.rest > 0, 1.0, 0.0).astype(self.rest.dtype)
@@ -92,32 +94,32 @@ class LaneMetric(NamedTuple):
         def shrink(along: Array) -> Array:
             return (1 / jnp.sqrt(self.variances) - outside)[:, None] * along
 
-        whitened = self._along(shrink, outside, normals)
-        return tuple(part / scale for part, scale in zip(whitened, self.scale, strict=True))
+        return self._along(shrink, outside, normals) / self.scale
 
-    def widened(self, whitened: Columns) -> Columns:
+    def widened(self, whitened: Vector) -> Vector:
         r"""$S A^{1/2} z$ with $M^{-1} = S A S$: what is as wide in every direction, as wide as the position is."""
-        return _times(self.scale, self._root(whitened))
+        return self.scale * self._root(whitened)
 
-    def narrowed(self, gradient: Columns) -> Columns:
+    def narrowed(self, gradient: Vector) -> Vector:
         r"""$A^{1/2} S g$: a gradient with respect to the position as one with respect to what `widened` is given."""
-        return self._root(_times(self.scale, gradient))
+        return self._root(self.scale * gradient)
 
-    def _root(self, columns: Columns) -> Columns:
+    def _root(self, vector: Vector) -> Vector:
         def stretch(along: Array) -> Array:
             return (jnp.sqrt(self.variances) - jnp.sqrt(self.rest))[:, None] * along
 
-        return self._along(stretch, jnp.sqrt(self.rest), columns)
+        return self._along(stretch, jnp.sqrt(self.rest), vector)
 
-    def _along(self, change: Callable[[Array], Array], rest: Array, columns: Columns) -> Columns:
+    def _along(self, change: Callable[[Array], Array], rest: Array, vector: Vector) -> Vector:
         """`rest` times the global coordinates plus U times what `change` makes of their components along U."""
         if not self.variances.size:
-            return columns
+            return vector
 
         def correlated(first: Array) -> Array:
             return rest * first + _product(self.directions, change(_product(self.directions.T, first)))
 
-        return (lax.cond(self.correlated, correlated, lambda first: first, columns[0]), *columns[1:])
+        first, *others = vector.parts
+        return Vector((lax.cond(self.correlated, correlated, lambda first: first, first), *others))
 
 
 def _product(matrix: Array, columns: Array) -> Array:
@@ -128,7 +130,3 @@ def _product(matrix: Array, columns: Array) -> Array:
             (matrix[:, i, None] * columns[i, None] for i in range(1, inner)), matrix[:, 0, None] * columns[0, None]
         )
     return jnp.matmul(matrix, columns, precision="highest")  # whatever the model's precision
-
-
-def _times(scale: Columns, columns: Columns) -> Columns:
-    return tuple(s * part for s, part in zip(scale, columns, strict=True))

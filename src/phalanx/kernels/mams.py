@@ -18,10 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from phalanx.kernels.chees import End, Flight, flock_kernel
-from phalanx.kernels.kernel import Kernel, one_of
-from phalanx.kernels.lanes import Columns, Lanes
-from phalanx.kernels.low_rank import KINDS, LaneMetric
+from phalanx.kernels.chees import kernel_of
+from phalanx.kernels.kernel import Kernel, Point
+from phalanx.kernels.lane_target import LaneTarget
+from phalanx.kernels.leapfrog import Phase
+from phalanx.kernels.low_rank import LaneMetric
+from phalanx.kernels.vector import Vector
 
 RESOLVED = 4.0
 """How far above the rounding of a direction, as a logarithm, what is left of a difference must be: two digits."""
@@ -35,7 +37,7 @@ class Pull(NamedTuple):
 
     Attributes:
         total: since the start.
-        high, low: the largest and the smallest total on the way.
+        high, low: the largest and the smallest total so far.
         rise, fall: the largest rise of the total from any point to a later one, and the largest fall.
     """
 
@@ -63,67 +65,65 @@ class Microcanonical:
 
     least_coordinates: ClassVar[int] = 2
 
-    def begin(self, at: Flight, normals: Columns, lanes: Lanes, metric: LaneMetric) -> End:
+    def begin(self, at: Point, normals: Vector, target: LaneTarget, metric: LaneMetric) -> Phase:
         """Set out in a direction at random."""
-        (square,) = lanes.inner_products((normals, normals))
-        direction = tuple(part / jnp.sqrt(square)[None] for part in normals)
-        return End(at.position, direction, at.log_density, at.gradient, Pull.none(at.log_density))
+        direction = normals / jnp.sqrt(target.inner_product(normals, normals))
+        return Phase(at.position, direction, at.log_density, at.gradient, Pull.none(at.log_density))
 
-    def leapfrog(self, now: End, lanes: Lanes, metric: LaneMetric, step_size: Array) -> End:
+    def leapfrog(self, phase: Phase, step_size: Array, target: LaneTarget, metric: LaneMetric) -> Phase:
         """Half a turn, a drift, half a turn."""
-        reach = step_size * np.sqrt(lanes.coordinates, dtype=lanes.dtype)
-        half, first = _turned(now.momentum, now.gradient, 0.5 * reach, lanes, metric)
-        position = tuple(x + reach * v for x, v in zip(now.position, metric.widened(half), strict=True))
-        log_density, gradient = lanes.value_and_grad(position)
-        momentum, second = _turned(half, gradient, 0.5 * reach, lanes, metric)
-        return End(position, momentum, log_density, gradient, now.way.then(first).then(second))
+        reach = step_size * np.sqrt(target.coordinates, dtype=target.dtype)
+        half, first = _turned(phase.momentum, phase.gradient, 0.5 * reach, target, metric)
+        position = phase.position + reach * metric.widened(half)
+        log_density, gradient = target.value_and_grad(position)
+        momentum, second = _turned(half, gradient, 0.5 * reach, target, metric)
+        return Phase(position, momentum, log_density, gradient, phase.gathered.then(first).then(second))
 
-    def velocity(self, end: End, lanes: Lanes, metric: LaneMetric) -> Columns:
+    def velocity(self, phase: Phase, target: LaneTarget, metric: LaneMetric) -> Vector:
         """The direction, as long as a Hamiltonian velocity is on average."""
-        speed = np.sqrt(lanes.coordinates, dtype=lanes.dtype)
-        return tuple(speed * v for v in metric.widened(end.momentum))
+        return np.sqrt(target.coordinates, dtype=target.dtype) * metric.widened(phase.momentum)
 
-    def kinetic(self, end: End, lanes: Lanes, metric: LaneMetric) -> Array:
-        """What has been gained on the way: of a direction alone it cannot be told."""
-        return (lanes.coordinates - 1) * end.way.total
+    def kinetic_energy(self, phase: Phase, target: LaneTarget, metric: LaneMetric) -> Array:
+        """What has been gained so far: of a direction alone it cannot be told."""
+        return (target.coordinates - 1) * phase.gathered.total
 
-    def retraceable(self, begin: End, end: End) -> Array:
-        """Whether the way back is there: directions drawn together beyond rounding are one, and do not part again.
+    def retraceable(self, begin: Phase, end: Phase) -> Array:
+        """Whether it can be followed back: directions drawn together beyond rounding are one, and do not part again.
 
-        A fall of the total is a rise on the way back, so that trajectories are turned down in both directions alike.
-        A rise may be as large as it likes where the way is uphill from so far that none would ever lead down it. Where
+        A fall of the total is a rise backwards in time, so that trajectories are turned down in both directions alike.
+        A rise may be as large as it likes where the trajectory climbs from so far that none would ever lead down. Where
         steps are much too long, rounding would be told as energy, and ends be taken that have no mass at all: 5 of
         20,000 chains on three normals, after 100 draws of step size 3, where 8e-5 should be.
         """
         limit = -np.log(np.finfo(end.log_density.dtype).eps) - RESOLVED
         headlong = end.log_density - begin.log_density > HEADLONG
-        return (end.way.fall < limit) & ((end.way.rise < limit) | headlong)
+        return (end.gathered.fall < limit) & ((end.gathered.rise < limit) | headlong)
 
 
 def _turned(
-    direction: Columns, gradient: Columns, reach: Array, lanes: Lanes, metric: LaneMetric
-) -> tuple[Columns, Array]:
+    direction: Vector, gradient: Vector, reach: Array, target: LaneTarget, metric: LaneMetric
+) -> tuple[Vector, Array]:
     r"""The direction after it has been turned towards the gradient, and how much it has been pulled together.
 
     With $e$ the gradient's direction, $\delta$ the reach times its length and $a, b = (1 \pm e \cdot u) / 2$, what was
     near $u$ is drawn together by $a e^\delta + b e^{-\delta}$; kinetic energy is that logarithm, times $d - 1$.
     """
     scaled = metric.narrowed(gradient)
-    square, along = lanes.inner_products((scaled, scaled), (scaled, direction))
+    square, along = target.inner_products((scaled, scaled), (scaled, direction))
     size = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
-    towards = tuple(g / size[None] for g in scaled)
-    # the smaller of a and b from the way between two points of the sphere: from the cosine all its digits would be lost
+    towards = scaled / size
+    # the smaller of a and b from the distance of two points of the sphere: from the cosine all its digits would be lost
     sign = jnp.where(along < 0, 1.0, -1.0).astype(square.dtype)
-    between = tuple(u + sign[None] * e for u, e in zip(direction, towards, strict=True))
-    small = 0.25 * lanes.inner_products((between, between))[0]
+    between = direction + sign * towards
+    small = 0.25 * target.inner_product(between, between)
     ahead, behind = jnp.where(sign > 0, small, 1 - small), jnp.where(sign > 0, 1 - small, small)
-    delta = reach * size / (lanes.coordinates - 1)
+    delta = reach * size / (target.coordinates - 1)
     decay = jnp.exp(-delta)
     shift = jnp.where(sign > 0, ahead * (1 - decay) ** 2 - decay**2, 1 - behind * (1 - decay) ** 2)
-    turned = tuple(decay[None] * w + shift[None] * e for w, e in zip(between, towards, strict=True))
-    (square,) = lanes.inner_products((turned, turned))
+    turned = decay * between + shift * towards
+    square = target.inner_product(turned, turned)
     length = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
-    return tuple(u / length[None] for u in turned), jnp.logaddexp(jnp.log(ahead) + delta, jnp.log(behind) - delta)
+    return turned / length, jnp.logaddexp(jnp.log(ahead) + delta, jnp.log(behind) - delta)
 
 
 def mams(
@@ -167,8 +167,7 @@ def mams(
     Source:
         Robnik, Cohn-Gordon, Seljak (2025), Metropolis adjusted microcanonical Hamiltonian Monte Carlo.
     """
-    one_of("mams", "metric", metric, KINDS)
-    return flock_kernel(
+    return kernel_of(
         "mams", Microcanonical(), step_size, trajectory_length, initial_step_size, initial_trajectory_length,
         target_acceptance, max_steps, metric, relocate,
     )  # fmt: skip

@@ -1,34 +1,82 @@
-"""The No-U-Turn sampler, as a state machine that moves every lane by one leapfrog per tick.
+"""The No-U-Turn sampler: a tick moves every lane by one leapfrog, whatever draw the lane is in.
 
 Other vectorised NUTS run all chains in lock-step: each draw takes as long as the longest trajectory of any chain. Here
 a lane that ends a draw starts its next in the following tick, whatever the others do. What a lane does depends on its
-own keys and position alone, so the draws are those of lock-step NUTS, bit for bit. The tick is in `trips`.
+own keys and position alone, so the draws are those of lock-step NUTS, bit for bit. How a trajectory grows and when it
+ends is in `tree`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.sharding import PartitionSpec
 
-from phalanx.kernels.gradient_state import State, init
-from phalanx.kernels.kernel import Ended, Kernel, Rest, Start, hyperparameter, one_of, positive, share, start_of, whole
-from phalanx.kernels.lanes import Lanes, groups_of
+from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, broken_down
+from phalanx.kernels.kernel import Kernel, LaneState, Turn
+from phalanx.kernels.lane_target import LaneTarget
+from phalanx.kernels.lanes import choose
+from phalanx.kernels.leapfrog import Phase, leapfrog
 from phalanx.kernels.low_rank import KINDS
-from phalanx.kernels.trips import Info, Phase, Point, Trip, Tuning, rest, tick
-from phalanx.kernels.u_turns import Corners
-from phalanx.mesh.devices import CHAIN
+from phalanx.kernels.options import hyperparameter, one_of, share, step_size_of, whole
+from phalanx.kernels.tree import Tree, u_turn
+from phalanx.kernels.vector import Vector
 from phalanx.mesh.keys import Keys
-from phalanx.mesh.random_numbers import key_words
-from phalanx.programs.target import Density, Target
+from phalanx.mesh.random_numbers import Words, threefry
 
 DEEPEST = 20
 """Doublings beyond which a trajectory is surely a mistake."""
+
+EARLY_DEPTH = 6
+"""Doublings at most before the metric has been learned from draws: trajectories are long then for no good reason."""
+
+FEW_NORMALS = 2048
+"""Normals of all lanes that are rather made in every tick."""
+
+
+class Tuning(NamedTuple):
+    """Hyperparameters: the step size, the deepest trajectory (2**max_depth - 1 leapfrogs), and the metric."""
+
+    step_size: Any
+    max_depth: Any
+    metric: Any
+
+
+class Info(NamedTuple):
+    """What one draw did; see `phalanx.kernels.kernel.Info` for the first four."""
+
+    acceptance_rate: Array
+    diverging: Array
+    num_steps: Array
+    energy: Array
+    tree_depth: Array
+    reached_max_depth: Array
+
+
+class State(NamedTuple):
+    """What lanes keep besides the last draw: which is the draw so far, where one is under way.
+
+    Attributes:
+        tree: the trajectory.
+        num_steps: leapfrogs of the draw done; 0 for a lane whose draw is about to start.
+        acceptance: sum of acceptance probabilities over them.
+        key, next_key: the keys of this draw and of the next, as words.
+        words: random words for the next leapfrog. Like `normals` they are made one tick ahead: what enters the next
+            tick as an argument is computed once, and not again in every operation it is fused into.
+        normals: standard normals for the momentum of the next draw to start.
+        kinetic: half their sum of squares, the kinetic energy of that momentum.
+    """
+
+    tree: Tree
+    num_steps: Array
+    acceptance: Array
+    key: Words
+    next_key: Words
+    words: Words
+    normals: Vector
+    kinetic: Array
 
 
 @dataclass(frozen=True)
@@ -36,80 +84,90 @@ class Nuts:
     """NUTS as a machine; see `phalanx.kernels.kernel.Machine`. `max_depth` bounds the tuning's, and the memory."""
 
     max_depth: int
-    skips: ClassVar[int] = 1
+    in_step: ClassVar[bool] = False
 
-    def start(self, lanes: Lanes, start: Start, keys: Keys, draw: Array) -> Trip:
-        """Lanes at rest at positions."""
-        position, gradient = (tuple(part.T for part in lanes.flatten(x)) for x in (start.position, start.gradient))
-        draws = jnp.broadcast_to(draw, (lanes.count,))
-        now, then = keys.of_draw(draws), keys.of_draw(draws + 1)
-        return rest(lanes, position, start.log_density, gradient, now, then, draws, self.max_depth)
+    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> State:
+        """Lanes about to start a draw."""
+        key, count = keys.of_draw(now.draw), jnp.zeros(target.count, jnp.int32)
+        normals = target.normal(key)
+        return State(
+            tree=Tree.none(now.at, self.max_depth),
+            num_steps=count,
+            acceptance=jnp.zeros_like(now.at.log_density),
+            key=key,
+            next_key=keys.of_draw(now.draw + 1),
+            words=_words(key, count),
+            normals=normals,
+            kinetic=0.5 * target.inner_product(normals, normals),
+        )
 
     def tick(
-        self, underway: Trip, active: Array, abandon: Array, lanes: Lanes, tuning: Tuning, keys: Keys
-    ) -> tuple[Trip, Ended]:
-        """One leapfrog of every lane."""
-        trip, done, info = tick(underway, active, abandon, lanes, tuning, keys.of_draw)
-        position, gradient = (tuple(part.T for part in x) for x in (trip.sample.position, trip.sample.gradient))
-        return trip, Ended(done, position, gradient, trip.sample.log_density, info)
-
-    def moved(self, underway: Trip, take: Callable[[Array, int], Array]) -> Trip:
-        """Lanes that go on at others' draws."""
-        return underway._replace(sample=jax.tree.map(lambda leaf: take(leaf, -1), underway.sample))
-
-    def rest(self, lanes: Lanes, underway: Trip) -> Rest:
-        """Where lanes are that are between two draws."""
-        at = underway.sample
-        return Rest(underway.draw, start_of(lanes, at.position, at.log_density, at.gradient))
-
-    def resume(self, lanes: Lanes, rest: Rest, keys: Keys) -> Trip:
-        """Lanes that make the very same draws."""
-        return self.start(lanes, rest.state, keys, rest.draw)
-
-    def layout(self, target: Target, underway: Callable[[], Any]) -> Trip:
-        """How a trip is laid out over the mesh: lanes come last."""
-        groups = groups_of(target.shares.latents)
-        # the same records hold arrays and how they are laid out
-        lane: Any = PartitionSpec(CHAIN)
-        vector: Any = tuple(PartitionSpec(axes or None, CHAIN) for axes in groups)
-        levels: Any = tuple(PartitionSpec(None, axes or None, CHAIN) for axes in groups)
-        words, phase, point = (lane, lane), Phase(vector, vector, vector), Point(vector, vector, lane, lane)
-        return Trip(
-            lane, words, words, words, vector, lane, phase, phase, point, point, lane, lane, lane, lane, lane, lane,
-            lane, lane, lane, Corners(levels, levels),
+        self, now: LaneState, turn: Turn, keys: Keys, target: LaneTarget, tuning: Tuning
+    ) -> tuple[LaneState, Array, Info]:
+        """One leapfrog of every lane: start a draw where none is under way, extend it, end it where that is due."""
+        own: State = now.own
+        tree, end = _extend(now, target, tuning)
+        normals = _next_normals(own, turn.active, target)
+        checkpoints = tree.checkpoints.with_leaf(tree.leaf, end)
+        span = end.position - tree.fixed_end.position
+        kinetic, next_kinetic, begins, ends, begin, last = target.inner_products(
+            (end.momentum, tuning.metric.velocity(end.momentum)), (normals, normals), *checkpoints.spans(end),
+            (span, tree.fixed_end.momentum), (span, end.momentum),
         )  # fmt: skip
 
+        # the subtree, one leaf larger
+        error = broken_down(0.5 * kinetic - end.log_density - tree.energy)
+        diverging = error > DIVERGENCE_THRESHOLD
+        tree = tree.with_leaf(end, error, own.words[0])._replace(checkpoints=checkpoints)
 
-@dataclass(frozen=True)
-class Step:
-    """One draw of one lane from start to end: NUTS as one usually has it, where each draw waits for all lanes.
+        # the tree, where the subtree has ended
+        turning = checkpoints.turning(begins, ends, tree.leaf, tree.direction)
+        complete = tree.leaf + 1 == jnp.left_shift(1, tree.depth)
+        doubles = complete & ~turning & ~diverging & turn.active & ~turn.abandon
+        tree, at = tree.doubled(doubles, now.at, own.words[1])
+        full, turned = tree.depth >= tuning.max_depth, u_turn(begin, last, tree.direction)
+        subtree_ended = complete | turning | diverging
+        done = (subtree_ended & (~doubles | turned | full) | turn.abandon) & turn.active
 
-    It is the reference for the machine, and what code that steps a kernel by itself calls.
-    """
+        num_steps, acceptance = own.num_steps + 1, own.acceptance + jnp.minimum(1.0, jnp.exp(-error))
+        energy, reached = tree.energy + tree.sample_error, done & doubles & ~turned & full
+        info = Info(acceptance / num_steps, diverging, num_steps, energy, tree.depth, reached)
 
-    max_depth: int
+        at_rest = done | ~turn.active
+        draw, key, steps = now.draw + done, choose(done, own.next_key, own.key), jnp.where(at_rest, 0, num_steps)
+        state = own._replace(
+            tree=tree.after(subtree_ended, at_rest), num_steps=steps, acceptance=jnp.where(at_rest, 0.0, acceptance),
+            key=key, next_key=keys.of_draw(draw + 1), words=_words(key, steps), normals=normals,
+            kinetic=0.5 * next_kinetic,
+        )  # fmt: skip
+        return LaneState(draw, at, state), done & ~turn.abandon, info
 
-    def __call__(self, key: Array, state: State, density: Density, tuning: Tuning) -> tuple[State, Info]:
-        """A draw."""
-        lanes, (first, second) = Lanes(density, 1), key_words(key)
-        words = first[None], second[None]
-        position, gradient = (
-            tuple(part[:, None] for part in lanes.flatten(x)) for x in (state.position, state.gradient)
-        )
-        always = jnp.ones(1, bool)
 
-        def on(carry: tuple[Trip, Array, Info]) -> tuple[Trip, Array, Info]:
-            return tick(carry[0], always, ~always, lanes, tuning, lambda _: words)
+def _extend(now: LaneState, target: LaneTarget, tuning: Tuning) -> tuple[Tree, Phase]:
+    """The tree, begun where no draw is under way, and the leapfrog that extends it."""
+    own: State = now.own
+    momentum, energy = tuning.metric.momentum(own.normals), own.kinetic - now.at.log_density
+    tree = own.tree.begun(own.num_steps == 0, now.at, momentum, energy, tuning.step_size).directed(own.words[1])
+    return tree, leapfrog(tree.moving_end, tree.direction * tree.step_size, target, tuning.metric)
 
-        draw = jnp.zeros(1, jnp.int32)
-        trip = rest(lanes, position, state.log_density[None], gradient, words, words, draw, self.max_depth)
-        begun = on((trip, ~always, Info(*(always,) * len(Info._fields))))
-        trip, _, info = lax.while_loop(lambda carry: ~carry[1][0], on, begun)
-        position, gradient = (
-            lanes.unflatten(tuple(part[:, 0] for part in x)) for x in (trip.sample.position, trip.sample.gradient)
-        )
-        state = State(position, trip.sample.log_density[0], gradient)
-        return state, jax.tree.map(lambda value: value[0], info)
+
+def _next_normals(own: State, active: Array, target: LaneTarget) -> Vector:
+    """Normals for each lane's next draw: new ones where this draw starts in this tick."""
+    starts = active & (own.num_steps == 0)
+
+    def make(key: Words) -> Vector:
+        return choose(starts, target.normal(key), own.normals)
+
+    # few are made faster than it is asked whether any are due
+    if sum(part.size for part in own.normals.parts) <= FEW_NORMALS:
+        return make(own.next_key)
+    return lax.cond(starts.any(), make, lambda _: own.normals, own.next_key)
+
+
+def _words(key: Words, num_steps: Array) -> Words:
+    """Random words for a leapfrog. The momentum's have a zero where these have a one."""
+    number = num_steps.astype(jnp.uint32)
+    return threefry(key, jnp.ones_like(number), number)
 
 
 def nuts(
@@ -159,20 +217,16 @@ def nuts(
         raise ValueError(
             f"nuts: max_depth must be at most {DEEPEST}, got {max_depth}: 2**{max_depth} leapfrogs a draw."
         )
-    positive("nuts", "initial_step_size", initial_step_size)
-    if step_size is not None:
-        positive("nuts", "step_size", step_size)
     share("nuts", "target_acceptance", target_acceptance)
     one_of("nuts", "metric", metric, KINDS)
-    first = float(initial_step_size if step_size is None else step_size)
     return Kernel(
         name=f"nuts(max_depth={max_depth}, step_size={step_size})",
-        init=init,
-        step=Step(max_depth),
         machine=Nuts(max_depth),
-        metric=metric,
-        statistics=Info._fields,
-        tuning=Tuning(hyperparameter(first), hyperparameter(max_depth), None),
+        tuning=Tuning(step_size_of("nuts", step_size, initial_step_size), hyperparameter(max_depth), None),
         target_acceptance=target_acceptance if step_size is None else None,
+        metric=metric,
+        bound="max_depth",
+        early_bound=EARLY_DEPTH,
+        statistics=Info._fields,
         relocates=relocate,
     )

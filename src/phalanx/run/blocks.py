@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from phalanx.kernels.in_step import InStep
-from phalanx.kernels.kernel import Kernel, Machine, Rest
+from phalanx.kernels.driver import Driver, Rest, Start, layout
+from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.lanes import Lanes, group_sizes, groups_of
 from phalanx.kernels.low_rank import LowRank
 from phalanx.mesh.chains import lane_chains, over_lanes
@@ -103,9 +102,9 @@ class Blocks:
         return self.num_chains // self.target.mesh.shape[CHAIN]
 
     @cached_property
-    def machine(self) -> Machine:
+    def machine(self) -> Driver:
         """The kernel for all lanes at once."""
-        return self.kernel.machine or InStep(self.kernel)
+        return Driver(self.kernel.machine)
 
     @cached_property
     def row_layout(self) -> RowLayout:
@@ -229,7 +228,7 @@ class Blocks:
 
     def underway_specs(self) -> Underway:
         """Layout of where chains are."""
-        return Underway(self.machine.layout(self.target, self._machine_shapes), PartitionSpec(CHAIN))
+        return Underway(layout(self._lane_state, self.groups), PartitionSpec(CHAIN))
 
     def advanced_specs(self) -> Advanced:
         """Layout of what a block has done."""
@@ -245,26 +244,32 @@ class Blocks:
         return {name: spread_spec(self.target.spread(name), None, CHAIN) for name in self.names}
 
     def tuning_specs(self, tuning: Any) -> Any:
-        """Layout of a tuning, which all chains share; a dict by variable is laid out as positions are."""
-        position = self.target.position_specs()
+        """Layout of a tuning, which all chains share; its metric is laid out as positions are."""
 
-        def layout(node: Any) -> Any:
-            if isinstance(node, LowRank):
-                return LowRank.layout(self.groups)
-            return position if _is_position(node) else PartitionSpec()
+        def is_metric(node: Any) -> bool:
+            return isinstance(node, LowRank)
 
-        def _is_position(node: Any) -> bool:
-            return isinstance(node, dict) and set(node) == set(position)
+        return jax.tree.map(
+            lambda node: LowRank.layout(self.groups) if is_metric(node) else PartitionSpec(), tuning, is_leaf=is_metric
+        )
 
-        return jax.tree.map(layout, tuning, is_leaf=lambda node: isinstance(node, LowRank) or _is_position(node))
+    @cached_property
+    def _lane_state(self) -> Any:
+        """Shapes of what the lanes of a device keep. No log density is asked for."""
 
-    def _machine_shapes(self) -> Any:
-        return self._on_device(self.begin, np.uint32(0), self._arrays, self.given_shapes(device=True)).underway.machine
+        def start(arrays: Sequence[Array]) -> Any:
+            lanes = self.lanes(arrays)
+            zeros = {v.name: jnp.zeros((self.count, *v.unconstrained_shape), v.dtype) for v in lanes.latents}
+            height = jnp.zeros(self.count, jnp.result_type(*zeros.values()))
+            start = Start(zeros, height, zeros if self.kernel.uses_gradient else {})
+            return self.machine.start(lanes, start, self._keys(jnp.uint32(0)), jnp.int32(INITIAL_POSITION + 1))
+
+        return self._on_device(start, self._arrays)
 
     @cached_property
     def rest_shapes(self) -> Rest:
         """Shapes of where chains are between two draws, on one device."""
-        return self._on_device(self.rest, self._arrays, Underway(self._machine_shapes(), None))
+        return self._on_device(self.rest, self._arrays, Underway(self._lane_state, None))
 
     @property
     def _arrays(self) -> Any:

@@ -15,7 +15,6 @@ from jax.core import Tracer
 from jax.sharding import Mesh, PartitionSpec
 
 from phalanx.kernels.kernel import Kernel
-from phalanx.kernels.metrics import Dense, Diagonal
 from phalanx.mesh.devices import CHAIN
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.target import Target
@@ -172,27 +171,6 @@ def check_kernel(kernel: Kernel, target: Target) -> None:
             f"{kernel.name}: this algorithm is written for one device, and {', '.join(map(repr, spread))} is spread "
             f"over "
             f"{latents[spread[0]].spread.axes}. Use phx.hmc or phx.rwmh, or data that are not sharded."
-        )
-    metric = getattr(kernel.tuning, "metric", None)
-    if isinstance(metric, Diagonal):
-        _check_diagonal(metric, target)
-    if isinstance(metric, Dense):
-        size = sum(int(np.prod(v.unconstrained_shape)) for v in latents.values() if not v.spread.axes)
-        if metric.covariance.shape[0] != size:
-            raise ValueError(
-                f"inverse_mass_matrix: a matrix of shape {metric.covariance.shape} was given, but the model has {size} "
-                f"unconstrained global coordinates ({', '.join(sorted(latents))})."
-            )
-
-
-def _check_diagonal(metric: Diagonal, target: Target) -> None:
-    expected = {v.name: v.unconstrained_shape for v in target.shares.latents}
-    given = {name: values.shape for name, values in metric.variance.items()}
-    whole = {n: (target.spread(n).rows, *s[1:]) if target.spread(n).axes else s for n, s in expected.items()}
-    if given != whole:
-        raise ValueError(
-            f"inverse_mass_matrix: variances were given for {given}, but the model's unconstrained variables are "
-            f"{whole}."
         )
 
 

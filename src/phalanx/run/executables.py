@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from phalanx.adaptation.metric import MetricLearner
+from phalanx.adaptation.metric import first_metric
 from phalanx.mesh.devices import CHAIN
 from phalanx.programs.tracing import Program
 from phalanx.run.blocks import Begun, Blocks, Order
@@ -196,8 +196,7 @@ def first_tuning(blocks: Blocks) -> Any:
     kernel = blocks.kernel
     if kernel.metric is None:
         return jax.tree.map(np.asarray, kernel.tuning)
-    metric = MetricLearner(whole_sizes(blocks), kernel.metric, kernel.tuning.step_size.dtype).metric
-    return kernel.tuning._replace(metric=metric)
+    return kernel.tuning._replace(metric=first_metric(kernel.metric, whole_sizes(blocks), kernel.tuning))
 
 
 def whole_sizes(blocks: Blocks) -> list[int]:

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import ShapeDtypeStruct
 
-from phalanx.kernels.in_step import InStep
-from phalanx.kernels.kernel import Kernel, Start
+from phalanx.kernels.driver import Driver, Start
+from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.lanes import Lanes
 from phalanx.mesh.keys import Keys
 from phalanx.programs.canonical import PLAIN, form_of, is_of_a_library
@@ -98,15 +98,15 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> Hashable | None:
     value = ShapeDtypeStruct((1,), jnp.result_type(*whole.position.values()))
     start: Any = Start(position, value, position if kernel.uses_gradient else {})  # pyright: ignore[reportArgumentType]
     words = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
-    machine = kernel.machine or InStep(kernel)
+    machine = Driver(kernel.machine)
 
     def draw(arrays: Any, start: Start, words: Any, tuning: Any) -> Any:
         lanes, keys = Lanes(Density(whole.program, whole.layout, arrays, whole.undivided()), 1), Keys(words)
         underway = machine.start(lanes, start, keys, jnp.int32(1))
         return underway, machine.tick(underway, jnp.ones(1, bool), jnp.bool_(False), lanes, tuning, keys)
 
-    # the functions are what is traced; the rest is compared
-    plain = [getattr(kernel, f.name) for f in fields(kernel) if f.compare and f.name not in ("init", "step")]
+    # the machine is what is traced; the rest is compared
+    plain = [getattr(kernel, f.name) for f in fields(kernel) if f.compare and f.name != "machine"]
     tuning = jax.tree.map(np.asarray, kernel.tuning)
     form = form_of(jax.make_jaxpr(draw, axis_env=whole.axis_env)(whole.shapes, start, words, tuning))
     return None if form is None else (form, *plain)

@@ -12,8 +12,10 @@ import numpy as np
 from jax import Array
 
 from phalanx.adaptation.strays import Move
-from phalanx.adaptation.warm_up import Batch, WarmUp
-from phalanx.kernels.kernel import Kernel, Rest, Start
+from phalanx.adaptation.tuner import Batch
+from phalanx.adaptation.warm_up import WarmUp
+from phalanx.kernels.driver import Rest, Start
+from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.low_rank import LowRank
 from phalanx.run.blocks import Underway
 from phalanx.run.checks import check_beginning
@@ -224,14 +226,13 @@ class Run:
 
     def _rest(self, thin: int) -> tuple[Rest, Partial]:
         """Where chains are between two draws, and their draws since the last one kept."""
-        target, layout, nothing = self.blocks.target, self.blocks.row_layout, np.zeros(self.blocks.num_chains, np.int32)
-        written = layout.parts == 2 or not self.kernel.uses_gradient
-        if self.host is not None and self.host.latest is not None and self.kernel.machine is not None and written:
+        target, nothing = self.blocks.target, np.zeros(self.blocks.num_chains, np.int32)
+        if self.host is not None and self.host.latest is not None and not self.kernel.machine.in_step:
             # chains may be within a trajectory: of each the last draw kept, after which it replays what came since
             latest, draws = self.host.latest, self._draws + thin * self.host.counts
             position, gradient = (by_variable(target, x) if x else {} for x in (latest.position, latest.gradient))
             since = Partial(nothing, nothing, nothing.astype(bool))
-            return Rest(draws.astype(np.int32), Start(position, latest.log_density, gradient)), since
+            return Rest(draws.astype(np.int32), Start(position, latest.log_density, gradient), ()), since
         if self.interrupted and self.host is None:  # within a round of which nothing is known: one draw ends it
             for _ in self._stretch(1, 1):
                 pass
@@ -251,7 +252,8 @@ class Run:
         self._underway = Underway(machine, since)
         if self.executables.folding.stores_draws:
             self._draws = np.asarray(state.rest.draw, np.int64) - state.thin * state.stored.counts
-        if isinstance(at := state.rest.state, Start):
+        if not self.kernel.machine.in_step:
+            at = state.rest.at
             position, gradient = (by_group(target, x) if x else () for x in (at.position, at.gradient))
             self._latest = Latest(position, gradient, at.log_density)
 
@@ -308,14 +310,14 @@ class Run:
         if self.executables.reduce is not None:
             self.told.add_states(self.executables.reduce(self.arrays, advanced.drawn.rows, advanced.drawn.count))
         self.sampling = self._worked(self.sampling, int(np.asarray(advanced.ticks).max()), block)
-        if block.count.any() and self.kernel.machine is not None:
+        if block.count.any() and not self.kernel.machine.in_step:
             self._mean_steps = float(block.stats["num_steps"][block.filled].mean()) / thin
         return values, block
 
     def _advance(self, draws: np.ndarray, ticks: int, thin: int) -> tuple[Any, HostBlock]:
         order, began = order_of(draws, ticks, thin, self._abandon), time.perf_counter()
-        if self._abandon:
-            self._draws += self.blocks.machine.skips
+        if self._abandon and not self.kernel.machine.in_step:
+            self._draws += 1  # what is abandoned has used its number
         advanced = self.executables.advance(self.seed, self.arrays, self._tuning, order, self._underway)
         self._underway, self._abandon = advanced.underway, False
         block = fetch_block(self.blocks, advanced)

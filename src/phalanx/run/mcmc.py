@@ -239,6 +239,7 @@ def compile(
         target = Target.of(model, arguments, mesh, whole, check)
         arrays = target.place_arrays()
         checks.check_kernel(kernel, target)
+        kernel = kernel.on(target)
         with waiting(how_far.progress, "compiling"):
             blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
             checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
@@ -248,7 +249,7 @@ def compile(
     else:
         executables = executables.serving(model, reductions)
         target = executables.blocks.target.with_arguments(arguments, check)
-        arrays = target.place_arrays()
+        arrays, kernel = target.place_arrays(), kernel.on(target)
     record = describe(target, kernel, num_chains, how_far.warmup, how_far.num_samples, matmul_precision)
     labels = LabelSearch.of(whole)
     record = replace(record, labels=labels.names(arguments))

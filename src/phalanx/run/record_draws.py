@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from phalanx.kernels.kernel import Ended
+from phalanx.kernels.driver import Ended
 from phalanx.kernels.lanes import Columns, Lanes
 
 

@@ -299,7 +299,8 @@ class Sampler:
     def _timing(self, run: Run, warmup: float, sampling: float) -> Timing:
         chains, gradients = self.executables.blocks.num_chains, self.kernel.uses_gradient
         evaluations = run.warmup.evaluations + run.sampling.evaluations
-        efficiency = run.sampling.evaluations / (chains * run.sampling.ticks) if self.kernel.machine else 1.0
+        in_step, ticks = self.kernel.machine.in_step, run.sampling.ticks
+        efficiency = 1.0 if in_step else run.sampling.evaluations / (chains * ticks)
         return Timing(
             compile=self.compile_seconds,
             warmup=warmup,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from phalanx.kernels.kernel import Start
+from phalanx.kernels.driver import Start
 from phalanx.programs.target import INITIAL_RADIUS, Density
 
 ATTEMPTS = 20

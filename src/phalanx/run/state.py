@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from phalanx.kernels.kernel import Rest
+from phalanx.kernels.driver import Rest
 from phalanx.kernels.low_rank import LowRank
 from phalanx.programs.target import Target
 from phalanx.run.executables import Executables, first_tuning

@@ -12,10 +12,12 @@ from jax.sharding import PartitionSpec
 from tests.conformance.exact_starts import Drawer
 
 import phalanx as phx
-from phalanx.kernels.chees import Flight
+from phalanx.kernels.kernel import Point
+from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.lanes import Lanes
 from phalanx.kernels.low_rank import LaneMetric
 from phalanx.kernels.mams import Microcanonical
+from phalanx.kernels.vector import Vector
 from phalanx.programs.arguments import split_arguments
 
 SIZES = {"num_chains": 16, "num_warmup": 200, "num_samples": 50, "progress": False}
@@ -31,16 +33,15 @@ def flown(steps, step_size):
     target = phx.Target.of(gaussian, split_arguments(gaussian, {}), mesh)
 
     def run(arrays):
-        lanes, dynamics = Lanes(target.on_device(arrays), 5), Microcanonical()
-        metric = LaneMetric.of(None, lanes)
+        lanes, dynamics = LaneTarget.of(Lanes(target.on_device(arrays), 5)), Microcanonical()
+        metric = LaneMetric.of(None, lanes.lanes)
         random = np.random.default_rng(0)
-        x, z = (jnp.asarray(random.normal(size=(4, 5)), jnp.float32) for _ in range(2))
-        value, gradient = lanes.value_and_grad((x,))
-        begin = dynamics.begin(Flight(jnp.zeros(5, jnp.int32), (x,), value, gradient), (z,), lanes, metric)
+        x, z = (Vector((jnp.asarray(random.normal(size=(4, 5)), jnp.float32),)) for _ in range(2))
+        begin = dynamics.begin(Point(x, *lanes.value_and_grad(x)), z, lanes, metric)
         size = jnp.float32(step_size)
-        end = lax.fori_loop(0, steps, lambda _, now: dynamics.leapfrog(now, lanes, metric, size), begin)
-        error = dynamics.kinetic(end, lanes, metric) - end.log_density + begin.log_density
-        return error, (end.momentum[0] ** 2).sum(0)
+        end = lax.fori_loop(0, steps, lambda _, phase: dynamics.leapfrog(phase, size, lanes, metric), begin)
+        error = dynamics.kinetic_energy(end, lanes, metric) - end.log_density + begin.log_density
+        return error, lanes.inner_product(end.momentum, end.momentum)
 
     everywhere = PartitionSpec()
     return jax.shard_map(run, mesh=mesh, in_specs=(everywhere,), out_specs=everywhere, check_vma=False)(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from tests.conformance.exact_starts import Drawer
 
 import phalanx as phx
 from phalanx.run.executables import first_tuning, order_of
@@ -21,6 +20,11 @@ def centred(y, sigma):
     tau = phx.sample("tau", dist.HalfCauchy(5.0))
     theta = phx.sample("theta", dist.Normal(mu, tau).expand([8]))
     phx.sample("y", dist.Normal(theta, sigma), obs=y)
+
+
+def schools():
+    theta = phx.sample("theta", dist.Normal(0.0, 5.0).expand([8]))
+    phx.sample("y", dist.Normal(theta, SIGMA), obs=Y)
 
 
 def sampler_of(kernel, mesh, num_chains=6):
@@ -50,20 +54,14 @@ def test_desynchronised_draws_are_bit_identical_to_those_of_lanes_that_wait_for_
     assert len(np.unique(steps)) > 3  # the lanes did have something to wait for
 
 
-def test_the_machine_draws_what_the_plain_step_draws(mesh_of):
-    given = {"step_size": 0.3, "metric": "diagonal"}
-    machine = phx.nuts(**given)
-    plain = replace(machine, machine=None, metric=None)
-    runs = [
-        phx.mcmc(
-            centred, {"y": Y, "sigma": SIGMA}, kernel=kernel, mesh=mesh_of(1, 1), num_chains=3, num_warmup=0,
-            num_samples=8, progress=False,
-        )
-        for kernel in (machine, plain)
-    ]  # fmt: skip
+def test_lanes_among_others_draw_what_a_lane_alone_draws():
+    three, alone = (Drawer(schools, phx.nuts(), count, 4) for count in (3, 1))
+    begin = {"theta": np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)}
+    together, info = three.after(begin, step_size=np.float32(0.3))
+    found, told = alone.after({"theta": begin["theta"][:1]}, step_size=np.float32(0.3))
     for name in ("num_steps", "tree_depth", "diverging"):
-        np.testing.assert_array_equal(runs[0].stats[name], runs[1].stats[name])
-    np.testing.assert_allclose(runs[0].draws["theta"], runs[1].draws["theta"], rtol=2e-3, atol=2e-3)
+        np.testing.assert_array_equal(told[name], info[name][:1])
+    np.testing.assert_allclose(found["theta"], together["theta"][:1], rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.slow

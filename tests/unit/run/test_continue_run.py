@@ -82,7 +82,7 @@ def test_sharded_rows_and_their_padding(tmp_path):
     data = phx.shard({"y": y}, mesh)
     whole = phx.mcmc(rows, data, num_samples=50, **SIZES)
     half = phx.mcmc(rows, data, num_samples=20, **SIZES)
-    assert half.state.rest.state.position["level"].shape == (4, 7)
+    assert half.state.rest.at.position["level"].shape == (4, 7)
     assert half.state.tuning.metric.variance["level"].shape == (7,)
     same(half.continue_run(30), whole)
 

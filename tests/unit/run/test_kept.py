@@ -13,6 +13,8 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
+from phalanx.kernels import hmc
+from phalanx.kernels.lock_step import LockStep
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.shares import TracedProgram
 from phalanx.run.kept import key_of, settings
@@ -98,14 +100,12 @@ def test_what_kernels_read_is_told(monkeypatch):
 
 
 def test_what_kernels_of_users_read_is_told(monkeypatch):
-    inner = phx.hmc(3)
+    def draw(key, at, target, tuning):
+        return hmc.draw(key, at, target, tuning._replace(step_size=tuning.step_size * STEP))
 
-    def step(key, state, density, tuning):
-        return inner.step(key, state, density, tuning._replace(step_size=tuning.step_size * STEP))
-
-    kernel = replace(inner, step=step)
+    kernel = replace(phx.hmc(3), machine=LockStep(draw))
     before = key(kernel)
-    assert before == key(kernel) != key(inner)
+    assert before == key(kernel) != key(phx.hmc(3))
     monkeypatch.setitem(globals(), "STEP", 0.2)
     assert before != key(kernel)
 

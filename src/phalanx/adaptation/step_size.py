@@ -1,0 +1,104 @@
+"""The step size: a search for its order of magnitude on single leapfrogs, then dual averaging of whole draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phalanx.adaptation import dual_averaging
+from phalanx.adaptation.acceptance import harmonic_mean, harmonic_mean_of_normal_errors
+from phalanx.adaptation.dual_averaging import DualAveraging
+from phalanx.adaptation.tuner import Batch, Stage
+
+LEAN = 10.0
+"""How much larger than the first step size tuning leans to where no search has found a good one."""
+
+SEARCHES = 50
+"""Doublings or halvings of the step size after which the search gives up."""
+
+
+class Search(NamedTuple):
+    """A search for a step size of which a single leapfrog is accepted about as often as it should be.
+
+    Source: Hoffman, Gelman (2014), The No-U-Turn Sampler, algorithm 4; here pooled over all chains.
+    """
+
+    step_size: float
+    factor: float = 1.0
+    tries: int = 0
+
+    @property
+    def found(self) -> bool:
+        """Whether the search is over."""
+        return self.factor == 0.0
+
+    def after(self, acceptance: float, target: float) -> Search:
+        """The search after a round at its step size."""
+        factor = 2.0 if acceptance > target else 0.5  # so written, a NaN calls for a smaller step
+        if self.tries and factor != self.factor:
+            return Search(self.step_size * min(factor, 1.0), 0.0, self.tries)  # of the two the smaller
+        if self.tries == SEARCHES:
+            return Search(self.step_size, 0.0, self.tries)
+        return Search(self.step_size * factor, factor, self.tries + 1)
+
+
+class StepSizeState(NamedTuple):
+    """The averaging, and the search that comes before it; None where there is none under way."""
+
+    averaging: DualAveraging
+    search: Search | None = None
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """The tuner of `step_size`; see `phalanx.adaptation.tuner.Tuner`.
+
+    Attributes:
+        target: the acceptance rate to aim at.
+        searches: whether to search before averaging.
+        searches_again: whether to search in every window, because the metric has changed.
+        of_trajectories: whether a draw's rate is that of one trajectory, and not a mean over one.
+        bound: the hyperparameter that makes a trajectory a single leapfrog.
+    """
+
+    target: float
+    searches: bool
+    searches_again: bool
+    of_trajectories: bool
+    bound: str | None
+
+    def init(self, tuning: Any, beginning: Batch, stage: Stage) -> StepSizeState:
+        """Where tuning starts."""
+        step_size = float(tuning.step_size)
+        search = Search(step_size) if self.searches and stage.tunes else None
+        return StepSizeState(dual_averaging.start(step_size, LEAN), search)
+
+    def update(self, state: StepSizeState, batch: Batch, tuning: Any, stage: Stage) -> StepSizeState:
+        """Another try of the search, or an update of the average."""
+        rates = batch.stats["acceptance_rate"].astype(np.float64)
+        if state.search is not None:
+            search = state.search.after(float(rates.mean()), self.target)
+            if search.found:
+                return StepSizeState(dual_averaging.start(search.step_size))
+            return state._replace(search=search)
+        if not stage.tunes:
+            return state
+        acceptance, target = float(rates.mean()), self.target
+        if self.of_trajectories:
+            acceptance, target = harmonic_mean(rates), harmonic_mean_of_normal_errors(target)
+        return state._replace(averaging=dual_averaging.update(state.averaging, acceptance, target))
+
+    def next_window(self, state: StepSizeState, stage: Stage) -> StepSizeState:
+        """Begin again, near what was found."""
+        averaged = state.averaging.averaged
+        return StepSizeState(dual_averaging.start(averaged), Search(averaged) if self.searches_again else None)
+
+    def apply(self, state: StepSizeState, tuning: Any, stage: Stage) -> Any:
+        """The step size to try, or to stay with."""
+        step_size = state.averaging.step_size if stage.tunes else state.averaging.averaged
+        if state.search is not None:
+            step_size = state.search.step_size
+            tuning = tuning if self.bound is None else tuning._replace(**{self.bound: np.int32(1)})
+        return tuning._replace(step_size=np.asarray(step_size, tuning.step_size.dtype))
