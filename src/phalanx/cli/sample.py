@@ -75,7 +75,7 @@ def sample(
     keep: Annotated[
         list[str] | None, typer.Option(help="A variable to store, may be repeated; all latent ones by default.")
     ] = None,
-    thin: Annotated[int, typer.Option(help="Keep every so-manieth draw.")] = 1,
+    thin: Annotated[int, typer.Option(help="Keep every `thin`-th draw.")] = 1,
     devices: Devices = None,
     data_shards: DataShards = None,
     seed: Seed = 0,

@@ -1,4 +1,4 @@
-"""Any reducer, of every so-manieth draw."""
+"""Any reducer, of one draw in so many."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Thinned(NamedTuple):
 
 
 def thinned(reducer: Reducer, every: int) -> Reducer:
-    """A reducer of every so-manieth draw of each chain: less memory for autocorrelated ones, where it keeps draws.
+    """A reducer of one draw in so many of each chain: less memory for autocorrelated ones, where it keeps draws.
 
     Every stretch of a run (65,536 draws of a chain at most, or a block whose draws are stored) is begun with its first
     draw: from the last draw of a stretch that counts to the next there may be fewer.

@@ -94,7 +94,7 @@ def mcmc(
         keep: names of the variables to store, or one name, deterministic ones included; None means all latent
             variables, and an empty list none: draws then go into the reducers alone, and memory does not grow with
             their number.
-        thin: keep every so-manieth draw.
+        thin: keep every `thin`-th draw.
         reducers: what is learned from the draws while they are made, by a name of your choice: reducers of
             `phx.reducers`, applied to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
         tile: lanes of a device that are worked on together where no draws are stored; a divisor of its lanes. None
@@ -270,7 +270,7 @@ def compile(
         indices=indices,
         labels=labels,
     )
-    sampler.plan(how_far, arrays)  # refused now rather than when it is run
+    sampler.check_plan()  # now rather than when it is run
     return sampler
 
 

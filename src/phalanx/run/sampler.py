@@ -134,7 +134,7 @@ class Sampler:
             progress=progress,
         )  # fmt: skip
         data_used = self._data(data)
-        plan = self.plan(options, data_used.arrays)
+        plan = self._planned(options, data_used.arrays)
         started = datetime.now().isoformat(timespec="seconds")
         with make_progress(options.progress) as display:
             self._announce(display, data_used.rows, plan)
@@ -183,7 +183,7 @@ class Sampler:
         options = options.changed(num_samples=num_samples, on_block=on_block, progress=progress)
         options = options.checked(self.executables.blocks.num_chains, self._keep)
         data_used = self._data(data)
-        plan = self.plan(options, data_used.arrays)
+        plan = self._planned(options, data_used.arrays)
         with make_progress(options.progress) as display:
             self._announce(display, data_used.rows, plan)
             began = time.perf_counter()
@@ -205,7 +205,7 @@ class Sampler:
         check_seed(seed)
         options = self.options
         with make_progress(options.progress) as display:
-            self._announce(display, self.rows, self.plan(options, self.arrays))
+            self._announce(display, self.rows, self._planned(options, self.arrays))
             initial = self._initial(options.init, int(seed), self.arrays)
             run = Run(self.executables, self.kernel, int(seed), self.arrays, display, options.on_block)
             run.warm_up(options.warmup, initial)
@@ -271,12 +271,23 @@ class Sampler:
         prior = partial(self.executables.prior, arrays=arrays)
         return initial_of(init, blocks.target, blocks.num_chains, seed, prior)
 
-    def plan(self, options: Options, arrays: tuple[Array, ...]) -> Plan:
-        """The memory a run takes; it is refused when there is not as much."""
-        draws = options.num_stored if options.until is None else min(options.num_stored, UNTIL_ROOM)
-        plan = plan_memory(self.executables, arrays, self.executables.blocks.num_chains * draws)
+    @property
+    def plan(self) -> Plan:
+        """The memory a run takes, unless it is told to go further."""
+        return self._plan(self.options, self.arrays)
+
+    def check_plan(self) -> None:
+        """Refuse a run for which there is not as much memory."""
+        self._planned(self.options, self.arrays)
+
+    def _planned(self, options: Options, arrays: tuple[Array, ...]) -> Plan:
+        plan = self._plan(options, arrays)
         check_plan(plan, self.executables.blocks.target.mesh.devices.flat[0])
         return plan
+
+    def _plan(self, options: Options, arrays: tuple[Array, ...]) -> Plan:
+        draws = options.num_stored if options.until is None else min(options.num_stored, UNTIL_ROOM)
+        return plan_memory(self.executables, arrays, self.executables.blocks.num_chains * draws)
 
     def _announce(self, progress: Progress, rows: RowsApart, plan: Plan) -> None:
         if rows.problem:
