@@ -36,8 +36,13 @@ def same(a, b):
         np.testing.assert_array_equal(a.stats[name], b.stats[name], err_msg=name)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("thin", [1, 3])
+QUICK = [("nuts", 3), ("hmc", 1), ("blackjax", 3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "thin"),
+    [pytest.param(n, t, marks=[] if (n, t) in QUICK else pytest.mark.slow) for n in KERNELS for t in (1, 3)],
+)
 def test_two_halves_are_one_run(name, thin):
     sizes = {**SIZES, "kernel": KERNELS[name], "thin": thin}
     whole = phx.mcmc(model, {"y": Y}, num_samples=90, **sizes)
@@ -59,7 +64,9 @@ def test_from_a_file_in_another_sampler(tmp_path):
     same(phx.compile(model, {"y": Y}, **SIZES).continue_run(half, 50), whole)
 
 
-@pytest.mark.parametrize("kernel", [phx.nuts(), phx.chees()], ids=["nuts", "chees"])
+@pytest.mark.parametrize(
+    "kernel", [phx.nuts(), pytest.param(phx.chees(), marks=pytest.mark.slow)], ids=["nuts", "chees"]
+)
 def test_on_another_number_of_devices(kernel, tmp_path):
     one, four = (phx.make_mesh(chain=n, devices=phx.make_mesh().devices.flat[:n]) for n in (1, 4))
     half = phx.mcmc(model, {"y": Y}, kernel=kernel, num_samples=30, mesh=one, **SIZES)
@@ -99,7 +106,9 @@ def test_reducers_go_on():
     np.testing.assert_allclose(both.reduced["m"]["mean"].mean, both.draws["mean"].mean((0, 1)), rtol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", [phx.nuts(), phx.rwmh(step_size=0.5)], ids=["nuts", "rwmh"])
+@pytest.mark.parametrize(
+    "kernel", [phx.nuts(), pytest.param(phx.rwmh(step_size=0.5), marks=pytest.mark.slow)], ids=["nuts", "rwmh"]
+)
 def test_an_interrupted_run_goes_on(kernel):
     """Chains that were ahead keep their draws; those within a trajectory replay it."""
 
