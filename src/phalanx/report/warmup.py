@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from phalanx.extras import require
 from phalanx.report.reported import Reported
 from phalanx.report.style import ACCENT, ALARM, MUTED, SECOND, finish, new_figure, whole_numbers
 
@@ -39,6 +40,9 @@ def _line(axes: Axes, told: dict[str, np.ndarray], name: str, title: str, color:
     finish(axes, title, x="iteration of warm-up")
     if log:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(require("matplotlib.ticker", "report").LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(require("matplotlib.ticker", "report").NullLocator())
     axes.plot(told["iteration"], told[name], color=color, linewidth=1.3, marker=".", markersize=3)
     changed, moved = told["metric_changed"].astype(bool), told["moved_chains"] > 0
     for where, line, dashes in ((changed, MUTED, (0, (4, 3))), (moved, ALARM, (0, (1, 2)))):
