@@ -6,35 +6,27 @@ A turn is a loop of small steps along the gradient, on one device. The last rows
 from __future__ import annotations
 
 import argparse
-import time
+import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import side_by_side
-from side_by_side import Measured, Way
+from side_by_side import Way
 
-LARGE = {"MNIST, blocked": (2, 4), "covertype": (4, 16), "movielens, blocked": (2,)}
-SMALL = {
-    "mixture, MixtureSameFamily": (1_000,),
-    "mixture, log-sum-exp": (1_000,),
-    "mixture, written out": (1_000,),
-    "eight schools": (4, 256),
-    "logistic regression": (4, 256),
-    "softmax regression": (4, 256),
-    "rows in groups": (4, 256),
-    "random walk through time": (4, 256),
-}
 AT_MOST = 1.05
-"""Lanes last is used for all densities, so it must not be slower for any."""
+"""Of the time of `vmap`, from 64 lanes on: lanes last is then used for every density, so it must not be slower for any.
+With `--lanes 4` one sees why a few lanes are left to `vmap`."""
+
+STEPS = {"logistic regression": 10, "softmax regression": 10, "rows in groups": 50}
+"""Of a turn, where not as many as for a small density."""
 
 
 def densities(random: np.random.Generator) -> dict[str, tuple[Callable[..., None], dict[str, np.ndarray]]]:
     """Models with their data."""
     import jax.numpy as jnp
-    import mnist_regression
-    import movielens
     import numpyro.distributions as dist
     from jax import lax
 
@@ -86,9 +78,6 @@ def densities(random: np.random.Generator) -> dict[str, tuple[Callable[..., None
         "softmax regression": (softmax, {"x": normal(500, 20), "y": labels(500, 10)}),
         "rows in groups": (groups, {"group": labels(2_000, 100), "y": normal(2_000)}),
         "random walk through time": (walk, {"y": normal(100)}),
-        "covertype": (logistic, {"x": normal(581_012, 55), "y": labels(581_012, 2)}),
-        "MNIST, blocked": (mnist_regression.model, mnist_regression.load(None)),
-        "movielens, blocked": (movielens.phalanx_model, {"watched": movielens.load(None)}),
     }
 
 
@@ -114,9 +103,7 @@ def follow(target: Any, lanes: int, every: Callable[..., Any], steps: int) -> Ca
     specs = jax.P(), target.array_specs()
     run = jax.jit(jax.shard_map(on_device, mesh=target.mesh, in_specs=specs, out_specs=jax.P(), check_vma=False))
     arrays = target.place_arrays()
-    return lambda position: (
-        run.lower(position, arrays).compile()(position, arrays) if steps == 1 else run(position, arrays)
-    )
+    return lambda position: jax.block_until_ready(run(position, arrays))
 
 
 def ways(options: argparse.Namespace) -> dict[str, Way]:
@@ -127,42 +114,25 @@ def ways(options: argparse.Namespace) -> dict[str, Way]:
     from phalanx.programs.target import Target
 
     random, ways = np.random.default_rng(0), {}
-    found = densities(random)
-    for name, counts in ((SMALL | LARGE) if options.large else SMALL).items():
-        if options.only and options.only not in name:
-            continue
-        model, data = found[name]
+    both = {"lanes last": lanes_last, "vmap": lambda f: jax.vmap(f, in_axes=-1, out_axes=-1)}
+    for (name, (model, data)), lanes in itertools.product(densities(random).items(), options.lanes):
         target = Target(model, data, mesh=phx.make_mesh(chain=1, devices=jax.devices()[:1]))
         size = sum(int(np.prod(v.unconstrained_shape)) for v in target.shares.latents)
-        for lanes in counts:
-            steps = 3 if name in LARGE else options.steps
-            position = (0.1 * random.normal(size=(size, lanes)).astype(np.float32),)
-            both = {"lanes last": lanes_last, "vmap": lambda f: jax.vmap(f, in_axes=-1, out_axes=-1)}
-            for kind, every in both.items():
-                run = follow(target, lanes, every, steps)
-
-                def go(run=run, position=position):
-                    return jax.block_until_ready(run(position))
-
-                ways[f"{name}, {lanes:,} lanes, {kind}"] = Way(go, steps)
-                if (name, lanes) == ("eight schools", 256):
-                    once = follow(target, lanes, every, 1)
-
-                    def compiling(once=once, position=position):
-                        jax.clear_caches()
-                        began = time.perf_counter()
-                        jax.block_until_ready(once(position))
-                        return Measured(time.perf_counter() - began, 1)
-
-                    ways[f"compiling {name}, {lanes:,} lanes, {kind}"] = Way(compiling)
+        position = (0.1 * random.normal(size=(size, lanes)).astype(np.float32),)
+        steps = STEPS.get(name, options.steps)
+        for kind, every in both.items():
+            run = follow(target, lanes, every, steps)
+            ways[f"{name}, {lanes:,} lanes, {kind}"] = Way(partial(run, position), steps)
+            if name == "eight schools":  # a function is traced and compiled anew whenever it is made anew
+                anew = partial(follow, target, lanes, every, 1)
+                ways[f"compiling {name}, {lanes:,} lanes, {kind}"] = Way(lambda a=anew, p=position: a()(p))
     return ways
 
 
 def main() -> None:
     parser = side_by_side.arguments(__doc__ or "", rounds=7)
-    parser.add_argument("--steps", type=int, default=200, help="along the gradient, in a turn of a small density")
-    parser.add_argument("--large", action="store_true", help="also MNIST, Covertype and MovieLens at full size")
-    parser.add_argument("--only", help="densities with this in their names")
+    parser.add_argument("--steps", type=int, default=500, help="along the gradient, in a turn of a small density")
+    parser.add_argument("--lanes", type=int, nargs="+", default=[64, 256])
 
     def rows(times: side_by_side.Times) -> list[dict[str, Any]]:
         names = [name.removesuffix(", lanes last") for name in times if name.endswith(", lanes last")]
@@ -173,7 +143,7 @@ def main() -> None:
         ]
 
     def settings(options: argparse.Namespace) -> dict[str, Any]:
-        return {name: getattr(options, name) for name in ("steps", "large", "rounds")}
+        return {name: getattr(options, name) for name in ("steps", "lanes", "rounds")}
 
     side_by_side.run(str(Path(__file__)), parser, [1], ways, rows, settings)
 
