@@ -20,7 +20,7 @@ from phalanx.report.files import file_to_write
 from phalanx.run.record import RunRecord, Timing
 
 _FORMAT = "phalanx.posterior"
-_VERSION = 3
+_VERSION, _READ = 3, (2, 3)  # files of version 2 have no state from which to go on
 _ENTRY = "json"
 _OURS = "phalanx"
 
@@ -81,8 +81,9 @@ def read_posterior(path: Path) -> tuple[dict[str, Any], Timing, RunRecord]:
             contents = json.loads(str(file[_ENTRY]))
             if contents["format"] != _FORMAT:
                 raise ValueError(f"its format is {contents['format']!r}")
-            if contents["version"] != _VERSION:
-                raise ValueError(f"it has version {contents['version']} of the format; this release reads {_VERSION}")
+            if contents["version"] not in _READ:
+                known = " and ".join(map(str, _READ))
+                raise ValueError(f"it has version {contents['version']} of the format; this release reads {known}")
             parts = {name: _rebuild(part, file) for name, part in contents["parts"].items()}
         return parts, Timing(**contents["timing"]), RunRecord.of_json(contents["record"])
     except (KeyError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
