@@ -44,8 +44,8 @@ ONE, BOTH, MANY, REST = (1, 1), (2, 4), (1, 8), ((2, 1), (1, 2))
 
 MESHES = [BOTH, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in (ONE, MANY, *REST))]
 
-QUICK = [("nuts", ONE), *((name, BOTH) for name in (*KNOWING_MESHES, "blackjax mala"))]
-"""What is not slow: kernels that differ from others in what they are given alone are."""
+QUICK = [("nuts", ONE), *((name, BOTH) for name in ("nuts", "mams", "rwmh", "hmc", "blackjax mala"))]
+"""What is not slow: kernels that differ little from others are."""
 
 KERNELS_ON_MESHES = [
     pytest.param(name, *sizes, marks=[] if (name, sizes) in QUICK else pytest.mark.slow)

@@ -73,7 +73,7 @@ def test_a_trajectory_backwards_returns_to_its_start(name):
     assert np.abs(end - start).min() > 1e-2
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "dense" else pytest.mark.slow) for n in METRICS])
 def test_the_energy_error_falls_with_the_square_of_the_step_size(name):
     def errors(target, metric, keys):
         start = phase_of(target, metric, keys)

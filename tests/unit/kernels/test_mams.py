@@ -81,7 +81,9 @@ def test_a_way_that_numbers_do_not_resolve_is_not_taken():
     assert info["diverging"].any()
 
 
-@pytest.mark.parametrize("name", ["mams", "chees", "nuts", "hmc", "rwmh"])
+@pytest.mark.parametrize(
+    "name", ["mams", "nuts", *(pytest.param(name, marks=pytest.mark.slow) for name in ("chees", "hmc", "rwmh"))]
+)
 def test_what_is_not_finite_is_a_rejected_divergence(name):
     def model():
         x = phx.sample("x", dist.Normal(0.0, jnp.array([1.0, 10.0])))
