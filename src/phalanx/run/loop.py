@@ -37,9 +37,6 @@ FULLNESS = 0.9
 UNTIL_ROOM = 1024
 """Draws of each chain that room is made for at first, where nobody knows how many there will be."""
 
-FIRST_ROUND = 16
-"""An n-th of a run is its first round; each later one is as long as all before. Ctrl-C loses the round under way."""
-
 
 class Run:
     """One run: where the chains are, and what has been counted."""
@@ -141,9 +138,8 @@ class Run:
         host, began = self.told, time.monotonic()
         before, evaluations = host.draws, host.evaluations
         total, most = before + num_samples // thin, host.stretch(self.blocks.num_chains)
-        # where time may run out, as few as there can be; else so many that chains hardly wait for one another
-        first = 1 if math.isfinite(seconds) else max(before, math.ceil((total - before) / FIRST_ROUND))
-        draws = min(first, total - before, most)
+        # each round is as long as all before, and the first as short as can be: Ctrl-C loses the round under way
+        draws = min(1 if math.isfinite(seconds) else max(before, 1), total - before, most)
         while draws and not self.interrupted:
             started, known = time.monotonic(), None
             try:
