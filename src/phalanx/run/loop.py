@@ -56,6 +56,7 @@ class Run:
         self.host: HostDraws | None = None
         self.interrupted, self._acceptance = False, math.nan
         self._latest: Latest | None = None
+        self._mean_steps, self._abandon = 1.0, False
         self._draws = np.ones(self.blocks.num_chains, np.int64)  # the number of each chain's first draw in sampling
 
     @classmethod
