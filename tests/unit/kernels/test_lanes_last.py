@@ -308,7 +308,7 @@ inputs = st.tuples(shapes, st.sampled_from([F, N, B]), st.booleans())
 steps = st.lists(st.tuples(*[st.integers(0, 1000)] * 4), min_size=1, max_size=8)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(inputs, min_size=1, max_size=3), shapes, steps)
 def test_a_random_program_gives_what_vmap_gives(others, shape, steps):
     operands = [(shape, F, True), *others]

@@ -36,7 +36,7 @@ def same(a, b):
         np.testing.assert_array_equal(a.stats[name], b.stats[name], err_msg=name)
 
 
-QUICK = [("nuts", 3), ("hmc", 1), ("blackjax", 3)]
+QUICK = [("nuts", 3), ("blackjax", 3)]
 
 
 @pytest.mark.parametrize(
@@ -175,6 +175,7 @@ def test_a_sampler_is_told_at_each_run_how_far_to_go():
         phx.compile(model, {"y": Y}, num_sample=3)
 
 
+@pytest.mark.slow
 def test_reducers_go_on_from_a_file(tmp_path):
     sizes = {**SIZES, "keep": [], "reducers": {"m": phx.reducers.moments(), "q": phx.reducers.quantiles([0.5])}}
     whole = phx.mcmc(model, {"y": Y}, num_samples=200, **sizes)

@@ -22,7 +22,7 @@ KERNELS = {"nuts": phx.nuts(), "hmc": phx.hmc(4, 0.5), "rwmh": phx.rwmh(0.8), "r
 SIZES = {"num_chains": 8, "num_warmup": 50, "num_samples": 120, "progress": False}
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", [n if n == "nuts" else pytest.param(n, marks=pytest.mark.slow) for n in KERNELS])
 @pytest.mark.parametrize("thin", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_reduced_is_what_stored_draws_say(name, thin):
     # one device: an equal warm-up then makes equal draws, stored or not
