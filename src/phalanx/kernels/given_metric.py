@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from phalanx.kernels.lanes import groups_of
 from phalanx.kernels.low_rank import LowRank
-from phalanx.programs.shares import Latent
+from phalanx.kernels.whole import by_group, unconstrained_shapes
 from phalanx.programs.target import Target
 
 
@@ -48,26 +47,23 @@ def given_metric(kernel: str, inverse_mass_matrix: Any) -> GivenMetric:
 
 
 def metric_on(given: GivenMetric, target: Target) -> LowRank:
-    """A given metric as the blocks of a run pass it around; coordinates of padded rows have unit mass.
+    """A given metric as the blocks of a run pass it around; the mass of padded rows does not matter: they do not move.
 
     Raises:
         ValueError: when it does not fit the model's variables.
     """
-    latents = sorted(target.shares.latents, key=lambda latent: latent.name)
-    groups, dtype = groups_of(latents), np.result_type(jax.dtypes.canonicalize_dtype(float))
-    members = {group: [latent for latent in latents if latent.spread.axes == group] for group in groups}
-    variances = {latent.name: np.ones(_whole(latent)) for latent in latents}
-    directions, along, rest = np.zeros((sum(_size(v) for v in members[()]), 0)), np.zeros(0), 1.0
+    shapes, dtype = unconstrained_shapes(target), np.result_type(jax.dtypes.canonicalize_dtype(float))
+    size = sum(math.prod(v.unconstrained_shape) for v in target.shares.latents if not v.spread.axes)
+    variances = {name: np.ones(shape) for name, shape in shapes.items()}
+    directions, along, rest = np.zeros((size, 0)), np.zeros(0), 1.0
     if given.variances is not None:
-        _check_variances(given.variances, variances)
+        _check_variances(given.variances, shapes)
         variances = given.variances
     else:
-        _check_covariance(given.covariance, len(directions), [latent.name for latent in latents])
+        _check_covariance(given.covariance, size, sorted(shapes))
         (along, directions), rest = np.linalg.eigh(given.covariance), 0.0
-    sizes = target.mesh.shape
-    flat = [_flat(members[group], variances, math.prod(sizes[axis] for axis in group)) for group in groups]
     return LowRank(
-        tuple(part.astype(dtype) for part in flat),
+        tuple(part.astype(dtype) for part in by_group(target, variances)),
         directions.astype(dtype),
         along.astype(dtype),
         np.asarray(rest, dtype),
@@ -75,24 +71,12 @@ def metric_on(given: GivenMetric, target: Target) -> LowRank:
     )
 
 
-def _flat(members: list[Latent], variances: Mapping[str, np.ndarray], devices: int) -> np.ndarray:
-    """Variances of a group's coordinates, those of a device together."""
-    pieces = [np.ones((devices, 0))]
-    for latent in members:
-        value = variances[latent.name]
-        if latent.spread.axes:
-            missing = devices * latent.spread.local_rows - len(value)
-            value = np.concatenate([value, np.ones((missing, *value.shape[1:]))])
-        pieces.append(value.reshape(devices, -1))
-    return np.concatenate(pieces, axis=1).ravel()
-
-
-def _check_variances(given: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
-    told, known = ({name: value.shape for name, value in values.items()} for values in (given, expected))
-    if told != known:
+def _check_variances(given: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> None:
+    told = {name: value.shape for name, value in given.items()}
+    if told != expected:
         raise ValueError(
             f"inverse_mass_matrix: variances were given for {told}, but the model's unconstrained variables are "
-            f"{known}."
+            f"{expected}."
         )
 
 
@@ -102,13 +86,3 @@ def _check_covariance(covariance: np.ndarray, size: int, names: list[str]) -> No
             f"inverse_mass_matrix: a matrix of shape {covariance.shape} was given, but the model has {size} "
             f"unconstrained global coordinates ({', '.join(names)})."
         )
-
-
-def _whole(latent: Latent) -> tuple[int, ...]:
-    """The shape of a variable on all devices."""
-    shape = latent.unconstrained_shape
-    return (latent.spread.rows, *shape[1:]) if latent.spread.axes else shape
-
-
-def _size(latent: Latent) -> int:
-    return math.prod(latent.unconstrained_shape)

@@ -23,6 +23,7 @@ from phalanx.kernels.driver import Driver, Rest, Start, layout
 from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.lanes import Lanes, group_sizes, groups_of
 from phalanx.kernels.low_rank import LowRank
+from phalanx.kernels.whole import chain_specs
 from phalanx.mesh.chains import lane_chains, over_lanes
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
@@ -31,7 +32,6 @@ from phalanx.programs.shares import Latent
 from phalanx.programs.target import Target
 from phalanx.run.record_draws import Drawn, DrawRecorder, Partial, RowLayout
 from phalanx.run.starts import Given, finite_start
-from phalanx.run.whole import chain_specs
 
 # Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
 

@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array, random
 from jax.sharding import NamedSharding
 
+from phalanx.kernels.whole import padded, whole_shapes
 from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.placement import spread_spec
 from phalanx.programs.handlers import seed as seeded
@@ -23,7 +24,6 @@ from phalanx.programs.handlers import tape
 from phalanx.programs.target import Target
 from phalanx.run.posterior import Posterior
 from phalanx.run.starts import Given
-from phalanx.run.whole import padded, whole_shapes
 
 UNUSED_DRAW = 2**32 - 1
 """The number under which keys of initial values are made: no draw ever has it."""

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.adaptation.strays import Landscape
-from phalanx.programs.shares import Latent
+from phalanx.kernels.whole import by_group, unconstrained_shapes
 from phalanx.run.blocks import Blocks
 from phalanx.run.executables import Executables, whole_sizes
 
@@ -41,28 +41,9 @@ def _coordinate_numbers(blocks: Blocks) -> np.ndarray:
 
     Groups follow one another, in each the devices, and on each device its part of every variable; -1 in a padded row.
     """
-    latents = sorted(blocks.target.shares.latents, key=lambda latent: latent.name)
-    starts = np.cumsum([0, *(_rows(latent) * _per_row(latent) for latent in latents)])
-    parts = []
-    for axes in blocks.groups:
-        for device in range(math.prod(blocks.target.mesh.shape[axis] for axis in axes)):
-            members = [(start, v) for start, v in zip(starts, latents, strict=False) if v.spread.axes == axes]
-            parts += [_numbers(latent, start, device) for start, latent in members]
-    return np.concatenate(parts)
-
-
-def _numbers(latent: Latent, start: int, device: int) -> np.ndarray:
-    """Those of a variable on one of the devices that it is spread over."""
-    held = latent.spread.local_rows if latent.spread.axes else 1
-    row = device * held + np.arange(held)[:, None]
-    numbers = start + row * _per_row(latent) + np.arange(_per_row(latent))
-    return np.where(row < _rows(latent), numbers, -1).ravel()
-
-
-def _rows(latent: Latent) -> int:
-    return latent.spread.rows if latent.spread.axes else 1
-
-
-def _per_row(latent: Latent) -> int:
-    shape = latent.unconstrained_shape
-    return math.prod(shape[1:] if latent.spread.axes else shape)
+    shapes, first, numbers = unconstrained_shapes(blocks.target), 1, {}
+    for name in sorted(shapes):
+        count = math.prod(shapes[name])
+        numbers[name] = np.arange(first, first + count).reshape(shapes[name])
+        first += count
+    return np.concatenate(by_group(blocks.target, numbers, zero=True)) - 1

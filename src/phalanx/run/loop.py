@@ -17,6 +17,7 @@ from phalanx.adaptation.warm_up import WarmUp
 from phalanx.kernels.driver import Rest, Start
 from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.low_rank import LowRank
+from phalanx.kernels.whole import by_group, by_variable, fetched, placed
 from phalanx.run.blocks import Underway
 from phalanx.run.checks import check_beginning
 from phalanx.run.executables import Executables, order_of, shardings
@@ -29,7 +30,6 @@ from phalanx.run.progress import Progress, Report
 from phalanx.run.record_draws import Partial
 from phalanx.run.state import RunState, Stored, Work
 from phalanx.run.until import Until
-from phalanx.run.whole import by_group, by_variable, fetched, placed
 
 FULLNESS = 0.9
 """How full the slots of a block should be when it ends: chains whose slots are full wait for the others."""
@@ -251,7 +251,7 @@ class Run:
             self._draws = np.asarray(state.rest.draw, np.int64) - state.thin * state.stored.counts
         if not self.kernel.machine.in_step:
             at = state.rest.at
-            position, gradient = (by_group(target, x) if x else () for x in (at.position, at.gradient))
+            position, gradient = (by_group(target, x, zero=True) if x else () for x in (at.position, at.gradient))
             self._latest = Latest(position, gradient, at.log_density)
 
     @property

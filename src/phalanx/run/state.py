@@ -15,10 +15,10 @@ import numpy as np
 
 from phalanx.kernels.driver import Rest
 from phalanx.kernels.low_rank import LowRank
+from phalanx.kernels.whole import by_variable, is_by_variable, unconstrained_shapes
 from phalanx.programs.target import Target
 from phalanx.run.executables import Executables, first_tuning
 from phalanx.run.record_draws import Partial
-from phalanx.run.whole import by_variable, is_by_variable, unconstrained_shapes
 
 
 class Work(NamedTuple):

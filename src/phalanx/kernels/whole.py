@@ -51,18 +51,18 @@ def by_variable(target: Target, vectors: Sequence[np.ndarray]) -> dict[str, np.n
     return found
 
 
-def by_group(target: Target, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The inverse of `by_variable`; a padded row repeats the last, so that a variance is one."""
+def by_group(target: Target, values: Mapping[str, np.ndarray], zero: bool = False) -> tuple[np.ndarray, ...]:
+    """The inverse of `by_variable`; a padded row repeats the last, so that a variance is one, or is zero."""
     latents = target.shares.latents
     leading = values[latents[0].name].shape[: values[latents[0].name].ndim - len(latents[0].unconstrained_shape)]
     vectors = []
     for group in groups_of(latents):
         members, devices = _members(target, group), _devices(target, group)
         parts = [
-            padded(values[latent.name], latent, target, leading=len(leading)).reshape(*leading, devices, -1)
+            padded(values[latent.name], latent, target, leading=len(leading), zero=zero).reshape(*leading, devices, -1)
             for latent in members
         ]
-        whole = np.concatenate(parts, axis=-1) if parts else np.zeros((*leading, 0), _dtype(target))
+        whole = np.concatenate(parts, axis=-1) if parts else np.zeros((*leading, 0), values[latents[0].name].dtype)
         vectors.append(whole.reshape(*leading, -1))
     return tuple(vectors)
 
@@ -125,7 +125,3 @@ def _members(target: Target, group: tuple[str, ...]) -> list[Latent]:
 
 def _devices(target: Target, axes: tuple[str, ...]) -> int:
     return math.prod(target.mesh.shape[axis] for axis in axes)
-
-
-def _dtype(target: Target) -> Any:
-    return np.result_type(*(latent.dtype for latent in target.shares.latents))
