@@ -102,18 +102,19 @@ class Driver:
             return lanes.unflatten(tuple(part.T for part in vector.parts)) if vector.parts else {}
 
         at = Start(by_variable(now.at.position), now.at.log_density, by_variable(now.at.gradient))
-        own = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), now.own) if self._is_of_one_chain else ()
+        own = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), now.own) if self.is_of_one_chain else ()
         return Rest(now.draw, at, own)
 
     def resume(self, lanes: Lanes, rest: Rest, keys: Keys) -> LaneState:
         """The inverse of `rest`: lanes that make the very same draws."""
         now = self.start(lanes, rest.at, keys, rest.draw)
-        if not self._is_of_one_chain:
+        if not self.is_of_one_chain:
             return now
         return now._replace(own=jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), rest.own))
 
     @property
-    def _is_of_one_chain(self) -> bool:
+    def is_of_one_chain(self) -> bool:
+        """Whether the machine runs an algorithm written for one chain, whose state is more than its position."""
         return isinstance(self.machine, PerChain)
 
     def moved(self, now: LaneState, take: Callable[[Array, int], Array]) -> LaneState:

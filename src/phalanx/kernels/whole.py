@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -72,12 +73,17 @@ def is_by_variable(node: Any, target: Target) -> bool:
     return isinstance(node, dict) and set(node) == {latent.name for latent in target.shares.latents}
 
 
+def is_key(leaf: Any) -> bool:
+    """Whether an array is one of typed keys, which NumPy does not know."""
+    return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
+
+
 def fetched(tree: Any, target: Target) -> Any:
     """Arrays `(chain, ...)` on devices, as arrays of NumPy without padded rows."""
 
     def whole(node: Any) -> Any:
         if not is_by_variable(node, target):
-            return np.asarray(node)
+            return node if is_key(node) else np.asarray(node)
         return {name: target.trim(name, np.asarray(values), leading=1) for name, values in node.items()}
 
     return jax.tree.map(whole, tree, is_leaf=lambda node: is_by_variable(node, target))

@@ -61,13 +61,22 @@ class Order(NamedTuple):
         ticks: the most ticks.
         draws: draws each chain may still store, `(chain,)`; the block ends when all have them.
         thin: draws of the kernel per stored draw.
-        abandon: whether to end the trajectories under way without a draw, because the tuning has changed.
+        abandon: whether to end the trajectories under way without a draw, because the tuning has changed. Where no
+            draws are asked for, lanes rest for a tick, and have computed what they begin with as all others do.
     """
 
     ticks: Any
     draws: Any
     thin: Any
     abandon: Any
+
+    def asks(self, made: Array, ticks: Array) -> Array:
+        """Whether there is something to do for lanes that have `made` draws, after these ticks."""
+        return (made < self.draws).any() | self.abandons(ticks)
+
+    def abandons(self, ticks: Array) -> Array:
+        """Whether this is the tick that abandons."""
+        return self.abandon & (ticks == 0)
 
 
 class Advanced(NamedTuple):
@@ -151,13 +160,12 @@ class Blocks:
 
         def go_on(carry: tuple[Any, Any, Array]) -> Array:
             _, drawn, ticks = carry
-            return (ticks < order.ticks) & (drawn.count < order.draws).any()
+            return (ticks < order.ticks) & order.asks(drawn.count, ticks)
 
         def body(carry: tuple[Any, Any, Array]) -> tuple[Any, Any, Array]:
             now, drawn, ticks = carry
             active = drawn.count < order.draws
-            abandon = order.abandon & (ticks == 0)
-            machine, ended = self.machine.tick(now.machine, active, abandon, lanes, tuning, keys)
+            machine, ended = self.machine.tick(now.machine, active, order.abandons(ticks), lanes, tuning, keys)
             partial, drawn = recorder.add(now.partial, drawn, ended, active, order.thin)
             return Underway(machine, partial), drawn, ticks + 1
 

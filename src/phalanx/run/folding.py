@@ -166,12 +166,12 @@ class Folding:
 
         def go_on(carry: tuple[Any, Fold, Array]) -> Array:
             _, fold, ticks = carry
-            return (ticks < order.ticks) & (fold.tally.draws < order.draws).any()
+            return (ticks < order.ticks) & order.asks(fold.tally.draws, ticks)
 
         def body(carry: tuple[Any, Fold, Array]) -> tuple[Any, Fold, Array]:
             now, (tally, states), ticks = carry
             active = tally.draws < order.draws
-            now, ended = machine.tick(now, active, order.abandon & (ticks == 0), lanes, tuning, keys)
+            now, ended = machine.tick(now, active, order.abandons(ticks), lanes, tuning, keys)
             done = ended.done & active
             since = tally.since + done
             kept = since == order.thin

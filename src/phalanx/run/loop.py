@@ -199,8 +199,10 @@ class Run:
 
     def _add_block(self, host: HostDraws, goal: np.ndarray, thin: int) -> None:
         """Store at most these draws of each chain."""
-        values, block = self._block(goal, thin)
+        values, states, block = self._block(goal, thin)
         host.add(values, block)
+        if states is not None:
+            self.told.add_states(states)
         self._show("sampling", host.count, host.total, block.stats["acceptance_rate"], host.divergences)
 
     def positions(self, count: int) -> list[dict[str, np.ndarray]]:
@@ -224,8 +226,9 @@ class Run:
     def _rest(self, thin: int) -> tuple[Rest, Partial]:
         """Where chains are between two draws, and their draws since the last one kept."""
         target, nothing = self.blocks.target, np.zeros(self.blocks.num_chains, np.int32)
-        if self.host is not None and self.host.latest is not None and not self.kernel.machine.in_step:
-            # chains may be within a trajectory: of each the last draw kept, after which it replays what came since
+        if self.host is not None and self.host.latest is not None and self._replays:
+            # chains may be within a trajectory, or, after an interrupt, a block ahead of what is stored: of each the
+            # last draw kept, after which it replays what came since
             latest, draws = self.host.latest, self._draws + thin * self.host.counts
             position, gradient = (by_variable(target, x) if x else {} for x in (latest.position, latest.gradient))
             since = Partial(nothing, nothing, nothing.astype(bool))
@@ -235,6 +238,12 @@ class Run:
                 pass
         rest = self.executables.rest(self.arrays, self._underway)
         return fetched(rest, target), jax.tree.map(np.asarray, self._underway.partial)
+
+    @property
+    def _replays(self) -> bool:
+        """Whether what is stored of a draw is all that the next one needs."""
+        has_gradient = self.blocks.row_layout.parts == 2 or not self.kernel.uses_gradient
+        return has_gradient and not self.blocks.machine.is_of_one_chain
 
     def _go_on(self, state: RunState) -> None:
         """Put the chains, and the tuning, where they were."""
@@ -247,12 +256,23 @@ class Run:
         rest, since = placed(state.rest, target), placed(state.since, target)
         machine = self.executables.resume(self.seed, self.arrays, rest)
         self._underway = Underway(machine, since)
+        if not self.kernel.machine.in_step:
+            self._rest_a_tick()
         if self.executables.folding.stores_draws:
             self._draws = np.asarray(state.rest.draw, np.int64) - state.thin * state.stored.counts
-        if not self.kernel.machine.in_step:
+        if self._replays:
             at = state.rest.at
             position, gradient = (by_group(target, x, zero=True) if x else () for x in (at.position, at.gradient))
             self._latest = Latest(position, gradient, at.log_density)
+
+    def _rest_a_tick(self) -> None:
+        """Have what lanes begin with computed where draws compute it: another program may round in another way."""
+        order = order_of(np.zeros(self.blocks.num_chains), abandon=True)
+        arguments = self.seed, self.arrays, self._tuning, order, self._underway
+        if self.executables.folding.stores_draws:
+            self._underway = self.executables.advance(*arguments).underway
+        else:
+            self._underway = self.executables.fold(*arguments, self.executables.empty(self.arrays)).underway
 
     @property
     def step_size(self) -> np.ndarray:
@@ -297,19 +317,20 @@ class Run:
         self._underway = self._underway._replace(machine=machine)
         self.moves += moves
 
-    def _block(self, goal: np.ndarray, thin: int) -> tuple[dict[str, Array], HostBlock]:
-        """One block of sampling."""
+    def _block(self, goal: np.ndarray, thin: int) -> tuple[dict[str, Array], Any, HostBlock]:
+        """One block of sampling: values of the variables, states of reducers if there are any, and what was drawn."""
         slots, ticks = self.blocks.slots, self.executables.pace.ticks
         if goal.max() > slots:
             ticks = min(ticks, math.ceil(FULLNESS * slots * thin * self._mean_steps))
         advanced, block = self._advance(np.minimum(goal, slots), ticks, thin)
-        values = self.executables.constrain(self.arrays, advanced.drawn.rows)
+        values, states = self.executables.constrain(self.arrays, advanced.drawn.rows), None
         if self.executables.reduce is not None:
-            self.told.add_states(self.executables.reduce(self.arrays, advanced.drawn.rows, advanced.drawn.count))
+            states = self.executables.reduce(self.arrays, advanced.drawn.rows, advanced.drawn.count)
+            states = jax.tree.map(np.asarray, states)  # an interrupt here loses the block, and not a part of it
         self.sampling = self._worked(self.sampling, int(np.asarray(advanced.ticks).max()), block)
         if block.count.any() and not self.kernel.machine.in_step:
             self._mean_steps = float(block.stats["num_steps"][block.filled].mean()) / thin
-        return values, block
+        return values, states, block
 
     def _advance(self, draws: np.ndarray, ticks: int, thin: int) -> tuple[Any, HostBlock]:
         order, began = order_of(draws, ticks, thin, self._abandon), time.perf_counter()

@@ -32,6 +32,10 @@ class Continuation(Protocol):
         """The run as a value."""
         ...
 
+    def saved(self) -> Any:
+        """The run as a file can hold it."""
+        ...
+
     def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
         """A longer run."""
         ...
@@ -45,6 +49,10 @@ class FromFile:
 
     def state(self) -> Any:
         """The run as a value."""
+        return self.known
+
+    def saved(self) -> Any:
+        """The same."""
         return self.known
 
     def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
@@ -316,7 +324,7 @@ class Posterior:
             >>> posterior.save("run.npz")  # doctest: +SKIP
             PosixPath('run.npz')
         """
-        state = None if self.goes_on is None else self.state
+        state = None if self.goes_on is None else self.goes_on.saved()
         parts = {
             "draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup, "state": state
         }  # fmt: skip

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import json
 import os
+import sys
 import zipfile
 from collections import namedtuple
 from dataclasses import asdict
@@ -123,14 +122,11 @@ def _name_of(record: type) -> str:
 
 
 def _class_of(name: str, fields: list[str]) -> Any:
-    """A record's class: of one of ours the same, if it has these fields still; else a new one."""
+    """A record's class: one of ours, if it is imported and has these fields still; else a new one."""
     module, _, name = name.rpartition(":")
-    if module.partition(".")[0] == _OURS:
-        with contextlib.suppress(ImportError, AttributeError):
-            found = getattr(importlib.import_module(module), name)
-            if list(getattr(found, "_fields", ())) == fields:
-                return found
-    return namedtuple(name, fields)
+    found = getattr(sys.modules.get(module), name, None) if module.partition(".")[0] == _OURS else None
+    is_it = isinstance(found, type) and issubclass(found, tuple) and list(getattr(found, "_fields", ())) == fields
+    return found if is_it else namedtuple(name.rpartition(".")[2], fields)
 
 
 def _describe_array(array: np.ndarray, where: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -22,6 +22,7 @@ from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays, check_seed
 from phalanx.run.executables import Executables
+from phalanx.run.fitting import Fit
 from phalanx.run.host_fold import HostFold
 from phalanx.run.initial import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
@@ -30,7 +31,7 @@ from phalanx.run.plan import Plan, check_plan, plan_memory
 from phalanx.run.posterior import Posterior
 from phalanx.run.progress import Progress, Report, make_progress
 from phalanx.run.record import RunRecord, Timing
-from phalanx.run.state import RunState, Stored, in_classes_of
+from phalanx.run.state import RunState, Stored
 from phalanx.run.until import Until
 
 CHAINS_CHECKED = 2
@@ -176,14 +177,15 @@ class Sampler:
             A posterior with the draws before and after; the one given stays as it is.
 
         Raises:
-            ValueError: when the posterior is of another model, kernel or number of chains, or does not know its state.
+            ValueError: when the posterior is of another model or kernel, of other data or another number of chains,
+                or does not know its state.
         """
-        state = self._checked(posterior)
+        data_used = self._data(data)
+        state = self._state_of(posterior, data_used.arrays)
         options = replace(self.options, init=None, num_warmup=state.num_warmup, thin=state.thin, until=until)
         options = options.changed(num_samples=num_samples, on_block=on_block, progress=progress)
         options = options.checked(self.executables.blocks.num_chains, self._keep)
-        data_used = self._data(data)
-        plan = self._planned(options, data_used.arrays)
+        plan = self._planned(options, data_used.arrays, state.stored.count)
         with make_progress(options.progress) as display:
             self._announce(display, data_used.rows, plan)
             began = time.perf_counter()
@@ -241,22 +243,14 @@ class Sampler:
     def _keep(self) -> Sequence[str] | None:
         return None if self.executables.folding.stores_draws else ()
 
-    def _checked(self, posterior: Posterior) -> RunState:
-        """The state of a run, in the classes of this kernel's."""
-        state, blocks = posterior.state, self.executables.blocks
-        was, now = (posterior.num_chains, tuple(posterior.draws)), (blocks.num_chains, blocks.names)
-        if was != now:
-            raise ValueError(
-                f"continue_run: the posterior has {was[0]} chains of {', '.join(map(repr, was[1])) or 'no variables'}; "
-                f"this sampler was compiled for {now[0]} chains of {', '.join(map(repr, now[1])) or 'no variables'}."
-            )
-        try:
-            return in_classes_of(state, self.executables)
-        except ValueError as error:
-            raise ValueError(
-                f"continue_run: the posterior is of another model, kernel or set of reducers: {error}. Compile with "
-                f"those it was made with."
-            ) from None
+    def _state_of(self, posterior: Posterior, arrays: tuple[Array, ...]) -> RunState:
+        """The state of a run of this model, on these data."""
+        fit = Fit(self.executables, self.record.kernel)
+        state = fit.state_of(posterior)
+        of = posterior.goes_on.sampler if isinstance(posterior.goes_on, GoesOn) else None
+        if of is None or of.executables is not self.executables or list(map(id, of.arrays)) != list(map(id, arrays)):
+            fit.check_heights(state, arrays)
+        return state
 
     def _check_again(self, run: Run, rows: RowsApart) -> RowsApart:
         """Where the chains are when warm-up ends, the shares of what is not proved add up, too; or it is an error."""
@@ -280,14 +274,15 @@ class Sampler:
         """Refuse a run for which there is not as much memory."""
         self._planned(self.options, self.arrays)
 
-    def _planned(self, options: Options, arrays: tuple[Array, ...]) -> Plan:
-        plan = self._plan(options, arrays)
+    def _planned(self, options: Options, arrays: tuple[Array, ...], before: int = 0) -> Plan:
+        """The memory of a run, which fits; that goes on after some draws of each chain, which are copied."""
+        plan = self._plan(options, arrays, before)
         check_plan(plan, self.executables.blocks.target.mesh.devices.flat[0])
         return plan
 
-    def _plan(self, options: Options, arrays: tuple[Array, ...]) -> Plan:
+    def _plan(self, options: Options, arrays: tuple[Array, ...], before: int = 0) -> Plan:
         draws = options.num_stored if options.until is None else min(options.num_stored, UNTIL_ROOM)
-        return plan_memory(self.executables, arrays, self.executables.blocks.num_chains * draws)
+        return plan_memory(self.executables, arrays, self.executables.blocks.num_chains * (before + draws))
 
     def _announce(self, progress: Progress, rows: RowsApart, plan: Plan) -> None:
         if rows.problem:
@@ -345,6 +340,10 @@ class GoesOn:
 
     sampler: Sampler
     state: Callable[[], RunState]
+
+    def saved(self) -> RunState:
+        """The run as a file can hold it."""
+        return self.state().plain
 
     def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
         """A longer run."""

@@ -14,10 +14,7 @@ import jax
 import numpy as np
 
 from phalanx.kernels.driver import Rest
-from phalanx.kernels.low_rank import LowRank
-from phalanx.kernels.whole import by_variable, is_by_variable, unconstrained_shapes
-from phalanx.programs.target import Target
-from phalanx.run.executables import Executables, first_tuning
+from phalanx.kernels.whole import is_key
 from phalanx.run.record_draws import Partial
 
 
@@ -111,49 +108,20 @@ class RunState(NamedTuple):
     sampling: Work
     moves: tuple[tuple[int, int, float], ...]
 
-
-def in_classes_of(state: RunState, executables: Executables) -> RunState:
-    """A state in the classes that compiled blocks take: read from a file, its records are new ones.
-
-    Raises:
-        ValueError: when it does not fit the blocks.
-    """
-    blocks, folding = executables.blocks, executables.folding
-    tuning = first_tuning(blocks)
-    if isinstance(metric := getattr(tuning, "metric", None), LowRank):
-        tuning = tuning._replace(metric=metric._replace(variance=by_variable(blocks.target, metric.variance)))
-    places = {name: folding.places[name] for name in state.reduced.states if name in folding.places}
-    if len(places) < max(len(state.reduced.states), len(folding.places) if state.reduced.draws else 0):
-        raise ValueError(f"it has the reducers {', '.join(map(repr, state.reduced.states))}")
-    states = {name: _of_user(places[name], known) for name, known in state.reduced.states.items()}
-    rest = Rest(*_like(blocks.rest_shapes, state.rest, "where chains are"))
-    for node in jax.tree.leaves(rest, is_leaf=lambda node: isinstance(node, dict)):
-        _check_shapes(node, blocks.target, blocks.num_chains)
-    return RunState(*state)._replace(
-        rest=rest,
-        since=Partial(*state.since),
-        tuning=_like(tuning, state.tuning, "what was tuned"),
-        stored=Stored(*state.stored),
-        reduced=Reduced(*state.reduced)._replace(states=states),
-        warmup=Work(*state.warmup),
-        sampling=Work(*state.sampling),
-    )
+    @property
+    def plain(self) -> RunState:
+        """The same of nothing but dicts, tuples, numbers and arrays, as a file can hold it."""
+        return _plain(self)
 
 
-def _like(template: Any, tree: Any, what: str) -> Any:
-    leaves, wanted = jax.tree.leaves(tree), jax.tree.structure(template)
-    if len(leaves) != wanted.num_leaves:
-        raise ValueError(f"{what} has {len(leaves)} arrays, and {wanted.num_leaves} are expected")
-    return jax.tree.unflatten(wanted, leaves)
-
-
-def _of_user(template: Any, tree: Any) -> Any:
-    """The state of a reducer that a user wrote, in its classes; ours are read as they were."""
-    names = [[type(node).__name__ for node in x.values()] for x in (template, tree)]
-    return jax.tree.unflatten(jax.tree.structure(template), jax.tree.leaves(tree)) if names[0] == names[1] else tree
-
-
-def _check_shapes(node: Any, target: Target, num_chains: int) -> None:
-    for name, shape in unconstrained_shapes(target).items() if is_by_variable(node, target) else ():
-        if node[name].shape != (num_chains, *shape):
-            raise ValueError(f"{name!r} has shape {node[name].shape}, and {(num_chains, *shape)} is expected")
+def _plain(node: Any) -> Any:
+    """Records of others, whose classes a file does not know, as tuples of their arrays; keys as numbers."""
+    if isinstance(node, dict):
+        return {name: _plain(value) for name, value in node.items()}
+    if isinstance(node, tuple | list):
+        items = map(_plain, node)
+        return type(node)(*items) if hasattr(node, "_fields") else type(node)(items)
+    if is_key(node):
+        return np.asarray(jax.random.key_data(node))
+    leaves = jax.tree.leaves(node)
+    return node if node is None or (len(leaves) == 1 and leaves[0] is node) else tuple(map(_plain, leaves))

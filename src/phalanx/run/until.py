@@ -73,7 +73,7 @@ class Watch:
     def __init__(self, condition: Until, host: HostDraws, names: Sequence[str]):
         self._condition, self._host, self._names = condition, host, names
         self._began = time.monotonic()
-        self.next = FIRST
+        self.next = max(FIRST, host.count + 1)
         """Draws of each chain at the next look."""
 
     def is_met(self) -> bool:

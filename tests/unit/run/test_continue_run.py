@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+from typing import Any, NamedTuple
+
 import blackjax
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -144,8 +149,11 @@ def test_what_does_not_fit_is_refused():
         sampler.continue_run(half, 10)
     with pytest.raises(ValueError, match="8 chains"):
         phx.compile(model, {"y": Y}, **{**SIZES, "num_chains": 8}).continue_run(half, 10)
-    with pytest.raises(ValueError, match="another model, kernel"):
+    with pytest.raises(ValueError, match=r"drawn by nuts.*compiled for rwmh"):
         phx.compile(model, {"y": Y}, kernel=phx.rwmh(step_size=0.1), **SIZES).continue_run(half, 10)
+    fewer = dataclasses.replace(half, draws={name: draws[:, :5] for name, draws in half.draws.items()})
+    with pytest.raises(ValueError, match="'mean' has 5 draws of each chain, and the run has made 10"):
+        fewer.continue_run(10)
     with pytest.raises(ValueError, match="num_samples"):
         half.continue_run(0)
     with pytest.raises(ValueError, match="not made by a run"):
@@ -184,3 +192,106 @@ def test_reducers_go_on_from_a_file(tmp_path):
     np.testing.assert_allclose(both.reduced["m"]["mean"].mean, whole.reduced["m"]["mean"].mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(both.reduced["m"]["mean"].count, 800)
     assert np.isfinite(both.reduced["q"]["mean"]).all()
+
+
+def test_another_model_or_other_data_are_refused():
+    """Where names and shapes are the same."""
+    half = phx.mcmc(model, {"y": Y}, num_samples=10, **SIZES)
+
+    def wider(y):
+        mean = phx.sample("mean", dist.Normal(0.0, 50.0).expand([2]))
+        scale = phx.sample("scale", dist.HalfNormal(2.0))
+        phx.sample("y", dist.Normal(mean.sum(), scale), obs=y)
+
+    with pytest.raises(ValueError, match="log density was .*; that of this model on these data is"):
+        phx.compile(wider, {"y": Y}, **SIZES).continue_run(half, 10)
+    sampler = phx.compile(model, {"y": Y}, **SIZES)
+    with pytest.raises(ValueError, match="the model and the data it was made with"):
+        sampler.continue_run(half, 10, data={"y": Y + 0.5})
+    same(sampler.continue_run(half, 10, data={"y": Y.copy()}), half.continue_run(10))
+
+
+def test_a_posterior_whose_rows_lie_otherwise_is_refused_or_goes_on(tmp_path):
+    def rows(y):
+        scale = phx.sample("scale", dist.HalfNormal(1.0))
+        level = phx.sample("level", dist.Normal(0.0, scale).expand(y.shape))
+        phx.sample("y", dist.Normal(level, 1.0), obs=y)
+
+    y = np.arange(7.0, dtype=np.float32)
+    whole = phx.mcmc(rows, {"y": y}, num_samples=20, **SIZES)
+    sharded = phx.compile(rows, phx.shard({"y": y}, phx.make_mesh(chain=2, data=2)), **SIZES)
+    with pytest.raises(ValueError, match="what was tuned|tuning"):
+        sharded.continue_run(whole, 10)
+
+
+class Sum(NamedTuple):
+    """A user's state of a reducer."""
+
+    total: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Total:
+    """Another, which is no tuple."""
+
+    total: Any
+
+
+@pytest.mark.parametrize("record", [Sum, Total])
+def test_reducers_of_a_users_own_go_on_from_a_file(record, tmp_path):
+    sum_of = phx.reducers.Reducer(
+        name="sum",
+        init=lambda draw: record(jnp.zeros_like(draw)),
+        update=lambda state, draw, where: record(state.total + jnp.where(where[:, None], draw, 0.0)),
+        merge=lambda a, b: record(a.total + b.total),
+        finalize=lambda state: state.total,
+    )
+    sizes = {**SIZES, "reducers": {"sum": phx.reduce(lambda v: v["mean"], sum_of)}}
+    half = phx.mcmc(model, {"y": Y}, num_samples=30, **sizes)
+    half.save(tmp_path / "half.npz")
+    sampler = phx.compile(model, {"y": Y}, **sizes)
+    both = sampler.continue_run(phx.Posterior.load(tmp_path / "half.npz"), 20)
+    np.testing.assert_allclose(both.reduced["sum"], both.draws["mean"].sum(1), rtol=1e-4)
+
+
+def test_a_kernel_with_a_state_of_its_own_goes_on_from_a_file(tmp_path):
+    sizes = {**SIZES, "kernel": KERNELS["blackjax"]}
+    phx.mcmc(model, {"y": Y}, num_samples=30, **sizes).save(tmp_path / "half.npz")
+    sampler = phx.compile(model, {"y": Y}, **sizes)
+    both = sampler.continue_run(phx.Posterior.load(tmp_path / "half.npz"), 20)
+    same(both, phx.mcmc(model, {"y": Y}, num_samples=50, **sizes))
+
+
+def test_simplices_and_correlations_go_on(tmp_path):
+    def of_many_supports():
+        phx.sample("shares", dist.Dirichlet(jnp.ones(3)))
+        phx.sample("corr", dist.LKJCholesky(3, 2.0))
+
+    half = phx.mcmc(of_many_supports, num_samples=20, **SIZES)
+    half.save(tmp_path / "half.npz")
+    sampler = phx.compile(of_many_supports, **SIZES)
+    both = sampler.continue_run(phx.Posterior.load(tmp_path / "half.npz"), 20)
+    same(both, phx.mcmc(of_many_supports, num_samples=40, **SIZES))
+
+
+def test_a_file_imports_nothing(tmp_path):
+    half = phx.mcmc(model, {"y": Y}, num_samples=5, **SIZES)
+    file = half.save(tmp_path / "half.npz")
+    with np.load(file) as opened:
+        arrays = dict(opened)
+    name = "phalanx.run.state:RunState"
+    arrays["json"] = np.array(str(arrays["json"]).replace(name, "phalanx.cli.info:RunState"))
+    np.savez(file, **arrays)
+    before = set(sys.modules)
+    phx.Posterior.load(file)
+    assert "phalanx.cli.info" not in set(sys.modules) - before
+
+
+def test_until_looks_no_earlier_than_there_is_something_new(monkeypatch):
+    looks = []
+    monkeypatch.setattr("phalanx.run.until.Watch._good", lambda *_: looks.append(1) or True)
+    first = phx.mcmc(model, {"y": Y}, num_samples=400, **SIZES)
+    more = first.continue_run(1000, until=phx.until(ess=5))
+    assert more.num_draws > 400
+    assert len(looks) <= 3  # one look: the log density, and the variables until one is not good

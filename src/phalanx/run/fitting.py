@@ -1,0 +1,155 @@
+"""Whether a run is one that compiled blocks may go on with: after another posterior's draws they would be nobody's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from phalanx.kernels.driver import Rest
+from phalanx.kernels.low_rank import LowRank
+from phalanx.kernels.whole import by_group, by_variable, is_by_variable, is_key, unconstrained_shapes
+from phalanx.run.executables import Executables, first_tuning
+from phalanx.run.posterior import Posterior
+from phalanx.run.record_draws import Partial
+from phalanx.run.state import Reduced, RunState, Stored, Work
+
+RELATIVE, ABSOLUTE = 1e-4, 1e-2
+"""How well log densities agree, at least, that are computed on another number of devices."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a run must fit.
+
+    Attributes:
+        executables: the compiled blocks.
+        kernel: the kernel as the user would write it.
+    """
+
+    executables: Executables
+    kernel: str
+
+    def state_of(self, posterior: Posterior) -> RunState:
+        """A run's state in the classes that the blocks take: read from a file, its records are new ones.
+
+        Raises:
+            ValueError: when it does not fit the blocks.
+        """
+        state, blocks = posterior.state, self.executables.blocks
+        was, now = (posterior.num_chains, tuple(posterior.draws)), (blocks.num_chains, blocks.names)
+        if was != now:
+            raise ValueError(
+                f"continue_run: the posterior has {was[0]} chains of {', '.join(map(repr, was[1])) or 'no variables'}; "
+                f"this sampler was compiled for {now[0]} chains of {', '.join(map(repr, now[1])) or 'no variables'}."
+            )
+        if posterior.record.kernel != self.kernel:
+            raise ValueError(
+                f"continue_run: the posterior was drawn by {posterior.record.kernel}; this sampler was compiled for "
+                f"{self.kernel}."
+            )
+        try:
+            state = self._in_classes(state)
+        except ValueError as error:
+            raise ValueError(
+                f"continue_run: the posterior is of another model, kernel or set of reducers: {error}. Compile with "
+                f"those it was made with."
+            ) from None
+        _check_lengths(posterior, state.stored.count)
+        return state
+
+    def check_heights(self, state: RunState, arrays: tuple[jax.Array, ...]) -> None:
+        """Refuse a run whose chains do not have the log density that they are said to have."""
+        blocks, at = self.executables.blocks, state.rest.at
+        position = by_group(blocks.target, at.position, zero=True)
+        found = np.asarray(self.executables.height(arrays, position), np.float64)
+        known = np.asarray(at.log_density, np.float64)
+        if not np.allclose(found, known, rtol=RELATIVE, atol=ABSOLUTE):
+            chain = int(np.argmax(np.abs(found - known)))
+            raise ValueError(
+                f"continue_run: where chain {chain} is, the posterior's log density was {known[chain]:.8g}; that of "
+                f"this model on these data is {found[chain]:.8g}. Go on with the model and the data it was made with."
+            )
+
+    def _in_classes(self, state: RunState) -> RunState:
+        blocks = self.executables.blocks
+        tuning = first_tuning(blocks)
+        if isinstance(metric := getattr(tuning, "metric", None), LowRank):
+            tuning = tuning._replace(metric=metric._replace(variance=by_variable(blocks.target, metric.variance)))
+        rest = Rest(*_like(blocks.rest_shapes, state.rest, "where chains are"))
+        self._check_rest(rest)
+        tuned = _like(tuning, state.tuning, "what was tuned")
+        _check_shapes(tuned, tuning)
+        return RunState(*state)._replace(
+            rest=rest,
+            since=Partial(*state.since),
+            tuning=tuned,
+            stored=Stored(*state.stored),
+            reduced=self._reduced(Reduced(*state.reduced)),
+            warmup=Work(*state.warmup),
+            sampling=Work(*state.sampling),
+        )
+
+    def _reduced(self, known: Reduced) -> Reduced:
+        places = self.executables.folding.places
+        has_seen = known.draws or known.states
+        if has_seen and set(known.states) != set(places):
+            raise ValueError(f"it has the reducers {', '.join(map(repr, known.states)) or 'none'}")
+        return known._replace(states={name: _of_user(places[name], parts) for name, parts in known.states.items()})
+
+    def _check_rest(self, rest: Rest) -> None:
+        blocks = self.executables.blocks
+        shapes = unconstrained_shapes(blocks.target)
+        for node in jax.tree.leaves(rest, is_leaf=lambda node: isinstance(node, dict)):
+            for name, shape in shapes.items() if is_by_variable(node, blocks.target) else ():
+                _same_shape(repr(name), node[name], (blocks.num_chains, *shape))
+        for leaf, expected in zip(jax.tree.leaves(rest.own), jax.tree.leaves(blocks.rest_shapes.own), strict=True):
+            _same_shape("the kernel's state", leaf, (blocks.num_chains, *expected.shape[1:]))
+
+
+def _check_lengths(posterior: Posterior, count: int) -> None:
+    for name, values in {**posterior.stats, **posterior.draws}.items():
+        if values.shape[1] != count:
+            raise ValueError(
+                f"continue_run: {name!r} has {values.shape[1]} draws of each chain, and the run has made {count}. Go "
+                f"on with the posterior as the run returned it."
+            )
+
+
+def _like(template: Any, tree: Any, what: str) -> Any:
+    """A tree in the classes of another; keys, which files hold as numbers, are keys again."""
+    leaves, wanted = jax.tree.leaves(tree), jax.tree.structure(template)
+    if len(leaves) != wanted.num_leaves:
+        raise ValueError(f"{what} has {len(leaves)} arrays, and {wanted.num_leaves} are expected")
+    return jax.tree.unflatten(wanted, map(_as_key, leaves, jax.tree.leaves(template)))
+
+
+def _as_key(leaf: Any, like: Any) -> Any:
+    if not is_key(like) or is_key(leaf):
+        return leaf
+    return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(like))
+
+
+def _of_user(template: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    """The states of a reducer that a user wrote, in their classes; ours are read as they were."""
+
+    def one(part: str) -> Any:
+        state, wanted = parts[part], jax.tree.structure(template[part])
+        is_ours = type(state).__module__.startswith("phalanx.")
+        return state if is_ours else jax.tree.unflatten(wanted, jax.tree.leaves(state))
+
+    if set(parts) != set(template):
+        raise ValueError(f"what it reduced is called {', '.join(map(repr, parts))}")
+    return {part: one(part) for part in parts}
+
+
+def _check_shapes(tuned: Any, expected: Any) -> None:
+    for (path, leaf), like in zip(jax.tree_util.tree_leaves_with_path(tuned), jax.tree.leaves(expected), strict=True):
+        _same_shape(f"tuning{jax.tree_util.keystr(path)}", leaf, np.shape(like))
+
+
+def _same_shape(what: str, values: Any, shape: tuple[int, ...]) -> None:
+    if np.shape(values) != shape:
+        raise ValueError(f"{what} has shape {np.shape(values)}, and {shape} is expected")
