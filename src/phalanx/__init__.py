@@ -39,6 +39,7 @@ from phalanx.programs.tracing import deterministic as deterministic
 from phalanx.programs.tracing import factor as factor
 from phalanx.programs.tracing import sample as sample
 from phalanx.reducers import reduce as reduce
+from phalanx.run.initial import superchains as superchains
 from phalanx.run.mcmc import compile as compile
 from phalanx.run.mcmc import mcmc as mcmc
 from phalanx.run.mcmc import stream as stream

@@ -87,15 +87,16 @@ class Metric:
     early_bound: int | None = None
 
     def init(self, tuning: Any, beginning: Batch, stage: Stage) -> MetricState:
-        """Unit mass; in a warm-up, the scales that the gradients tell where the chains begin."""
+        """Unit mass; in a warm-up, the scales that the gradients tell where the chains begin; or one learned before."""
         sizes, dtype = [part.shape[1] for part in beginning.position], tuning.step_size.dtype
+        if tuning.metric is not None:
+            return _known(tuning.metric, sizes)
         ones = tuple(np.ones(size) for size in sizes)
         apart = uncorrelated(sizes[0], self._rank(sizes[0]))
         state = MetricState(_as_arrays(ones, apart, dtype), ones, apart, Seen.nothing(sizes))
         if not stage.tunes:
             return state
-        state = self.update(state, beginning, tuning, stage)
-        variance = _scales(state, state.seen)
+        variance = _scales(state, state.seen.then(beginning.position, beginning.gradient, keeps_rows=False))
         return state._replace(metric=_as_arrays(variance, apart, dtype), variance=variance)
 
     def update(self, state: MetricState, batch: Batch, tuning: Any, stage: Stage) -> MetricState:
@@ -126,6 +127,14 @@ class Metric:
     def _rank(self, size: int) -> int:
         """Directions along which correlations are learned."""
         return {"diagonal": 0, "dense": size, "auto": min(size, RANK)}[self.kind]
+
+
+def _known(metric: LowRank, sizes: Sequence[int]) -> MetricState:
+    """A metric that another warm-up has learned."""
+    variance = tuple(np.asarray(part, np.float64) for part in metric.variance)
+    directions, along = (np.asarray(part, np.float64) for part in (metric.directions, metric.variances))
+    found = Correlations(directions, along, float(metric.rest), bool(metric.correlated))
+    return MetricState(metric, variance, found, Seen.nothing(sizes))
 
 
 def first_metric(kind: str, sizes: Sequence[int], tuning: Any) -> LowRank:

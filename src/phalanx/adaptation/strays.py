@@ -75,11 +75,11 @@ class Strays:
     def __init__(self, num_chains: int, landscape: Landscape):
         self._num_chains, self._landscape = num_chains, landscape
         self._tells = num_chains > 1 and SETTLED * num_chains * len(landscape.columns) <= MOST_NUMBERS
-        self._random = np.random.default_rng(landscape.seed)
-        self.forget()
+        self.forget(0)
 
-    def forget(self) -> None:
+    def forget(self, window: int) -> None:
         """Begin a window."""
+        self._random = np.random.default_rng([self._landscape.seed, window])
         self._count, self._every = np.zeros(self._num_chains, int), 1
         self._seen: list[tuple[Region, np.ndarray]] = []
 

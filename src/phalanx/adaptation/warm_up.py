@@ -11,7 +11,7 @@ A round is a number of ticks, not of draws: chains in a long trajectory do not k
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,24 @@ def tuners_of(kernel: Kernel) -> list[Tuner]:
     return found
 
 
+class WarmUpState(NamedTuple):
+    """A warm-up whose next round is the first of a window, and begins trajectories anew.
+
+    Attributes:
+        window: number of the window.
+        draws: made so far, over all chains.
+        mean_steps: ticks of a draw, on average.
+        abandon: whether trajectories under way must end.
+        states: of the tuners.
+    """
+
+    window: int
+    draws: int
+    mean_steps: float
+    abandon: bool
+    states: tuple[Any, ...]
+
+
 class WarmUp:
     """A warm-up in progress. Run `ticks` of each chain with `tuning`, hand over what they drew to `learn`, repeat.
 
@@ -61,6 +79,7 @@ class WarmUp:
         self._windows = [*lengths, num_warmup - tuned] if num_warmup > tuned else lengths
         self._stage = Stage(0, len(lengths), len(self._windows))
         self._draws_of_window, self.draws = 0, 0
+        self._begins = True  # no draw of the window has been seen, and no trajectory is under way
         self.mean_steps = 1.0
         """Ticks of a draw, on average."""
         self.abandon = False
@@ -70,6 +89,20 @@ class WarmUp:
         self._strays = Strays(num_chains, landscape) if kernel.relocates else None
         self._tuners = tuners_of(kernel)
         self._states: list[Any] = [tuner.init(kernel.tuning, beginning, self._stage) for tuner in self._tuners]
+
+    @property
+    def state(self) -> WarmUpState | None:
+        """All of it as a value; None where it is not between two windows, or trajectories go on."""
+        if self.over or not self._begins:
+            return None
+        return WarmUpState(self._stage.window, self.draws, self.mean_steps, self.abandon, tuple(self._states))
+
+    def go_on(self, state: WarmUpState) -> None:
+        """Be where a warm-up of the same kernel and length was."""
+        self._stage = self._stage._replace(window=state.window)
+        self.draws, self.mean_steps, self.abandon = state.draws, state.mean_steps, state.abandon
+        self._states = list(state.states)
+        self._begin_window()
 
     @property
     def iterations(self) -> float:
@@ -101,7 +134,7 @@ class WarmUp:
 
     def learn(self, batch: Batch) -> None:
         """Take in a round."""
-        self.abandon, self.moves = False, []
+        self.abandon, self.moves, self._begins = False, [], False
         count = len(batch.chain)
         if self._searching:
             if count:  # none where the round ended trajectories of another metric
@@ -134,11 +167,11 @@ class WarmUp:
         ]
 
     def _next_window(self) -> None:
-        self._stage, self._draws_of_window = self._stage._replace(window=self._stage.window + 1), 0
+        self._stage = self._stage._replace(window=self._stage.window + 1)
         if self._strays is not None and not self.over:  # at the end no time is left to come apart again
             self.moves = self._strays.moves()
             self.abandon = bool(self.moves)
-            self._strays.forget()
+        self._begin_window()
         if not self._stage.tunes:
             return
         self._states = [
@@ -146,3 +179,9 @@ class WarmUp:
         ]
         if self._kernel.metric is not None:
             self.abandon, self.mean_steps = True, 1.0  # trajectories may be much shorter than before, or longer
+        self._begins = self.abandon or self._kernel.machine.in_step
+
+    def _begin_window(self) -> None:
+        self._draws_of_window = 0
+        if self._strays is not None:
+            self._strays.forget(self._stage.window)

@@ -31,7 +31,7 @@ class Reducer:
         merge: `merge(a, b) -> state` of both, in NumPy; `b` has later draws of the same chains.
         finalize: `finalize(state) -> result`, in NumPy, pooled over the leading dimension.
         tells: what a verdict reads in the result: "r_hat", "ess", or nothing.
-        refused: why a run does not take it, if it does not.
+        superchains: in how many groups chains must begin together, for what it tells to mean anything; 0 for any.
         constant: `constant(state)`, in NumPy: which elements were the same in every draw, and finite. A verdict leaves
             them out.
     """
@@ -42,7 +42,7 @@ class Reducer:
     merge: Callable[[Any, Any], Any]
     finalize: Callable[[Any], Any]
     tells: str = ""
-    refused: str = ""
+    superchains: int = 0
     constant: Callable[[Any], np.ndarray] | None = None
 
     def __repr__(self) -> str:

@@ -18,9 +18,9 @@ def rhat(superchains: int | None = None) -> Reducer:
     not finite, of fewer than two draws, and of one chain.
 
     Args:
-        superchains: number of groups of consecutive chains, each of which started at one point; the nested R-hat then
-            compares groups instead of chains, as `diagnostics.nested_rhat` does. Chains of `phx.mcmc` start at points
-            of their own, and groups of such agree whether or not they have forgotten anything: a run refuses it.
+        superchains: number of groups of consecutive chains, each of which begins at one point; the nested R-hat then
+            compares groups instead of chains, as `diagnostics.nested_rhat` does. Groups of chains that begin apart
+            agree whether or not they have forgotten anything: a run takes it with `init=phx.superchains(...)` alone.
 
     Returns:
         A reducer; its result is an array in the shape of the variable.
@@ -45,13 +45,7 @@ def rhat(superchains: int | None = None) -> Reducer:
     if not isinstance(superchains, int) or superchains < 2:
         raise ValueError(f"rhat: superchains must be a whole number of at least 2, got {superchains!r}.")
     name = f"rhat(superchains={superchains})"
-    return Reducer(name, Sums.none, Sums.add, Sums.merge, _Rhat(superchains), refused=STARTED_APART)
-
-
-STARTED_APART = (
-    "compares groups of chains that started at one point each. The chains of a run start at points of their own: their "
-    "groups would agree whether or not they have forgotten where they started. Use rhat()."
-)
+    return Reducer(name, Sums.none, Sums.add, Sums.merge, _Rhat(superchains), superchains=superchains)
 
 
 class _Rhat(NamedTuple):

@@ -43,7 +43,7 @@ def thinned(reducer: Reducer, every: int) -> Reducer:
     name = f"thinned({reducer}, {every})"
     return Reducer(
         name, _Init(reducer), _Update(reducer, every), _Merge(reducer), _Finalize(reducer), reducer.tells,
-        reducer.refused, _Constant(reducer) if reducer.constant else None,
+        reducer.superchains, _Constant(reducer) if reducer.constant else None,
     )  # fmt: skip
 
 

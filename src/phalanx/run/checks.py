@@ -110,6 +110,12 @@ def check_until(until: Any, keep: Any) -> None:
         )
 
 
+def check_tuning(tuning: Any) -> None:
+    """Refuse what has no tuning."""
+    if tuning is not None and not hasattr(tuning, "state"):
+        raise TypeError(f"tuning: expected a posterior, with whose tuning to begin; got {tuning!r}.")
+
+
 def check_on_block(on_block: Any) -> None:
     """Refuse what cannot be called with a report."""
     if on_block is not None and not callable(on_block):

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from phalanx.kernels.driver import Rest
-from phalanx.kernels.low_rank import LowRank
-from phalanx.kernels.whole import by_group, by_variable, is_by_variable, is_key, unconstrained_shapes
+from phalanx.kernels.whole import by_group, is_by_variable, is_key, unconstrained_shapes
 from phalanx.run.executables import Executables, first_tuning
+from phalanx.run.portable import on_mesh, portable
 from phalanx.run.posterior import Posterior
 from phalanx.run.record_draws import Partial
 from phalanx.run.state import Reduced, RunState, Stored, Work
@@ -40,7 +40,7 @@ class Fit:
         """
         state, blocks = posterior.state, self.executables.blocks
         was, now = (posterior.num_chains, tuple(posterior.draws)), (blocks.num_chains, blocks.names)
-        if was != now:
+        if was != now and not (posterior.num_chains == blocks.num_chains and state.in_warm_up):
             raise ValueError(
                 f"continue_run: the posterior has {was[0]} chains of {', '.join(map(repr, was[1])) or 'no variables'}; "
                 f"this sampler was compiled for {now[0]} chains of {', '.join(map(repr, now[1])) or 'no variables'}."
@@ -60,11 +60,30 @@ class Fit:
         _check_lengths(posterior, state.stored.count)
         return state
 
+    def tuning_of(self, posterior: Posterior) -> Any:
+        """What a run has tuned, for another to begin with.
+
+        Raises:
+            ValueError: when it is of another kernel or of other variables.
+        """
+        was, now = (kernel.partition("(")[0] for kernel in (posterior.record.kernel, self.kernel))
+        if was != now:
+            raise ValueError(f"tuning: that of the posterior is of phx.{was}, and the kernel is phx.{now}.")
+        blocks = self.executables.blocks
+        known, expected = posterior.state.tuning, portable(first_tuning(blocks), blocks.target)
+        try:
+            tuned = _like(expected, known, "what was tuned")
+            _check_shapes(tuned, expected)
+        except ValueError as error:
+            raise ValueError(f"tuning: the posterior is of other variables, or of another metric: {error}.") from None
+        return on_mesh(tuned, blocks.target)
+
     def check_heights(self, state: RunState, arrays: tuple[jax.Array, ...]) -> None:
         """Refuse a run whose chains do not have the log density that they are said to have."""
         blocks, at = self.executables.blocks, state.rest.at
         position = by_group(blocks.target, at.position, zero=True)
-        found = np.asarray(self.executables.height(arrays, position), np.float64)
+        with jax.default_matmul_precision(self.executables.matmul_precision):
+            found = np.asarray(self.executables.height(arrays, position), np.float64)
         known = np.asarray(at.log_density, np.float64)
         if not np.allclose(found, known, rtol=RELATIVE, atol=ABSOLUTE):
             chain = int(np.argmax(np.abs(found - known)))
@@ -75,9 +94,7 @@ class Fit:
 
     def _in_classes(self, state: RunState) -> RunState:
         blocks = self.executables.blocks
-        tuning = first_tuning(blocks)
-        if isinstance(metric := getattr(tuning, "metric", None), LowRank):
-            tuning = tuning._replace(metric=metric._replace(variance=by_variable(blocks.target, metric.variance)))
+        tuning = portable(first_tuning(blocks), blocks.target)
         rest = Rest(*_like(blocks.rest_shapes, state.rest, "where chains are"))
         self._check_rest(rest)
         tuned = _like(tuning, state.tuning, "what was tuned")

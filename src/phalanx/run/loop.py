@@ -13,7 +13,7 @@ from jax import Array
 
 from phalanx.adaptation.strays import Move
 from phalanx.adaptation.tuner import Batch
-from phalanx.adaptation.warm_up import WarmUp
+from phalanx.adaptation.warm_up import WarmUp, WarmUpState
 from phalanx.kernels.driver import Rest, Start
 from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.low_rank import LowRank
@@ -26,9 +26,10 @@ from phalanx.run.host import HostBlock, HostDraws, Latest, fetch_block
 from phalanx.run.host_fold import HostFold
 from phalanx.run.initial import Initial
 from phalanx.run.landscape import landscape_of
+from phalanx.run.portable import on_mesh, portable
 from phalanx.run.progress import Progress, Report
 from phalanx.run.record_draws import Partial
-from phalanx.run.state import RunState, Stored, Work
+from phalanx.run.state import Aim, RunState, Stored, Work
 from phalanx.run.until import Until
 
 FULLNESS = 0.9
@@ -42,11 +43,14 @@ class Run:
     """One run: where the chains are, and what has been counted."""
 
     def __init__(
-        self, executables: Executables, kernel: Kernel, seed: int, arrays: tuple[Array, ...], progress: Progress,
-        on_block: Callable[[Report], Any] | None = None,
+        self, executables: Executables, kernel: Kernel, seed: int, arrays: tuple[Array, ...], aim: Aim,
+        progress: Progress, on_block: Callable[[Report], Any] | None = None,
     ):  # fmt: skip
-        self.executables, self.kernel, self.arrays = executables, kernel, arrays
+        self.executables, self.kernel, self.arrays, self.aim = executables, kernel, arrays, aim
         self.blocks, self.progress = executables.blocks, progress
+        self._marks = on_block is not None
+        """Whether somebody may ask for the run's state where it cannot be told from what is on the devices then."""
+        self._marked: RunState | None = None
         self._on_block = (progress.show,) if on_block is None else (progress.show, on_block)
         self.seed = np.uint32(seed)
         self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
@@ -58,6 +62,8 @@ class Run:
         self._latest: Latest | None = None
         self._mean_steps, self._abandon = 1.0, False
         self._draws = np.ones(self.blocks.num_chains, np.int64)  # the number of each chain's first draw in sampling
+        self.so_far: Callable[[], Any] | None = None
+        """What makes a posterior of the run so far, for whoever is told of a block."""
 
     @classmethod
     def resumed(
@@ -65,28 +71,42 @@ class Run:
         on_block: Callable[[Report], Any] | None = None,
     ) -> Run:  # fmt: skip
         """A run that goes on from a state."""
-        run = cls(executables, kernel, state.seed, arrays, progress, on_block)
+        aim = Aim(state.num_warmup, state.thin, state.init)
+        run = cls(executables, kernel, state.seed, arrays, aim, progress, on_block)
         run.warmup, run.sampling, run.moves = state.warmup, state.sampling, [Move(*move) for move in state.moves]
+        run.rounds = list(state.rounds)
         run.told = HostFold(executables.folding, state.reduced)
-        run._go_on(state)
         return run
 
-    def warm_up(self, num_warmup: int, initial: Initial) -> None:
+    def begin(self, initial: Initial) -> None:
         """Find where to begin, and tune."""
         begun = self.executables.start(self.seed, self.arrays, initial)
         initial.check(begun.misfits)
         check_beginning(self.blocks, begun, self.arrays, tuple(initial.values))
         self._underway = begun.underway
         position, gradient = ([np.asarray(part) for part in x] for x in (begun.position, begun.gradient))
+        if initial.superchains:
+            leaders = initial.leaders(self.blocks.num_chains)
+            self._put_beside(leaders)
+            position, gradient = ([part[leaders] for part in x] for x in (position, gradient))
+        self._warm_up(position, gradient, None)
+
+    def _warm_up(self, position: list[np.ndarray], gradient: list[np.ndarray], tuners: WarmUpState | None) -> None:
+        """Tune, from where the chains are, with what warm-up has learned before."""
+        num_warmup, chains = self.aim.num_warmup, np.arange(self.blocks.num_chains)
         self._last = position
-        chains = np.arange(self.blocks.num_chains)
         landscape = landscape_of(self.executables, self.arrays, int(self.seed))
         warm_up = WarmUp(self.kernel, len(chains), num_warmup, Batch(position, gradient, {}, chains), landscape)
+        if tuners is not None:
+            warm_up.go_on(tuners)
         self._use(warm_up)
+        self._mark(warm_up.state)
+        if not (warm_up.abandon or warm_up.over or self.kernel.machine.in_step):
+            self._rest_a_tick()
         if self.executables.advance is None:
             self._burn_in(num_warmup)
             return
-        divergences = 0
+        divergences = sum(told["divergences"] for told in self.rounds)
         while not warm_up.over:
             used = self._tuning
             drawn = self._round(warm_up)
@@ -98,9 +118,16 @@ class Run:
                 self._move(warm_up.moves)
             divergences += int(drawn.stats["diverging"].sum())
             self._note(used, drawn, warm_up)
+            if warm_up.state is not None:
+                self._mark(warm_up.state)
             done = min(int(warm_up.iterations), num_warmup)
             self._show("warm-up", done, num_warmup, drawn.stats["acceptance_rate"], divergences)
         self._mean_steps = warm_up.mean_steps
+
+    def _mark(self, tuners: WarmUpState | None) -> None:
+        """Keep the run's state, for whoever asks before the next mark: from here its draws are made again."""
+        if self._marks:
+            self._marked = self._state()._replace(tuners=portable(tuners, self.blocks.target))
 
     def _note(self, used: Any, drawn: Batch, warm_up: WarmUp) -> None:
         """Note down a round of warm-up, which used a tuning."""
@@ -126,23 +153,25 @@ class Run:
     def _burn_in(self, num_warmup: int) -> None:
         """A warm-up in which nothing is tuned, and so nothing looked at."""
         told, self.told = self.told, HostFold(self.executables.folding)
-        self.fold(num_warmup, 1, math.inf, phase="warm-up")
+        self.fold(num_warmup, math.inf, phase="warm-up")
         self.warmup, self.sampling = Work(self.sampling.ticks, self.warmup.evaluations + self.told.evaluations), Work()
         self.told = told
 
-    def fold(self, num_samples: int, thin: int, seconds: float, phase: str = "sampling") -> None:
+    def fold(self, num_samples: int, seconds: float, phase: str = "sampling") -> None:
         """Draw into the reducers: `num_samples // thin` draws more of every chain, or until the time is over.
 
         Chains make draws in rounds, which all of them end: where short trajectories are taken there would be more
         draws of the same time, and what reducers know would lean to these places.
         """
-        host, began = self.told, time.monotonic()
-        before, evaluations = host.draws, host.evaluations
+        host, began, is_sampling = self.told, time.monotonic(), phase == "sampling"
+        before, evaluations, thin = host.draws, host.evaluations, self.aim.thin if is_sampling else 1
         total, most = before + num_samples // thin, host.stretch(self.blocks.num_chains)
         # each round is as long as all before, and the first as short as can be: Ctrl-C loses the round under way
         draws = min(1 if math.isfinite(seconds) else max(before, 1), total - before, most)
         while draws and not self.interrupted:
             started, known = time.monotonic(), None
+            if is_sampling:
+                self._mark(None)
             try:
                 for known in self._stretch(draws, thin):
                     done, rates = (np.asarray(known.tally.draws), np.asarray(known.tally.acceptance))
@@ -154,14 +183,16 @@ class Run:
                 self.interrupted = True
             if known is not None and (np.asarray(known.tally.draws) == draws).all():
                 host.add(known)
-            if self.interrupted and host.draws and phase == "sampling":
+            if self.interrupted and host.draws and is_sampling:
                 self.progress.say(f"Interrupted: returning what {host.draws:,} of {total:,} draws per chain told.")
             now = time.monotonic()
             fitting = draws * (began + seconds - now) / max(now - started, 1e-9)
             draws = int(max(0, min(host.draws, most, total - host.draws, fitting)))
         self.sampling = self.sampling._replace(evaluations=self.sampling.evaluations + host.evaluations - evaluations)
-        if self.interrupted and (phase != "sampling" or not host.draws):
+        if self.interrupted and (not is_sampling or not host.draws):
             raise KeyboardInterrupt
+        if not self.interrupted:  # else what is lost of a round is made again
+            self._marked = None
 
     def _stretch(self, draws: int, thin: int) -> Iterator[Fold]:
         """What is known, again and again, while each chain makes `draws`."""
@@ -176,8 +207,9 @@ class Run:
             self.sampling = self.sampling._replace(ticks=self.sampling.ticks + ticks)
             yield fold
 
-    def sample(self, num_samples: int, thin: int, until: Until | None, stored: Stored | None = None) -> HostDraws:
+    def sample(self, num_samples: int, until: Until | None, stored: Stored | None = None) -> HostDraws:
         """Draw, until every chain has `num_samples // thin` draws more, or `until` is met."""
+        thin, self._marked = self.aim.thin, None
         total = num_samples // thin
         stored = stored or Stored({}, {}, np.zeros(self.blocks.num_chains, np.int64))
         before, room = stored.count, total + stored.count if until is None else min(total, UNTIL_ROOM)
@@ -210,17 +242,24 @@ class Run:
         count = min(count, *map(len, self._last))
         return [by_variable(self.blocks.target, [part[i] for part in self._last]) for i in range(count)]
 
-    def state(self, thin: int, num_warmup: int, init: str) -> RunState:
-        """The run as a value, after warm-up."""
-        tuning = jax.tree.map(np.asarray, self._tuning)
-        if isinstance(metric := getattr(tuning, "metric", None), LowRank):
-            tuning = tuning._replace(metric=metric._replace(variance=by_variable(self.blocks.target, metric.variance)))
-        rest, since = self._rest(thin)
+    @property
+    def draws(self) -> int:
+        """Draws that every chain has, of which what becomes of them is known here."""
+        return self.told.draws if self.host is None else self.host.count
+
+    @property
+    def state(self) -> RunState:
+        """The run as a value, from which it goes on to the same draws."""
+        return self._state() if self._marked is None else self._marked
+
+    def _state(self) -> RunState:
+        """The run as it is now."""
+        rest, since = self._rest(self.aim.thin)
         stored = Stored({}, {}, np.zeros(1, int)) if self.host is None else self.host.stored.rest
         moves = tuple((move.chain, move.beside, move.log_share) for move in self.moves)
         return RunState(
-            int(self.seed), num_warmup, thin, init, rest, since, tuning, float(self._mean_steps), stored,
-            self.told.known, self.warmup, self.sampling, moves,
+            int(self.seed), *self.aim, rest, since, portable(self._tuning, self.blocks.target),
+            float(self._mean_steps), stored, self.told.known, self.warmup, self.sampling, moves, tuple(self.rounds),
         )  # fmt: skip
 
     def _rest(self, thin: int) -> tuple[Rest, Partial]:
@@ -245,31 +284,33 @@ class Run:
         has_gradient = self.blocks.row_layout.parts == 2 or not self.kernel.uses_gradient
         return has_gradient and not self.blocks.machine.is_of_one_chain
 
-    def _go_on(self, state: RunState) -> None:
+    def go_on(self, state: RunState) -> None:
         """Put the chains, and the tuning, where they were."""
-        mesh, target, tuning = self.blocks.target.mesh, self.blocks.target, state.tuning
+        mesh, target = self.blocks.target.mesh, self.blocks.target
+        tuning = on_mesh(state.tuning, target)
         if isinstance(metric := getattr(tuning, "metric", None), LowRank):
-            metric = metric._replace(variance=by_group(target, metric.variance))
             layout = shardings(mesh, self.blocks.tuning_specs(metric))
             tuning = tuning._replace(metric=jax.device_put(metric, layout))
         self._tuning, self._mean_steps, self._abandon = tuning, state.mean_steps, False
         rest, since = placed(state.rest, target), placed(state.since, target)
         machine = self.executables.resume(self.seed, self.arrays, rest)
         self._underway = Underway(machine, since)
+        at = state.rest.at
+        position, gradient = (by_group(target, x, zero=True) if x else () for x in (at.position, at.gradient))
+        self._draws = np.asarray(state.rest.draw, np.int64) - state.thin * state.stored.counts
+        if state.in_warm_up:
+            self._warm_up(list(position), list(gradient), on_mesh(state.tuners, target))
+            return
         if not self.kernel.machine.in_step:
-            self._rest_a_tick()
-        if self.executables.folding.stores_draws:
-            self._draws = np.asarray(state.rest.draw, np.int64) - state.thin * state.stored.counts
+            self._rest_a_tick(in_warm_up=False)
         if self._replays:
-            at = state.rest.at
-            position, gradient = (by_group(target, x, zero=True) if x else () for x in (at.position, at.gradient))
             self._latest = Latest(position, gradient, at.log_density)
 
-    def _rest_a_tick(self) -> None:
+    def _rest_a_tick(self, in_warm_up: bool = True) -> None:
         """Have what lanes begin with computed where draws compute it: another program may round in another way."""
         order = order_of(np.zeros(self.blocks.num_chains), abandon=True)
         arguments = self.seed, self.arrays, self._tuning, order, self._underway
-        if self.executables.folding.stores_draws:
+        if in_warm_up or self.executables.folding.stores_draws:
             self._underway = self.executables.advance(*arguments).underway
         else:
             self._underway = self.executables.fold(*arguments, self.executables.empty(self.arrays)).underway
@@ -313,9 +354,13 @@ class Run:
         sources = np.arange(self.blocks.num_chains)
         for move in moves:
             sources[move.chain] = move.beside
+        self._put_beside(sources)
+        self.moves += moves
+
+    def _put_beside(self, sources: np.ndarray) -> None:
+        """Have each chain go on where another is."""
         machine = self.blocks.machine.moved(self._underway.machine, lambda leaf, axis: _taken(leaf, sources, axis))
         self._underway = self._underway._replace(machine=machine)
-        self.moves += moves
 
     def _block(self, goal: np.ndarray, thin: int) -> tuple[dict[str, Array], Any, HostBlock]:
         """One block of sampling: values of the variables, states of reducers if there are any, and what was drawn."""
@@ -366,7 +411,7 @@ class Run:
     ) -> None:
         if acceptance.size:  # in a short block no draw may have ended
             self._acceptance = float(np.mean(acceptance))
-        report = Report(phase, done, total, self.blocks.num_chains, self._acceptance, divergences, rate)
+        report = Report(phase, done, total, self.blocks.num_chains, self._acceptance, divergences, rate, self.so_far)
         for look in self._on_block:
             look(report)
 

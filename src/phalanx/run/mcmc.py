@@ -60,6 +60,7 @@ def mcmc(
     seed: int = 0,
     mesh: Mesh | None = None,
     init: Any = None,
+    tuning: Posterior | None = None,
     keep: str | Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
@@ -90,7 +91,10 @@ def mcmc(
             for all chains or with a leading dimension of the chains; a posterior, whose last draws are taken (of
             another number of chains, draws evenly chosen); a function of a key that returns a chain's dict; or
             "prior", draws from the prior. Variables without a value begin at random, uniform on (-2, 2) in every
-            unconstrained coordinate, as all do by default. Other values compile nothing new.
+            unconstrained coordinate, as all do by default. `phx.superchains(count, init)` has groups of chains begin at
+            one point each. Other values compile nothing new.
+        tuning: a posterior of the same variables and kernel, with whose step size and metric chains begin: warm-up
+            goes on from there, and with `num_warmup=0` nothing is tuned.
         keep: names of the variables to store, or one name, deterministic ones included; None means all latent
             variables, and an empty list none: draws then go into the reducers alone, and memory does not grow with
             their number.
@@ -131,8 +135,8 @@ def mcmc(
     checks.check_seed(seed)  # before compiling
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
-        init=init, keep=keep, thin=thin, reducers=reducers, tile=tile, until=until, matmul_precision=matmul_precision,
-        check=check, on_block=on_block, progress=progress,
+        init=init, tuning=tuning, keep=keep, thin=thin, reducers=reducers, tile=tile, until=until,
+        matmul_precision=matmul_precision, check=check, on_block=on_block, progress=progress,
     )  # fmt: skip
     return sampler.run(seed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -26,6 +26,8 @@ class Report:
         acceptance_rate: mean over chains since the last report.
         divergences: divergences of the phase so far, over all chains.
         rate: draws per second of all chains together, in runs that store none; else 0.
+        so_far: makes a posterior of the draws so far, which can be saved, and gone on with: to the draws of this run,
+            if it should be lost. Within warm-up, and in runs that store none, it goes on from a moment before.
     """
 
     phase: str
@@ -35,6 +37,7 @@ class Report:
     acceptance_rate: float
     divergences: int
     rate: float = 0.0
+    so_far: Callable[[], Any] | None = None
 
     def __str__(self) -> str:
         rate = f", {self.rate:,.0f} draws per second" if self.rate else ""

@@ -44,9 +44,6 @@ class Reductions:
                     f"reducers[{name!r}] must be a reducer with a name, such as phx.reducers.moments() or "
                     f"phx.reduce(fn, ...); got {type(reducer).__name__}."
                 )
-            used = reducer.reducer if isinstance(reducer, Reduce) else reducer
-            if used.refused:
-                raise ValueError(f"reducers[{name!r}]: {used} {used.refused}")
         whole = tuple(names)
         return cls(
             tuple(
@@ -85,6 +82,16 @@ class Reductions:
         """Entries that keep a state. So `moments()` and `rhat()`, which differ in what they tell, add up once."""
         keepers = set(self.keepers.values())
         return tuple((name, entry) for name, entry in self.entries if name in keepers)
+
+    def check_superchains(self, superchains: int) -> None:
+        """Refuse what compares groups of chains, if chains do not begin together in as many."""
+        for name, entry in self.entries:
+            if entry.reducer.superchains not in (0, superchains):
+                raise ValueError(
+                    f"reducers[{name!r}]: {entry.reducer} compares groups of chains that begin at one point each, and "
+                    f"here they begin apart: their groups would agree whether or not they have forgotten where. Let "
+                    f"them begin together, with init=phx.superchains({entry.reducer.superchains}); or use rhat()."
+                )
 
     @property
     def tell(self) -> dict[str, str]:

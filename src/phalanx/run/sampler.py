@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 from jax import Array
 
 from phalanx.diagnostics.elements import Names
@@ -23,15 +21,15 @@ from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays, check_seed
 from phalanx.run.executables import Executables
 from phalanx.run.fitting import Fit
-from phalanx.run.host_fold import HostFold
 from phalanx.run.initial import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
 from phalanx.run.options import Options
+from phalanx.run.outcome import Clock, Outcome
 from phalanx.run.plan import Plan, check_plan, plan_memory
 from phalanx.run.posterior import Posterior
 from phalanx.run.progress import Progress, Report, make_progress
-from phalanx.run.record import RunRecord, Timing
-from phalanx.run.state import RunState, Stored
+from phalanx.run.record import RunRecord
+from phalanx.run.state import Aim, RunState, Stored
 from phalanx.run.until import Until
 
 CHAINS_CHECKED = 2
@@ -47,14 +45,6 @@ class Data(NamedTuple):
     arrays: tuple[Array, ...]
     rows: RowsApart
     labels: Names
-
-
-class Drawn(NamedTuple):
-    """Draws and statistics `(chain, draw, ...)`, and what was reduced."""
-
-    draws: dict[str, np.ndarray]
-    stats: dict[str, np.ndarray]
-    reduced: dict[str, Any]
 
 
 @dataclass
@@ -97,6 +87,7 @@ class Sampler:
         data: Mapping[str, Any] | None = None,
         init: Any = None,
         *,
+        tuning: Posterior | None = None,
         num_warmup: int | None = None,
         num_samples: int | None = None,
         thin: int | None = None,
@@ -113,6 +104,7 @@ class Sampler:
             data: other data of the same shapes, types and placement; None means those given when compiling.
             init: where chains begin. This and the following are as for `phx.mcmc`; None means what was given when
                 compiling.
+            tuning: a posterior, with whose tuning they begin.
             num_warmup: iterations per chain before the first draw.
             num_samples: iterations per chain after warm-up.
             thin: iterations per stored draw.
@@ -131,25 +123,25 @@ class Sampler:
         """
         check_seed(seed)
         options = self._options(
-            num_warmup=num_warmup, num_samples=num_samples, thin=thin, until=until, init=init, on_block=on_block,
-            progress=progress,
+            num_warmup=num_warmup, num_samples=num_samples, thin=thin, until=until, init=init, tuning=tuning,
+            on_block=on_block, progress=progress,
         )  # fmt: skip
         data_used = self._data(data)
         plan = self._planned(options, data_used.arrays)
         started = datetime.now().isoformat(timespec="seconds")
         with make_progress(options.progress) as display:
             self._announce(display, data_used.rows, plan)
-            initial, began = self._initial(options.init, int(seed), data_used.arrays), time.perf_counter()
-            run = Run(self.executables, self.kernel, int(seed), data_used.arrays, display, options.on_block)
-            run.warm_up(options.warmup, initial)
+            initial, clock = self._initial(options.init, int(seed), data_used.arrays), Clock(started)
+            aim = Aim(options.warmup, options.thin, initial.told)
+            kernel = self._tuned(options)
+            run = Run(self.executables, kernel, int(seed), data_used.arrays, aim, display, options.on_block)
+            run.so_far = partial(self._so_far, run, data_used, clock)
+            run.begin(initial)
+            clock.sampling_begins()
             data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
-            warm = time.perf_counter()
-            draws = self._draw(run, options)
-        timing = self._timing(run, warm - began, time.perf_counter() - warm)
-        self.compile_seconds, self.compilations = 0.0, 0
-        record = replace(self.record, init=initial.told, num_warmup=options.warmup, num_samples=options.num_samples)
-        state = partial(run.state, options.thin, options.warmup, initial.told)
-        return self._posterior(run, draws, timing, record, started, data_used, state, run.warmup_record)
+            run.so_far = partial(self._so_far, run, data_used, clock)
+            self._draw(run, options)
+        return self._done(run, data_used, clock, options.num_samples)
 
     def continue_run(
         self,
@@ -188,19 +180,20 @@ class Sampler:
         plan = self._planned(options, data_used.arrays, state.stored.count)
         with make_progress(options.progress) as display:
             self._announce(display, data_used.rows, plan)
-            began = time.perf_counter()
+            clock = Clock(posterior.record.started, posterior.timing)
             run = Run.resumed(self.executables, self.kernel, state, data_used.arrays, display, options.on_block)
+            run.so_far = partial(self._so_far, run, data_used, clock)
+            if state.in_warm_up:
+                run.go_on(state)
+                data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
+                clock.sampling_begins()
+            else:
+                clock.sampling_begins()
+                run.go_on(state)
+            run.so_far = partial(self._so_far, run, data_used, clock)
             stored = state.stored.after(posterior.draws, posterior.stats) if posterior.stats else None
-            draws = self._draw(run, options, stored)
-        before = posterior.timing
-        timing = self._timing(run, before.warmup, before.sampling + time.perf_counter() - began)
-        timing = replace(timing, compile=timing.compile + before.compile)
-        self.compile_seconds, self.compilations = 0.0, 0
-        total = posterior.record.num_samples + options.num_samples
-        record = replace(self.record, init=state.init, num_warmup=state.num_warmup, num_samples=total)
-        goes_on = partial(run.state, state.thin, state.num_warmup, state.init)
-        started = posterior.record.started
-        return self._posterior(run, draws, timing, record, started, data_used, goes_on, posterior.warmup)
+            self._draw(run, options, stored)
+        return self._done(run, data_used, clock, posterior.record.num_samples + options.num_samples)
 
     def stream(self, seed: int = 0, num_samples: int | None = None) -> Iterator[dict[str, Any]]:
         """Run all chains and hand over what they draw, block by block; nothing accumulates. See `phx.stream`."""
@@ -209,8 +202,9 @@ class Sampler:
         with make_progress(options.progress) as display:
             self._announce(display, self.rows, self._planned(options, self.arrays))
             initial = self._initial(options.init, int(seed), self.arrays)
-            run = Run(self.executables, self.kernel, int(seed), self.arrays, display, options.on_block)
-            run.warm_up(options.warmup, initial)
+            aim = Aim(options.warmup, options.thin, initial.told)
+            run = Run(self.executables, self._tuned(options), int(seed), self.arrays, aim, display, options.on_block)
+            run.begin(initial)
             self._check_again(run, self.rows)
             stores, left = self.executables.folding.stores_draws, math.inf if num_samples is None else num_samples
             block = options.thin * (self.executables.blocks.slots if stores else STREAM_DRAWS)
@@ -218,23 +212,37 @@ class Sampler:
                 count = int(min(block, left))
                 left -= count
                 if stores:
-                    draws, _ = run.sample(count, options.thin, None).finish(self.executables.blocks.names)
+                    draws, _ = run.sample(count, None).finish(self.executables.blocks.names)
                     yield {**draws, **run.told.finalize()}
                 else:
-                    run.fold(count, options.thin, math.inf)
+                    run.fold(count, math.inf)
                     yield run.told.finalize()
 
-    def _posterior(
-        self, run: Run, draws: Drawn, timing: Timing, record: RunRecord, started: str, data: Data,
-        state: Callable[[], RunState], warmup: dict[str, np.ndarray],
-    ) -> Posterior:  # fmt: skip
-        record = replace(record, labels=data.labels).of_rows(data.rows)
-        record = record.of_run(int(run.seed), started, run.interrupted, run.moves, run.told)
-        record = replace(record, findings=(*record.findings, *run.told.findings(draws.reduced)))
-        target = self.executables.blocks.target.with_arrays(data.arrays)
-        run.told = HostFold(self.executables.folding, run.told.known)
-        goes_on = GoesOn(replace(self, arrays=data.arrays, rows=data.rows), state)
-        return Posterior(draws.draws, draws.stats, timing, record, draws.reduced, warmup, target, goes_on=goes_on)
+    def _posterior(self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState]) -> Posterior:
+        """What a run that was asked for so many iterations has come to."""
+        outcome, record = Outcome.of(run), replace(self.record, labels=data.labels).of_rows(data.rows)
+        return Posterior(
+            dict(outcome.draws), dict(outcome.stats), clock.timing(run, self.compile_seconds, self.compilations),
+            outcome.record(record, run, clock, samples), dict(outcome.reduced), run.warmup_record,
+            self.executables.blocks.target.with_arrays(data.arrays),
+            goes_on=GoesOn(replace(self, arrays=data.arrays, rows=data.rows), state),
+        )  # fmt: skip
+
+    def _so_far(self, run: Run, data: Data, clock: Clock) -> Posterior:
+        """A run on its way, which goes on meanwhile."""
+        state = run.state
+        return self._posterior(run, data, clock, run.aim.thin * run.draws, lambda: state)
+
+    def _tuned(self, options: Options) -> Kernel:
+        """The kernel, with the hyperparameters to begin with."""
+        if options.tuning is None:
+            return self.kernel
+        return replace(self.kernel, tuning=Fit(self.executables, self.record.kernel).tuning_of(options.tuning))
+
+    def _done(self, run: Run, data: Data, clock: Clock, samples: int) -> Posterior:
+        posterior = self._posterior(run, data, clock, samples, lambda: run.state)
+        self.compile_seconds, self.compilations, run.so_far = 0.0, 0, None
+        return posterior
 
     def _options(self, **given: Any) -> Options:
         return self.options.changed(**given).checked(self.executables.blocks.num_chains, self._keep)
@@ -263,7 +271,14 @@ class Sampler:
     def _initial(self, init: Any, seed: int, arrays: tuple[Array, ...]) -> Initial:
         blocks = self.executables.blocks
         prior = partial(self.executables.prior, arrays=arrays)
-        return initial_of(init, blocks.target, blocks.num_chains, seed, prior)
+        initial = initial_of(init, blocks.target, blocks.num_chains, seed, prior)
+        if initial.superchains and blocks.machine.is_of_one_chain:
+            raise ValueError(
+                "init: phx.superchains puts chains beside others, and of the states of an algorithm written for one "
+                "chain nothing is known. Give values for each chain that are equal within a group."
+            )
+        self.executables.folding.reductions.check_superchains(initial.superchains)
+        return initial
 
     @property
     def plan(self) -> Plan:
@@ -291,30 +306,11 @@ class Sampler:
             progress.say(self.notice)
         progress.say(str(plan))
 
-    def _draw(self, run: Run, options: Options, stored: Stored | None = None) -> Drawn:
-        """Draws, statistics and what was reduced."""
-        if not self.executables.folding.stores_draws:
-            seconds = math.inf if options.until is None else options.until.seconds or math.inf
-            run.fold(options.num_samples, options.thin, seconds)
-            return Drawn({}, {}, run.told.finalize())
-        host = run.sample(options.num_samples, options.thin, options.until, stored)
-        draws, stats = host.finish(self.executables.blocks.names)
-        stats["step_size"] = np.full(stats["energy"].shape, run.step_size, run.step_size.dtype)
-        return Drawn(draws, stats, run.told.finalize())
-
-    def _timing(self, run: Run, warmup: float, sampling: float) -> Timing:
-        chains, gradients = self.executables.blocks.num_chains, self.kernel.uses_gradient
-        evaluations = run.warmup.evaluations + run.sampling.evaluations
-        in_step, ticks = self.kernel.machine.in_step, run.sampling.ticks
-        efficiency = 1.0 if in_step else run.sampling.evaluations / (chains * ticks)
-        return Timing(
-            compile=self.compile_seconds,
-            warmup=warmup,
-            sampling=sampling,
-            gradient_evaluations=evaluations if gradients else 0,
-            compilations=self.compilations,
-            lane_efficiency=efficiency,
-        )
+    def _draw(self, run: Run, options: Options, stored: Stored | None = None) -> None:
+        if self.executables.folding.stores_draws:
+            run.sample(options.num_samples, options.until, stored)
+        else:
+            run.fold(options.num_samples, math.inf if options.until is None else options.until.seconds or math.inf)
 
     def _data(self, data: Mapping[str, Any] | None) -> Data:
         """The data of a run on the devices."""

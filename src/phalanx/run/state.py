@@ -76,8 +76,22 @@ class Stored(NamedTuple):
         return self._replace(draws=joined(draws, self.draws), stats=joined(stats, self.stats))
 
 
+class Aim(NamedTuple):
+    """What a run was asked for.
+
+    Attributes:
+        num_warmup: iterations of warm-up.
+        thin: draws of the kernel per stored draw.
+        init: what the record says of where chains begin.
+    """
+
+    num_warmup: int = 0
+    thin: int = 1
+    init: str = ""
+
+
 class RunState(NamedTuple):
-    """A run between two blocks of sampling: `Posterior.continue_run` goes on from here.
+    """A run between two blocks: `Posterior.continue_run` goes on from here.
 
     Attributes:
         seed: of the run.
@@ -92,6 +106,8 @@ class RunState(NamedTuple):
         reduced: what reducers know.
         warmup, sampling: what has been computed.
         moves: chains that warm-up has moved: chain, beside which, and the logarithm of its share.
+        rounds: how warm-up went, for the record.
+        tuners: within warm-up, what it has learned, at the beginning of a window; None when it is over.
     """
 
     seed: int
@@ -107,6 +123,13 @@ class RunState(NamedTuple):
     warmup: Work
     sampling: Work
     moves: tuple[tuple[int, int, float], ...]
+    rounds: tuple[dict[str, Any], ...] = ()
+    tuners: Any = None
+
+    @property
+    def in_warm_up(self) -> bool:
+        """Whether warm-up is not over."""
+        return self.tuners is not None
 
     @property
     def plain(self) -> RunState:

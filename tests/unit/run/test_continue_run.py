@@ -295,3 +295,59 @@ def test_until_looks_no_earlier_than_there_is_something_new(monkeypatch):
     more = first.continue_run(1000, until=phx.until(ess=5))
     assert more.num_draws > 400
     assert len(looks) <= 3  # one look: the log density, and the variables until one is not good
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ("nuts", "hmc") else pytest.mark.slow) for name in KERNELS]
+)
+def test_a_run_goes_on_from_any_block_as_if_it_had_not_stopped(name, tmp_path):
+    """Warm-up included, by way of a file, in another sampler."""
+    files = []
+
+    def save(report):
+        posterior = report.so_far()
+        assert posterior.num_draws == (report.done if report.phase == "sampling" else 0)
+        files.append(posterior.save(tmp_path / f"{len(files)}.npz"))
+
+    sizes = {**SIZES, "num_warmup": 120, "kernel": KERNELS[name]}
+    sampler = phx.compile(model, {"y": Y}, **sizes)
+    sampler.executables.pace.learn(1, 0.05)
+    whole = sampler.run(3, num_samples=80, on_block=save)
+    same(sampler.run(3, num_samples=80), whole)  # to look at it changes nothing
+    assert len(files) > 8
+    other = phx.compile(model, {"y": Y}, **sizes)
+    for file in (files[0], files[3], files[len(files) // 2], files[-2]):
+        part = phx.Posterior.load(file)
+        both = other.continue_run(part, 80 - part.num_draws)
+        same(both, whole)
+        for key, values in whole.warmup.items():
+            np.testing.assert_array_equal(both.warmup[key], values)
+        assert both.record.num_samples == 80
+
+
+def test_a_run_that_stores_nothing_goes_on_from_any_block(tmp_path):
+    parts = []
+    sizes = {**SIZES, "keep": [], "reducers": {"m": phx.reducers.moments()}}
+    sampler = phx.compile(model, {"y": Y}, **sizes)
+    sampler.executables.pace.learn(1, 0.01)
+    whole = sampler.run(3, num_samples=64, on_block=lambda report: parts.append(report.so_far()))
+    assert {part.record.folded_draws for part in parts} > {0, 1, 2, 4}
+    for i, part in enumerate(parts[:: len(parts) // 5]):
+        part.save(tmp_path / f"{i}.npz")
+        both = sampler.continue_run(phx.Posterior.load(tmp_path / f"{i}.npz"), 64 - part.record.folded_draws)
+        assert both.record.folded_draws == 64
+        for one, other in zip(both.reduced["m"]["mean"], whole.reduced["m"]["mean"], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_warm_up_goes_on_on_another_number_of_devices(tmp_path):
+    one, four = (phx.make_mesh(chain=n, devices=phx.make_mesh().devices.flat[:n]) for n in (1, 4))
+    files = []
+    whole = phx.mcmc(
+        model, {"y": Y}, num_samples=10, mesh=one, **SIZES,
+        on_block=lambda report: files.append(report.so_far().save(tmp_path / f"{len(files)}.npz")),
+    )  # fmt: skip
+    late = [file for file in files if phx.Posterior.load(file).state.in_warm_up]
+    gone_on = phx.compile(model, {"y": Y}, mesh=four, **SIZES).continue_run(phx.Posterior.load(late[-1]), 10)
+    for name in whole.draws:
+        np.testing.assert_allclose(gone_on.draws[name], whole.draws[name], rtol=1e-3, atol=1e-3)

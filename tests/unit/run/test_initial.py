@@ -164,3 +164,55 @@ def test_how_warm_up_went_is_kept(kernel, tmp_path):
     assert (told["step_size"] > 0).all() and told["metric_changed"].any() == (kernel.metric is not None)
     again = phx.Posterior.load(posterior.save(tmp_path / "run.npz"))
     np.testing.assert_array_equal(again.warmup["step_size"], told["step_size"])
+
+
+@pytest.mark.parametrize("kernel", [phx.nuts(), phx.rwmh(0.5)], ids=["nuts", "rwmh"])
+def test_superchains_begin_together_and_come_apart(kernel):
+    begun = []
+    sizes = {"kernel": kernel, "num_chains": 8, "num_warmup": 20, "num_samples": 5, "progress": False}
+    posterior = phx.mcmc(
+        model, {"y": np.ones(5)}, **sizes, init=phx.superchains(2), on_block=lambda block: begun.append(block.so_far())
+    )
+    for values in begun[0].state.rest.at.position.values():
+        groups = values.reshape(2, 4, -1)
+        assert (groups == groups[:, :1]).all() and (groups[0] != groups[1]).all()
+    last = posterior.draws["mean"][:, -1]
+    assert len(np.unique(last)) == 8
+    assert posterior.record.init == "random, in 2 superchains"
+
+
+def test_superchains_begin_where_they_are_told():
+    mean = np.arange(8.0)
+    given = phx.superchains(4, {"mean": mean})
+    posterior = phx.mcmc(model, {"y": np.ones(5)}, **{**STILL, "num_chains": 8}, init=given)
+    agree(posterior.draws["mean"][:, 0], np.repeat(mean[::2], 2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "words"),
+    [
+        (lambda: phx.superchains(1), ValueError, "2 or more"),
+        (lambda: phx.superchains(2.0), TypeError, "whole number"),
+        (lambda: phx.superchains(3), ValueError, "4 chains cannot be parted into 3 superchains"),
+        (lambda: phx.superchains(2, phx.superchains(2)), TypeError, "give phx.superchains once"),
+    ],
+)
+def test_superchains_that_cannot_be_are_refused(wrong, kind, words, sampler):
+    with pytest.raises(kind, match=words):
+        sampler.run(0, init=wrong())
+
+
+def test_a_run_begins_with_the_tuning_of_another():
+    data, sizes = {"y": np.ones(5)}, {"num_chains": 4, "progress": False}
+    first = phx.mcmc(model, data, **sizes, num_warmup=200, num_samples=20)
+    then = phx.mcmc(model, data, **sizes, num_warmup=0, num_samples=20, init=first, tuning=first)
+    for one, other in zip(*(jax.tree.leaves(run.state.tuning) for run in (first, then)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    tuned = phx.mcmc(model, data, **sizes, num_warmup=60, num_samples=20, tuning=first)
+    assert tuned.warmup["step_size"][0] == first.stats["step_size"][0, 0]
+    with pytest.raises(TypeError, match="expected a posterior"):
+        phx.mcmc(model, data, **sizes, tuning=0.1)
+    with pytest.raises(ValueError, match=r"is of phx\.nuts, and the kernel is phx\.chees"):
+        phx.mcmc(model, data, **sizes, tuning=first, kernel=phx.chees())
+    with pytest.raises(ValueError, match="of other variables"):
+        phx.mcmc(groups, {"y": np.ones((3, 2))}, **sizes, tuning=first)
