@@ -15,6 +15,7 @@ from phalanx.kernels.rwmh import rwmh as rwmh
 from phalanx.mesh.devices import make_mesh as make_mesh
 from phalanx.mesh.devices import use_cpu_devices as use_cpu_devices
 from phalanx.mesh.placement import shard as shard
+from phalanx.mesh.processes import initialize as initialize
 from phalanx.mesh.space import Space as Space
 from phalanx.mesh.spmd import spmd as spmd
 from phalanx.mesh.take_rows import take_rows as take_rows

@@ -258,9 +258,7 @@ def test_nothing_is_done_where_no_data_are_sharded(mesh_of):
     assert phx.Target(centred, {"x": X, "y": Y}, mesh=mesh_of(1, 4)).rows.passed == ""
 
 
-def test_one_of_several_processes_is_refused(mesh_of, monkeypatch):
+def test_a_mesh_without_devices_of_some_process_is_refused(mesh_of, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(
-        ValueError, match="This is one of 2 processes joined by jax.distributed, and a run over several"
-    ):
+    with pytest.raises(ValueError, match="there are 2 processes, and the mesh of shape .* has no devices of some"):
         phx.mcmc(centred, {"x": X, "y": Y}, mesh=mesh_of(1, 4), num_chains=4, progress=False)

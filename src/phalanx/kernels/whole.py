@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from phalanx.kernels.lanes import groups_of
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.processes import to_devices, to_host
 from phalanx.programs.shares import Latent
 from phalanx.programs.target import Target
 
@@ -83,8 +84,8 @@ def fetched(tree: Any, target: Target) -> Any:
 
     def whole(node: Any) -> Any:
         if not is_by_variable(node, target):
-            return node if is_key(node) else np.asarray(node)
-        return {name: target.trim(name, np.asarray(values), leading=1) for name, values in node.items()}
+            return node if is_key(node) else to_host(node)
+        return {name: target.trim(name, to_host(values), leading=1) for name, values in node.items()}
 
     return jax.tree.map(whole, tree, is_leaf=lambda node: is_by_variable(node, target))
 
@@ -95,9 +96,9 @@ def placed(tree: Any, target: Target) -> Any:
 
     def place(node: Any) -> Any:
         if not is_by_variable(node, target):
-            return jax.device_put(node, NamedSharding(target.mesh, PartitionSpec(CHAIN)))
+            return to_devices(node, NamedSharding(target.mesh, PartitionSpec(CHAIN)))
         return {
-            name: jax.device_put(
+            name: to_devices(
                 padded(values, latents[name], target, leading=1, zero=True),
                 NamedSharding(target.mesh, spread_spec(latents[name].spread, CHAIN)),
             )

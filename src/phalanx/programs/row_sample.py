@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import ShapeDtypeStruct
 
+from phalanx.mesh.processes import to_host
 from phalanx.mesh.space import Spread
 from phalanx.programs.arguments import Arguments
 
@@ -36,10 +37,10 @@ class Sample:
     def take(self, values: Any, spread: Spread) -> np.ndarray:
         """The sample's rows of an array."""
         if not spread.axes:
-            return np.asarray(values)
+            return to_host(values)
         numbers = self.numbers[spread]
         whole = len(numbers) == spread.rows
-        return np.asarray(values[: spread.rows] if whole else jnp.asarray(values)[numbers])
+        return to_host(values[: spread.rows] if whole else jnp.asarray(values)[numbers])
 
     @property
     def count(self) -> int:
@@ -87,7 +88,7 @@ def _extremes(array: Any, rows: int) -> list[int]:
         return []
     values = values.reshape(rows, -1)[:, :LEVELS]
     where = (jnp.argmin(values, 0), jnp.argmax(values, 0), jnp.argmax(jnp.isnan(values), 0))
-    return np.unique(np.concatenate([np.asarray(w) for w in where])).tolist()
+    return np.unique(np.concatenate([to_host(w) for w in where])).tolist()
 
 
 def fraction(arguments: Arguments, positions: Mapping[str, Any], spreads: Mapping[str, Spread], most: int) -> float:

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
 from phalanx.mesh.placement import mesh_of, spread_spec
+from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import GLOBAL, Position, Space, Spread
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.indices import IndexCheck
@@ -133,7 +134,6 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
     Raises:
         ValueError: when the data lie on several meshes or on another than the one asked for, or it has no `chain` axis.
     """
-    _check_one_process()
     spread = [array for array, s in zip(arguments.arrays, arguments.spreads, strict=True) if s.axes]
     meshes = {with_auto_axes(found) for array in spread if (found := mesh_of(array)) is not None}
     if len(meshes) > 1:
@@ -152,16 +152,16 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
         )
     if CHAIN not in mesh.axis_names:
         raise ValueError(f"mesh: needs an axis {CHAIN!r}; it has {mesh.axis_names}. Make it with phx.make_mesh.")
+    _check_all_processes(mesh)
     return mesh
 
 
-def _check_one_process() -> None:
-    """Refuse to be one of several processes: the host's part of a run would wait for the others for ever."""
-    if (count := jax.process_count()) > 1:
+def _check_all_processes(mesh: Mesh) -> None:
+    """Refuse a mesh without devices of some process: it would wait for the others for ever."""
+    if jax.process_count() > 1 and len({device.process_index for device in mesh.devices.flat}) < jax.process_count():
         raise ValueError(
-            f"This is one of {count} processes joined by jax.distributed, and a run over several does not work yet. "
-            f"Start one process that sees all devices; or processes that are not joined (without "
-            f"jax.distributed.initialize), each with its own seed."
+            f"mesh: there are {jax.process_count()} processes, and the mesh of shape {dict(mesh.shape)} has no devices "
+            f"of some of them. Give one that has: phx.make_mesh() takes all devices."
         )
 
 
@@ -274,7 +274,7 @@ class Target:
     def place_arrays(self) -> tuple[Array, ...]:
         """The data's arrays on the mesh: sharded ones where they are, others copied to every device."""
         return tuple(
-            jax.device_put(array, NamedSharding(self.mesh, spec))  # moves nothing that is where it should be
+            to_devices(array, NamedSharding(self.mesh, spec))
             for array, spec in zip(self.arguments.arrays, self.array_specs(), strict=True)
         )
 
@@ -324,7 +324,7 @@ class Target:
         def call(tree: Mapping[str, Any]) -> Any:
             specs = {name: spread_spec(self.spread(name)) for name in tree}
             placed = {
-                name: jax.device_put(self._pad(name, jnp.asarray(leaf)), NamedSharding(self.mesh, specs[name]))
+                name: to_devices(self._pad(name, jnp.asarray(leaf)), NamedSharding(self.mesh, specs[name]))
                 for name, leaf in tree.items()
             }
 

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.processes import to_host
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.target import Target
 from phalanx.programs.validity import Wrong, look_closely
@@ -239,11 +240,11 @@ def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given
     if any(int(count) for count in begun.invalid.values()):
         for (name, parameter), wrong in look_closely(blocks.target, arrays).items():
             raise ValueError(_invalid(name, parameter, wrong, _nan_hint(blocks, arrays)))
-    finite = np.asarray(begun.finite)
+    finite = to_host(begun.finite)
     if finite.all():
         return
     chain = int(np.argmin(finite))
-    values = {name: float(np.asarray(v)[chain]) for name, v in _contributions(blocks, begun, arrays).items()}
+    values = {name: float(to_host(v)[chain]) for name, v in _contributions(blocks, begun, arrays).items()}
     guilty = {name: value for name, value in values.items() if not np.isfinite(value)}
     where = "at 21 random positions ever closer to zero on the unconstrained scale"
     if given:
@@ -283,5 +284,5 @@ def _contributions(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> Map
 
 
 def _nan_hint(blocks: Blocks, arrays: Sequence[Array]) -> str:
-    names = [n for n, a in zip(blocks.target.arguments.names, arrays, strict=True) if np.isnan(np.asarray(a)).any()]
+    names = [n for n, a in zip(blocks.target.arguments.names, arrays, strict=True) if bool(jnp.isnan(a).any())]
     return f"; the data hold NaN in {', '.join(names)}" if names else ""

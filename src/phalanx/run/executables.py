@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.adaptation.metric import first_metric
 from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.processes import to_devices, to_host
 from phalanx.programs.tracing import Program
 from phalanx.run.blocks import Begun, Blocks, Order
 from phalanx.run.compilation import use_cache
@@ -71,9 +72,14 @@ class Executables:
         """Draws of the latent variables from their prior, compiled when first asked for."""
         return prior_of(self.blocks.target)
 
-    @cached_property
-    def height(self) -> Any:
+    def height(self, arrays: Sequence[Array], position: Sequence[np.ndarray]) -> np.ndarray:
         """The log density at a position for each chain; compiled when it is called, which hardly a run does."""
+        layout = shardings(self.blocks.target.mesh, self.blocks.begun_specs().position)
+        with jax.default_matmul_precision(self.matmul_precision):
+            return to_host(self._height(tuple(arrays), tuple(map(to_devices, position, layout))))
+
+    @cached_property
+    def _height(self) -> Any:
         specs = (self.blocks.target.array_specs(), self.blocks.begun_specs().position)
         return jax.jit(self.blocks.on_mesh(self.blocks.height, specs, PartitionSpec(CHAIN)))
 
@@ -129,8 +135,11 @@ class _Programs:
         self._folding, self._blocks, self._arrays = folding, folding.blocks, arrays
         self._data = self._blocks.target.array_specs()
         self._shared, self._chains = PartitionSpec(), PartitionSpec(CHAIN)
-        self._seed, self._tuning = np.uint32(0), first_tuning(self._blocks)
-        self._order = order_of(np.zeros(self._blocks.num_chains))
+        self._seed = np.uint32(0)
+        self._tuning, self._order = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+            (first_tuning(self._blocks), order_of(np.zeros(self._blocks.num_chains))),
+        )
 
     def lowered(self) -> Iterator[tuple[str, Any, dict[str, str | bool]]]:
         """Each program's name, the lowered program, and options of the compiler."""

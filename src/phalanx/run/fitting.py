@@ -82,8 +82,7 @@ class Fit:
         """Refuse a run whose chains do not have the log density that they are said to have."""
         blocks, at = self.executables.blocks, state.rest.at
         position = by_group(blocks.target, at.position, zero=True)
-        with jax.default_matmul_precision(self.executables.matmul_precision):
-            found = np.asarray(self.executables.height(arrays, position), np.float64)
+        found = self.executables.height(arrays, position).astype(np.float64)
         known = np.asarray(at.log_density, np.float64)
         if not np.allclose(found, known, rtol=RELATIVE, atol=ABSOLUTE):
             chain = int(np.argmax(np.abs(found - known)))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array
 
+from phalanx.mesh.processes import to_host
 from phalanx.run.blocks import Advanced, Blocks
 from phalanx.run.record_draws import RowLayout
 from phalanx.run.state import Stored
@@ -38,7 +39,7 @@ class HostBlock(NamedTuple):
 
 def fetch_block(blocks: Blocks, advanced: Advanced) -> HostBlock:
     """What a block drew, without the slots that no chain filled."""
-    layout, count = blocks.row_layout, np.asarray(advanced.drawn.count)
+    layout, count = blocks.row_layout, to_host(advanced.drawn.count)
     rows = []
     for array, width in zip(advanced.drawn.rows, layout.widths, strict=True):
         fetched = fetch_slots(array, int(count.max()))
@@ -48,6 +49,8 @@ def fetch_block(blocks: Blocks, advanced: Advanced) -> HostBlock:
 
 def fetch_slots(array: Array, slots: int) -> np.ndarray:
     """The first `slots` of an array (slot, ...) spread over devices, copied once and only so far."""
+    if not array.is_fully_addressable:
+        return to_host(array)[:slots]
     whole = np.empty((slots, *array.shape[1:]), array.dtype)
     for shard in array.addressable_shards:
         if shard.replica_id == 0:

@@ -9,6 +9,7 @@ import numpy as np
 
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.folded import named_elements
+from phalanx.mesh.processes import to_host
 from phalanx.run.folding import ENOUGH_DRAWS, LEAST_DRAWS, MOST_DRAWS, Fold, Folding
 from phalanx.run.reductions import WHOLE
 from phalanx.run.state import Reduced
@@ -43,7 +44,7 @@ class HostFold:
 
     def add(self, fold: Fold) -> None:
         """Take in a stretch."""
-        tally = jax.tree.map(np.asarray, fold.tally)
+        tally = jax.tree.map(to_host, fold.tally)
         evaluations = int(tally.num_steps.sum(dtype=np.int64))
         self.add_states(fold.states)
         self.draws += int(tally.draws.min())
@@ -67,7 +68,7 @@ class HostFold:
 
     def add_states(self, states: Any) -> None:
         """Merge states of later draws."""
-        states = jax.tree.map(lambda place, leaf: place.trim(np.asarray(leaf)), self._places, states)
+        states = jax.tree.map(lambda place, leaf: place.trim(to_host(leaf)), self._places, states)
         for name, entry in self._reductions.stateful:
             if name not in self._states:
                 self._states[name] = states[name]

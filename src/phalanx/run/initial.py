@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding
 from phalanx.kernels.whole import padded, whole_shapes
 from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.processes import to_devices, to_host
 from phalanx.programs.handlers import seed as seeded
 from phalanx.programs.handlers import tape
 from phalanx.programs.target import Target
@@ -101,13 +102,13 @@ class Initial:
             whole = self.values.get(latent.name, np.broadcast_to(zeros, (num_chains, *shapes[latent.name])))
             sharding = NamedSharding(target.mesh, spread_spec(latent.spread, CHAIN))
             rows = padded(whole, latent, target, leading=1)
-            values[latent.name] = jax.device_put(rows.astype(latent.dtype), sharding)
+            values[latent.name] = to_devices(rows.astype(latent.dtype), sharding)
         return Given(values, {name: np.bool_(name in self.values) for name in values})
 
     def check(self, misfits: Mapping[str, Any]) -> None:
         """Refuse values that no position gives."""
         for name, found in misfits.items():
-            if (chains := np.flatnonzero(np.asarray(found))).size:
+            if (chains := np.flatnonzero(to_host(found))).size:
                 value = self.values[name][chains[0]]
                 what = f"{value}" if value.ndim == 0 else f"of shape {value.shape}"
                 raise ValueError(

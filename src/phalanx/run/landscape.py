@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 from jax import Array
 
@@ -25,13 +24,11 @@ def landscape_of(executables: Executables, arrays: Sequence[Array], seed: int) -
         """One row in the place of each chain; in the places of the last there may be none."""
         position = np.zeros((blocks.num_chains, ends[-1]), dtype)
         position[: len(rows), columns] = rows
-        heights = executables.height(tuple(arrays), tuple(np.split(position, ends[:-1], axis=1)))
-        return np.asarray(heights)[: len(rows)]
+        return executables.height(arrays, np.split(position, ends[:-1], axis=1))[: len(rows)]
 
     def log_density(rows: np.ndarray) -> np.ndarray:
         count = blocks.num_chains
-        with jax.default_matmul_precision(executables.matmul_precision):
-            return np.concatenate([of_chains(rows[i : i + count]) for i in range(0, len(rows), count)])
+        return np.concatenate([of_chains(rows[i : i + count]) for i in range(0, len(rows), count)])
 
     return Landscape(columns, log_density, seed)
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
+from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.adaptation.strays import Move
 from phalanx.adaptation.tuner import Batch
@@ -18,7 +19,9 @@ from phalanx.kernels.driver import Rest, Start
 from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.low_rank import LowRank
 from phalanx.kernels.whole import by_group, by_variable, fetched, placed
-from phalanx.run.blocks import Underway
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.processes import Interrupts, agreed, to_devices, to_host
+from phalanx.run.blocks import Order, Underway
 from phalanx.run.checks import check_beginning
 from phalanx.run.executables import Executables, order_of, shardings
 from phalanx.run.folding import Fold
@@ -46,6 +49,7 @@ class Run:
         self, executables: Executables, kernel: Kernel, seed: int, arrays: tuple[Array, ...], aim: Aim,
         progress: Progress, on_block: Callable[[Report], Any] | None = None,
     ):  # fmt: skip
+        self.interrupts = Interrupts()
         self.executables, self.kernel, self.arrays, self.aim = executables, kernel, arrays, aim
         self.blocks, self.progress = executables.blocks, progress
         self._marks = on_block is not None
@@ -84,7 +88,7 @@ class Run:
         initial.check(begun.misfits)
         check_beginning(self.blocks, begun, self.arrays, tuple(initial.values))
         self._underway = begun.underway
-        position, gradient = ([np.asarray(part) for part in x] for x in (begun.position, begun.gradient))
+        position, gradient = ([to_host(part) for part in x] for x in (begun.position, begun.gradient))
         if initial.superchains:
             leaders = initial.leaders(self.blocks.num_chains)
             self._put_beside(leaders)
@@ -174,20 +178,20 @@ class Run:
                 self._mark(None)
             try:
                 for known in self._stretch(draws, thin):
-                    done, rates = (np.asarray(known.tally.draws), np.asarray(known.tally.acceptance))
-                    made = np.maximum(np.asarray(known.tally.made), 1)
+                    done, rates = (to_host(known.tally.draws), to_host(known.tally.acceptance))
+                    made = np.maximum(to_host(known.tally.made), 1)
                     drawn = host.draws + int(done.min())
                     rate = (drawn - before) * thin * self.blocks.num_chains / (time.monotonic() - began)
                     self._show(phase, drawn, total, rates / made, host.divergences, rate)
             except KeyboardInterrupt:
                 self.interrupted = True
-            if known is not None and (np.asarray(known.tally.draws) == draws).all():
+            if known is not None and (to_host(known.tally.draws) == draws).all():
                 host.add(known)
             if self.interrupted and host.draws and is_sampling:
                 self.progress.say(f"Interrupted: returning what {host.draws:,} of {total:,} draws per chain told.")
             now = time.monotonic()
             fitting = draws * (began + seconds - now) / max(now - started, 1e-9)
-            draws = int(max(0, min(host.draws, most, total - host.draws, fitting)))
+            draws = int(agreed(max(0, min(host.draws, most, total - host.draws, fitting))))
         self.sampling = self.sampling._replace(evaluations=self.sampling.evaluations + host.evaluations - evaluations)
         if self.interrupted and (not is_sampling or not host.draws):
             raise KeyboardInterrupt
@@ -198,11 +202,11 @@ class Run:
         """What is known, again and again, while each chain makes `draws`."""
         goal, fold, enough = np.full(self.blocks.num_chains, draws), self.executables.empty(self.arrays), False
         while not enough:
-            order, began = order_of(goal, self.executables.pace.ticks, thin, self._abandon), time.perf_counter()
+            order, began = self._order(goal, self.executables.pace.ticks, thin), time.perf_counter()
             arguments = self.seed, self.arrays, self._tuning, order, self._underway, fold
             self._underway, fold, made = self.executables.fold(*arguments)
             self._abandon = False
-            enough, ticks = bool((np.asarray(fold.tally.draws) >= draws).all()), int(np.asarray(made).max())
+            enough, ticks = bool((to_host(fold.tally.draws) >= draws).all()), int(to_host(made).max())
             self.executables.pace.learn(ticks, time.perf_counter() - began)
             self.sampling = self.sampling._replace(ticks=self.sampling.ticks + ticks)
             yield fold
@@ -276,7 +280,7 @@ class Run:
             for _ in self._stretch(1, 1):
                 pass
         rest = self.executables.rest(self.arrays, self._underway)
-        return fetched(rest, target), jax.tree.map(np.asarray, self._underway.partial)
+        return fetched(rest, target), jax.tree.map(to_host, self._underway.partial)
 
     @property
     def _replays(self) -> bool:
@@ -290,7 +294,7 @@ class Run:
         tuning = on_mesh(state.tuning, target)
         if isinstance(metric := getattr(tuning, "metric", None), LowRank):
             layout = shardings(mesh, self.blocks.tuning_specs(metric))
-            tuning = tuning._replace(metric=jax.device_put(metric, layout))
+            tuning = tuning._replace(metric=jax.tree.map(to_devices, metric, layout))
         self._tuning, self._mean_steps, self._abandon = tuning, state.mean_steps, False
         rest, since = placed(state.rest, target), placed(state.since, target)
         machine = self.executables.resume(self.seed, self.arrays, rest)
@@ -308,7 +312,9 @@ class Run:
 
     def _rest_a_tick(self, in_warm_up: bool = True) -> None:
         """Have what lanes begin with computed where draws compute it: another program may round in another way."""
-        order = order_of(np.zeros(self.blocks.num_chains), abandon=True)
+        self._abandon = True
+        order = self._order(np.zeros(self.blocks.num_chains), 1, 1)
+        self._abandon = False
         arguments = self.seed, self.arrays, self._tuning, order, self._underway
         if in_warm_up or self.executables.folding.stores_draws:
             self._underway = self.executables.advance(*arguments).underway
@@ -329,7 +335,7 @@ class Run:
             if self._new_metric:
                 self._metric = metric
                 layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(metric))
-                self._placed_metric = jax.device_put(metric, layout)
+                self._placed_metric = jax.tree.map(to_devices, metric, layout)
             tuning = tuning._replace(metric=self._placed_metric)
         self._tuning = jax.tree.map(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf), tuning)
 
@@ -371,21 +377,29 @@ class Run:
         values, states = self.executables.constrain(self.arrays, advanced.drawn.rows), None
         if self.executables.reduce is not None:
             states = self.executables.reduce(self.arrays, advanced.drawn.rows, advanced.drawn.count)
-            states = jax.tree.map(np.asarray, states)  # an interrupt here loses the block, and not a part of it
-        self.sampling = self._worked(self.sampling, int(np.asarray(advanced.ticks).max()), block)
+            states = jax.tree.map(to_host, states)  # an interrupt here loses the block, and not a part of it
+        self.sampling = self._worked(self.sampling, int(to_host(advanced.ticks).max()), block)
         if block.count.any() and not self.kernel.machine.in_step:
             self._mean_steps = float(block.stats["num_steps"][block.filled].mean()) / thin
         return values, states, block
 
     def _advance(self, draws: np.ndarray, ticks: int, thin: int) -> tuple[Any, HostBlock]:
-        order, began = order_of(draws, ticks, thin, self._abandon), time.perf_counter()
+        order, began = self._order(draws, ticks, thin), time.perf_counter()
         if self._abandon and not self.kernel.machine.in_step:
             self._draws += 1  # what is abandoned has used its number
         advanced = self.executables.advance(self.seed, self.arrays, self._tuning, order, self._underway)
         self._underway, self._abandon = advanced.underway, False
         block = fetch_block(self.blocks, advanced)
-        self.executables.pace.learn(int(np.asarray(advanced.ticks).max()), time.perf_counter() - began)
+        self.executables.pace.learn(int(to_host(advanced.ticks).max()), time.perf_counter() - began)
         return advanced, block
+
+    def _order(self, draws: np.ndarray, ticks: int, thin: int) -> Order:
+        order = order_of(draws, ticks, thin, self._abandon)
+        if jax.process_count() == 1:
+            return order
+        return order._replace(
+            draws=to_devices(order.draws, NamedSharding(self.blocks.target.mesh, PartitionSpec(CHAIN)))
+        )
 
     def _batch(self, block: HostBlock) -> Batch:
         filled, layout = block.filled.T, self.blocks.row_layout
@@ -414,8 +428,9 @@ class Run:
         report = Report(phase, done, total, self.blocks.num_chains, self._acceptance, divergences, rate, self.so_far)
         for look in self._on_block:
             look(report)
+        self.interrupts.agree()
 
 
 def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:
     """Entries of an array in another order, laid out as before. It is small, and rarely done: on the host."""
-    return jax.device_put(np.take(np.asarray(leaf), sources, axis), leaf.sharding)
+    return to_devices(np.take(to_host(leaf), sources, axis), leaf.sharding)

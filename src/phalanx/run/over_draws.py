@@ -15,6 +15,7 @@ from jax import Array, random
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.processes import to_devices, to_host
 
 STREAM = 0x70726564
 """Sets these keys apart from those of the run, which may have the same seed."""
@@ -61,7 +62,7 @@ def over_draws(
         leaves, structure = jax.tree.flatten(batched(*batch, given))
         outputs = outputs or [np.empty((count, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
         for output, leaf in zip(outputs, leaves, strict=True):
-            output[rows] = leaf
+            output[rows] = to_host(leaf)
     assert structure is not None  # there is at least one draw
     return jax.tree.unflatten(structure, [output.reshape(chains, length, *output.shape[1:]) for output in outputs])
 
@@ -78,4 +79,4 @@ def _placed(batch: Any, mesh: Mesh | None) -> Any:
         return batch
     rows = len(jax.tree.leaves(batch)[0])
     spec = PartitionSpec() if rows % mesh.shape[CHAIN] else PartitionSpec(CHAIN)
-    return jax.device_put(batch, NamedSharding(mesh, spec))
+    return jax.tree.map(lambda leaf: to_devices(leaf, NamedSharding(mesh, spec)), batch)

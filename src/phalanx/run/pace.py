@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from phalanx.mesh.processes import agreed
+
 BLOCK_SECONDS = 0.5
 """How long a block should take: short enough to show progress and hear Ctrl-C, long enough to cost nothing."""
 
@@ -14,8 +16,8 @@ class Pace:
 
     @property
     def ticks(self) -> int:
-        """Ticks of a block."""
-        return max(1, int(BLOCK_SECONDS / self._seconds))
+        """Ticks of a block, the same in all processes."""
+        return int(agreed(max(1, int(BLOCK_SECONDS / self._seconds))))
 
     def learn(self, ticks: int, seconds: float) -> None:
         """A block of so many ticks has taken so long. It may have ended before the ticks it was given."""

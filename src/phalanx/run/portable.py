@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import numpy as np
 
 from phalanx.adaptation.metric import MetricState, Seen
 from phalanx.kernels.low_rank import LowRank
 from phalanx.kernels.whole import by_group, by_variable
+from phalanx.mesh.processes import to_host
 from phalanx.programs.target import Target
 
 
@@ -18,11 +18,11 @@ def portable(tree: Any, target: Target) -> Any:
 
     def of(node: Any) -> Any:
         if isinstance(node, LowRank):
-            node = jax.tree.map(np.asarray, node)
+            node = jax.tree.map(to_host, node)
             return node._replace(variance=by_variable(target, node.variance))
         if isinstance(node, MetricState):
             return node._replace(metric=of(node.metric), variance=by_variable(target, node.variance), seen=())
-        return np.asarray(node) if isinstance(node, jax.Array) else node
+        return to_host(node) if isinstance(node, jax.Array) else node
 
     return jax.tree.map(of, tree, is_leaf=_is_metric)
 

@@ -23,6 +23,7 @@ from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.alone import alone
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.processes import to_devices
 from phalanx.programs.arguments import Arguments, split_arguments
 from phalanx.programs.handlers import seed, trace, under
 from phalanx.programs.random_variable import RandomVariable
@@ -134,7 +135,7 @@ class _Again:
     def place_arrays(self) -> tuple[Array, ...]:
         """The data on the mesh."""
         pairs = zip(self.arguments.arrays, self.arguments.spreads, strict=True)
-        return tuple(jax.device_put(a, NamedSharding(self.mesh, spread_spec(s))) for a, s in pairs)
+        return tuple(to_devices(a, NamedSharding(self.mesh, spread_spec(s))) for a, s in pairs)
 
     def __call__(self, values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
         """What the program draws, and its deterministic values."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from phalanx.mesh.processes import is_first
+
 FIRST_WAIT, WIDER, LONGEST_WAIT = 2.0, 1.5, 60.0
 """Seconds between the first plain lines, by how much longer they grow from line to line, and how long at most."""
 
@@ -63,7 +65,7 @@ class Progress(Protocol):
 
 def make_progress(enabled: bool) -> Progress:
     """The progress display for where this process writes to."""
-    if not enabled:
+    if not enabled or not is_first():
         return Silent()
     if not _is_live():
         return Lines()

@@ -136,11 +136,12 @@ class Sampler:
             kernel = self._tuned(options)
             run = Run(self.executables, kernel, int(seed), data_used.arrays, aim, display, options.on_block)
             run.so_far = partial(self._so_far, run, data_used, clock)
-            run.begin(initial)
-            clock.sampling_begins()
-            data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
-            run.so_far = partial(self._so_far, run, data_used, clock)
-            self._draw(run, options)
+            with run.interrupts.held():
+                run.begin(initial)
+                clock.sampling_begins()
+                data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
+                run.so_far = partial(self._so_far, run, data_used, clock)
+                self._draw(run, options)
         return self._done(run, data_used, clock, options.num_samples)
 
     def continue_run(
@@ -183,16 +184,17 @@ class Sampler:
             clock = Clock(posterior.record.started, posterior.timing)
             run = Run.resumed(self.executables, self.kernel, state, data_used.arrays, display, options.on_block)
             run.so_far = partial(self._so_far, run, data_used, clock)
-            if state.in_warm_up:
-                run.go_on(state)
-                data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
-                clock.sampling_begins()
-            else:
-                clock.sampling_begins()
-                run.go_on(state)
-            run.so_far = partial(self._so_far, run, data_used, clock)
-            stored = state.stored.after(posterior.draws, posterior.stats) if posterior.stats else None
-            self._draw(run, options, stored)
+            with run.interrupts.held():
+                if state.in_warm_up:
+                    run.go_on(state)
+                    data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
+                    clock.sampling_begins()
+                else:
+                    clock.sampling_begins()
+                    run.go_on(state)
+                run.so_far = partial(self._so_far, run, data_used, clock)
+                stored = state.stored.after(posterior.draws, posterior.stats) if posterior.stats else None
+                self._draw(run, options, stored)
         return self._done(run, data_used, clock, posterior.record.num_samples + options.num_samples)
 
     def stream(self, seed: int = 0, num_samples: int | None = None) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phalanx.diagnostics import ess, rhat
+from phalanx.mesh.processes import agreed
 
 if TYPE_CHECKING:
     from phalanx.run.host import HostDraws
@@ -79,7 +80,7 @@ class Watch:
     def is_met(self) -> bool:
         """Whether to stop."""
         wanted = self._condition
-        if wanted.seconds is not None and time.monotonic() - self._began >= wanted.seconds and self._host.count:
+        if wanted.seconds is not None and agreed(self._seconds >= wanted.seconds) and self._host.count:
             return True
         if self._host.count < self.next:
             return False
@@ -88,6 +89,10 @@ class Watch:
             return False
         draws, stats = self._host.finish(self._names)
         return all(self._good(values) for values in (stats["log_density"], *draws.values()))
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
 
     def _good(self, draws: np.ndarray) -> bool:
         """Whether every element of one variable is good enough; a NaN, as of a constant, is no obstacle."""

@@ -1,0 +1,121 @@
+"""Several processes, each with devices of its own, that run one program together.
+
+Each runs the same script, and every one must do the same with the devices in the same order: whatever one decides from
+its own clock, or its own keyboard, would leave the others waiting for ever. So decisions are taken once, and agreed on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+from jax.sharding import Sharding
+
+HEARTBEAT_SECONDS = 10
+"""After so long without a sign of life a process is taken for dead, and ends all others."""
+
+PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy", "all_proxy", "ALL_PROXY")
+
+
+def initialize(
+    coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None, **options: Any
+) -> int:
+    """Join the processes that run this script, before anything else is done with JAX.
+
+    Each then sees the devices of all, and a run on a mesh of them is one run: the same calls with the same arguments
+    in every process give every process the same posterior.
+
+    Args:
+        coordinator: `host:port` of the first process, the same in all.
+        num_processes: how many there are.
+        process_id: which of them this is, from 0 on. On Slurm, Open MPI and TPUs all three are found out.
+        options: others of `jax.distributed.initialize`.
+
+    Returns:
+        The number of this process.
+
+    Raises:
+        RuntimeError: when JAX has started already, or the others cannot be reached.
+        ValueError: when some of the three are given and others not.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.initialize("127.0.0.1:12321", num_processes=2, process_id=0)  # doctest: +SKIP
+        0
+    """
+    given = (coordinator, num_processes, process_id)
+    if any(value is None for value in given) and any(value is not None for value in given):
+        raise ValueError(
+            f"initialize: coordinator={coordinator!r}, num_processes={num_processes!r} and process_id={process_id!r} "
+            f"belong together: give all three, or none where a cluster's scheduler tells them."
+        )
+    if coordinator is not None and coordinator.partition(":")[0] in ("127.0.0.1", "localhost"):
+        for name in PROXIES:  # through one, processes of one machine do not find each other
+            os.environ.pop(name, None)
+        options.setdefault("coordinator_bind_address", coordinator)
+    options.setdefault("heartbeat_timeout_seconds", HEARTBEAT_SECONDS)
+    jax.distributed.initialize(coordinator, num_processes, process_id, **options)
+    return jax.process_index()
+
+
+def is_first() -> bool:
+    """Whether this is the process that speaks for all."""
+    return jax.process_index() == 0
+
+
+def to_devices(value: Any, sharding: Sharding) -> Array:
+    """An array on the devices that its sharding names, of a value that every process has."""
+    if sharding.is_fully_addressable or (isinstance(value, Array) and not value.is_fully_addressable):
+        return jax.device_put(value, sharding)  # moves nothing that is where it should be
+    value = np.asarray(value)
+    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+
+def to_host(value: Any) -> np.ndarray:
+    """The whole of an array, in every process."""
+    if isinstance(value, Array) and not (value.is_fully_addressable or value.is_fully_replicated):
+        return np.asarray(multihost_utils.process_allgather(value, tiled=True))
+    return np.asarray(value)
+
+
+def agreed(value: Any) -> Any:
+    """The value that the first process has."""
+    return value if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(value)
+
+
+class Interrupts:
+    """Ctrl-C in any of several processes, heard by all at once."""
+
+    def __init__(self) -> None:
+        self._pressed = False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Wait with an interrupt until all processes agree on it; a process by itself is interrupted at once."""
+        if jax.process_count() == 1 or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, self._press)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def agree(self) -> None:
+        """Raise KeyboardInterrupt in all processes, if one has been interrupted. All must call it at the same place."""
+        if jax.process_count() == 1:
+            return
+        if multihost_utils.process_allgather(np.array([self._pressed])).any():
+            self._pressed = False
+            raise KeyboardInterrupt
+
+    def _press(self, *_: Any) -> None:
+        self._pressed = True

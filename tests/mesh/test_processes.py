@@ -1,0 +1,60 @@
+"""Two real processes on one machine: the same script in both gives each the draws of one process."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import phalanx as phx
+
+SCRIPT = Path(__file__).parent / "in_processes.py"
+
+
+def start(count: int, folder: Path, *names: str) -> list[dict[str, dict[str, np.ndarray]]]:
+    """What each of so many processes found."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = [str(count), str(port), str(folder), *names]
+    processes = [
+        subprocess.Popen([sys.executable, str(SCRIPT), str(number), *arguments], stderr=subprocess.PIPE, text=True)
+        for number in range(count)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=400)
+        assert process.returncode == 0, errors[-3000:]
+    return [{name: dict(np.load(folder / f"{name}-{count}-{number}.npz")) for name in names} for number in range(count)]
+
+
+def agree(one, other, tolerance):
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_allclose(other[name], one[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def test_chains_and_data_over_two_processes(tmp_path):
+    (whole,) = start(1, tmp_path, "chains", "data")
+    first, second = start(2, tmp_path, "chains", "data")
+    for found in (first, second):
+        agree(whole["chains"], found["chains"], 2e-3)  # another number of threads rounds in another order
+        agree(whole["data"], found["data"], 2e-3)  # sums over devices are added in another order
+    agree(first["data"], second["data"], 0)
+
+
+@pytest.mark.slow
+def test_decisions_are_taken_once(tmp_path):
+    """An end by the clock, and Ctrl-C in the second process."""
+    first, second = start(2, tmp_path, "folded", "interrupted")
+    agree(first["folded"], second["folded"], 0)
+    for found in (first, second):
+        assert found["interrupted"]["interrupted"] and found["interrupted"]["more"] == 10
+
+
+def test_what_belongs_together_is_given_together():
+    with pytest.raises(ValueError, match="belong together"):
+        phx.initialize("127.0.0.1:1234", num_processes=2)
