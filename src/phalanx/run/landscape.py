@@ -26,7 +26,7 @@ def landscape_of(executables: Executables, arrays: Sequence[Array], seed: int) -
         position = np.zeros((blocks.num_chains, ends[-1]), dtype)
         position[: len(rows), columns] = rows
         heights = executables.height(tuple(arrays), tuple(np.split(position, ends[:-1], axis=1)))
-        return np.asarray(heights)[: len(rows)]
+        return heights.in_double()[: len(rows)]
 
     def log_density(rows: np.ndarray) -> np.ndarray:
         count = blocks.num_chains
