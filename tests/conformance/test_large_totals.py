@@ -99,7 +99,7 @@ def totals(target, points):
 
 @pytest.mark.parametrize("name", ["hmc", pytest.param("rwmh", marks=pytest.mark.slow)])
 def test_small_steps_are_taken_at_the_size_of_twenty_million_rows(name):
-    kernel = phx.hmc(num_steps=3, step_size=1e-6) if name == "hmc" else phx.rwmh(step_size=1e-6)
+    kernel = phx.hmc(num_steps=3, step_size=1e-6) if name == "hmc" else phx.rwmh(step_size=1e-7)
     posterior = phx.mcmc(
         scaled(1e3), {"x": X, "y": Y}, kernel=kernel, init={"weights": np.array([0.5, -0.2, 0.1])}, num_warmup=0,
         num_samples=200, progress=False,
