@@ -75,7 +75,7 @@ class Drawer:
 
         def shapes() -> Any:
             lanes = Lanes(self._target.on_device(arrays, count), count)  # lanes remember what they have computed
-            _, ended = self._machine.tick(now, begin[0] < 0, jnp.zeros((), bool), lanes, given, keys)
+            _, ended = self._machine.tick(now, jnp.zeros(count, bool), jnp.zeros((), bool), lanes, given, keys)
             return ended.position, ended.info
 
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(shapes))

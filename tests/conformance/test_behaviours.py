@@ -18,6 +18,7 @@ from phalanx.diagnostics import ess
 from phalanx.run.executables import first_tuning, order_of
 from phalanx.run.initial import Initial
 from phalanx.run.loop import Run
+from phalanx.run.state import Aim
 
 KERNELS = {
     "nuts": phx.nuts(step_size=0.15, max_depth=3),
@@ -149,8 +150,8 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
         mixed, data_on(mesh), kernel=getattr(phx, name)(), mesh=mesh, num_chains=CHAINS, num_warmup=60, num_samples=5,
         progress=False,
     )  # fmt: skip
-    inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, _Silent())
-    inner.warm_up(60, Initial())
+    inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, Aim(60, 1, "random"), _Silent())
+    inner.begin(Initial())
     assert set(np.concatenate([batch.chain for batch in batches])) == set(range(CHAINS))
     if batches[-1].position:
         sizes_of = [part.shape[1] for part in batches[-1].position]

@@ -28,8 +28,8 @@ chain may not have been everywhere."""
 APART = 2.0
 """Chains are in different places if their means differ by so many standard deviations in any coordinate."""
 
-ROUNDING = 16.0
-"""By how many units of its last digit a log density may be off."""
+ROUNDING = 1e-9
+"""By what share of it a log density may be off, against others."""
 
 LARGEST = 3
 """Places looked at for the mass that the posterior has at least."""
@@ -121,7 +121,7 @@ class Strays:
 
     def _margin(self, draws: Region) -> float:
         finite = np.abs(draws.log_density[np.isfinite(draws.log_density)])
-        return MARGIN + PER_COORDINATE * len(self._landscape.columns) + ROUNDING * float(np.spacing(finite.max()))
+        return MARGIN + PER_COORDINATE * len(self._landscape.columns) + ROUNDING * float(finite.max())
 
     def _remember(self, region: Region, number: np.ndarray) -> None:
         kept = number % self._every == 0

@@ -9,6 +9,7 @@ from jax import Array
 
 from phalanx.kernels.kernel import Info, Point
 from phalanx.kernels.lanes import choose
+from phalanx.mesh.total import Total
 
 DIVERGENCE_THRESHOLD = 1000.0
 """An energy error above this is a divergence, as in Stan."""
@@ -31,7 +32,7 @@ def metropolis(uniform: Array, log_ratio: Array) -> tuple[Array, Array]:
 
 
 def decide(
-    uniform: Array, at: Point, proposal: Point, energy: Array, error: Array, num_steps: Any
+    uniform: Array, at: Point, proposal: Point, energy: Total | Array, error: Array, num_steps: Any
 ) -> tuple[Point, Info]:
     r"""Go to a proposal with probability $\min(1, e^{-E})$, or stay.
 

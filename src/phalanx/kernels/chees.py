@@ -30,6 +30,7 @@ from phalanx.kernels.options import hyperparameter, one_of, positive, share, ste
 from phalanx.kernels.trajectory import Dynamics, draw_by_trajectory
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.keys import Keys
+from phalanx.mesh.total import Total
 
 
 class Tuning(NamedTuple):
@@ -55,7 +56,7 @@ class Info(NamedTuple):
     acceptance_rate: Array
     diverging: Array
     num_steps: Array
-    energy: Array
+    energy: Total | Array
     trajectory_gradient: Array
     jump_gradient: Array
 

@@ -24,6 +24,7 @@ from phalanx.kernels.vector import Vector
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.space import Position
+from phalanx.mesh.total import Total
 
 
 class Start(NamedTuple):
@@ -62,7 +63,7 @@ class Ended(NamedTuple):
     done: Array
     position: tuple[Array, ...]
     gradient: tuple[Array, ...]
-    log_density: Array
+    log_density: Total
     info: Any
 
 

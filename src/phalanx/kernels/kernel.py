@@ -11,6 +11,7 @@ from phalanx.kernels.given_metric import GivenMetric, metric_on
 from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.keys import Keys
+from phalanx.mesh.total import Total
 from phalanx.programs.target import Target
 
 
@@ -24,7 +25,7 @@ class Point(NamedTuple):
     """
 
     position: Vector
-    log_density: Array
+    log_density: Total
     gradient: Vector
 
 
@@ -42,7 +43,7 @@ class Info(NamedTuple):
     acceptance_rate: Array
     diverging: Array
     num_steps: Array
-    energy: Array
+    energy: Total | Array
 
 
 class LaneState(NamedTuple):

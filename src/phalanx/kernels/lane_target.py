@@ -16,6 +16,7 @@ from phalanx.kernels.lanes import Lanes
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.random_numbers import Words, threefry, uniforms_from
+from phalanx.mesh.total import Total
 
 DECIDES = 0xFFFFFFFF
 """The number under which a lane's own uniforms are made; coordinates have lower ones."""
@@ -57,12 +58,12 @@ class LaneTarget:
         """Type of the coordinates."""
         return self.lanes.dtype
 
-    def value_and_grad(self, position: Vector) -> tuple[Array, Vector]:
+    def value_and_grad(self, position: Vector) -> tuple[Total, Vector]:
         """The log density `(lanes,)` and its gradient; one sum over devices for both."""
         value, gradient = self.lanes.value_and_grad(position.parts)
         return value, Vector(gradient)
 
-    def value(self, position: Vector) -> Array:
+    def value(self, position: Vector) -> Total:
         """The log density `(lanes,)`."""
         return self.lanes.value(position.parts)
 

@@ -18,6 +18,7 @@ from jax import Array, lax
 
 from phalanx.kernels.lanes_last import lanes_last
 from phalanx.mesh.random_numbers import Words, standard_normals_from, threefry
+from phalanx.mesh.total import Total
 from phalanx.programs.shares import Latent
 from phalanx.programs.target import Density
 
@@ -78,23 +79,23 @@ class Lanes:
                 position[latent.name] = part.reshape(*part.shape[:-1], *latent.unconstrained_shape)
         return {latent.name: position[latent.name] for latent in self.latents}
 
-    def value_and_grad(self, position: Columns) -> tuple[Array, Columns]:
+    def value_and_grad(self, position: Columns) -> tuple[Total, Columns]:
         """Log density `(lanes,)` and its gradient; one sum over devices for all."""
         if self.count == 1:  # a batch of one turns a plain matrix product into a batched one, which is slower
             value, gradient = self.density.value_and_grad(self.unflatten(tuple(part[:, 0] for part in position)))
-            return value[None], tuple(part[:, None] for part in self.flatten(gradient))
+            return _one_lane(value), tuple(part[:, None] for part in self.flatten(gradient))
 
-        def one(*parts: Array) -> tuple[Array, Columns]:
+        def one(*parts: Array) -> tuple[Total, Columns]:
             value, gradient = self.density.value_and_grad(self.unflatten(parts))
             return value, self.flatten(gradient)
 
         return self._for_all(one)(*position)
 
-    def value(self, position: Columns) -> Array:
+    def value(self, position: Columns) -> Total:
         """Log density `(lanes,)`."""
         if self.count == 1:
-            return self.density.log_density(self.unflatten(tuple(part[:, 0] for part in position)))[None]
-        return self._for_all(lambda *parts: self.density.log_density(self.unflatten(parts)))(*position)
+            return _one_lane(self.density.total(self.unflatten(tuple(part[:, 0] for part in position))))
+        return self._for_all(lambda *parts: self.density.total(self.unflatten(parts)))(*position)
 
     def _for_all(self, one: Callable[..., Any]) -> Callable[..., Any]:
         """A function of one lane for all, whose arguments and results have the lanes as their last axis.
@@ -182,6 +183,10 @@ def groups_of(latents: Sequence[Latent]) -> list[tuple[str, ...]]:
 def group_sizes(latents: Sequence[Latent]) -> tuple[int, ...]:
     """Coordinates of each group on one device."""
     return tuple(sum(_size(v) for v in latents if v.spread.axes == group) for group in groups_of(latents))
+
+
+def _one_lane(total: Total) -> Total:
+    return jax.tree.map(lambda part: part[None], total)
 
 
 def _size(latent: Latent) -> int:

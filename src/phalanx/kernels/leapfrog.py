@@ -19,6 +19,7 @@ from jax import Array
 from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.low_rank import LaneMetric
 from phalanx.kernels.vector import Vector
+from phalanx.mesh.total import Total
 
 
 class Phase(NamedTuple):
@@ -33,7 +34,7 @@ class Phase(NamedTuple):
 
     position: Vector
     momentum: Vector
-    log_density: Array
+    log_density: Total
     gradient: Vector
     gathered: Any = ()
 

@@ -68,7 +68,7 @@ class Microcanonical:
     def begin(self, at: Point, normals: Vector, target: LaneTarget, metric: LaneMetric) -> Phase:
         """Set out in a direction at random."""
         direction = normals / jnp.sqrt(target.inner_product(normals, normals))
-        return Phase(at.position, direction, at.log_density, at.gradient, Pull.none(at.log_density))
+        return Phase(at.position, direction, at.log_density, at.gradient, Pull.none(at.log_density.fine))
 
     def leapfrog(self, phase: Phase, step_size: Array, target: LaneTarget, metric: LaneMetric) -> Phase:
         """Half a turn, a drift, half a turn."""

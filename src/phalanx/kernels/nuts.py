@@ -25,6 +25,7 @@ from phalanx.kernels.tree import Tree, u_turn
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.random_numbers import Words, threefry
+from phalanx.mesh.total import Total
 
 DEEPEST = 20
 """Doublings beyond which a trajectory is surely a mistake."""
@@ -50,7 +51,7 @@ class Info(NamedTuple):
     acceptance_rate: Array
     diverging: Array
     num_steps: Array
-    energy: Array
+    energy: Total | Array
     tree_depth: Array
     reached_max_depth: Array
 
@@ -93,7 +94,7 @@ class Nuts:
         return State(
             tree=Tree.none(now.at, self.max_depth),
             num_steps=count,
-            acceptance=jnp.zeros_like(now.at.log_density),
+            acceptance=jnp.zeros_like(now.at.log_density.fine),
             key=key,
             next_key=keys.of_draw(now.draw + 1),
             words=_words(key, count),

@@ -16,6 +16,7 @@ from phalanx.kernels.vector import Vector
 from phalanx.mesh.chains import over_lanes
 from phalanx.mesh.keys import Keys, as_key
 from phalanx.mesh.space import Position
+from phalanx.mesh.total import Total
 from phalanx.programs.target import Density
 
 
@@ -55,7 +56,7 @@ class PerChain:
         state, info = step(as_key(keys.of_draw(now.draw)), before)
         position = Vector(tuple(part.T for part in lanes.flatten(state.position)))
         # the algorithm keeps its gradients to itself, and nobody asks for them
-        at = now.at._replace(position=position, log_density=state.log_density)
+        at = now.at._replace(position=position, log_density=Total.of(state.log_density))
         return LaneState(now.draw + 1, at, _lanes_last(state)), jnp.ones(target.count, bool), info
 
 

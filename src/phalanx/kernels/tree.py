@@ -27,6 +27,7 @@ from phalanx.kernels.lanes import choose
 from phalanx.kernels.leapfrog import Phase
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.random_numbers import uniforms_from
+from phalanx.mesh.total import Total
 
 
 class Checkpoints(NamedTuple):
@@ -92,7 +93,7 @@ class Tree(NamedTuple):
 
     moving_end: Phase
     fixed_end: Phase
-    energy: Array
+    energy: Total
     sample_error: Array
     log_weight: Array
     depth: Array
@@ -107,21 +108,22 @@ class Tree(NamedTuple):
     @classmethod
     def none(cls, at: Point, max_depth: int) -> Tree:
         """Room for trees that begin at a point."""
-        zero, count = jnp.zeros_like(at.log_density), jnp.zeros(at.log_density.shape, jnp.int32)
+        zero = jnp.zeros_like(at.log_density.fine)
+        count = jnp.zeros(zero.shape, jnp.int32)
         phase = Phase(at.position, at.position, at.log_density, at.gradient)
         return cls(
-            moving_end=phase, fixed_end=phase, energy=zero, sample_error=zero, log_weight=zero, depth=count,
-            step_size=zero + 1, direction=zero + 1, leaf=count, candidate=at, candidate_error=zero,
+            moving_end=phase, fixed_end=phase, energy=Total(zero, zero), sample_error=zero, log_weight=zero,
+            depth=count, step_size=zero + 1, direction=zero + 1, leaf=count, candidate=at, candidate_error=zero,
             candidate_log_weight=zero, checkpoints=Checkpoints.none(at.position, max_depth),
         )  # fmt: skip
 
-    def begun(self, fresh: Array, at: Point, momentum: Vector, energy: Array, step_size: Array) -> Tree:
+    def begun(self, fresh: Array, at: Point, momentum: Vector, energy: Total, step_size: Array) -> Tree:
         """A new tree at a point in the lanes that are fresh."""
         start = Phase(at.position, momentum, at.log_density, at.gradient)
         return self._replace(
             moving_end=choose(fresh, start, self.moving_end),
             fixed_end=choose(fresh, start, self.fixed_end),
-            energy=jnp.where(fresh, energy, self.energy),
+            energy=choose(fresh, energy, self.energy),
             step_size=jnp.where(fresh, step_size, self.step_size),
         )
 

@@ -10,16 +10,19 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from phalanx.mesh.random_numbers import standard_normals, uniforms
+from phalanx.mesh.total import Total
 
 Position = Any
 """A pytree of arrays: unconstrained values of the latent variables."""
+
+Shared = TypeVar("Shared", Array, Total)
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Space:
         """Independent uniforms on `(low, high)` shaped like `like`, spread out as `normal` is."""
         return self._random(lambda k, where, dtype: low + (high - low) * uniforms(k, where, dtype), key, like)
 
-    def add_shares(self, value: Array, gradient: Position) -> tuple[Array, Position]:
+    def add_shares(self, value: Shared, gradient: Position) -> tuple[Shared, Position]:
         """Add the devices' shares of a log density and of its gradient, once.
 
         A global leaf's gradient is the sum over all devices; a spread leaf's needs only the devices that hold the

@@ -19,7 +19,9 @@ from jax import Array
 from numpyro.distributions import Distribution, Unit
 
 from phalanx.mesh.space import only_rows
+from phalanx.mesh.total import Total
 from phalanx.programs.row_blocks import rows_of_block, sum_over_rows
+from phalanx.programs.row_sums import total_of
 
 Rows = Any
 """A pytree of arrays with one leading dimension, of rows."""
@@ -85,22 +87,24 @@ class Blocked(Distribution):
         """Log densities, row by row."""
         return jnp.asarray(self.whole.log_prob(value))
 
-    def total(self, value: Array, real: Array | None = None, lanes: int = 1) -> Array:
+    def total(self, value: Array, real: Array | None = None, lanes: int = 1, scale: Any = 1.0) -> Total:
         """Sum of the rows' log densities.
 
         Args:
             value: of all rows.
             real: which rows count; None where all do.
             lanes: chains that are worked on at once, and share the cache.
+            scale: factor on each of them.
         """
         if jnp.shape(value)[:1] != (self.count,):  # draws of draws, which only a user's own call has
-            return jnp.sum(self.log_prob(value))
+            return total_of(scale * self.log_prob(value))
         leaves, tree = jax.tree.flatten((jnp.asarray(value), self.rows))
 
-        def of_block(real: Array | None, leaves: list[Array]) -> Array:
+        def of_block(real: Array | None, leaves: list[Array]) -> Total:
             value, rows = jax.tree.unflatten(tree, leaves)
             log_prob = jnp.asarray(self._of(rows).log_prob(value))
-            return jnp.sum(log_prob if real is None else only_rows(real, log_prob))
+            log_prob = log_prob if isinstance(scale, float) and scale == 1.0 else scale * log_prob
+            return total_of(log_prob if real is None else only_rows(real, log_prob))
 
         block = min(self.block or rows_of_block(of_block, real, leaves, lanes), self.count)
         if self.count % block and real is None:

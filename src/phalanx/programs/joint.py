@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax.numpy as jnp
 from jax import Array
 from numpyro.distributions import Distribution
 
+from phalanx.mesh.total import Total
 from phalanx.programs.handlers import seed, substitute, tape, trace
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, sample, tracing
@@ -56,7 +56,7 @@ def log_joint(program: Program) -> Callable[..., Array]:
 
         with tracing(give), tape() as variables:
             program(*args, **kwargs)
-        return sum((v.total_log_prob() for v in variables.values()), start=jnp.zeros(()))
+        return sum((v.total_log_prob() for v in variables.values()), start=Total.of(0.0)).value
 
     return density
 

@@ -13,8 +13,10 @@ from numpyro.distributions import Distribution, Unit
 from phalanx.mesh.fitting import fitted
 from phalanx.mesh.foreign import take
 from phalanx.mesh.space import only_rows
+from phalanx.mesh.total import Total
 from phalanx.programs.blocked import Blocked
 from phalanx.programs.independent import entries
+from phalanx.programs.row_sums import total_of
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,12 @@ class RandomVariable:
             return self.log_prob()
         return replace(self, distribution=entries(self.distribution)).log_prob()
 
-    def total_log_prob(self, real: Array | None = None, lanes: int = 1) -> Array:
-        """Log density of the value, a scalar; of rows `real`, where not all of them are. See `Blocked.total`."""
+    def total_log_prob(self, real: Array | None = None, lanes: int = 1) -> Total:
+        """Log density of the value; of rows `real`, where not all of them are. See `Blocked.total`."""
         if isinstance(self.distribution, Blocked) and jnp.ndim(self.scale) == 0:
-            return self.scale * self.distribution.total(self.value, real, lanes)
+            return self.distribution.total(self.value, real, lanes, self.scale)
         log_prob = self.log_prob() if real is None else self.row_log_prob()
-        return jnp.sum(log_prob if real is None else only_rows(real, log_prob))
+        return total_of(log_prob if real is None else only_rows(real, log_prob))
 
     @property
     def shape(self) -> tuple[int, ...]:

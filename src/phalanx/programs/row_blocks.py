@@ -13,6 +13,8 @@ from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun, jaxprs_in_params
 
+from phalanx.mesh.total import Total
+
 BLOCK_ELEMENTS = 2**19
 """Elements of the widest array of a block: 2 MiB in float32, which a core's cache holds."""
 
@@ -22,7 +24,7 @@ BLOCK_ELEMENTS_ACCELERATOR = 2**25
 LEAST_ROWS = 16
 """Rows of a block at least."""
 
-OfBlock = Callable[..., Array]
+OfBlock = Callable[..., Total]
 """`f(which rows are real, their arrays, *what it closes over)`: the sum of their log densities."""
 
 
@@ -36,7 +38,7 @@ def rows_of_block(f: OfBlock, real: Array | None, leaves: list[Array], lanes: in
     return next((block for block in range(most, most // 2, -1) if count % block == 0), most)
 
 
-def sum_over_rows(f: OfBlock, block: int, real: Array | None, leaves: list[Array]) -> Array:
+def sum_over_rows(f: OfBlock, block: int, real: Array | None, leaves: list[Array]) -> Total:
     """Sum of `f(which are real, rows)` over blocks of so many rows. `f` may close over what is differentiated."""
     some = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[:block], (real, leaves)))
     converted, closed_over = jax.closure_convert(f, *some)
@@ -44,24 +46,26 @@ def sum_over_rows(f: OfBlock, block: int, real: Array | None, leaves: list[Array
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _sum(f: OfBlock, block: int, real: Array | None, leaves: list[Array], closed_over: list[Array]) -> Array:
-    def add(total: Array, start: Array, real: Array | None, rows: list[Array]) -> Array:
-        return total + f(real, rows, *closed_over)
+def _sum(f: OfBlock, block: int, real: Array | None, leaves: list[Array], closed_over: list[Array]) -> Total:
+    def add(total: Total, start: Array, real: Array | None, rows: list[Array]) -> Total:
+        return (total + f(real, rows, *closed_over)).settled()
 
-    return _over_blocks(add, jnp.zeros((), jnp.result_type(float)), block, real, leaves)
+    return _over_blocks(add, _nothing(), block, real, leaves)
 
 
-def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -> tuple[Array, Any]:
+def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -> tuple[Total, Any]:
     """The gradient at once: that of a sum needs nothing that is not known yet."""
     of_rows, of_all = ([p.perturbed for p in primals] for primals in (leaves, closed_over))
     real, leaves, closed_over = jax.tree.map(lambda p: p.value, (real, leaves, closed_over), is_leaf=_is_primal)
 
     def value_and_grad(real: Array | None, rows: list[Array], closed_over: list[Array]) -> Any:
-        def of(rows_in: list[Array], all_in: list[Array]) -> Array:
-            return f(real, _put(rows, rows_in, of_rows), *_put(closed_over, all_in, of_all))
+        def of(rows_in: list[Array], all_in: list[Array]) -> tuple[Array, Array]:
+            total = f(real, _put(rows, rows_in, of_rows), *_put(closed_over, all_in, of_all))
+            return total.fine, total.coarse
 
-        value, gradients = jax.value_and_grad(of, (0, 1))(_take(rows, of_rows), _take(closed_over, of_all))
-        return value, *gradients
+        differentiated = _take(rows, of_rows), _take(closed_over, of_all)
+        (fine, coarse), gradients = jax.value_and_grad(of, (0, 1), has_aux=True)(*differentiated)
+        return Total(coarse, fine), *gradients
 
     example = jax.tree.map(lambda leaf: leaf[:block], (real, leaves))
     of_block, transpose = _without_last_transposes(value_and_grad, *example, closed_over)
@@ -71,23 +75,27 @@ def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -
         total, of_the_rows, of_the_rest = carry
         value, here, everywhere = of_block(real, rows, closed_over)
         of_the_rows = [_add_at(start, whole, part) for whole, part in zip(of_the_rows, here, strict=True)]
-        return total + value, of_the_rows, jax.tree.map(jnp.add, of_the_rest, everywhere)
+        return (total + value).settled(), of_the_rows, jax.tree.map(jnp.add, of_the_rest, everywhere)
 
     nothing = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in found_of[2]]
     none_here = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in _take(leaves, of_rows)]
-    start = jnp.zeros((), jnp.result_type(float)), none_here, nothing
-    total, found_rows, found = _over_blocks(add, start, block, real, leaves)
+    total, found_rows, found = _over_blocks(add, (_nothing(), none_here, nothing), block, real, leaves)
     found_rows = [g.astype(leaf.dtype) for g, leaf in zip(found_rows, _take(leaves, of_rows), strict=True)]
     found = [g.astype(leaf.dtype) for g, leaf in zip(transpose(found), _take(closed_over, of_all), strict=True)]
     return total, (_put([None] * len(leaves), found_rows, of_rows), _put([None] * len(closed_over), found, of_all))
 
 
 def _backward(f: OfBlock, block: int, gradients: Any, cotangent: Any) -> Any:
-    factor = 0.0 if isinstance(cotangent, SymbolicZero) else cotangent
+    factor = 0.0 if isinstance(cotangent.fine, SymbolicZero) else cotangent.fine
     return None, *jax.tree.map(lambda gradient: factor * gradient, gradients)
 
 
 _sum.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _nothing() -> Total:
+    zero = jnp.zeros((), jnp.result_type(float))
+    return Total(zero, zero)
 
 
 def _over_blocks(add: Callable[..., Any], carry: Any, block: int, real: Array | None, leaves: list[Array]) -> Any:

@@ -27,6 +27,7 @@ from numpyro.distributions import Independent
 from phalanx.errors.model_errors import check_nothing_leaked
 from phalanx.mesh.dependence import Axes, live_equations, uses_collective, varying_axes
 from phalanx.mesh.space import GLOBAL, Spread
+from phalanx.mesh.total import Total
 from phalanx.programs.arguments import Arguments, Layout
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Program
@@ -66,10 +67,13 @@ class Shares:
     terms: Mapping[Term, Spread]
     sizes: Mapping[str, int]
 
-    def weigh(self, term: Term, total: Array) -> Array:
+    def weigh(self, term: Term, total: Total) -> Total:
         """This device's share of a term, given its sum over this device's rows: that, or 1/n where n compute alike."""
-        alike = math.prod(self.sizes[axis] for axis in self.axes if axis not in self.terms[term].axes)
-        return total / alike if alike > 1 else total
+        return total.over(self.alike(term))
+
+    def alike(self, term: Term) -> int:
+        """How many devices compute a term alike."""
+        return math.prod(self.sizes[axis] for axis in self.axes if axis not in self.terms[term].axes)
 
 
 def read_shares(

@@ -17,7 +17,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
 from phalanx.mesh.placement import mesh_of, spread_spec
 from phalanx.mesh.processes import to_devices
-from phalanx.mesh.space import GLOBAL, Position, Space, Spread
+from phalanx.mesh.space import GLOBAL, Position, Shared, Space, Spread
+from phalanx.mesh.total import Total
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.rows_apart import check_level, read_rows_apart
@@ -55,28 +56,39 @@ class Density:
         spreads = {latent.name: latent.spread for latent in self.shares.latents}
         return Space(tuple(spreads[name] for name in sorted(spreads)), self.shares.axes)
 
-    def share(self, position: Position) -> Array:
+    def share(self, position: Position) -> Total:
         """This device's share of the log density: differentiable code with no collective of ours in it."""
         totals = self._run(position).totals(self.shares.terms, self.lanes)
         weighed = [self.shares.weigh(term, total) for term, total in totals.items()]
         return sum(weighed[1:], start=weighed[0])
 
-    def value_and_grad(self, position: Position) -> tuple[Array, Position]:
+    def total(self, position: Position) -> Total:
+        """The log density."""
+        return self._add(self.share(position))
+
+    def value_and_grad(self, position: Position) -> tuple[Total, Position]:
         """Log density and its gradient; one sum over devices for both."""
-        return self.space.add_shares(*jax.value_and_grad(self.share)(position))
+
+        def share(position: Position) -> tuple[Array, Array]:
+            total = self.share(position)
+            return total.fine, total.coarse  # the coarse part has no derivative
+
+        (fine, coarse), gradient = jax.value_and_grad(share, has_aux=True)(position)
+        return self.space.add_shares(Total(coarse, fine), gradient)
 
     @property
     def log_density(self) -> Callable[[Position], Array]:
-        """The log density as a function that code which knows no mesh may differentiate."""
+        """The log density as a function that code which knows no mesh may differentiate: in a single float."""
 
         # The arrays are an argument: a custom_vjp must not close over values of the trace it is called in.
         @jax.custom_vjp
         def of(position, arrays):
             density = replace(self, arrays=arrays)
-            return density._add(density.share(position))
+            return density.total(position).value
 
         def forward(position, arrays):
-            return replace(self, arrays=arrays).value_and_grad(position)
+            total, gradient = replace(self, arrays=arrays).value_and_grad(position)
+            return total.value, gradient
 
         def backward(gradient, cotangent):
             return jax.tree.map(lambda g: cotangent * g, gradient), None
@@ -109,11 +121,11 @@ class Density:
 
     def contributions(self, position: Position) -> dict[str, Array]:
         """Each variable's contribution to the log density, a scalar: what to look at when the sum is not finite."""
-        totals: dict[str, Array] = {}
+        totals: dict[str, Total] = {}
         for (name, part), total in self._run(position).totals(self.shares.terms, self.lanes).items():
             share = self.shares.weigh((name, part), total)
             totals[name] = totals[name] + share if name in totals else share
-        return jax.tree.map(self._add, totals)
+        return {name: self._add(total).value for name, total in totals.items()}
 
     def invalid(self) -> dict[tuple[str, str], Array]:
         """How many observed values and parameters their distribution cannot take, by variable and parameter."""
@@ -121,7 +133,7 @@ class Density:
         found = doubts(self._run(zero), self._run(self.initial_position(jax.random.key(1))))
         return {key: self._add(jnp.sum(doubt.bad)) for key, doubt in found.items()}
 
-    def _add(self, share: Array) -> Array:
+    def _add(self, share: Shared) -> Shared:
         return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share
 
     def _run(self, position: Position) -> Run:
@@ -284,10 +296,10 @@ class Target:
 
     def value_and_grad(self, position: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Log density and its gradient at a position."""
-        value, gradient = self._whole(
+        total, gradient = self._whole(
             lambda density, u: density.value_and_grad(u), (PartitionSpec(), self.position_specs())
         )(position)
-        return value, {name: self.trim(name, leaf) for name, leaf in gradient.items()}
+        return total.value, {name: self.trim(name, leaf) for name, leaf in gradient.items()}
 
     def constrain(self, position: Mapping[str, Array]) -> dict[str, Array]:
         """Values of the latent variables, and of the deterministic ones, at a position."""

@@ -18,10 +18,12 @@ from numpyro.distributions.transforms import Transform
 
 from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.space import Spread
+from phalanx.mesh.total import Total
 from phalanx.programs.bijections import bijection_onto
 from phalanx.programs.handlers import tape
 from phalanx.programs.independent import entries_of_support
 from phalanx.programs.random_variable import RandomVariable
+from phalanx.programs.row_sums import total_of
 from phalanx.programs.sharded import Sharded
 from phalanx.programs.tracing import Forward, Program, tracing
 
@@ -53,18 +55,18 @@ class Run:
                 out[name, "jacobian"] = self.log_dets[name]
         return out
 
-    def totals(self, spreads: Mapping[tuple[str, str], Spread], lanes: int) -> dict[tuple[str, str], Array]:
+    def totals(self, spreads: Mapping[tuple[str, str], Spread], lanes: int) -> dict[tuple[str, str], Total]:
         """Each of the terms added up over the rows this device holds, padded ones apart, where `spreads` says it lives.
 
         `lanes` chains do so at once.
         """
         self._check_terms(spreads)
-        out: dict[tuple[str, str], Array] = {}
+        out: dict[tuple[str, str], Total] = {}
         for name, variable in self.variables.items():
             if variable.distribution is not None:
                 out[name, "density"] = variable.total_log_prob(spreads[name, "density"].real_rows(), lanes)
             if name in self.log_dets:
-                out[name, "jacobian"] = jnp.sum(spreads[name, "jacobian"].keep_rows(self.log_dets[name]))
+                out[name, "jacobian"] = total_of(spreads[name, "jacobian"].keep_rows(self.log_dets[name]))
         return out
 
     def _check_terms(self, spreads: Mapping[tuple[str, str], Spread]) -> None:

@@ -28,6 +28,7 @@ from phalanx.mesh.chains import lane_chains, over_lanes
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
 from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.total import Total
 from phalanx.programs.shares import Latent
 from phalanx.programs.target import Target
 from phalanx.run.record_draws import Drawn, DrawRecorder, Partial, RowLayout
@@ -147,7 +148,7 @@ class Blocks:
         lanes = self.lanes(arrays)
         return over_lanes(lanes.density.contributions, self.count)(lanes.unflatten(tuple(position)))
 
-    def height(self, arrays: Sequence[Array], position: Sequence[Array]) -> Array:
+    def height(self, arrays: Sequence[Array], position: Sequence[Array]) -> Total:
         """The log density at a position for each chain, `(chain, coordinate)` by group."""
         return self.lanes(arrays).value(tuple(part.T for part in position))
 
@@ -269,7 +270,7 @@ class Blocks:
             lanes = self.lanes(arrays)
             zeros = {v.name: jnp.zeros((self.count, *v.unconstrained_shape), v.dtype) for v in lanes.latents}
             height = jnp.zeros(self.count, jnp.result_type(*zeros.values()))
-            start = Start(zeros, height, zeros if self.kernel.uses_gradient else {})
+            start = Start(zeros, Total(height, height), zeros if self.kernel.uses_gradient else {})
             return self.machine.start(lanes, start, self._keys(jnp.uint32(0)), jnp.int32(INITIAL_POSITION + 1))
 
         return self._on_device(start, self._arrays)

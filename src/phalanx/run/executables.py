@@ -76,7 +76,8 @@ class Executables:
         """The log density at a position for each chain; compiled when it is called, which hardly a run does."""
         layout = shardings(self.blocks.target.mesh, self.blocks.begun_specs().position)
         with jax.default_matmul_precision(self.matmul_precision):
-            return to_host(self._height(tuple(arrays), tuple(map(to_devices, position, layout))))
+            heights = self._height(tuple(arrays), tuple(map(to_devices, position, layout)))
+        return jax.tree.map(to_host, heights).in_double()
 
     @cached_property
     def _height(self) -> Any:

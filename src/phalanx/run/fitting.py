@@ -82,8 +82,7 @@ class Fit:
         """Refuse a run whose chains do not have the log density that they are said to have."""
         blocks, at = self.executables.blocks, state.rest.at
         position = by_group(blocks.target, at.position, zero=True)
-        found = self.executables.height(arrays, position).astype(np.float64)
-        known = np.asarray(at.log_density, np.float64)
+        found, known = self.executables.height(arrays, position), at.log_density.in_double()
         if not np.allclose(found, known, rtol=RELATIVE, atol=ABSOLUTE):
             chain = int(np.argmax(np.abs(found - known)))
             raise ValueError(

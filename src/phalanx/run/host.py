@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.mesh.processes import to_host
+from phalanx.mesh.total import Total
 from phalanx.run.blocks import Advanced, Blocks
 from phalanx.run.record_draws import RowLayout
 from phalanx.run.state import Stored
@@ -68,7 +69,7 @@ class Latest(NamedTuple):
 
     position: tuple[Any, ...]
     gradient: tuple[Any, ...]
-    log_density: Any
+    log_density: Total
 
     @classmethod
     def after(cls, block: HostBlock, layout: RowLayout, before: Latest | None) -> Latest | None:
@@ -88,12 +89,12 @@ class Latest(NamedTuple):
             whole[chain] = new
             return whole
 
-        log_density = layout.statistics([rows[0][:, 0]])["log_density"]
+        total = layout.total([rows[0][:, 0]], "log_density")
         if before is None:
-            before = cls((None,) * len(position), (None,) * len(gradient), None)
+            before = cls((None,) * len(position), (None,) * len(gradient), Total(None, None))
         return cls(
             tuple(map(put, before.position, position)), tuple(map(put, before.gradient, gradient)),
-            put(before.log_density, log_density),
+            Total(put(before.log_density.coarse, total.coarse), put(before.log_density.fine, total.fine)),
         )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from phalanx.kernels.driver import Driver, Start
 from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.lanes import Lanes
 from phalanx.mesh.keys import Keys
+from phalanx.mesh.total import Total
 from phalanx.programs.canonical import PLAIN, form_of, is_of_a_library
 from phalanx.programs.outside import outside
 from phalanx.programs.shares import TracedProgram
@@ -96,7 +97,7 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> Hashable | None:
     """What a kernel reads, and does with the model, on one device."""
     position = {name: ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in whole.position.items()}
     value = ShapeDtypeStruct((1,), jnp.result_type(*whole.position.values()))
-    start: Any = Start(position, value, position if kernel.uses_gradient else {})  # pyright: ignore[reportArgumentType]
+    start: Any = Start(position, Total(value, value), position if kernel.uses_gradient else {})  # pyright: ignore[reportArgumentType]
     words = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
     machine = Driver(kernel.machine)
 

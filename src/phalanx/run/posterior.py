@@ -70,7 +70,7 @@ class Posterior:
     Attributes:
         draws: arrays of shape `(chain, draw, ...)` by variable name.
         stats: arrays of shape `(chain, draw)`: acceptance_rate, diverging, num_steps, energy, step_size, log_density;
-            of NUTS also tree_depth and reached_max_depth.
+            of NUTS also tree_depth and reached_max_depth. Energy and log density are in float64.
         timing: seconds of each phase, and gradient evaluations.
         record: model, kernel, sizes, mesh, devices, data, versions.
         reduced: what the reducers folded the draws into, by reducer name, and by variable where there are several.

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from phalanx.mesh.total import Total
 from phalanx.report.files import file_to_write
 from phalanx.run.record import RunRecord, Timing
 
@@ -107,6 +108,8 @@ def _describe(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
             if fields:
                 return {"namedtuple": [_name_of(type(value)), list(fields)], "items": items}
             return {"list" if isinstance(value, list) else "tuple": items}
+        case Total(coarse=coarse, fine=fine):  # who goes on with a run knows what the two are
+            return {"tuple": [_describe(part, where, arrays) for part in (coarse, fine)]}
         case np.ndarray() | np.generic() | jax.Array():
             return _describe_array(np.asarray(value), where, arrays)
     raise TypeError(

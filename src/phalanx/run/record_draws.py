@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +12,10 @@ from jax import Array, lax
 
 from phalanx.kernels.driver import Ended
 from phalanx.kernels.lanes import Columns, Lanes
+from phalanx.mesh.total import Total
+
+TOTALS = ("energy", "log_density")
+"""Statistics in two floats."""
 
 
 class Partial(NamedTuple):
@@ -47,7 +51,7 @@ class RowLayout:
     Attributes:
         sizes: coordinates of each group, on one device.
         parts: vectors in a row: the position, or the position and the gradient.
-        stats: names of the statistics.
+        stats: names of the statistics. The fine parts of those in two floats are behind all others.
     """
 
     sizes: tuple[int, ...]
@@ -55,19 +59,40 @@ class RowLayout:
     stats: tuple[str, ...]
 
     @property
+    def totals(self) -> list[str]:
+        """Names of the statistics in two floats."""
+        return [name for name in self.stats if name in TOTALS]
+
+    @property
     def widths(self) -> list[int]:
         """Lengths of the rows on one device."""
         widths = [size * self.parts for size in self.sizes]
-        return [widths[0] + len(self.stats), *widths[1:]]
+        return [widths[0] + len(self.stats) + len(self.totals), *widths[1:]]
 
     def vectors(self, rows: Any, part: int) -> Columns:
         """The positions (part 0) or gradients (part 1) in the rows of one device, `(..., coordinates)` by group."""
         return tuple(r[..., part * size : (part + 1) * size] for r, size in zip(rows, self.sizes, strict=True))
 
     def statistics(self, rows: Any) -> dict[str, Any]:
-        """The statistics in rows, by name."""
-        first = self.parts * self.sizes[0]
-        return {name: rows[0][..., first + i] for i, name in enumerate(self.stats)}
+        """The statistics in rows on the host, by name; those in two floats in float64."""
+        return {
+            name: self.total(rows, name).in_double() if name in TOTALS else self._column(rows, number)
+            for number, name in enumerate(self.stats)
+        }
+
+    def total(self, rows: Any, name: str) -> Total:
+        """A statistic in two floats."""
+        fine = len(self.stats) + self.totals.index(name)
+        return Total(self._column(rows, self.stats.index(name)), self._column(rows, fine))
+
+    def columns(self, stats: Mapping[str, Any]) -> list[Any]:
+        """The inverse of `statistics`, on a device."""
+        totals = {name: x if isinstance(x := stats[name], Total) else Total.of(x) for name in self.totals}
+        whole = [totals[name].coarse if name in totals else stats[name] for name in self.stats]
+        return [*whole, *(total.fine for total in totals.values())]
+
+    def _column(self, rows: Any, number: int) -> Any:
+        return rows[0][..., self.parts * self.sizes[0] + number]
 
 
 @dataclass(frozen=True)
@@ -136,9 +161,9 @@ class DrawRecorder:
 
         return lax.while_loop(lambda carry: carry[0] < self.lanes.count, write, (after(jnp.int32(-1)), drawn.rows))[1]
 
-    def _rows(self, stats: dict[str, Array], ended: Ended) -> list[Array]:
+    def _rows(self, stats: Mapping[str, Any], ended: Ended) -> list[Array]:
         vectors = [ended.position, ended.gradient][: self.layout.parts]
         rows = [list(parts) for parts in zip(*vectors, strict=True)]
         # one type for all: whole numbers up to 2**24 are exact in float32
-        rows[0].append(jnp.stack([stats[name].astype(self.lanes.dtype) for name in self.layout.stats], -1))
+        rows[0].append(jnp.stack([column.astype(self.lanes.dtype) for column in self.layout.columns(stats)], -1))
         return [jnp.concatenate(row, -1) for row in rows]

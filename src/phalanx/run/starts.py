@@ -40,11 +40,11 @@ def finite_start(density: Density, needs_gradient: bool, key: Array, given: Give
         position, misfits = density.at_values(position, given.values, given.wanted)
         fits = ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
         if not needs_gradient:
-            value = density.log_density(position)
-            return Start(position, value, {}), jnp.isfinite(value) & fits, misfits
-        value, gradient = density.value_and_grad(position)
-        finite = jnp.isfinite(value) & jnp.isfinite(density.space.dot(gradient, gradient) * 0)
-        return Start(position, value, gradient), finite & fits, misfits
+            total = density.total(position)
+            return Start(position, total, {}), jnp.isfinite(total.value) & fits, misfits
+        total, gradient = density.value_and_grad(position)
+        finite = jnp.isfinite(total.value) & jnp.isfinite(density.space.dot(gradient, gradient) * 0)
+        return Start(position, total, gradient), finite & fits, misfits
 
     def missed(carry: tuple[Array, Start, Array, Any]) -> Array:
         attempt, _, good, _ = carry
@@ -55,8 +55,8 @@ def finite_start(density: Density, needs_gradient: bool, key: Array, given: Give
 
     # the first look is a turn of the loop, too: the model is compiled once
     zeros = {v.name: jnp.zeros(v.unconstrained_shape, v.dtype) for v in density.shares.latents}
-    value = jnp.zeros((), jax.eval_shape(density.log_density, zeros).dtype)
-    nothing = Start(zeros, value, dict(zeros) if needs_gradient else {})
+    total = jax.tree.map(lambda part: jnp.zeros((), part.dtype), jax.eval_shape(density.total, zeros))
+    nothing = Start(zeros, total, dict(zeros) if needs_gradient else {})
     no = jnp.zeros((), bool)
     _, start, good, misfits = lax.while_loop(missed, again, (jnp.int32(0), nothing, no, dict.fromkeys(zeros, no)))
     return start, good, misfits

@@ -1,0 +1,70 @@
+"""Sums of many terms of a log density, as right as the terms are.
+
+A plain sum in float32 is good to its last digit; of 20 million rows that is 1, and the terms know 1e-4. A few terms at
+a time lose nothing to speak of. Their sums are split at a power of two so large that what lies above it adds up exactly
+in any order, and so small that what lies below hardly matters.
+
+Source: Rump, Ogita, Oishi (2008), Accurate floating-point summation, for the splitting.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from phalanx.mesh.total import Total, multiples
+
+TOGETHER, MOST_TOGETHER = 64, 128
+"""How many terms are added up as they are: the first, or more, up to the second, where that leaves none over."""
+
+GROUP = 4096
+"""Numbers at most that are split at one power of two: what lies below it adds up to half of the largest at most."""
+
+DIGITS = 24
+"""Binary digits of a float32."""
+
+
+@jax.custom_jvp
+def total_of(terms: Array) -> Total:
+    """The sum of all elements; its derivative is that of a plain sum. A float64 has digits enough without."""
+    terms = terms.astype(jnp.promote_types(terms.dtype, jnp.float32)).ravel()
+    if terms.size <= TOGETHER or jnp.finfo(terms.dtype).nmant >= DIGITS:
+        return Total.of(jnp.sum(terms))
+    sums = _sums_of_neighbours(terms)
+    if sums.size <= GROUP:
+        above, below = _split_sums(sums)
+        return Total.of(above) + below
+    sums = jnp.pad(sums, (0, -sums.size % GROUP)).reshape(-1, GROUP)
+    of_groups, below_them = _split_sums(sums)
+    above, below = _split_sums(of_groups)
+    return Total.of(above) + (below + below_them.sum())
+
+
+@total_of.defjvp
+def _derivative(terms: tuple[Array], tangents: tuple[Array]) -> tuple[Total, Total]:
+    total = total_of(*terms)
+    return total, Total(jnp.zeros_like(total.coarse), jnp.sum(tangents[0]).astype(total.dtype))
+
+
+def _sums_of_neighbours(values: Array) -> Array:
+    """Sums of a few values each."""
+    for length in range(TOGETHER, MOST_TOGETHER):
+        if values.size % length == 0:
+            return values.reshape(-1, length).sum(1)
+    # cut and reshaped they would be copied; with a zero of NumPy's JAX sees that this is a sum
+    zero, length = np.zeros((), values.dtype), TOGETHER
+    sums = lax.reduce_window(values, zero, lax.add, (length,), (length,), "VALID")
+    return jnp.concatenate([sums, values[values.size // length * length :].sum()[None]])
+
+
+def _split_sums(values: Array) -> tuple[Array, Array]:
+    """Sums along the last axis, of multiples of a power of two, which is exact, and of what is left of each value."""
+    count, info = values.shape[-1], jnp.finfo(values.dtype)
+    largest = jnp.max(jnp.abs(values), -1, keepdims=True)
+    # of a power of 2/3 of the largest at least: all multiples together are fewer than 2**24
+    power = lax.reduce_precision(largest, info.nexp, 0) * 2.0 ** ((count - 1).bit_length() + 1 - DIGITS)
+    power = jnp.where((power > info.tiny) & (power < info.max), power, jnp.ones_like(power))
+    above = multiples(values, power)
+    return above.sum(-1), (values - above).sum(-1)
