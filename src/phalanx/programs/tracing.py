@@ -102,12 +102,12 @@ def sample(name: str, distribution: Distribution, *, obs: Any = None, axis: str 
             f"Variable {name!r}: expected a numpyro.distributions.Distribution, got {type(distribution).__name__}."
         )
     axes = () if axis is None else (axis,) if isinstance(axis, str) else tuple(axis)
-    return _send(RandomVariable(name, distribution, obs, observed=obs is not None, axes=axes)).value
+    return send(RandomVariable(name, distribution, obs, observed=obs is not None, axes=axes)).value
 
 
 def deterministic(name: str, value: Any) -> Any:
     """A named value computed from others: recorded, storable with `keep=[name]`, no part of the log density."""
-    return _send(RandomVariable(name, None, value, observed=True)).value
+    return send(RandomVariable(name, None, value, observed=True)).value
 
 
 def factor(name: str, log_density: Any) -> None:
@@ -120,10 +120,11 @@ def factor(name: str, log_density: Any) -> None:
     """
     distribution = log_density if isinstance(log_density, Blocked) else Unit(log_density)
     value = jnp.zeros((*distribution.batch_shape, 0))  # Unit's event is empty: the density is all there is
-    _send(RandomVariable(name, distribution, value, observed=True))
+    send(RandomVariable(name, distribution, value, observed=True))
 
 
-def _send(variable: RandomVariable) -> RandomVariable:
+def send(variable: RandomVariable) -> RandomVariable:
+    """What becomes of a variable or parameter that a program has met."""
     return _forward_below(_stack.tracers)(variable) if messages.goes_past() else messages.send(variable)
 
 

@@ -1,0 +1,121 @@
+"""A guide and a model side by side, as objectives see them: what is drawn, and its log density under both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+from jax.sharding import NamedSharding, PartitionSpec
+
+from phalanx.mesh.devices import CHAIN
+from phalanx.variational.learned import Learned, Params
+from phalanx.variational.problem import Problem, Values
+
+
+class Beginning(NamedTuple):
+    """Where a fit begins.
+
+    Attributes:
+        values: of the parameters.
+        misfits: by variable, whether something of it does not fit; what it is the pair can say.
+    """
+
+    values: dict[str, Any]
+    misfits: dict[str, Array]
+
+
+class Pair(Protocol):
+    """A guide aligned with a model. Every method is traced."""
+
+    @property
+    def problem(self) -> Problem:
+        """The model and its data."""
+        ...
+
+    @property
+    def learned(self) -> Learned:
+        """The parameters of both."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What the guide is called."""
+        ...
+
+    def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
+        """Initial values of the parameters."""
+        ...
+
+    def misfit(self, name: str) -> str:
+        """What does not fit of a variable that `begin` has found to be a misfit."""
+        ...
+
+    def draw(self, params: Params, key: Array, data: Values) -> Any:
+        """One draw from the guide, which its parameters can be differentiated through."""
+        ...
+
+    def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
+        """Its log density under the guide."""
+        ...
+
+    def log_model(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
+        """Its log density, with the data, under the model: what each variable adds."""
+        ...
+
+    def values(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
+        """The latent variables, and the model's deterministic values, at a draw."""
+        ...
+
+    def coordinates(self, draw: Any) -> dict[str, Array]:
+        """What a draw consists of, by latent variable."""
+        ...
+
+    def model_parameters(self) -> list[str]:
+        """Names of the parameters that are the model's own."""
+        ...
+
+    def described(self) -> dict[str, str]:
+        """A line about each latent variable."""
+        ...
+
+
+class Particles(NamedTuple):
+    """Draws from a guide, and their log densities `(particle,)`."""
+
+    draws: Any
+    log_p: Array
+    log_q: Array
+
+
+def keys_of(pair: Pair, key: Array, count: int) -> Array:
+    """A key for each of `count` particles, which are spread over the mesh's `chain` axis where it divides them."""
+    index = jnp.arange(count, dtype=jnp.uint32)
+    mesh = pair.problem.mesh
+    if mesh.shape[CHAIN] > 1 and count % mesh.shape[CHAIN] == 0:
+        index = lax.with_sharding_constraint(index, NamedSharding(mesh, PartitionSpec(CHAIN)))
+    return jax.vmap(lambda i: random.fold_in(key, i))(index)
+
+
+def particles(pair: Pair, params: Params, key: Array, count: int, data: Values, held: bool) -> Particles:
+    """`count` draws from the guide.
+
+    Args:
+        pair: guide and model.
+        params: values of the parameters.
+        key: of the draws.
+        count: how many.
+        data: the model's arguments.
+        held: whether the guide's log density is that of the parameters as they are, so that its gradient is that along
+            the path of the draws alone.
+    """
+
+    def one(key: Array) -> Particles:
+        draw = pair.draw(params, key, data)
+        at = lax.stop_gradient(params) if held else params
+        log_p = sum(pair.log_model(params, draw, data).values())
+        return Particles(draw, jnp.asarray(log_p), pair.log_guide(at, draw, data))
+
+    return pair.problem.alone(lambda: jax.vmap(one)(keys_of(pair, key, count)))
