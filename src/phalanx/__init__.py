@@ -48,6 +48,7 @@ from phalanx.run.sampler import Sampler as Sampler
 from phalanx.run.until import until as until
 from phalanx.variational import guides as guides
 from phalanx.variational.fit import fit as fit
+from phalanx.variational.learning import FitError as FitError
 from phalanx.variational.result import Fit as Fit
 
 __version__ = "0.1.0"

@@ -98,7 +98,7 @@ def arrays_of(name: str, value: Any) -> Any:
     def array(leaf: Any) -> Array:
         try:
             found = jnp.asarray(leaf)
-        except TypeError:
+        except (TypeError, ValueError):
             raise TypeError(
                 f"Parameter {name!r}: init must be an array, a pytree of arrays, or a function of a key that makes "
                 f"one; got {type(leaf).__name__}."

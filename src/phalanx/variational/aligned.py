@@ -54,6 +54,10 @@ class ProgramPair:
             )
         return Learned(self._met["parameters"])
 
+    def moved(self, free: Params, change: Params) -> dict[str, Any]:
+        """The parameters after a change."""
+        return jax.tree.map(jnp.add, dict(free), dict(change))
+
     def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
         """Initial values as the programs say, after looking at whether the two are aligned."""
         of_guide: dict[str, tuple[Parameter, Any]] = {}
@@ -67,7 +71,9 @@ class ProgramPair:
         met = {**of_guide, **of_model}
         self._met["parameters"] = {name: parameter for name, (parameter, _) in met.items()}
         self._met["of_model"] = list(of_model)
-        self._met["supports"] = {name: (mine[name].distribution, theirs[name].distribution) for name in mine if mine[name].is_latent}
+        self._met["supports"] = {
+            name: (mine[name].distribution, theirs[name].distribution) for name in mine if mine[name].is_latent
+        }
         values = {name: init.get(name, value) for name, (_, value) in met.items()}
         return Beginning(values, self._misfits(values, random.fold_in(key, 3), data))
 
@@ -140,8 +146,8 @@ class ProgramPair:
             if variable.is_latent and not variable.distribution.has_rsample:  # pyright: ignore[reportOptionalMemberAccess]
                 kind = type(variable.distribution).__name__
                 raise ValueError(
-                    f"Variable {name!r} of the guide {self.name}: draws of {kind} cannot be differentiated through, and "
-                    f"the objective {SUPPORTED} needs that. Sum a discrete variable out of the model, as with "
+                    f"Variable {name!r} of the guide {self.name}: draws of {kind} cannot be differentiated through, "
+                    f"which is how a guide is learned. Sum a discrete variable out of the model, as with "
                     f"numpyro.distributions.MixtureSameFamily, or give it a continuous guide."
                 )
 
@@ -232,7 +238,7 @@ def _some_value(variable: RandomVariable) -> Array:
     assert distribution is not None
     zeros = jnp.zeros((*distribution.batch_shape, *distribution.event_shape))
     try:
-        return distribution.support.feasible_like(zeros)
+        return distribution.support.feasible_like(zeros)  # pyright: ignore[reportOptionalMemberAccess]
     except (NotImplementedError, AttributeError):
         return zeros
 

@@ -81,8 +81,7 @@ def check_init(init: Mapping[str, Any], known: Sequence[str]) -> None:
     """Refuse initial values of what there is not."""
     if unknown := [name for name in init if name not in known]:
         raise ValueError(
-            f"init: there is no {', '.join(map(repr, unknown))} to begin with; there are "
-            f"{', '.join(map(repr, known))}."
+            f"init: there is no {', '.join(map(repr, unknown))} to begin with; there are {', '.join(map(repr, known))}."
         )
 
 

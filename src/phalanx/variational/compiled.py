@@ -20,6 +20,9 @@ from phalanx.run.kept import settings
 
 KEEP = 32
 
+RARELY: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
+"""What is called a few times is not worth optimising."""
+
 _kept: OrderedDict[Hashable, Any] = OrderedDict()
 
 
@@ -34,21 +37,23 @@ class Compiler:
     def __init__(self, matmul_precision: str = "float32") -> None:
         self.count, self.seconds, self._precision = 0, 0.0, matmul_precision
 
-    def __call__(self, f: Callable[..., Any], *arguments: Any, out_shardings: Any = None) -> Callable[..., Any]:
-        """`f`, compiled for arguments of these shapes that lie where these do."""
+    def __call__(
+        self, f: Callable[..., Any], *arguments: Any, out_shardings: Any = None, rarely: bool = False
+    ) -> Callable[..., Any]:
+        """`f`, compiled for arguments of these shapes that lie where these do; quickly, if it is `rarely` called."""
         began = time.perf_counter()
         try:
             with jax.default_matmul_precision(self._precision):
                 laid_out = {} if out_shardings is None else {"out_shardings": out_shardings}
                 traced = jax.jit(f, **laid_out).trace(*arguments)
                 key = _key_of(traced, arguments, out_shardings)
-                return _look_up(key) or self._compile(key, traced)
+                return _look_up(key) or self._compile(key, traced, RARELY if rarely else {})
         finally:
             self.seconds += time.perf_counter() - began
 
-    def _compile(self, key: Hashable | None, traced: Any) -> Any:
+    def _compile(self, key: Hashable | None, traced: Any, options: dict[str, str | bool]) -> Any:
         use_cache()
-        compiled = traced.lower().compile()
+        compiled = traced.lower().compile(options)
         self.count += 1
         if key is not None:
             _kept[key] = compiled
@@ -71,7 +76,14 @@ def _key_of(traced: Any, arguments: Any, out_shardings: Any) -> Hashable | None:
         return None
     where = tuple(getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments))
     made = jax.tree.flatten(out_shardings)
-    return form, jax.tree.structure(arguments), where, jax.tree.structure(traced.out_info), *map(_hashed, made), settings()
+    return (
+        form,
+        jax.tree.structure(arguments),
+        where,
+        jax.tree.structure(traced.out_info),
+        *map(_hashed, made),
+        settings(),
+    )
 
 
 def _hashed(value: Any) -> Hashable:

@@ -1,7 +1,7 @@
-"""Guides made from a model: a family of distributions over the unconstrained values of its latent variables.
+r"""Guides made from a model: a family of distributions over the unconstrained values of its latent variables.
 
-$u \\sim q_\\phi$ on the real line, and $x = T(u)$ with the model's own bijections, which may depend on variables before.
-Densities are compared at $u$, where the model's has the Jacobian of $T$.
+$u \sim q_\phi$ on the real line, and $x = T(u)$ with the model's own bijections, which may depend on variables
+before. Densities are compared at $u$, where the model's has the Jacobian of $T$.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
+from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
 from phalanx.mesh.placement import spread_spec
@@ -23,12 +24,19 @@ from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.shares import Latent
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import at_values, run_unconstrained
+from phalanx.variational.ascent import LogDensity, Place, good_place
 from phalanx.variational.learned import Learned, Params
 from phalanx.variational.pair import Beginning
 from phalanx.variational.problem import Problem, Values
 
 CANDIDATES, RADIUS = 8, 2.0
 """Positions tried for a start, uniform on (-2, 2) in every coordinate and ever closer to zero."""
+
+TOP = "the top"
+"""Where a solved family's climb ends, among what may not fit: no variable's name has to be this."""
+
+NARROW = 0.1
+"""Standard deviations to begin with where values are given, and not where a good place is."""
 
 Latents = Sequence[Latent]
 
@@ -45,8 +53,22 @@ class Family(Protocol):
         """Its parameters: constraints, and how they are laid out."""
         ...
 
-    def begin(self, position: Mapping[str, Array]) -> dict[str, Array]:
-        """Values of the parameters that put it about a position."""
+    @property
+    def is_solved(self) -> bool:
+        """Whether nothing is learned by steps: it has `solve`, from a log density and a position to parameters."""
+        ...
+
+    @property
+    def init_scale(self) -> float | None:
+        """Standard deviations to begin with; None for those that the curvature of the model tells."""
+        ...
+
+    def begin(self, place: Place, latents: Latents) -> dict[str, Array]:
+        """Values of the parameters that put it about a place."""
+        ...
+
+    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+        """Values of the parameters after a change, which is measured by the family's own widths; none at zero."""
         ...
 
     def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
@@ -88,9 +110,13 @@ class FamilyPair:
         jax.eval_shape(lambda arrays: self.problem.alone(lambda: run(arrays)), shapes)
         return {name: parameter for name, (parameter, _) in met.items()}
 
-    @cached_property
+    @property
     def learned(self) -> Learned:
         """The parameters of both."""
+        return self._learned
+
+    @cached_property
+    def _learned(self) -> Learned:
         mine = self.family.parameters(self.latents, self.problem.spreads)
         if clash := mine.keys() & self.of_model.keys():
             raise ValueError(
@@ -104,7 +130,15 @@ class FamilyPair:
         if not any(variable.is_latent for variable in self.problem.whole.variables.values()):
             raise ValueError(f"The model {model} has no latent variables: there is nothing to fit a guide to.")
         if not any(math.prod(latent.unconstrained_shape) for latent in self.latents):
-            raise ValueError(f"The model {model} has no coordinates to learn: its latent variables have no free element.")
+            raise ValueError(
+                f"The model {model} has no coordinates to learn: its latent variables have no free element."
+            )
+
+    def moved(self, free: Params, change: Params) -> dict[str, Any]:
+        """The parameters after a change: the family's own by its widths, so that rates are in standard deviations."""
+        of_model = {name: jax.tree.map(jnp.add, free[name], change[name]) for name in self.of_model}
+        moved = self.family.moved(self.learned.constrain(free), change)
+        return {**self.learned.only(moved).free(moved), **of_model}
 
     def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
         """Initial values: about the position of highest density among a few, or about the values given."""
@@ -115,14 +149,27 @@ class FamilyPair:
         values = {name: value for name, value in init.items() if name in names}
         start = _Start(self.latents, given(self.problem.model, of_model), data)
         position, misfits = start.best(random.fold_in(key, 2), {**(self.problem.start or {}), **values})
-        begun = self.family.begin(position)
+        if self.family.is_solved:
+            begun, reached = self.family.solve(start.log_density(position), position)
+            return Beginning({**begun, **of_model}, {**misfits, TOP: ~reached})
+        if self.family.init_scale is None and not values:
+            place = start.climbed(random.fold_in(key, 3), position)
+        else:
+            vector = flat(position)[0]
+            place = Place(vector, jnp.full_like(vector, self.family.init_scale or NARROW))
+        begun = self.family.begin(place, self.latents)
         return Beginning({**{name: init.get(name, value) for name, value in begun.items()}, **of_model}, misfits)
 
     def misfit(self, name: str) -> str:
         """What does not fit of a variable."""
-        return (
-            f"init: the value of variable {name!r} lies outside of its support, or on its edge. Give a value inside."
-        )
+        if name == TOP:
+            return (
+                f"guide: {self.name} found no top of the log density on the unconstrained scale: it is not flat, or "
+                f"does not curve downward in every direction, where the climb ended. There may be none, as where the "
+                f"scale of a hierarchy goes to zero. Give init=, another parameterisation, or learn a guide, such as "
+                f"phx.guides.full_rank()."
+            )
+        return f"init: the value of variable {name!r} lies outside of its support, or on its edge. Give a value inside."
 
     def draw(self, params: Params, key: Array, data: Values) -> dict[str, Array]:
         """A position."""
@@ -173,6 +220,20 @@ class _Start:
         best = jnp.argmax(density)
         return jax.tree.map(lambda leaf: leaf[best], (positions, misfits))
 
+    def climbed(self, key: Array, position: Mapping[str, Array]) -> Place:
+        """Where a climb from a position finds a good place for a normal."""
+        return good_place(self.log_density(position), flat(position)[0], key)
+
+    def log_density(self, position: Mapping[str, Array]) -> LogDensity:
+        """The model's log density as a function of vectors such as that of `position`."""
+        _, back = flat(position)
+
+        def log_density(vector: Array) -> Array:
+            run = run_unconstrained(self.program, back(vector), self.data)
+            return jnp.asarray(sum(map(jnp.sum, run.terms().values())))
+
+        return log_density
+
     def _candidate(self, key: Array, number: Array, values: Values) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         radius = RADIUS * (1.0 - number / CANDIDATES)
         position = {
@@ -186,6 +247,21 @@ class _Start:
             position, misfits = at_values(self.program, position, full, wanted, self.data)
         density = sum(map(jnp.sum, run_unconstrained(self.program, position, self.data).terms().values()))
         return jnp.where(jnp.isfinite(density), density, -jnp.inf), position, misfits
+
+
+def flat(position: Mapping[str, Array]) -> tuple[Array, Any]:
+    """A position as a vector, variables in the order of their names; and the way back."""
+    return ravel_pytree(dict(position))
+
+
+def by_name(vector: Array, latents: Latents) -> dict[str, Array]:
+    """The inverse of `flat`."""
+    found, begin = {}, 0
+    for latent in sorted(latents, key=lambda latent: latent.name):
+        size = math.prod(latent.unconstrained_shape)
+        found[latent.name] = vector[begin : begin + size].reshape(latent.unconstrained_shape).astype(latent.dtype)
+        begin += size
+    return found
 
 
 def row_spec(spreads: Mapping[str, Spread], latent: Latent) -> PartitionSpec | None:

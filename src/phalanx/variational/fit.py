@@ -103,8 +103,8 @@ def fit(
         (1, 1000)
 
     Source:
-        Kucukelbir, Tran, Ranganath, Gelman, Blei (2017), Automatic differentiation variational inference; Tran, Hoffman,
-        Moore, Suter, Vasudevan, Radul (2018), Simple, distributed, and accelerated probabilistic programming.
+        Kucukelbir, Tran, Ranganath, Gelman, Blei (2017), Automatic differentiation variational inference; Tran,
+        Hoffman, Moore, Suter, Vasudevan, Radul (2018), Simple, distributed, and accelerated probabilistic programming.
     """
     began = time.perf_counter()
     objective = elbo() if objective is None else objective
@@ -116,19 +116,21 @@ def fit(
     arrays = pair.problem.place_arrays()
     with waiting(progress, "compiling"):
         free = _begin(pair, compiler, int(seed), arrays, init)
+        solved = isinstance(pair, FamilyPair) and pair.family.is_solved
         rate, transform = _optimizer_of(optimizer)
         state = State.of(free, transform.init(free))
         steps = Steps(pair, objective, transform, int(num_particles))
         settling = Settling(int(num_steps), stops=until is not False)
-        learning = Learning(
-            steps, state, np.uint32(seed), arrays, int(num_steps), rate, settling, compiler
-        )
+        learning = Learning(steps, state, np.uint32(seed), arrays, int(num_steps), rate, settling, compiler)
+        if not solved:
+            learning.compile()
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
     with make_progress(progress) as display:
         seconds = until.seconds if isinstance(until, Until) else None
         try:
-            learning.run(display, [] if on_block is None else [on_block], seconds)
+            if not solved:
+                learning.run(display, [] if on_block is None else [on_block], seconds)
         except FitError as error:
             failed = error
     timing = Timing(
@@ -136,7 +138,7 @@ def fit(
         gradient_evaluations=learning.step * int(num_particles), compilations=compiler.count,
     )  # fmt: skip
     record = record_of(pair, objective, num_steps, num_particles, int(seed), started, learning.interrupted)
-    result = _result(learning, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
+    result = _result(learning, solved, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
     if failed is not None:
         failed.fit = result
         raise failed
@@ -183,7 +185,7 @@ def _begin(pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...],
         begun = pair.problem.alone(lambda: pair.begin(key, data, given))
         return pair.learned.free(begun.values), pair.learned.outside(begun.values), begun.misfits
 
-    compiled = compiler(begin, np.uint32(seed), arrays, given)
+    compiled = compiler(begin, np.uint32(seed), arrays, given, rarely=True)
     free, outside, misfits = compiled(np.uint32(seed), arrays, given)
     checks.check_outside(outside, pair.learned)
     for name, bad in misfits.items():
@@ -223,14 +225,16 @@ def _optimizer_of(optimizer: Any) -> tuple[float, Any]:
     return 1.0, optax.with_extra_args_support(optimizer)
 
 
-def _result(learning: Learning, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any) -> Fit:
+def _result(
+    learning: Learning, solved: bool, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any
+) -> Fit:
     bounds = [np.concatenate([getattr(made, name) for made in learning.made] or [np.zeros(0)]) for name in Made._fields]
     return Fit(
         params=jax.tree.map(np.asarray, dict(pair.learned.constrain(learning.result))),
         losses=Losses(*bounds),
         timing=timing,
         record=record,
-        unsettled=_unsettled(learning),
+        unsettled="" if solved else _unsettled(learning),
         steps=learning.step,
         failed=int(learning.state.failed),
         free=learning.result,

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
-from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
-from numpyro.distributions import constraints
+from numpyro.distributions import biject_to, constraints
 
 from phalanx.mesh.space import Spread
 from phalanx.programs.parameters import Parameter
-from phalanx.variational.family import Latents, row_spec
+from phalanx.variational.ascent import LogDensity, Place, climb_to_top
+from phalanx.variational.family import Latents, by_name, flat, row_spec
 from phalanx.variational.learned import Params
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -26,8 +25,9 @@ HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 class MeanField:
     """Independent normals; see `phx.guides.mean_field`."""
 
-    init_scale: float = 0.1
+    init_scale: float | None = None
     name: str = "mean_field()"
+    is_solved: bool = False
 
     def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
         """A location and a scale for each coordinate, which lie where the rows of the variable lie."""
@@ -38,16 +38,26 @@ class MeanField:
             found[f"{latent.name}.scale"] = Parameter(None, constraints.positive, spec)
         return found
 
-    def begin(self, position: Mapping[str, Array]) -> dict[str, Array]:
-        """About a position."""
-        locs = {f"{name}.loc": value for name, value in position.items()}
-        return locs | {f"{name}.scale": jnp.full_like(value, self.init_scale) for name, value in position.items()}
+    def begin(self, place: Place, latents: Latents) -> dict[str, Array]:
+        """About a place."""
+        locs, scales = by_name(place.position, latents), by_name(place.scale, latents)
+        return {f"{name}.loc": v for name, v in locs.items()} | {f"{name}.scale": v for name, v in scales.items()}
+
+    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+        """Locations by parts of the scales, scales by factors."""
+        moved = {}
+        for name in (key.removesuffix(".loc") for key in params if key.endswith(".loc")):
+            loc, scale = f"{name}.loc", f"{name}.scale"
+            moved[loc] = params[loc] + params[scale] * change[loc]
+            moved[scale] = params[scale] * jnp.exp(change[scale])
+        return moved
 
     def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
         """A position."""
         keys = random.split(key, len(latents))
         return {
-            v.name: params[f"{v.name}.loc"] + params[f"{v.name}.scale"] * random.normal(k, v.unconstrained_shape, v.dtype)
+            v.name: params[f"{v.name}.loc"]
+            + params[f"{v.name}.scale"] * random.normal(k, v.unconstrained_shape, v.dtype)
             for k, v in zip(keys, latents, strict=True)
         }
 
@@ -65,17 +75,23 @@ class MeanField:
 class FullRank:
     """One multivariate normal; see `phx.guides.full_rank`."""
 
-    init_scale: float = 0.1
+    init_scale: float | None = None
     name: str = "full_rank()"
+    is_solved: bool = False
 
     def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
         """A location, and the Cholesky factor of the covariance."""
         return {"loc": Parameter(None, constraints.real), "scale_tril": Parameter(None, constraints.lower_cholesky)}
 
-    def begin(self, position: Mapping[str, Array]) -> dict[str, Array]:
-        """About a position."""
-        loc, _ = flat(position)
-        return {"loc": loc, "scale_tril": self.init_scale * jnp.eye(loc.size, dtype=loc.dtype)}
+    def begin(self, place: Place, latents: Latents) -> dict[str, Array]:
+        """About a place."""
+        return {"loc": place.position, "scale_tril": jnp.diag(place.scale)}
+
+    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+        """The location by parts of the scales, and these by a triangular factor: nothing hangs on the coordinates."""
+        tril = params["scale_tril"]
+        factor = biject_to(constraints.lower_cholesky)(change["scale_tril"])
+        return {"loc": params["loc"] + tril @ change["loc"], "scale_tril": tril @ factor}
 
     def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
         """A position."""
@@ -90,11 +106,26 @@ class FullRank:
 
 
 @dataclass(frozen=True)
+class Laplace(FullRank):
+    """The normal of the log density's top and its curvature there; see `phx.guides.laplace`."""
+
+    name: str = "laplace()"
+    is_solved: bool = True
+
+    def solve(self, log_density: LogDensity, position: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
+        """The parameters, and whether there is a top."""
+        top = climb_to_top(log_density, flat(position)[0])
+        fine = top.reached & jnp.all(jnp.isfinite(top.scale_tril))
+        return {"loc": top.position, "scale_tril": jnp.where(fine, top.scale_tril, jnp.eye(top.position.size))}, fine
+
+
+@dataclass(frozen=True)
 class LowRank:
     """A multivariate normal whose covariance is diagonal but for a few directions; see `phx.guides.low_rank`."""
 
     rank: int
-    init_scale: float = 0.1
+    init_scale: float | None = None
+    is_solved: bool = False
 
     @property
     def name(self) -> str:
@@ -110,12 +141,20 @@ class LowRank:
             "factor": Parameter(None, real),
         }
 
-    def begin(self, position: Mapping[str, Array]) -> dict[str, Array]:
-        """About a position, with directions that are unlike one another and short."""
-        loc, _ = flat(position)
-        directions = random.normal(random.key(0), (loc.size, min(self.rank, loc.size)), loc.dtype)
-        factor = 0.1 * self.init_scale * directions
-        return {"loc": loc, "scale": jnp.full_like(loc, self.init_scale), "factor": factor}
+    def begin(self, place: Place, latents: Latents) -> dict[str, Array]:
+        """About a place, with directions that are unlike one another and short."""
+        size = place.position.size
+        directions = random.normal(random.key(0), (size, min(self.rank, size)), place.position.dtype)
+        return {"loc": place.position, "scale": place.scale, "factor": 0.1 * place.scale[:, None] * directions}
+
+    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+        """The location and the directions by parts of the standard deviations, scales by factors."""
+        sd = jnp.sqrt(params["scale"] ** 2 + jnp.sum(params["factor"] ** 2, 1))
+        return {
+            "loc": params["loc"] + sd * change["loc"],
+            "scale": params["scale"] * jnp.exp(change["scale"]),
+            "factor": params["factor"] + sd[:, None] * change["factor"],
+        }
 
     def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
         """A position."""
@@ -130,18 +169,3 @@ class LowRank:
             params["loc"], cov_factor=params["factor"], cov_diag=params["scale"] ** 2, validate_args=False
         )
         return jnp.asarray(normal.log_prob(flat(position)[0]))
-
-
-def flat(position: Mapping[str, Array]) -> tuple[Array, Any]:
-    """A position as a vector, variables in the order of their names; and the way back."""
-    return ravel_pytree(dict(position))
-
-
-def by_name(vector: Array, latents: Latents) -> dict[str, Array]:
-    """The inverse of `flat`."""
-    found, begin = {}, 0
-    for latent in sorted(latents, key=lambda latent: latent.name):
-        size = math.prod(latent.unconstrained_shape)
-        found[latent.name] = vector[begin : begin + size].reshape(latent.unconstrained_shape).astype(latent.dtype)
-        begin += size
-    return found

@@ -7,21 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.variational.gaussian import FullRank, LowRank, MeanField
+from phalanx.variational.gaussian import FullRank, Laplace, LowRank, MeanField
 from phalanx.variational.objective import elbo
 
-__all__ = ["elbo", "full_rank", "low_rank", "mean_field"]
+__all__ = ["elbo", "full_rank", "laplace", "low_rank", "mean_field"]
 
 
-def _check(model: Any, **positive: float) -> None:
+def _check(model: Any, **positive: float | None) -> None:
     if model is not None and not callable(model):
         raise TypeError(f"guides: the first argument is the model, a function; got {type(model).__name__}.")
     for name, value in positive.items():
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value > 0:
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value > 0
+        ):
             raise ValueError(f"guides: {name} must be a number above 0; got {value!r}.")
 
 
-def mean_field(model: Callable[..., Any] | None = None, *, init_scale: float = 0.1) -> MeanField:
+def mean_field(model: Callable[..., Any] | None = None, *, init_scale: float | None = None) -> MeanField:
     r"""Independent normals on the unconstrained scale: $u_i \sim N(m_i, s_i^2)$, $x = T(u)$.
 
     Its variances are too small where variables are correlated: for a normal posterior of precision $\Lambda$ they are
@@ -29,7 +31,8 @@ def mean_field(model: Callable[..., Any] | None = None, *, init_scale: float = 0
 
     Args:
         model: the model, which `phx.fit` knows anyway.
-        init_scale: standard deviations to begin with.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
+            those that the curvature of the log density tells.
 
     Returns:
         A guide for `phx.fit`, with parameters `x.loc` and `x.scale` for each variable `x`.
@@ -48,15 +51,16 @@ def mean_field(model: Callable[..., Any] | None = None, *, init_scale: float = 0
         Kucukelbir, Tran, Ranganath, Gelman, Blei (2017), Automatic differentiation variational inference.
     """
     _check(model, init_scale=init_scale)
-    return MeanField(float(init_scale))
+    return MeanField(None if init_scale is None else float(init_scale))
 
 
-def full_rank(model: Callable[..., Any] | None = None, *, init_scale: float = 0.1) -> FullRank:
+def full_rank(model: Callable[..., Any] | None = None, *, init_scale: float | None = None) -> FullRank:
     r"""One normal with a full covariance on the unconstrained scale: $u \sim N(m, L L^\top)$, $x = T(u)$.
 
     Args:
         model: the model, which `phx.fit` knows anyway.
-        init_scale: standard deviations to begin with.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
+            those that the curvature of the log density tells.
 
     Returns:
         A guide for `phx.fit`, with parameters `loc` and `scale_tril`; variables follow one another by name.
@@ -68,16 +72,17 @@ def full_rank(model: Callable[..., Any] | None = None, *, init_scale: float = 0.
         Kucukelbir, Tran, Ranganath, Gelman, Blei (2017), Automatic differentiation variational inference.
     """
     _check(model, init_scale=init_scale)
-    return FullRank(float(init_scale))
+    return FullRank(None if init_scale is None else float(init_scale))
 
 
-def low_rank(model: Callable[..., Any] | None = None, *, rank: int = 10, init_scale: float = 0.1) -> LowRank:
+def low_rank(model: Callable[..., Any] | None = None, *, rank: int = 10, init_scale: float | None = None) -> LowRank:
     r"""A normal whose covariance is diagonal but for a few directions: $u \sim N(m, D^2 + F F^\top)$, $x = T(u)$.
 
     Args:
         model: the model, which `phx.fit` knows anyway.
         rank: directions, columns of $F$.
-        init_scale: standard deviations to begin with.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
+            those that the curvature of the log density tells.
 
     Returns:
         A guide for `phx.fit`, with parameters `loc`, `scale` and `factor`.
@@ -91,8 +96,30 @@ def low_rank(model: Callable[..., Any] | None = None, *, rank: int = 10, init_sc
     _check(model, init_scale=init_scale, rank=rank)
     if not isinstance(rank, int | np.integer):
         raise ValueError(f"guides: rank must be a whole number; got {rank!r}.")
-    return LowRank(int(rank), float(init_scale))
+    return LowRank(int(rank), None if init_scale is None else float(init_scale))
 
 
-MAKERS = (mean_field, full_rank, low_rank)
+def laplace(model: Callable[..., Any] | None = None) -> Laplace:
+    r"""The normal about the top of the log density on the unconstrained scale, with its curvature for a precision.
+
+    Nothing is learned by steps: it is climbed to the top, $m$, and $u \sim N(m, H^{-1})$ with $H$ the negative Hessian
+    there. `phx.fit(...).params["loc"]` is the most probable position.
+
+    Args:
+        model: the model, which `phx.fit` knows anyway.
+
+    Returns:
+        A guide for `phx.fit`, with parameters `loc` and `scale_tril`. The fit is refused where there is no top.
+
+    Raises:
+        TypeError: when the model is none.
+
+    Source:
+        Tierney, Kadane (1986), Accurate approximations for posterior moments and marginal densities.
+    """
+    _check(model)
+    return Laplace()
+
+
+MAKERS = (mean_field, full_rank, low_rank, laplace)
 """What makes a guide; given to `phx.fit` uncalled, it is called without arguments."""

@@ -72,9 +72,13 @@ def judge_fit(
         Yao, Vehtari, Simpson, Gelman (2018), Yes, but did it work? Evaluating variational inference; Vehtari, Simpson,
         Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling.
     """
-    found, passed = list(findings), []
+    found: list[Finding] = list(findings)
+    passed: list[str] = []
     for result in (_of_weights(weights), *_of_moments(weights, values), _of_end(settled), _of_failures(steps, failed)):
-        (found if isinstance(result, Finding) else passed).append(result)
+        if isinstance(result, Finding):
+            found.append(result)
+        else:
+            passed.append(result)
     good = f"{_k_hat_words(weights)}, and weighting moves no mean and no standard deviation"
     return judged(found, [sentence for sentence in passed if sentence], good)
 
@@ -121,7 +125,8 @@ def _of_moments(weights: Weights, values: Mapping[str, np.ndarray]) -> list[Find
                 "scales off",
                 f"The guide's standard deviations are not the posterior's: "
                 f"{first_few(wide, lambda m: f'{m.name} has {m.ratio:.2f} of it')}.",
-                "phx.guides.full_rank(), which knows correlations",
+                "a guide that can do more; of correlations independent coordinates know nothing, and "
+                "phx.guides.full_rank() does",
             )
         )
     return results or ["Weighted by the model, no mean and no standard deviation moves."]

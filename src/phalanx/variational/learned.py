@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,10 @@ class Learned:
     def free(self, values: Params) -> dict[str, Any]:
         """The points of the real line at which they have these values."""
         return {name: self._each(name, lambda t, x: t.inv(x), values[name]) for name in self.parameters}
+
+    def only(self, names: Collection[str]) -> Learned:
+        """Those of these names."""
+        return Learned({name: p for name, p in self.parameters.items() if name in names})
 
     def outside(self, values: Params) -> dict[str, Array]:
         """Of each, whether its value does not satisfy its constraint."""

@@ -77,6 +77,10 @@ class Learning:
     out_of_time: bool = False
 
     def __post_init__(self) -> None:
+        self.result, self._before = self.state.free, None
+
+    def compile(self) -> None:
+        """Compile what steps are made with, and lay the state out."""
         self.state = jax.device_put(self.state, layout := laid_out(self.steps.pair, self.steps.optimizer, self.state))
         everywhere = jax.tree.leaves(layout.step)[0]
         self._order = Order(np.int32(0), np.float32(self.rate), np.bool_(False))
@@ -84,11 +88,11 @@ class Learning:
         self._block = self.compiler(
             self.steps.block, self.state, self.seed, self.arrays, self._order, out_shardings=(layout, made)
         )
-        size = sum(leaf.size for leaf in jax.tree.leaves(self.state.free))
-        change = change_between(self.steps.pair, max(16, min(COMPARED, NUMBERS // size)))
-        self._change = self.compiler(change, self.state.free, self.state.free, self.seed, self.arrays)
-        self._before = None
-        self.result = self.state.free
+        if self.settling.stops:
+            size = sum(leaf.size for leaf in jax.tree.leaves(self.state.free))
+            change = change_between(self.steps.pair, max(16, min(COMPARED, NUMBERS // size)))
+            arguments = self.state.free, self.state.free, self.seed, self.arrays
+            self._change = self.compiler(change, *arguments, rarely=True)
 
     @property
     def step(self) -> int:
@@ -119,7 +123,7 @@ class Learning:
         rate = np.float32(self.rate * self.settling.rate)
         order = Order(np.int32(count), rate, np.bool_(step == self.settling.window.begin))
         state, made = self._block(self.state, self.seed, self.arrays, order)
-        made = Made(*(np.asarray(part)[:count] for part in made))
+        made = jax.tree.map(lambda part: np.asarray(part)[:count], made)
         # last, and together: an interrupt before this line leaves a shorter, whole record
         self.state, self.made = state, [*self.made, made]
         pace.learn(count, time.perf_counter() - began)
@@ -130,7 +134,7 @@ class Learning:
     def _compare(self, step: int) -> None:
         """A window has ended: is its average the one of the window before?"""
         change = float("inf")
-        if self._before is not None:
+        if self._before is not None and self.settling.stops:
             found = self._change(self._before, self.state.mean, self.seed, self.arrays)
             change = max(map(float, found)) / TOLERANCE
         self._before = self.result = self.state.mean
@@ -166,7 +170,7 @@ class Learning:
         which = f"the gradient of parameters {', '.join(map(repr, params))} is not" if params else "so are gradients"
         return (
             f"fit: in step {self.step - PATIENCE + 1:,} and those after it the loss or its gradient is not finite. "
-            f"{where}, and {which}. Look for values that the guide draws outside of what the model can compute, such as "
-            f"exp or log of large numbers; give init=, a guide that begins narrower (init_scale=), or a lower rate "
+            f"{where}, and {which}. Look for values that the guide draws outside of what the model can compute, such "
+            f"as exp or log of large numbers; give init=, a guide that begins narrower (init_scale=), or a lower rate "
             f"(optimizer=0.01). What was learned before is the error's .fit."
         )

@@ -45,6 +45,10 @@ class Pair(Protocol):
         """What the guide is called."""
         ...
 
+    def moved(self, free: Params, change: Params) -> dict[str, Any]:
+        """The parameters, on the real line, after a change that an optimiser has asked for; none at zero."""
+        ...
+
     def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
         """Initial values of the parameters."""
         ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from phalanx.run.describe import source_of, versions, where_words
 from phalanx.run.record import RunRecord
 from phalanx.variational.objective import Objective
@@ -14,9 +13,7 @@ def record_of(
 ) -> RunRecord:
     """The record of a fit. `num_warmup` are its steps at most, `num_chains` its particles."""
     problem = pair.problem
-    known = zip(
-        problem.arguments.names, problem.arguments.whole_shapes(), problem.arguments.spreads, strict=True
-    )
+    known = zip(problem.arguments.names, problem.arguments.whole_shapes(), problem.arguments.spreads, strict=True)
     return RunRecord(
         model=getattr(problem.model, "__name__", type(problem.model).__name__),
         kernel=f"fit({pair.name}, {objective.name})",
@@ -34,5 +31,3 @@ def record_of(
         interrupted=interrupted,
         source=source_of(problem.model),
     )
-
-

@@ -269,12 +269,13 @@ class Fit:
     def _weighed(self, seed: int, num_draws: int) -> tuple[Weights, dict[str, np.ndarray]]:
         """Importance weights of draws, and the draws; those a verdict looks at are kept."""
         if (seed, num_draws) == (JUDGE_SEED, JUDGED):
-            return self._judged
+            return self.judged
         drawn = self.drawing.draw(seed, num_draws)
         return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 
     @cached_property
-    def _judged(self) -> tuple[Weights, dict[str, np.ndarray]]:
+    def judged(self) -> tuple[Weights, dict[str, np.ndarray]]:
+        """Importance weights of the draws that a verdict looks at, and those draws."""
         drawn = self.drawing.draw(JUDGE_SEED, JUDGED)
         return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 

@@ -29,6 +29,9 @@ AGREEMENTS = 3
 TOLERANCE = 0.05
 """The most that a median may move, in standard deviations of the guide, and a width in parts of itself."""
 
+NEAR, PATIENT = 6.0, 2
+"""In tolerances, what is nearly an agreement; and after how many of them in a row the rate is lowered."""
+
 NATS = 0.05
 """A rise of the bound that is too small to wait for."""
 
@@ -47,6 +50,7 @@ class Settling:
     def __init__(self, num_steps: int, stops: bool = True):
         self._num_steps, self.stops = num_steps, stops
         self.rate, self.agreements, self._before = 1.0, 0, (math.nan, math.nan)
+        self._near = 0
         self.window = self._last(0) if not stops else self._next(0, min(FIRST, num_steps), first=True)
         self.compared = False
         """Whether there is a window before this one."""
@@ -68,7 +72,11 @@ class Settling:
         still = not self.compared or not rise > max(NATS, 3.0 * error)  # NaN: nothing to compare with
         agrees = self.compared and change <= 1.0 and still
         self.agreements = self.agreements + 1 if agrees else 0
-        self.rate *= 0.5 if agrees else 1.0
+        # windows that only nearly agree, one after the other, are noise, of which a lower rate has less
+        self._near = self._near + 1 if self.compared and still and 1.0 < change <= NEAR else 0
+        lower = agrees or self._near >= PATIENT
+        self._near = 0 if lower else self._near
+        self.rate *= 0.5 if lower else 1.0
         self._before, self.compared = now, True
         if not self.settled:
             self.window = self._next(step, length if agrees else math.ceil(GROWTH * length))

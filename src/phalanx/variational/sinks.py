@@ -112,5 +112,3 @@ class Fold:
         example = {name: value[:1] for name, value in values.items()}
         states = self._reductions.init(example)
         return lax.scan(one, states, (dict(values), jnp.arange(count)))[0]
-
-

@@ -94,10 +94,12 @@ class Steps:
         return state, made
 
     def _step(self, state: State, key: Array, data: Any, rate: Array) -> tuple[State, Array]:
-        (loss, bound), gradient = jax.value_and_grad(self._loss, has_aux=True)(state.free, key, data)
+        still = jax.tree.map(jnp.zeros_like, state.free)
+        (loss, bound), gradient = jax.value_and_grad(self._loss, has_aux=True)(still, state.free, key, data)
         finite = jnp.isfinite(loss) & all_finite(gradient)
         change, optimizer = self.optimizer.update(gradient, state.optimizer, state.free)
-        free = jax.tree.map(lambda x, d: x + (rate * d).astype(x.dtype), state.free, change)
+        change = jax.tree.map(lambda x, d: (rate * d).astype(x.dtype), state.free, change)
+        free = self.pair.moved(state.free, change)
         averaged = state.averaged + 1
         mean = jax.tree.map(lambda m, x: m + (x - m) / averaged, state.mean, free)
         nothing = jnp.int32(0)
@@ -106,8 +108,8 @@ class Steps:
         state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), moved, stayed)
         return state._replace(step=state.step + 1), jnp.where(finite, bound, jnp.nan)
 
-    def _loss(self, free: Params, key: Array, data: Any) -> tuple[Array, Array]:
-        params = self.pair.learned.constrain(free)
+    def _loss(self, change: Params, free: Params, key: Array, data: Any) -> tuple[Array, Array]:
+        params = self.pair.learned.constrain(self.pair.moved(free, change))
         found = particles(self.pair, params, key, self.num_particles, data, self.objective.held)
         loss = self.objective.loss(found.log_p, found.log_q, found.draws)
         return loss, self.objective.bound(found.log_p, found.log_q)
@@ -123,7 +125,9 @@ class Steps:
 
         keys = jax.vmap(lambda i: random.fold_in(key, i))(jnp.arange(self.num_particles, dtype=jnp.uint32))
         parts = self.pair.problem.alone(lambda: jax.vmap(one)(keys))
-        gradient = jax.grad(self._loss, has_aux=True)(state.free, key, data)[0]
+        gradient = jax.grad(self._loss, has_aux=True)(jax.tree.map(jnp.zeros_like, state.free), state.free, key, data)[
+            0
+        ]
         bad = {name: ~all_finite(leaf) for name, leaf in gradient.items()}
         return {name: jnp.sum(~jnp.isfinite(part)) for name, part in parts.items()}, bad
 
@@ -139,7 +143,7 @@ def all_finite(tree: Any) -> Array:
 
 
 def laid_out(pair: Pair, optimizer: Any, state: State) -> State:
-    """How a state is laid out over the mesh: the parameters, and what the optimiser keeps of them, as their specs say."""
+    """How a state is laid out over the mesh: parameters, and what the optimiser keeps of them, as their specs say."""
     from optax import tree_utils
 
     mesh = pair.problem.mesh
