@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, random
+from jax import Array, lax, random
 from numpyro.distributions import constraints
 
 from phalanx.programs import refusals
@@ -70,6 +70,7 @@ class ProgramPair:
             raise ValueError(f"Both guide and model have a parameter {min(clash)!r}: rename one of them.")
         met = {**of_guide, **of_model}
         self._met["parameters"] = {name: parameter for name, (parameter, _) in met.items()}
+        self._met["scored"] = [name for name, v in mine.items() if v.is_latent and not v.distribution.has_rsample]
         self._met["of_model"] = list(of_model)
         self._met["supports"] = {
             name: (mine[name].distribution, theirs[name].distribution) for name in mine if mine[name].is_latent
@@ -85,12 +86,25 @@ class ProgramPair:
     def draw(self, params: Params, key: Array, data: Values) -> dict[str, Array]:
         """Values of the latent variables."""
         variables = self._run(given(self.guide, params), _draw_with(key), self._asked(data))
-        return {name: variable.value for name, variable in variables.items() if variable.is_latent}
+        values = {name: variable.value for name, variable in variables.items() if variable.is_latent}
+        return {name: lax.stop_gradient(v) if name in self.scored else v for name, v in values.items()}
 
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
         """Its log density under the guide."""
         variables = self._run(given(self.guide, params), _at(draw), self._asked(data))
         return jnp.asarray(sum(v.total_log_prob() for v in variables.values() if v.is_latent))
+
+    def log_score(self, params: Params, draw: Any, data: Values) -> Array | None:
+        """Of that, what belongs to variables that cannot be differentiated through; None where there are none."""
+        if not self.scored:
+            return None
+        variables = self._run(given(self.guide, params), _at(draw), self._asked(data))
+        return jnp.asarray(sum(variables[name].total_log_prob() for name in self.scored))
+
+    @property
+    def scored(self) -> list[str]:
+        """The variables that cannot be differentiated through."""
+        return self._met["scored"]
 
     def log_model(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
         """Its log density, with the data, under the model: what each variable adds."""
@@ -142,13 +156,6 @@ class ProgramPair:
                 raise ValueError(
                     f"Variable {name!r} of the guide {self.name} {what}: a guide is a distribution of latent variables "
                     f"that can be drawn from. Take it out; what is observed belongs to the model."
-                )
-            if variable.is_latent and not variable.distribution.has_rsample:  # pyright: ignore[reportOptionalMemberAccess]
-                kind = type(variable.distribution).__name__
-                raise ValueError(
-                    f"Variable {name!r} of the guide {self.name}: draws of {kind} cannot be differentiated through, "
-                    f"which is how a guide is learned. Sum a discrete variable out of the model, as with "
-                    f"numpyro.distributions.MixtureSameFamily, or give it a continuous guide."
                 )
 
     def _check_aligned(self, mine: Tape, theirs: Tape) -> None:

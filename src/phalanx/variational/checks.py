@@ -55,6 +55,27 @@ def check_objective(objective: Any) -> None:
         raise TypeError(f"objective must be one of phx.guides, such as phx.guides.elbo(); got {objective!r}.")
 
 
+def check_estimator(objective: Objective, scored: Sequence[str], num_particles: int) -> None:
+    """Refuse particles that the objective cannot group, and variables that it cannot learn."""
+    if num_particles % objective.multiple:
+        more = -(-num_particles // objective.multiple) * objective.multiple
+        raise ValueError(
+            f"num_particles={num_particles}: {objective.name} takes them {objective.multiple} by "
+            f"{objective.multiple}; use {more}."
+        )
+    if scored and not objective.scores:
+        raise ValueError(
+            f"Variable {scored[0]!r}: the guide's draws cannot be differentiated through, which {objective.name} needs. "
+            f"Use phx.guides.elbo(), which learns such variables by the score function, sum a discrete variable out of "
+            f"the model, as with numpyro.distributions.MixtureSameFamily, or give it a continuous guide."
+        )
+    if scored and num_particles < 2:
+        raise ValueError(
+            f"Variable {scored[0]!r}: the guide's draws cannot be differentiated through, and are learned by comparing "
+            f"particles; use num_particles=8 or more."
+        )
+
+
 def check_until(until: Any) -> None:
     """Refuse a condition that is none, or one on draws, of which a fit has none."""
     if until is None or until is False:

@@ -100,6 +100,14 @@ def _one(pair: Pair, free: Any, key: Array, data: Any) -> Drawn:
     return Drawn(pair.values(params, draw, data), log_p, pair.log_guide(params, draw, data))
 
 
+def _quartiles(draws: Array) -> Array:
+    """Quartiles of the draws of each coordinate; of whole numbers, which jump, the mean and what is about it."""
+    if jnp.issubdtype(draws.dtype, jnp.floating):
+        return jnp.quantile(draws, jnp.array([0.25, 0.5, 0.75]), axis=0)
+    mean = jnp.mean(draws.astype(jnp.float32), axis=0)
+    return jnp.stack([mean - 0.5 * SPREAD, mean, mean + 0.5 * SPREAD])
+
+
 def change_between(pair: Pair, count: int) -> Any:
     """The function of two sets of parameters that says how far the guides they make are apart.
 
@@ -114,12 +122,9 @@ def change_between(pair: Pair, count: int) -> Any:
         def coordinates(free: Any) -> Array:
             params = pair.learned.constrain(free)
             draws = jax.vmap(lambda key: pair.coordinates(pair.draw(params, key, data)))(keys)
-            return jnp.concatenate([leaf.reshape(count, -1) for leaf in jax.tree.leaves(draws)], axis=1)
+            return jnp.concatenate([_quartiles(leaf.reshape(count, -1)) for leaf in jax.tree.leaves(draws)], axis=1)
 
-        quartiles = [
-            jnp.quantile(pair.problem.alone(lambda free=free: coordinates(free)), jnp.array([0.25, 0.5, 0.75]), axis=0)
-            for free in (a, b)
-        ]
+        quartiles = [pair.problem.alone(lambda free=free: coordinates(free)) for free in (a, b)]
         middles, widths = [q[1] for q in quartiles], [(q[2] - q[0]) / SPREAD for q in quartiles]
         floor = 1e-4 * (1e-4 + jnp.abs(middles[1]))  # of a guide that draws one value
         width = jnp.maximum(jnp.minimum(*widths), floor)

@@ -97,6 +97,11 @@ class FamilyPair:
         """The model's latent variables."""
         return self.problem.whole.latents()
 
+    @property
+    def scored(self) -> list[str]:
+        """None: every draw can be differentiated through."""
+        return []
+
     @cached_property
     def of_model(self) -> dict[str, Parameter]:
         """The model's own parameters."""
@@ -178,6 +183,9 @@ class FamilyPair:
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
         """Its log density under the guide."""
         return self.family.log_prob(params, draw, self.latents)
+
+    def log_score(self, params: Params, draw: Any, data: Values) -> None:
+        """There is nothing that cannot be differentiated through."""
 
     def log_model(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
         """Its log density under the model, the Jacobian of each transform with its variable."""

@@ -112,6 +112,7 @@ def fit(
     pair = _pair_of(model, guide, data, mesh)
     run_checks.check_not_traced(data)
     checks.check_particles(num_particles, pair.problem.mesh)
+    checks.check_estimator(objective, pair.scored, num_particles)
     compiler = Compiler(matmul_precision)
     arrays = pair.problem.place_arrays()
     with waiting(progress, "compiling"):

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from phalanx.variational.gaussian import FullRank, Laplace, LowRank, MeanField
-from phalanx.variational.objective import elbo
+from phalanx.variational.objective import elbo, forward_kl, importance_weighted, objective
 
-__all__ = ["elbo", "full_rank", "laplace", "low_rank", "mean_field"]
+__all__ = [
+    "elbo", "forward_kl", "full_rank", "importance_weighted", "laplace", "low_rank", "mean_field", "objective",
+]  # fmt: skip
 
 
 def _check(model: Any, **positive: float | None) -> None:

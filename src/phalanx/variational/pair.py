@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -49,6 +49,11 @@ class Pair(Protocol):
         """The parameters, on the real line, after a change that an optimiser has asked for; none at zero."""
         ...
 
+    @property
+    def scored(self) -> list[str]:
+        """The guide's variables whose draws cannot be differentiated through."""
+        ...
+
     def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
         """Initial values of the parameters."""
         ...
@@ -63,6 +68,10 @@ class Pair(Protocol):
 
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
         """Its log density under the guide."""
+        ...
+
+    def log_score(self, params: Params, draw: Any, data: Values) -> Array | None:
+        """Of that, what belongs to variables that cannot be differentiated through; None where there are none."""
         ...
 
     def log_model(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
@@ -86,14 +95,6 @@ class Pair(Protocol):
         ...
 
 
-class Particles(NamedTuple):
-    """Draws from a guide, and their log densities `(particle,)`."""
-
-    draws: Any
-    log_p: Array
-    log_q: Array
-
-
 def keys_of(pair: Pair, key: Array, count: int) -> Array:
     """A key for each of `count` particles, which are spread over the mesh's `chain` axis where it divides them."""
     index = jnp.arange(count, dtype=jnp.uint32)
@@ -103,8 +104,10 @@ def keys_of(pair: Pair, key: Array, count: int) -> Array:
     return jax.vmap(lambda i: random.fold_in(key, i))(index)
 
 
-def particles(pair: Pair, params: Params, key: Array, count: int, data: Values, held: bool) -> Particles:
-    """`count` draws from the guide.
+def particles(
+    pair: Pair, params: Params, key: Array, count: int, data: Values, wanted: Sequence[str]
+) -> dict[str, Any]:
+    """What objectives are made of, for `count` draws from the guide: `(particle,)` each.
 
     Args:
         pair: guide and model.
@@ -112,14 +115,34 @@ def particles(pair: Pair, params: Params, key: Array, count: int, data: Values, 
         key: of the draws.
         count: how many.
         data: the model's arguments.
-        held: whether the guide's log density is that of the parameters as they are, so that its gradient is that along
-            the path of the draws alone.
+        wanted: which parts; see `Objective`.
     """
+    held = lax.stop_gradient(params)
 
-    def one(key: Array) -> Particles:
+    def log_p(at: Params, draw: Any) -> Array:
+        return jnp.asarray(sum(pair.log_model(at, draw, data).values()))
+
+    def one(key: Array) -> dict[str, Any]:
         draw = pair.draw(params, key, data)
-        at = lax.stop_gradient(params) if held else params
-        log_p = sum(pair.log_model(params, draw, data).values())
-        return Particles(draw, jnp.asarray(log_p), pair.log_guide(at, draw, data))
+        fixed = lax.stop_gradient(draw)
+        parts = {
+            "log_p": lambda: log_p(params, draw),
+            "log_p_path": lambda: log_p(held, draw),
+            "log_p_fixed": lambda: log_p(params, fixed),
+            "log_q": lambda: pair.log_guide(params, draw, data),
+            "log_q_path": lambda: pair.log_guide(held, draw, data),
+            "log_q_fixed": lambda: pair.log_guide(params, fixed, data),
+            "score": lambda: pair.log_score(params, draw, data),
+            "draws": lambda: draw,
+        }
+        return {name: parts[name]() for name in wanted}
 
     return pair.problem.alone(lambda: jax.vmap(one)(keys_of(pair, key, count)))
+
+
+def log_weights(parts: dict[str, Any]) -> Array:
+    """The particles' log weights, from whichever parts there are."""
+    log_p, log_q = (
+        next(value for name, value in parts.items() if name.startswith(kind)) for kind in ("log_p", "log_q")
+    )
+    return lax.stop_gradient(log_p - log_q)

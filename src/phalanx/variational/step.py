@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.variational.learned import Params
 from phalanx.variational.objective import Objective
-from phalanx.variational.pair import Pair, particles
+from phalanx.variational.pair import Pair, log_weights, particles
 
 ROOM = 1024
 """The most steps of a block."""
@@ -110,9 +110,13 @@ class Steps:
 
     def _loss(self, change: Params, free: Params, key: Array, data: Any) -> tuple[Array, Array]:
         params = self.pair.learned.constrain(self.pair.moved(free, change))
-        found = particles(self.pair, params, key, self.num_particles, data, self.objective.held)
-        loss = self.objective.loss(found.log_p, found.log_q, found.draws)
-        return loss, self.objective.bound(found.log_p, found.log_q)
+        parts = particles(self.pair, params, key, self.num_particles, data, self.objective.parts)
+        return self.objective.loss(parts), self.objective.bound(log_weights(parts))
+
+    def gradient(self, free: Params, key: Array, arrays: Sequence[Array]) -> tuple[dict[str, Any], Array]:
+        """The gradient that a step with this key follows, in the steps' own units, and the bound of each particle."""
+        data, still = self.pair.problem.data(arrays), jax.tree.map(jnp.zeros_like, free)
+        return jax.grad(self._loss, has_aux=True)(still, free, key, data)
 
     def blame(self, state: State, seed: Array, arrays: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Of the last step: each variable's part of the log density, summed over draws, and where gradients are bad."""

@@ -42,7 +42,6 @@ GUIDES = {
     "shape": (guide_of(s=log_normal, w=log_normal), r"'w' has shape \(\) in the guide guide, and \(2,\) in the model"),
     "support": (guide_of(s=lambda loc: dist.Normal(loc, 0.1), w=pair), "'s': the guide's Normal has draws outside"),
     "range": (guide_of(s=lambda loc: dist.Uniform(-1.0 + loc, 1.0), w=pair), "'s': the guide's Uniform has draws outs"),
-    "discrete": (guide_of(s=lambda loc: dist.Bernoulli(logits=loc), w=pair), "'s' .*: draws of BernoulliLogits cannot"),
     "constant": (
         lambda: (phx.sample("s", dist.LogNormal(0.0, 1.0)), phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))),
         "has a parameter: there is nothing to learn",
@@ -116,6 +115,31 @@ OPTIONS = {
 def test_options_that_are_none(options, kind, message):
     with pytest.raises(kind, match=message):
         phx.fit(regression, phx.guides.mean_field(), DATA, progress=False, **options)
+
+
+DISCRETE = {
+    "importance": ({"objective": phx.guides.importance_weighted(4)}, "'z': the guide's draws cannot be differentiated"),
+    "alone": ({"num_particles": 1}, "'z': .* learned by comparing particles"),
+    "groups": ({"objective": phx.guides.importance_weighted(5)}, r"num_particles=8: importance_weighted\(5\) takes"),
+}
+
+
+@pytest.mark.parametrize("options, message", DISCRETE.values(), ids=DISCRETE)
+def test_a_discrete_variable_without_an_estimator(options, message):
+    def model():
+        phx.sample("z", dist.Bernoulli(0.3))
+
+    def guide():
+        phx.sample("z", dist.Bernoulli(logits=phx.param("logits", 0.0)))
+
+    with pytest.raises(ValueError, match=message):
+        phx.fit(model, guide, progress=False, **options)
+
+
+def test_an_objective_that_is_no_scalar():
+    with pytest.raises(ValueError, match="the function must return a scalar"):
+        own = phx.guides.objective(lambda log_p, log_q, draws: log_q - log_p)
+        phx.fit(regression, by_hand, DATA, objective=own, progress=False)
 
 
 def test_a_guide_that_is_none():
