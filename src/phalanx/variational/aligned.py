@@ -33,6 +33,8 @@ class ProgramPair:
 
     problem: Problem
     guide: Program
+    weights: Mapping[str, float] = field(default_factory=dict)
+    guide_weights: Mapping[str, float] = field(default_factory=dict)
     _met: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -54,6 +56,31 @@ class ProgramPair:
             )
         return Learned(self._met["parameters"])
 
+    def for_steps(self) -> ProgramPair:
+        """The pair as steps see it: where they see minibatches, terms of rows count for all rows."""
+        minibatch, arguments = self.problem.minibatch, self.problem.arguments
+        if minibatch is None:
+            return self
+
+        def guide(**data: Any) -> Any:
+            return meeting(self.guide, random.key(0), {})(**self._asked(data))
+
+        of_model = minibatch.terms_of_rows(self.problem.at_start, arguments, "model")
+        of_guide = minibatch.terms_of_rows(guide, arguments, "guide")
+        local = {name for name, variable in self.problem.whole.variables.items() if variable.is_latent} & of_model
+        if other := local ^ of_guide:
+            raise ValueError(
+                f"batch_size: variable {min(other)!r} has an element for each row in one of model and guide, and not "
+                f"in the other."
+            )
+        if self.scored and of_guide & set(self.scored):
+            raise ValueError(
+                f"batch_size: variable {min(of_guide & set(self.scored))!r} has an element for each row, and its draws "
+                f"cannot be differentiated through. Sum it out of the model, or leave batch_size out."
+            )
+        weight = minibatch.weight
+        return replace(self, weights=dict.fromkeys(of_model, weight), guide_weights=dict.fromkeys(of_guide, weight))
+
     def moved(self, free: Params, change: Params) -> dict[str, Any]:
         """The parameters after a change."""
         return jax.tree.map(jnp.add, dict(free), dict(change))
@@ -70,7 +97,9 @@ class ProgramPair:
             raise ValueError(f"Both guide and model have a parameter {min(clash)!r}: rename one of them.")
         met = {**of_guide, **of_model}
         self._met["parameters"] = {name: parameter for name, (parameter, _) in met.items()}
-        self._met["scored"] = [name for name, v in mine.items() if v.is_latent and not v.distribution.has_rsample]
+        self._met["scored"] = [
+            name for name, v in mine.items() if v.is_latent and not getattr(v.distribution, "has_rsample", False)
+        ]
         self._met["of_model"] = list(of_model)
         self._met["supports"] = {
             name: (mine[name].distribution, theirs[name].distribution) for name in mine if mine[name].is_latent
@@ -92,7 +121,8 @@ class ProgramPair:
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
         """Its log density under the guide."""
         variables = self._run(given(self.guide, params), _at(draw), self._asked(data))
-        return jnp.asarray(sum(v.total_log_prob() for v in variables.values() if v.is_latent))
+        totals = {name: v.total_log_prob() for name, v in variables.items() if v.is_latent}
+        return jnp.asarray(sum(self.guide_weights.get(name, 1.0) * total for name, total in totals.items()))
 
     def log_score(self, params: Params, draw: Any, data: Values) -> Array | None:
         """Of that, what belongs to variables that cannot be differentiated through; None where there are none."""
@@ -109,7 +139,8 @@ class ProgramPair:
     def log_model(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
         """Its log density, with the data, under the model: what each variable adds."""
         variables = self._run(given(self.problem.model, params), _at(draw), data)
-        return {name: v.total_log_prob() for name, v in variables.items() if v.distribution is not None}
+        totals = {name: v.total_log_prob() for name, v in variables.items() if v.distribution is not None}
+        return {name: self.weights.get(name, 1.0) * total for name, total in totals.items()}
 
     def values(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
         """The latent variables, and the model's deterministic values, at a draw."""

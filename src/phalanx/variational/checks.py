@@ -65,9 +65,9 @@ def check_estimator(objective: Objective, scored: Sequence[str], num_particles: 
         )
     if scored and not objective.scores:
         raise ValueError(
-            f"Variable {scored[0]!r}: the guide's draws cannot be differentiated through, which {objective.name} needs. "
-            f"Use phx.guides.elbo(), which learns such variables by the score function, sum a discrete variable out of "
-            f"the model, as with numpyro.distributions.MixtureSameFamily, or give it a continuous guide."
+            f"Variable {scored[0]!r}: the guide's draws cannot be differentiated through, which {objective.name} "
+            f"needs. Use phx.guides.elbo(), which learns such variables by the score function, sum a discrete variable "
+            f"out of the model, as with numpyro.distributions.MixtureSameFamily, or give it a continuous guide."
         )
     if scored and num_particles < 2:
         raise ValueError(

@@ -116,7 +116,7 @@ def change_between(pair: Pair, count: int) -> Any:
     """
 
     def change(a: Any, b: Any, seed: Array, arrays: Sequence[Array]) -> tuple[Array, Array]:
-        data = pair.problem.data(arrays)
+        data = pair.problem.step_data(arrays, random.key(seed))  # of a minibatch always the same
         keys = jax.vmap(lambda i: random.fold_in(random.fold_in(random.key(seed), STREAM), i))(jnp.arange(count))
 
         def coordinates(free: Any) -> Array:

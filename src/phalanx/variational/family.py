@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -86,6 +86,7 @@ class FamilyPair:
 
     problem: Problem
     family: Any
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -138,6 +139,19 @@ class FamilyPair:
             raise ValueError(
                 f"The model {model} has no coordinates to learn: its latent variables have no free element."
             )
+
+    def for_steps(self) -> FamilyPair:
+        """The pair as steps see it: where they see minibatches, terms of rows count for all rows."""
+        minibatch = self.problem.minibatch
+        if minibatch is None:
+            return self
+        names = minibatch.terms_of_rows(self.problem.at_start, self.problem.arguments, "model")
+        if local := [latent.name for latent in self.latents if latent.name in names]:
+            raise ValueError(
+                f"batch_size: variable {local[0]!r} has an element for each row, and {self.name} has parameters for "
+                f"all of them. Write a guide that computes them from the rows (an amortised one), or leave batch_size out."
+            )
+        return replace(self, weights=dict.fromkeys(sorted(names), minibatch.weight))
 
     def moved(self, free: Params, change: Params) -> dict[str, Any]:
         """The parameters after a change: the family's own by its widths, so that rates are in standard deviations."""
@@ -194,7 +208,7 @@ class FamilyPair:
         for name, variable in run.variables.items():
             if variable.distribution is not None:
                 jacobian = jnp.sum(run.log_dets[name]) if name in run.log_dets else 0.0
-                totals[name] = variable.total_log_prob() + jacobian
+                totals[name] = self.weights.get(name, 1.0) * (variable.total_log_prob() + jacobian)
         return totals
 
     def values(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:

@@ -30,6 +30,7 @@ from phalanx.variational.compiled import Compiler
 from phalanx.variational.family import FamilyPair
 from phalanx.variational.guides import MAKERS, elbo
 from phalanx.variational.learning import FitError, Learning
+from phalanx.variational.minibatch import Minibatch
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
 from phalanx.variational.problem import Problem
@@ -51,6 +52,7 @@ def fit(
     optimizer: Any = None,
     num_steps: int = 20_000,
     num_particles: int = 8,
+    batch_size: int | None = None,
     objective: Objective | None = None,
     mesh: Mesh | None = None,
     seed: int = 0,
@@ -73,6 +75,9 @@ def fit(
             settles; a rate given as a number compiles nothing new.
         num_steps: the most steps.
         num_particles: draws from the guide per step, spread over the mesh's `chain` axis.
+        batch_size: rows in each step, drawn with replacement, on each device from its own rows. Rows are those of the
+            sharded arrays or, where none is sharded, of all arrays with the largest leading dimension. Terms of rows
+            are weighted so that they stand for all; the bound's error is then not told.
         objective: what is learned by, `phx.guides.elbo()` by default.
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or one.
         seed: a whole number; the same seed gives the same fit, whatever the number of devices, but for rounding.
@@ -109,7 +114,7 @@ def fit(
     began = time.perf_counter()
     objective = elbo() if objective is None else objective
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
-    pair = _pair_of(model, guide, data, mesh)
+    pair = _pair_of(model, guide, data, mesh, batch_size)
     run_checks.check_not_traced(data)
     checks.check_particles(num_particles, pair.problem.mesh)
     checks.check_estimator(objective, pair.scored, num_particles)
@@ -120,7 +125,7 @@ def fit(
         solved = isinstance(pair, FamilyPair) and pair.family.is_solved
         rate, transform = _optimizer_of(optimizer)
         state = State.of(free, transform.init(free))
-        steps = Steps(pair, objective, transform, int(num_particles))
+        steps = Steps(pair.for_steps(), objective, transform, int(num_particles))
         settling = Settling(int(num_steps), stops=until is not False)
         learning = Learning(steps, state, np.uint32(seed), arrays, int(num_steps), rate, settling, compiler)
         if not solved:
@@ -157,12 +162,14 @@ def _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_p
     run_checks.check_mesh_type(mesh)
 
 
-def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None) -> Pair:
+def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None) -> Pair:
     """Guide and model side by side."""
     if guide in MAKERS:
         guide = guide()
     arguments = split_arguments(model, {} if data is None else data)
-    problem = Problem(model, arguments, choose_mesh(arguments, mesh))
+    mesh = choose_mesh(arguments, mesh)
+    minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
+    problem = Problem(model, arguments, mesh, minibatch)
     if all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
         pair = FamilyPair(problem, guide)
         IndexCheck(problem.whole.at_zero, len(problem.whole.position)).check(arguments)

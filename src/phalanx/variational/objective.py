@@ -1,7 +1,7 @@
 r"""Objectives: what a fit makes small, as a function of the log densities of draws under model and guide.
 
-An objective names the parts it is made of, which are evaluated for every particle. All are values of $\log p$ or $\log q$,
-and differ in what they are differentiated by: the parameters, and the draws, which follow from the guide's parameters.
+An objective names the parts it is made of, which are evaluated for every particle. All are values of $\log p$ or
+$\log q$, and differ in what they are differentiated by: the parameters, and the draws, which follow from the guide's.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def elbo() -> Objective:
 
 
 def importance_weighted(count: int = 8) -> Objective:
-    r"""The importance-weighted bound, $E[\log \frac1K \sum_k p(x, z_k) / q(z_k)]$, which rises to the evidence with $K$.
+    r"""The importance-weighted bound, $E[\log \frac1K \sum_k p(x, z_k) / q(z_k)]$: it rises to the evidence with $K$.
 
-    The guide's gradient is the doubly reparameterised one: squared normalised weights along the paths of the draws. That
-    of the model's parameters has the weights themselves.
+    The guide's gradient is the doubly reparameterised one: squared normalised weights along the paths of the draws.
+    That of the model's parameters has the weights themselves.
 
     Args:
         count: $K$; particles come in multiples of it.

@@ -54,6 +54,10 @@ class Pair(Protocol):
         """The guide's variables whose draws cannot be differentiated through."""
         ...
 
+    def for_steps(self) -> Pair:
+        """The pair as steps see it: where they see minibatches, terms of rows count for all rows."""
+        ...
+
     def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
         """Initial values of the parameters."""
         ...

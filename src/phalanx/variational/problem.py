@@ -29,6 +29,7 @@ from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.shares import TracedProgram, read_shares
 from phalanx.programs.tracing import Program, Tracer, tracing
 from phalanx.programs.unconstrained import Run, run_unconstrained
+from phalanx.variational.minibatch import Minibatch
 
 Values = Mapping[str, Any]
 
@@ -40,6 +41,7 @@ class Problem:
     model: Program
     arguments: Arguments
     mesh: Mesh
+    minibatch: Minibatch | None = None
 
     def place_arrays(self) -> tuple[Array, ...]:
         """The data's arrays on the mesh: sharded ones where they are, others copied to every device."""
@@ -52,6 +54,12 @@ class Problem:
         """The model's keyword arguments, of all real rows."""
         whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.spreads, strict=True)]
         return self.arguments.layout.join(whole)
+
+    def step_data(self, arrays: Sequence[Array], key: Array) -> dict[str, Any]:
+        """What a step sees: the rows of a minibatch drawn with this key, or all rows."""
+        if self.minibatch is None:
+            return self.data(arrays)
+        return self.arguments.layout.join(self.minibatch.draw(arrays, key, self.mesh))
 
     def at_position(self, params: Values, position: Values, data: Values) -> Run:
         """The model run on unconstrained values, its parameters at these values."""

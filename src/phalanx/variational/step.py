@@ -77,7 +77,6 @@ class Steps:
 
     def block(self, state: State, seed: Array, arrays: Sequence[Array], order: Order) -> tuple[State, Made]:
         """Steps from a state on."""
-        data = self.pair.problem.data(arrays)
         empty = Made(jnp.full(ROOM, jnp.nan), jnp.full(ROOM, jnp.nan))
         state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
 
@@ -86,8 +85,10 @@ class Steps:
 
         def step(carry: tuple[Array, State, Made]) -> tuple[Array, State, Made]:
             number, state, made = carry
-            state, bound = self._step(state, step_key(seed, state.step), data, order.rate)
-            error = jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if bound.size > 1 else jnp.nan
+            key = step_key(seed, state.step)
+            state, bound = self._step(state, key, self.pair.problem.step_data(arrays, key), order.rate)
+            told = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
+            error = jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if told else jnp.nan
             return number + 1, state, Made(made.bound.at[number].set(bound.mean()), made.error.at[number].set(error))
 
         _, state, made = lax.while_loop(go_on, step, (jnp.int32(0), state, empty))
@@ -115,12 +116,13 @@ class Steps:
 
     def gradient(self, free: Params, key: Array, arrays: Sequence[Array]) -> tuple[dict[str, Any], Array]:
         """The gradient that a step with this key follows, in the steps' own units, and the bound of each particle."""
-        data, still = self.pair.problem.data(arrays), jax.tree.map(jnp.zeros_like, free)
+        data, still = self.pair.problem.step_data(arrays, key), jax.tree.map(jnp.zeros_like, free)
         return jax.grad(self._loss, has_aux=True)(still, free, key, data)
 
     def blame(self, state: State, seed: Array, arrays: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Of the last step: each variable's part of the log density, summed over draws, and where gradients are bad."""
-        data, key = self.pair.problem.data(arrays), step_key(seed, state.step - 1)
+        key = step_key(seed, state.step - 1)
+        data = self.pair.problem.step_data(arrays, key)
         params = self.pair.learned.constrain(state.free)
 
         def one(key: Array) -> dict[str, Array]:
