@@ -39,6 +39,7 @@ from phalanx.programs.target import Target as Target
 from phalanx.programs.tracing import deterministic as deterministic
 from phalanx.programs.tracing import factor as factor
 from phalanx.programs.tracing import sample as sample
+from phalanx.programs.tracing import tracing as tracing
 from phalanx.reducers import reduce as reduce
 from phalanx.run.mcmc import compile as compile
 from phalanx.run.mcmc import mcmc as mcmc

@@ -35,7 +35,29 @@ _stack = _Stack()
 
 @contextmanager
 def tracing(tracer: Tracer) -> Iterator[None]:
-    """Put `tracer` on top of this thread's stack for the length of a `with` block, exceptions included."""
+    """Put `tracer` on top of this thread's stack for the length of a `with` block, exceptions included.
+
+    A tracer is a function `(variable, forward) -> variable`. It sees every random variable and parameter that is met,
+    may change it (`dataclasses.replace`), and hands it on to the tracers below with `forward`, under the last of which
+    it gets its value; or it gives it a value itself, with `variable.complete()`, and forwards nothing.
+
+    Args:
+        tracer: the function.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> def told(variable, forward):
+        ...     variable = forward(variable)
+        ...     print(variable.name, variable.shape)
+        ...     return variable
+        >>> with phx.tracing(told):
+        ...     x = phx.seed(lambda: phx.sample("x", dist.Normal(0.0, 1.0).expand([2])), 0)()
+        x (2,)
+
+    Source:
+        Tran, Hoffman, Moore, Suter, Vasudevan, Radul (2018), Simple, distributed, and accelerated probabilistic
+        programming.
+    """
     below, tracer = _stack.tracers, _not_within_transformations(tracer)
     _stack.tracers = (*below, tracer)
     try:

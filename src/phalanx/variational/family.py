@@ -149,7 +149,8 @@ class FamilyPair:
         if local := [latent.name for latent in self.latents if latent.name in names]:
             raise ValueError(
                 f"batch_size: variable {local[0]!r} has an element for each row, and {self.name} has parameters for "
-                f"all of them. Write a guide that computes them from the rows (an amortised one), or leave batch_size out."
+                f"all of them. Write a guide that computes them from the rows (an amortised one), or leave batch_size "
+                f"out."
             )
         return replace(self, weights=dict.fromkeys(sorted(names), minibatch.weight))
 

@@ -18,6 +18,9 @@ from phalanx.variational.ascent import LogDensity, Place, climb_to_top
 from phalanx.variational.family import Latents, by_name, flat, row_spec
 from phalanx.variational.learned import Params
 
+LEAST_OWN = 0.02
+"""Of its standard deviation along the directions, what a coordinate has of its own at least: digits last no further."""
+
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -133,7 +136,7 @@ class LowRank:
         return f"low_rank(rank={self.rank})"
 
     def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
-        """A location, scales, and the directions."""
+        """A location, scales beside what the directions give, and the directions."""
         real = constraints.real
         return {
             "loc": Parameter(None, real),
@@ -161,11 +164,16 @@ class LowRank:
         own, shared = random.split(key)
         loc, factor = params["loc"], params["factor"]
         moved = factor @ random.normal(shared, factor.shape[1:], loc.dtype)
-        return by_name(loc + params["scale"] * random.normal(own, loc.shape, loc.dtype) + moved, latents)
+        return by_name(loc + _own_scale(params) * random.normal(own, loc.shape, loc.dtype) + moved, latents)
 
     def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
         """The log density of a position."""
         normal = dist.LowRankMultivariateNormal(
-            params["loc"], cov_factor=params["factor"], cov_diag=params["scale"] ** 2, validate_args=False
+            params["loc"], cov_factor=params["factor"], cov_diag=_own_scale(params) ** 2, validate_args=False
         )
         return jnp.asarray(normal.log_prob(flat(position)[0]))
+
+
+def _own_scale(params: Params) -> Array:
+    """Standard deviations of a normal of low rank that its directions do not account for."""
+    return jnp.sqrt(params["scale"] ** 2 + LEAST_OWN**2 * jnp.sum(params["factor"] ** 2, 1))
