@@ -32,6 +32,7 @@ from phalanx.programs.handlers import tape as tape
 from phalanx.programs.handlers import trace as trace
 from phalanx.programs.joint import Joint as Joint
 from phalanx.programs.joint import log_joint as log_joint
+from phalanx.programs.parameters import param as param
 from phalanx.programs.random_network import random_network as random_network
 from phalanx.programs.random_variable import RandomVariable as RandomVariable
 from phalanx.programs.sharded import Sharded as Sharded
@@ -39,6 +40,7 @@ from phalanx.programs.target import Target as Target
 from phalanx.programs.tracing import deterministic as deterministic
 from phalanx.programs.tracing import factor as factor
 from phalanx.programs.tracing import sample as sample
+from phalanx.programs.tracing import tracing as tracing
 from phalanx.reducers import reduce as reduce
 from phalanx.run.initial import superchains as superchains
 from phalanx.run.mcmc import compile as compile
@@ -47,6 +49,10 @@ from phalanx.run.mcmc import stream as stream
 from phalanx.run.posterior import Posterior as Posterior
 from phalanx.run.sampler import Sampler as Sampler
 from phalanx.run.until import until as until
+from phalanx.variational import guides as guides
+from phalanx.variational.fit import fit as fit
+from phalanx.variational.learning import FitError as FitError
+from phalanx.variational.result import Fit as Fit
 
 __version__ = "0.1.0"
 
@@ -55,7 +61,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     name
     for name, value in list(globals().items())
     if not name.startswith("_")
-    and (not isinstance(value, type(datasets)) or name in ("datasets", "ensembles", "reducers"))
+    and (not isinstance(value, type(datasets)) or name in ("datasets", "ensembles", "guides", "reducers"))
 ]
 
 

@@ -12,3 +12,4 @@ from phalanx.diagnostics.nested import nested_rhat as nested_rhat
 from phalanx.diagnostics.summary import summary_table as summary_table
 from phalanx.diagnostics.verdict import Verdict as Verdict
 from phalanx.diagnostics.verdict import judge as judge
+from phalanx.diagnostics.verdict import judged as judged

@@ -98,6 +98,13 @@ def judge(
     return Verdict(True, f"Good to use: {_best(run)}.", (), passed)
 
 
+def judged(findings: Sequence[Finding], passed: Sequence[str], good: str = "every check was passed") -> Verdict:
+    """The verdict on what has been looked at already: good unless something was found, and then why."""
+    if findings:
+        return _not_good(findings, passed)
+    return Verdict(True, f"Good to use: {good}.", (), tuple(passed))
+
+
 def _not_good(findings: Sequence[Finding], passed: Sequence[str]) -> Verdict:
     topics = ", ".join(finding.topic for finding in findings)
     return Verdict(False, f"Not good to use yet: {topics}.", tuple(findings), tuple(passed))

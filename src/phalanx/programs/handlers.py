@@ -136,6 +136,11 @@ def condition(program: Program, values: Mapping[str, Any]) -> Program:
     def observe(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
         if variable.natural is not None:  # the value that `do` has set stays; what is observed is the one before it
             return forward(replace(variable.natural, value=value, observed=True))
+        if variable.parameter is not None:
+            raise ValueError(
+                f"phx.condition: {variable.name!r} is a parameter, which has no density; give its value with "
+                f"phx.substitute."
+            )
         if variable.distribution is None:
             raise ValueError(
                 f"phx.condition: {variable.name!r} is a deterministic value, computed from others; observe those, or "

@@ -193,7 +193,10 @@ def _apply(message: Message) -> None:
 def _message(variable: RandomVariable, like: Message | None = None) -> Message:
     """A variable as NumPyro's message, with what `like` has for handlers alone."""
     common = {"name": variable.name, "value": variable.value}
-    own = {"axes": variable.axes, "natural": variable.natural}
+    own = {"axes": variable.axes, "natural": variable.natural, "parameter": variable.parameter}
+    if variable.parameter is not None:  # like a deterministic value, which may have none yet
+        like = {"args": (), "cond_indep_stack": [], **(like or {}), "kwargs": {"rng_key": variable.key}}
+        return {**like, **common, "type": "deterministic", "fn": _no_value, "phalanx": own}
     if variable.distribution is None:
         return {"cond_indep_stack": [], **(like or {}), **common, "type": "deterministic", "phalanx": own}
     auxiliary = {"is_auxiliary": True} if refusals.is_term(variable.distribution) else {}
@@ -215,6 +218,8 @@ def _message(variable: RandomVariable, like: Message | None = None) -> Message:
 def _variable(message: Message) -> RandomVariable:
     """What a message of type sample or deterministic says, as a random variable."""
     name, value, own = message["name"], message["value"], message.get("phalanx", {})
+    if (parameter := own.get("parameter")) is not None:
+        return RandomVariable(name, None, value, key=message["kwargs"].get("rng_key"), parameter=parameter)
     if message["type"] == "deterministic":
         refusals.check_deterministic(name, value)
         return RandomVariable(name, None, value, observed=True, natural=own.get("natural"))
@@ -226,6 +231,10 @@ def _variable(message: Message) -> RandomVariable:
     scale = 1.0 if message["scale"] is None else message["scale"]
     axes, key = own.get("axes", ()), kwargs.get("rng_key")
     return RandomVariable(name, distribution, value, bool(message["is_observed"]), axes, scale, key)
+
+
+def _no_value(**_: Any) -> None:
+    """What a parameter is before it is known what becomes of it."""
 
 
 def _broadcast(value: Any, shape: tuple[int, ...]) -> Any:

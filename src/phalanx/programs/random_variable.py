@@ -32,6 +32,7 @@ class RandomVariable:
         scale: factor on the log density, from `phx.scale`.
         key: what it is drawn with when it has no value.
         natural: of a value that `do` has set, the variable as it was before.
+        parameter: of a parameter, what `phx.param` was told; a parameter has no distribution.
     """
 
     name: str
@@ -42,6 +43,7 @@ class RandomVariable:
     scale: Any = 1.0
     key: Array | None = None
     natural: RandomVariable | None = None
+    parameter: Any = None
 
     def log_prob(self) -> Array:
         """Log density of the value, elementwise: of shape sample + batch. Zero where there is no distribution."""
@@ -81,6 +83,11 @@ class RandomVariable:
         """Whether inference is about this variable: it has a distribution and was not given as data."""
         return self.distribution is not None and not self.observed
 
+    @property
+    def is_computed(self) -> bool:
+        """Whether it is a deterministic value, or one that `do` has set: no random variable, and no parameter."""
+        return self.distribution is None and self.parameter is None
+
     def complete(self) -> RandomVariable:
         """The variable with its value: given, or drawn with its key.
 
@@ -88,6 +95,8 @@ class RandomVariable:
             ValueError: when a given value has the wrong shape, there is no key to draw with, or the distribution
                 cannot be drawn from.
         """
+        if self.parameter is not None:
+            return self if self.value is not None else replace(self, value=self.parameter.start(self.name, self.key))
         if self.value is None:
             return replace(self, value=self._draw())
         value = jnp.asarray(self._given())

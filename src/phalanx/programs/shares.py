@@ -234,7 +234,7 @@ class TracedProgram:
 
 
 def _deterministic(run: Run) -> dict[str, Array]:
-    return {name: v.value for name, v in run.variables.items() if v.distribution is None}
+    return {name: v.value for name, v in run.variables.items() if v.is_computed}
 
 
 class _Reading:

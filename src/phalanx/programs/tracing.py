@@ -35,7 +35,29 @@ _stack = _Stack()
 
 @contextmanager
 def tracing(tracer: Tracer) -> Iterator[None]:
-    """Put `tracer` on top of this thread's stack for the length of a `with` block, exceptions included."""
+    """Put `tracer` on top of this thread's stack for the length of a `with` block, exceptions included.
+
+    A tracer is a function `(variable, forward) -> variable`. It sees every random variable and parameter that is met,
+    may change it (`dataclasses.replace`), and hands it on to the tracers below with `forward`, under the last of which
+    it gets its value; or it gives it a value itself, with `variable.complete()`, and forwards nothing.
+
+    Args:
+        tracer: the function.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> def told(variable, forward):
+        ...     variable = forward(variable)
+        ...     print(variable.name, variable.shape)
+        ...     return variable
+        >>> with phx.tracing(told):
+        ...     x = phx.seed(lambda: phx.sample("x", dist.Normal(0.0, 1.0).expand([2])), 0)()
+        x (2,)
+
+    Source:
+        Tran, Hoffman, Moore, Suter, Vasudevan, Radul (2018), Simple, distributed, and accelerated probabilistic
+        programming.
+    """
     below, tracer = _stack.tracers, _not_within_transformations(tracer)
     _stack.tracers = (*below, tracer)
     try:
@@ -102,12 +124,12 @@ def sample(name: str, distribution: Distribution, *, obs: Any = None, axis: str 
             f"Variable {name!r}: expected a numpyro.distributions.Distribution, got {type(distribution).__name__}."
         )
     axes = () if axis is None else (axis,) if isinstance(axis, str) else tuple(axis)
-    return _send(RandomVariable(name, distribution, obs, observed=obs is not None, axes=axes)).value
+    return send(RandomVariable(name, distribution, obs, observed=obs is not None, axes=axes)).value
 
 
 def deterministic(name: str, value: Any) -> Any:
     """A named value computed from others: recorded, storable with `keep=[name]`, no part of the log density."""
-    return _send(RandomVariable(name, None, value, observed=True)).value
+    return send(RandomVariable(name, None, value, observed=True)).value
 
 
 def factor(name: str, log_density: Any) -> None:
@@ -120,10 +142,11 @@ def factor(name: str, log_density: Any) -> None:
     """
     distribution = log_density if isinstance(log_density, Blocked) else Unit(log_density)
     value = jnp.zeros((*distribution.batch_shape, 0))  # Unit's event is empty: the density is all there is
-    _send(RandomVariable(name, distribution, value, observed=True))
+    send(RandomVariable(name, distribution, value, observed=True))
 
 
-def _send(variable: RandomVariable) -> RandomVariable:
+def send(variable: RandomVariable) -> RandomVariable:
+    """What becomes of a variable or parameter that a program has met."""
     return _forward_below(_stack.tracers)(variable) if messages.goes_past() else messages.send(variable)
 
 

@@ -77,7 +77,7 @@ class Run:
 
     def values(self) -> dict[str, Array]:
         """Constrained values of the latent variables, then the deterministic ones."""
-        return {name: v.value for name, v in self.variables.items() if v.is_latent or v.distribution is None}
+        return {name: v.value for name, v in self.variables.items() if v.is_latent or v.is_computed}
 
     def in_support(self) -> dict[str, Array]:
         """Of each observed variable, which of its values its distribution can take."""
@@ -102,6 +102,7 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
 
     def place(variable: RandomVariable, _: Forward) -> RandomVariable:
         _refuse_sharded(variable)
+        refuse_parameter(variable)
         if variable.value is not None:
             return _fixed(variable)
         transform = _transform(variable)
@@ -212,6 +213,16 @@ def _refuse_sharded(variable: RandomVariable) -> None:
             f"Variable {variable.name!r}: phx.Sharded is for code under phx.spmd or jax.shard_map. In a model give the "
             f"distribution as it is: what depends on sharded data, or has one row for each of theirs, is spread out "
             f"with them; or say phx.sample(..., axis={variable.distribution.axes[0]!r})."
+        )
+
+
+def refuse_parameter(variable: RandomVariable) -> None:
+    """Refuse a parameter without a value, which has no meaning where nothing is learned."""
+    if variable.parameter is not None and variable.value is None:
+        raise ValueError(
+            f"{variable.name!r} is a phx.param, which has no distribution to draw from: phx.fit learns it. To sample "
+            f"the rest with its value fixed, substitute what was learned, phx.substitute(model, "
+            f"{{{variable.name!r}: value}}); to infer it too, make it phx.sample({variable.name!r}, prior)."
         )
 
 

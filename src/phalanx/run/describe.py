@@ -27,7 +27,7 @@ def describe(
     known = zip(arguments.names, arguments.whole_shapes(), arguments.spreads, arguments.labels, strict=True)
     return RunRecord(
         model=getattr(target.program, "__name__", type(target.program).__name__),
-        source=_source(target.program),
+        source=source_of(target.program),
         kernel=kernel.name,
         num_chains=num_chains,
         num_warmup=num_warmup,
@@ -35,9 +35,9 @@ def describe(
         seed=0,
         mesh={axis: int(size) for axis, size in target.mesh.shape.items()},
         devices=[str(device) for device in target.mesh.devices.flat],
-        data={name: f"{s.dtype} {s.shape}{_where(spread)}{_labels(words)}" for name, s, spread, words in known},
+        data={name: f"{s.dtype} {s.shape}{where_words(spread)}{_labels(words)}" for name, s, spread, words in known},
         latents={
-            v.name: f"{v.support} {(v.spread.rows, *v.shape[1:]) if v.spread.axes else v.shape}{_where(v.spread)}"
+            v.name: f"{v.support} {(v.spread.rows, *v.shape[1:]) if v.spread.axes else v.shape}{where_words(v.spread)}"
             for v in target.shares.latents
         },
         versions=versions(),
@@ -59,7 +59,8 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _where(spread: Spread) -> str:
+def where_words(spread: Spread) -> str:
+    """Where an array's rows are, in words; nothing where every device has them all."""
     return f", rows over {' and '.join(map(repr, spread.axes))}" if spread.axes else ""
 
 
@@ -71,7 +72,8 @@ def _labels(words: Labels) -> str:
     return f", {'levels' if isinstance(words, Levels) else 'columns'} {shown}"
 
 
-def _source(program: Any) -> str:
+def source_of(program: Any) -> str:
+    """A program's source, as far as Python can show it."""
     try:
         return textwrap.dedent(inspect.getsource(inspect.unwrap(program)))
     except (OSError, TypeError):  # typed at a prompt, or an object

@@ -121,7 +121,8 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
     """What the user gave as `init`, looked at.
 
     Args:
-        init: None, a dict of values by variable, a posterior, a function of a key that returns such a dict, or "prior".
+        init: None, a dict of values by variable, a posterior, a fit, a function of a key that returns such a dict, or
+            "prior".
         target: the model.
         num_chains: chains in all.
         seed: of the run.
@@ -137,6 +138,8 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
         return _together(init, initial_of(init.init, target, num_chains, seed, prior), num_chains)
     if isinstance(init, Posterior):
         return _checked("draws of a posterior", _of_posterior(init, target, num_chains), target, num_chains)
+    if hasattr(init, "starts"):
+        return _checked("draws of a fit", _of_fit(init.starts(num_chains, seed), target), target, num_chains)
     if isinstance(init, Mapping):
         return _checked("values", init, target, num_chains)
     keys = jax.vmap(lambda chain: random.fold_in(random.fold_in(random.key(seed), chain), UNUSED_DRAW))
@@ -147,8 +150,8 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
         made = _of_function(init, keys(np.arange(num_chains)), target)
         return _checked(f"values of {name}", made, target, num_chains)
     raise TypeError(
-        f"init: expected a dict of values by variable, a posterior, a function of a key that returns such a dict, "
-        f"{PRIOR!r}, or phx.superchains(...) of these; got {init!r}."
+        f"init: expected a dict of values by variable, a posterior, a fit, a function of a key that returns such a "
+        f"dict, {PRIOR!r}, or phx.superchains(...) of these; got {init!r}."
     )
 
 
@@ -198,6 +201,17 @@ def _of_posterior(posterior: Posterior, target: Target, num_chains: int) -> dict
     flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.items()}
     chosen = np.linspace(0, len(flat[names[0]]) - 1, num_chains).round().astype(int)
     return {name: values[chosen] for name, values in flat.items()}
+
+
+def _of_fit(draws: Mapping[str, Any], target: Target) -> dict[str, Any]:
+    """Draws from a guide, of the variables that this model has."""
+    found = {name: draws[name] for name in whole_shapes(target) if name in draws}
+    if not found:
+        raise ValueError(
+            f"init: the fit has no variable of this model, which has {', '.join(map(repr, whole_shapes(target)))}; it "
+            f"has {', '.join(map(repr, draws))}."
+        )
+    return found
 
 
 def _of_function(init: Callable[[Array], Any], keys: Array, target: Target) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ class Live:
         self._bars = Progress(
             TextColumn("{task.description:>8}"),
             BarColumn(bar_width=30),
-            TextColumn("{task.fields[chains]} chains x {task.completed}/{task.total}"),
+            TextColumn("{task.fields[what]} {task.completed}/{task.total}"),
             TextColumn("{task.fields[report]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
@@ -39,7 +39,7 @@ class Live:
         """Move the phase's bar."""
         if report.phase not in self._tasks:
             self._tasks[report.phase] = self._bars.add_task(
-                report.phase, total=report.total, chains=report.chains, report=""
+                report.phase, total=report.total, what=report.what, report=""
             )
         self._bars.update(self._tasks[report.phase], completed=report.done, report=str(report))
 

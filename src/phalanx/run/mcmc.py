@@ -89,10 +89,11 @@ def mcmc(
             fill. On a CPU machine all cores are used.
         init: where chains begin: a dict of values by variable, on the scale of the model, each of the variable's shape
             for all chains or with a leading dimension of the chains; a posterior, whose last draws are taken (of
-            another number of chains, draws evenly chosen); a function of a key that returns a chain's dict; or
-            "prior", draws from the prior. Variables without a value begin at random, uniform on (-2, 2) in every
-            unconstrained coordinate, as all do by default. `phx.superchains(count, init)` has groups of chains begin at
-            one point each. Other values compile nothing new.
+            another number of chains, draws evenly chosen); a fit, from which each chain gets a draw; a function of a
+            key that returns a chain's dict; or "prior", draws from the prior. Variables without a value begin at
+            random, uniform on (-2, 2) in every unconstrained coordinate, as all do by default.
+            `phx.superchains(count, init)` has groups of chains begin at one point each. Other values compile nothing
+            new.
         tuning: a posterior of the same variables and kernel, with whose step size and metric chains begin: warm-up
             goes on from there, and with `num_warmup=0` nothing is tuned.
         keep: names of the variables to store, or one name, deterministic ones included; None means all latent

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from phalanx.diagnostics import Verdict, judge, judge_folded, summary_table, to_arviz
+from phalanx.diagnostics import Verdict, judge, judge_folded, judged, summary_table, to_arviz
 from phalanx.programs.target import Target
 from phalanx.programs.tracing import Program
 from phalanx.report import write_report
@@ -195,6 +195,8 @@ class Posterior:
             True
         """
         record = self.record
+        if record.independent:
+            return judged(record.findings, record.passed)
         if not self.stats and record.folded_draws:
             return judge_folded(
                 self.reduced, record.tell, num_chains=self.num_chains, divergences=record.divergences,

@@ -37,11 +37,23 @@ def write_posterior(path: str | PathLike[str], parts: dict[str, Any], timing: Ti
     Returns:
         `path`.
     """
-    file = file_to_write("save", path, "run.npz")
+    return write_archive(path, "run.npz", (_FORMAT, _VERSION), parts, timing, record)
+
+
+def write_archive(
+    path: str | PathLike[str],
+    example: str,
+    kind: tuple[str, int],
+    parts: dict[str, Any],
+    timing: Timing,
+    record: RunRecord,
+) -> Path:
+    """Write parts of any kind, of whose file `example` is a name; `kind` is the format and its version."""
+    file = file_to_write("save", path, example)
     arrays: dict[str, np.ndarray] = {}
     contents = {
-        "format": _FORMAT,
-        "version": _VERSION,
+        "format": kind[0],
+        "version": kind[1],
         "timing": asdict(timing),
         "record": asdict(record),
         "parts": {name: _describe(part, name, arrays) for name, part in parts.items()},
@@ -71,23 +83,30 @@ def read_posterior(path: Path) -> tuple[dict[str, Any], Timing, RunRecord]:
         FileNotFoundError: when there is no such file.
         ValueError: when the file is something else, damaged, or written by a later version.
     """
+    return read_archive("Posterior.load", "posterior", path, _FORMAT, _READ)
+
+
+def read_archive(
+    what: str, kind: str, path: Path, format_name: str, versions: tuple[int, ...]
+) -> tuple[dict[str, Any], Timing, RunRecord]:
+    """Read what `write_archive` wrote of this format, in one of these versions; `what` is told to load a `kind`."""
     if not path.is_file():
-        raise FileNotFoundError(f"Posterior.load: there is no file {path}.")
+        raise FileNotFoundError(f"{what}: there is no file {path}.")
     try:
         # Of a file of another kind, NumPy would say to load it as a pickle.
         if not zipfile.is_zipfile(path):
             raise ValueError("it is not an .npz archive")
         with np.load(path, allow_pickle=False) as file:
             contents = json.loads(str(file[_ENTRY]))
-            if contents["format"] != _FORMAT:
+            if contents["format"] != format_name:
                 raise ValueError(f"its format is {contents['format']!r}")
-            if contents["version"] not in _READ:
-                known = " and ".join(map(str, _READ))
+            if contents["version"] not in versions:
+                known = " and ".join(map(str, versions))
                 raise ValueError(f"it has version {contents['version']} of the format; this release reads {known}")
             parts = {name: _rebuild(part, file) for name, part in contents["parts"].items()}
         return parts, Timing(**contents["timing"]), RunRecord.of_json(contents["record"])
     except (KeyError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        message = f"Posterior.load: {path} is not a posterior saved by Phalanx, or is damaged: {error}."
+        message = f"{what}: {path} is not a {kind} saved by Phalanx, or is damaged: {error}."
         raise ValueError(message) from error
 
 

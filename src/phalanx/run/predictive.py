@@ -29,6 +29,7 @@ from phalanx.programs.handlers import seed, trace, under
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Forward, Program
+from phalanx.programs.unconstrained import refuse_parameter
 from phalanx.run.over_draws import key_of, over_draws
 
 BATCH_BYTES = 16 * 2**20
@@ -150,7 +151,8 @@ class _Again:
 
     def _drawn(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
         self._check_met(variables)
-        drawn = {n: v.value for n, v in variables.items() if n not in self.latents or v.distribution is None}
+        met = {n: v for n, v in variables.items() if v.parameter is None}
+        drawn = {n: v.value for n, v in met.items() if n not in self.latents or v.is_computed}
         if not drawn:
             raise ValueError(
                 f"predictive: the model observes nothing, so there is nothing to draw; its variables are "
@@ -160,6 +162,7 @@ class _Again:
 
     def _give(self, values: Mapping[str, Array]) -> Callable[[RandomVariable, Forward], RandomVariable]:
         def give(variable: RandomVariable, forward: Forward) -> RandomVariable:
+            refuse_parameter(variable)
             if variable.distribution is None:
                 return forward(variable)
             _check_can_be_drawn(variable)

@@ -41,6 +41,11 @@ class Report:
     rate: float = 0.0
     so_far: Callable[[], Any] | None = None
 
+    @property
+    def what(self) -> str:
+        """What is counted, as it is shown before the count."""
+        return f"{self.chains} chains x"
+
     def __str__(self) -> str:
         rate = f", {self.rate:,.0f} draws per second" if self.rate else ""
         divergences = f", {self.divergences} divergences" if self.divergences else ""
@@ -140,7 +145,7 @@ class Lines(Silent):
         self._done, self._over = report.done, finished
         left = (now - self._began) / report.done * (report.total - report.done)
         self.say(
-            f"{report.phase:>8}  {report.chains} chains x {report.done}/{report.total}  {report}"
+            f"{report.phase:>8}  {report.what} {report.done}/{report.total}  {report}"
             + ("" if finished else f", {left:.0f} s left")
         )
 

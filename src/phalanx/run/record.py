@@ -85,6 +85,8 @@ class RunRecord:
         constant: elements that were the same in every draw told to such a reducer, which the verdict leaves out.
         findings: what the run itself knows to be wrong, before a draw is looked at; the verdict begins with it.
         passed: what the run itself has found in order.
+        independent: whether draws are independent, as those from a guide are: no chains are compared, and the verdict
+            is what `findings` and `passed` say.
         labels: by variable, what its entries along each axis are called, or None where nothing says so.
     """
 
@@ -111,6 +113,7 @@ class RunRecord:
     passed: tuple[str, ...] = ()
     tell: dict[str, str] = field(default_factory=dict)
     constant: tuple[str, ...] = ()
+    independent: bool = False
     labels: Names = field(default_factory=dict, repr=False)
     source: str = field(default="", repr=False)
 

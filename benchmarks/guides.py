@@ -1,0 +1,57 @@
+"""Guides on reference posteriors: guide x posterior x verdict x truth, and how many gradients and seconds each took.
+
+A fit is near the truth when every mean is within a tenth of the posterior's standard deviation. A verdict that trusts
+one that is not would be marked SILENT; there should be none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER.parent))
+
+from tests.statistical.posteriordb.entries import ENTRIES  # noqa: E402
+from tests.statistical.test_guides import GUIDES, worst_mean  # noqa: E402
+
+import phalanx as phx  # noqa: E402
+
+
+def row(name: str, guide: str) -> dict[str, object]:
+    """One guide on one posterior."""
+    entry, began = ENTRIES[name], time.perf_counter()
+    told: dict[str, object] = {"posterior": name, "guide": guide}
+    try:
+        fit = phx.fit(entry.program, GUIDES[guide], entry.data(), progress=False)
+    except FileNotFoundError:
+        return {**told, "outcome": "no data"}
+    except ValueError as refused:
+        return {**told, "outcome": "refused", "why": str(refused)[:120]}
+    verdict, worst = fit.verdict(), worst_mean(entry, fit.sample(1, 20_000))
+    outcome = ("trusted" if verdict.good else "not trusted") + (", SILENT" if verdict.good and worst >= 0.1 else "")
+    return {
+        **told, "outcome": outcome, "worst_mean": round(worst, 3), "k_hat": round(fit.evidence().k_hat, 2),
+        "findings": [finding.topic for finding in verdict.findings], "steps": fit.steps,
+        "gradients": fit.timing.gradient_evaluations, "seconds": round(time.perf_counter() - began, 1),
+    }  # fmt: skip
+
+
+def main() -> None:
+    names = sys.argv[1:] or list(ENTRIES)
+    rows = []
+    for name in names:
+        for guide in GUIDES:
+            rows.append(row(name, guide))
+            print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
+    table = FOLDER / "results" / "tables" / "guides.json"  # apart from the times, of which README.md has a table
+    table.parent.mkdir(parents=True, exist_ok=True)
+    table.write_text(json.dumps(rows, indent=1) + "\n")
+    silent = [r for r in rows if "SILENT" in str(r["outcome"])]
+    print(f"{len(rows)} fits, {len(silent)} silent failures")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Importance weights with a smoothed tail, and the shape of that tail, which says whether they can be averaged."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+LEAST_TAIL = 5
+"""Weights in the tail below which no tail is fitted."""
+
+ALIKE = 1e-3
+"""Logarithms of weights that are no further apart are those of equal weights."""
+
+
+class Smoothed(NamedTuple):
+    """Smoothed weights.
+
+    Attributes:
+        log_weights: logarithms, `(draw,)`, as large as they were given.
+        k_hat: shape of the generalised Pareto distribution of the largest: infinite where there is none to fit, and
+            minus infinity where all are alike.
+    """
+
+    log_weights: np.ndarray
+    k_hat: float
+
+
+def threshold(count: int) -> float:
+    r"""The $\hat k$ up to which so many draws suffice: $\min(1 - 1/\log_{10} S, 0.7)$."""
+    return min(1.0 - 1.0 / math.log10(max(count, 11)), 0.7)
+
+
+def smooth(log_weights: np.ndarray) -> Smoothed:
+    r"""Replace the largest importance weights by quantiles of a generalised Pareto distribution fitted to them.
+
+    Args:
+        log_weights: logarithms of the weights of independent draws, `(draw,)`.
+
+    Returns:
+        The smoothed weights, and the fitted shape $\hat k$.
+
+    Raises:
+        ValueError: when one is NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.diagnostics.psis import smooth
+        >>> x = np.random.default_rng(0).normal(size=4000)
+        >>> smooth(-0.5 * (x / 0.95) ** 2 + 0.5 * x**2).k_hat < 0.5
+        True
+
+    Source:
+        Vehtari, Simpson, Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling.
+    """
+    log_weights = np.asarray(log_weights, np.float64)
+    if np.isnan(log_weights).any():
+        raise ValueError("smooth: a log weight is NaN.")
+    count = len(log_weights)
+    length = int(min(0.2 * count, 3.0 * math.sqrt(count)))
+    if length < LEAST_TAIL or not np.isfinite(log_weights.max()):
+        return Smoothed(log_weights, math.inf)
+    shifted = log_weights - log_weights.max()
+    order = np.argsort(shifted, kind="stable")
+    tail, below = order[-length:], shifted[order[-length - 1]]
+    excess = np.exp(shifted[tail]) - np.exp(below)
+    if shifted.min() > -ALIKE:  # what is left of them is rounding, and has no tail
+        return Smoothed(log_weights, -math.inf)
+    scale, shape = _pareto(np.maximum(excess, np.finfo(float).tiny))
+    if not math.isfinite(shape):
+        return Smoothed(log_weights, math.inf)
+    quantiles = _quantiles((np.arange(length) + 0.5) / length, scale, shape) + np.exp(below)
+    smoothed = shifted.copy()
+    smoothed[tail] = np.minimum(np.log(quantiles), 0.0)  # none above the largest there was
+    return Smoothed(smoothed + log_weights.max(), shape)
+
+
+def _pareto(excess: np.ndarray) -> tuple[float, float]:
+    """Scale and shape of a generalised Pareto distribution for ascending numbers (Zhang and Stephens, 2009)."""
+    count = len(excess)
+    grid = 30 + int(math.sqrt(count))
+    points = 1.0 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))
+    points = points / (3.0 * excess[int(count / 4 + 0.5) - 1]) + 1.0 / excess[-1]
+    shapes = np.mean(np.log1p(-points[:, None] * excess), axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        profile = count * (np.log(-points / shapes) - shapes - 1.0)
+    profile = np.where(np.isnan(profile), -np.inf, profile)
+    weights = np.exp(profile - profile.max())
+    point = float(np.sum(points * weights) / np.sum(weights))
+    shape = float(np.mean(np.log1p(-point * excess)))
+    scale = -shape / point
+    return scale, (shape * count + 10 * 0.5) / (count + 10)  # a weak prior about a half
+
+
+def _quantiles(probabilities: np.ndarray, scale: float, shape: float) -> np.ndarray:
+    survival = np.log1p(-probabilities)
+    return -scale * survival if abs(shape) < 1e-12 else scale * np.expm1(-shape * survival) / shape

@@ -1,0 +1,1 @@
+"""Programs that learn: guides, objectives, and the fit of one to a model's posterior."""

@@ -1,0 +1,239 @@
+"""Climbing to where a log density is high, by L-BFGS, with what its curvature says on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+
+MEMORY = 8
+"""Steps that the curvature is estimated from."""
+
+HALVINGS = 12
+"""How often a step that gains too little is halved before it is given up."""
+
+ARMIJO = 1e-4
+"""Of the gain that the gradient promises, the part that a step must make."""
+
+EXACT, PROBES = 256, 32
+"""Coordinates up to which the diagonal of the Hessian is computed, and random vectors it is estimated with beyond."""
+
+LogDensity = Callable[[Array], Array]
+
+
+class Climb(NamedTuple):
+    """A climb under way.
+
+    Attributes:
+        position, value, gradient: of the log density, where the climb is.
+        steps, changes: the latest steps, and the changes of the gradient, `(MEMORY, coordinate)`, oldest first.
+        curved: which of them show a curvature that points downward, as at a mode.
+        moved: whether the last step went anywhere.
+    """
+
+    position: Array
+    value: Array
+    gradient: Array
+    steps: Array
+    changes: Array
+    curved: Array
+    moved: Array
+
+    @classmethod
+    def begin(cls, log_density: LogDensity, position: Array) -> Climb:
+        """A climb that begins."""
+        value, gradient = jax.value_and_grad(log_density)(position)
+        none = jnp.zeros((MEMORY, position.size), position.dtype)
+        return cls(position, value, gradient, none, none, jnp.zeros(MEMORY, bool), jnp.bool_(True))
+
+
+def climb(log_density: LogDensity, state: Climb, count: Array | int) -> Climb:
+    """At most `count` steps more.
+
+    Source:
+        Liu, Nocedal (1989), On the limited memory BFGS method for large scale optimization.
+    """
+
+    def go_on(carry: tuple[Array, Climb]) -> Array:
+        return (carry[0] < count) & carry[1].moved
+
+    def step(carry: tuple[Array, Climb]) -> tuple[Array, Climb]:
+        return carry[0] + 1, _step(log_density, carry[1])
+
+    return lax.while_loop(go_on, step, (jnp.int32(0), state))[1]
+
+
+def _step(log_density: LogDensity, at: Climb) -> Climb:
+    direction = inverse_times(at, at.gradient)
+    slope = at.gradient @ direction
+    uphill = jnp.isfinite(slope) & (slope > 0)
+    direction = jnp.where(uphill, direction, at.gradient)
+    slope = jnp.where(uphill, slope, at.gradient @ at.gradient)
+    # before there is a curvature, a step of length one at most
+    first = 1.0 / jnp.maximum(1.0, jnp.linalg.norm(direction))
+    length = jnp.where(jnp.any(at.curved) & uphill, 1.0, first)
+
+    def gains(length: Array) -> Array:
+        value = log_density(at.position + length * direction)
+        return jnp.isfinite(value) & (value >= at.value + ARMIJO * length * slope)
+
+    def shorter(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        number, length, _ = carry
+        length = 0.4 * length
+        return number + 1, length, gains(length)
+
+    tried = jnp.int32(0), length, gains(length)
+    _, length, found = lax.while_loop(lambda carry: (carry[0] < HALVINGS) & ~carry[2], shorter, tried)
+    position = jnp.where(found, at.position + length * direction, at.position)
+    value, gradient = jax.value_and_grad(log_density)(position)
+    usable = found & jnp.all(jnp.isfinite(gradient))
+    step, change = position - at.position, at.gradient - gradient
+    curved = usable & (step @ change > 1e-10 * (step @ step))
+    roll = lambda old, new: jnp.where(curved, jnp.concatenate([old[1:], new[None]]), old)  # noqa: E731
+    moved = usable & (value - at.value > 1e-7 * (1.0 + jnp.abs(value)))
+    there = Climb(
+        position, value, gradient, roll(at.steps, step), roll(at.changes, change), roll(at.curved, curved), moved
+    )
+    stayed = at._replace(moved=jnp.bool_(False))
+    return jax.tree.map(lambda a, b: jnp.where(usable, a, b), there, stayed)
+
+
+def inverse_times(at: Climb, vector: Array) -> Array:
+    """The estimate of the inverse of the negative Hessian, times a vector (the two-loop recursion)."""
+    safe = jnp.where(at.curved, jnp.sum(at.steps * at.changes, 1), 1.0)
+    weight = jnp.where(at.curved, 1.0 / safe, 0.0)
+
+    def back(q: Array, i: Array) -> tuple[Array, Array]:
+        alpha = weight[i] * (at.steps[i] @ q)
+        return q - alpha * at.changes[i], alpha
+
+    newest_first = jnp.arange(MEMORY)[::-1]
+    q, alphas = lax.scan(back, vector, newest_first)
+    last = jnp.where(at.curved[-1], safe[-1] / jnp.maximum(at.changes[-1] @ at.changes[-1], 1e-30), 1.0)
+
+    def forth(r: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
+        i, alpha = given
+        return r + at.steps[i] * (alpha - weight[i] * (at.changes[i] @ r)), None
+
+    return lax.scan(forth, last * q, (newest_first[::-1], alphas[::-1]))[0]
+
+
+def curvature(log_density: LogDensity, position: Array, key: Array) -> Array:
+    """The diagonal of the negative Hessian: exact for few coordinates, estimated for many."""
+    gradient = jax.grad(log_density)
+
+    def times(vector: Array) -> Array:
+        return -jax.jvp(gradient, (position,), (vector,))[1]
+
+    size = position.size
+    if size <= EXACT:
+        return lax.map(lambda i: times(jnp.zeros(size, position.dtype).at[i].set(1.0))[i], jnp.arange(size))
+
+    def probe(key: Array) -> Array:
+        signs = random.rademacher(key, (size,), position.dtype)
+        return signs * times(signs)
+
+    return jnp.mean(lax.map(probe, random.split(key, PROBES)), 0)
+
+
+def negative_hessian(log_density: LogDensity, position: Array) -> Array:
+    """The whole of it, a row at a time."""
+    gradient = jax.grad(log_density)
+    size = position.size
+
+    def row(i: Array) -> Array:
+        return -jax.jvp(gradient, (position,), (jnp.zeros(size, position.dtype).at[i].set(1.0),))[1]
+
+    hessian = lax.map(row, jnp.arange(size))
+    return 0.5 * (hessian + hessian.T)
+
+
+class Top(NamedTuple):
+    """The top of a climb.
+
+    Attributes:
+        position: where the density is highest.
+        scale_tril: Cholesky factor of the inverse of the negative Hessian.
+        reached: whether it is one: the gradient vanishes, and the density curves downward in every direction.
+    """
+
+    position: Array
+    scale_tril: Array
+    reached: Array
+
+
+CLIMBED, POLISHED = 2000, 3
+"""Steps of a climb at most, and Newton's after it."""
+
+AT_TOP = 1e-2
+"""What a step of Newton's may still promise at a top, in nats: a tenth of a standard deviation away."""
+
+
+def climb_to_top(log_density: LogDensity, position: Array) -> Top:
+    """Climb as far as it goes, and look at the curvature there."""
+
+    def covariance(position: Array) -> tuple[Array, Array]:
+        hessian = negative_hessian(log_density, position)
+        unit = lax.rsqrt(jnp.maximum(jnp.abs(jnp.diagonal(hessian)), 1e-30))
+        values, vectors = jnp.linalg.eigh(unit[:, None] * hessian * unit)  # of order one: no digits are lost to units
+        inverse = (vectors / jnp.maximum(values, 1e-7)) @ vectors.T
+        return unit[:, None] * inverse * unit, values[0] > 1e-6
+
+    def polish(position: Array, _: Any) -> tuple[Array, None]:
+        there = position + covariance(position)[0] @ jax.grad(log_density)(position)
+        return jnp.where(log_density(there) >= log_density(position), there, position), None
+
+    position = climb(log_density, Climb.begin(log_density, position), CLIMBED).position
+    position = lax.scan(polish, position, None, POLISHED)[0]
+    found, downward = covariance(position)
+    gradient = jax.grad(log_density)(position)
+    promised = gradient @ found @ gradient
+    return Top(position, jnp.linalg.cholesky(found), downward & (promised < AT_TOP))
+
+
+class Place(NamedTuple):
+    """A place to begin at: a position, and standard deviations there."""
+
+    position: Array
+    scale: Array
+
+
+LOOKS = (0, 5, 5, 10, 20, 40)
+"""Steps of a climb between two looks at how good a normal about the place would be."""
+
+DRAWS = 16
+"""Draws that tell."""
+
+WIDEST = 10.0
+"""The standard deviation where the log density does not curve downward, and the most there is."""
+
+
+def good_place(log_density: LogDensity, position: Array, key: Array) -> Place:
+    """The place of a climb about which a normal of independent coordinates comes closest to the density.
+
+    It is not the top: where a density has no mode, as the joint density of a hierarchy, the climb goes on into a spike
+    that holds no mass, and the bound is lower there than it was on the way.
+    """
+
+    def look(carry: tuple[Climb, Array, Place], given: tuple[Array, Array]) -> tuple[Any, None]:
+        state, best, place = carry
+        count, key = given
+        state = climb(log_density, state, count)
+        curved = curvature(log_density, state.position, key)
+        scale = jnp.where(curved > WIDEST**-2, lax.rsqrt(jnp.maximum(curved, WIDEST**-2)), WIDEST)
+        scale = jnp.where(jnp.isfinite(scale), scale, 1.0)
+        noise = random.normal(key, (DRAWS // 2, state.position.size), state.position.dtype)
+        noise = jnp.concatenate([noise, -noise])
+        value = jnp.mean(lax.map(lambda z: log_density(state.position + scale * z), noise)) + jnp.sum(jnp.log(scale))
+        better = jnp.isfinite(value) & (value > best)
+        place = jax.tree.map(lambda a, b: jnp.where(better, a, b), Place(state.position, scale), place)
+        return (state, jnp.where(better, value, best), place), None
+
+    begun = Climb.begin(log_density, position)
+    # of a place where no normal is any good, narrow scales are all that is safe
+    first = Place(position, jnp.full_like(position, 0.1))
+    given = jnp.array(LOOKS), random.split(key, len(LOOKS))
+    return lax.scan(look, (begun, jnp.float32(-jnp.inf).astype(begun.value.dtype), first), given)[0][2]

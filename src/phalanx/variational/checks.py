@@ -1,0 +1,114 @@
+"""What a fit refuses, and what it says then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from phalanx.mesh.devices import CHAIN
+from phalanx.run.until import Until
+from phalanx.variational.learned import Learned
+from phalanx.variational.objective import Objective
+
+
+def check_counts(num_steps: Any, num_particles: Any) -> None:
+    """Refuse sizes that are not whole numbers, or too small."""
+    for name, value in (("num_steps", num_steps), ("num_particles", num_particles)):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"fit: {name} must be a whole number, at least 1; got {value!r}.")
+
+
+def check_particles(num_particles: int, mesh: Mesh) -> None:
+    """Refuse a number of particles that the mesh's chain axis does not divide."""
+    groups = mesh.shape[CHAIN]
+    if num_particles % groups:
+        more = -(-num_particles // groups) * groups
+        raise ValueError(
+            f"num_particles={num_particles} cannot be split evenly over {groups} devices along the mesh's {CHAIN!r} "
+            f"axis; use {more}, or another mesh."
+        )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuse an optimiser that is none, and a rate that is out of range."""
+    if optimizer is None:
+        return
+    if isinstance(optimizer, int | float) and not isinstance(optimizer, bool):
+        if not 0.0 < optimizer < float("inf"):
+            raise ValueError(f"optimizer: a rate must be a number above 0; got {optimizer!r}.")
+        return
+    if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
+        given = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
+        called = f"; call it, as in optax.{given}(1e-2)" if callable(optimizer) else ""
+        raise TypeError(
+            f"optimizer must be one of optax's, such as optax.adam(1e-2), or a rate for the default one, such as 0.05; "
+            f"got {given!r}{called}."
+        )
+
+
+def check_objective(objective: Any) -> None:
+    """Refuse an objective that is none."""
+    if not isinstance(objective, Objective):
+        raise TypeError(f"objective must be one of phx.guides, such as phx.guides.elbo(); got {objective!r}.")
+
+
+def check_estimator(objective: Objective, scored: Sequence[str], num_particles: int) -> None:
+    """Refuse particles that the objective cannot group, and variables that it cannot learn."""
+    if num_particles % objective.multiple:
+        more = -(-num_particles // objective.multiple) * objective.multiple
+        raise ValueError(
+            f"num_particles={num_particles}: {objective.name} takes them {objective.multiple} by "
+            f"{objective.multiple}; use {more}."
+        )
+    if scored and not objective.scores:
+        raise ValueError(
+            f"Variable {scored[0]!r}: the guide's draws cannot be differentiated through, which {objective.name} "
+            f"needs. Use phx.guides.elbo(), which learns such variables by the score function, sum a discrete variable "
+            f"out of the model, as with numpyro.distributions.MixtureSameFamily, or give it a continuous guide."
+        )
+    if scored and num_particles < 2:
+        raise ValueError(
+            f"Variable {scored[0]!r}: the guide's draws cannot be differentiated through, and are learned by comparing "
+            f"particles; use num_particles=8 or more."
+        )
+
+
+def check_until(until: Any) -> None:
+    """Refuse a condition that is none, or one on draws, of which a fit has none."""
+    if until is None or until is False:
+        return
+    if not isinstance(until, Until):
+        raise TypeError(
+            f"until: expected phx.until(seconds=...), False to make all num_steps, or None to stop when the guide no "
+            f"longer changes; got {until!r}."
+        )
+    if until.r_hat is not None or until.ess is not None:
+        raise ValueError("until: r_hat= and ess= are of draws, and a fit has none; give seconds= alone.")
+
+
+def check_learned(learned: Learned, name: str) -> None:
+    """Refuse a guide and a model without parameters."""
+    if not learned.parameters:
+        raise ValueError(
+            f"Neither the guide {name} nor the model has a parameter: there is nothing to learn. Name what is to be "
+            f"learned, as in phx.sample('x', Normal(phx.param('loc', 0.0), phx.param('scale', 1.0, positive)))."
+        )
+
+
+def check_init(init: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse initial values of what there is not."""
+    if unknown := [name for name in init if name not in known]:
+        raise ValueError(
+            f"init: there is no {', '.join(map(repr, unknown))} to begin with; there are {', '.join(map(repr, known))}."
+        )
+
+
+def check_outside(outside: Mapping[str, Any], learned: Learned) -> None:
+    """Refuse initial values that do not satisfy their constraint."""
+    for name, bad in outside.items():
+        if np.asarray(bad):
+            constraint = learned.parameters[name].constraint
+            raise ValueError(f"Parameter {name!r}: its initial value does not satisfy its constraint {constraint}.")

@@ -1,0 +1,133 @@
+"""Draws from a guide that has been learned, batch by batch: their values, and their densities under guide and model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from jax.sharding import NamedSharding, PartitionSpec
+
+from phalanx.mesh.devices import CHAIN
+from phalanx.variational.compiled import Compiler
+from phalanx.variational.pair import Pair
+
+STREAM = 0x67756964
+"""Sets the keys of draws apart from those of learning, which may have the same seed."""
+
+MOST, ELEMENTS = 512, 2**22
+"""Draws of a batch, and numbers that it holds."""
+
+SPREAD = 1.3489795
+"""The interquartile range of a standard normal."""
+
+
+class Drawn(NamedTuple):
+    """Draws from a guide, each array with a leading dimension of draws."""
+
+    values: dict[str, Any]
+    log_p: Any
+    log_q: Any
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Draws from a guide at the learned parameters.
+
+    Attributes:
+        pair: guide and model.
+        free: the parameters, on the real line.
+        arrays: the data on the mesh.
+        compiler: compiles what is run.
+    """
+
+    pair: Pair
+    free: dict[str, Any]
+    arrays: tuple[Array, ...]
+    compiler: Compiler
+
+    @cached_property
+    def batch_size(self) -> int:
+        """Draws that are made at once: not more than memory is made for, and the same on every mesh."""
+        one = jax.eval_shape(
+            lambda free, arrays: _one(self.pair, free, random.key(0), self.pair.problem.data(arrays)),
+            self.free, self.arrays,
+        )  # fmt: skip
+        numbers = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(one))
+        return int(2 ** max(3, min(math.log2(MOST), math.floor(math.log2(max(ELEMENTS / numbers, 1))))))
+
+    @cached_property
+    def _compiled(self) -> Any:
+        mesh, size = self.pair.problem.mesh, self.batch_size
+        spread = mesh.shape[CHAIN] > 1 and size % mesh.shape[CHAIN] == 0
+
+        def batch(free: Any, seed: Array, first: Array, arrays: Sequence[Array]) -> Drawn:
+            data, base = self.pair.problem.data(arrays), random.fold_in(random.key(seed), STREAM)
+            index = first + jnp.arange(size, dtype=jnp.uint32)
+            if spread:
+                index = lax.with_sharding_constraint(index, NamedSharding(mesh, PartitionSpec(CHAIN)))
+            return self.pair.problem.alone(
+                lambda: jax.vmap(lambda i: _one(self.pair, free, random.fold_in(base, i), data))(index)
+            )
+
+        return self.compiler(batch, self.free, np.uint32(0), np.uint32(0), self.arrays)
+
+    def batches(self, seed: int, count: int) -> Iterator[tuple[Drawn, int]]:
+        """Batches of draws on the devices, and how many of each are wanted. A draw depends on seed and number alone."""
+        for first in range(0, count, self.batch_size):
+            drawn = self._compiled(self.free, np.uint32(seed), np.uint32(first), self.arrays)
+            yield drawn, min(self.batch_size, count - first)
+
+    def draw(self, seed: int, count: int, names: Sequence[str] | None = None) -> Drawn:
+        """`count` draws on the host, of the named variables or of all."""
+        parts = []
+        for drawn, size in self.batches(seed, count):
+            values = {name: v for name, v in drawn.values.items() if names is None or name in names}
+            parts.append(jax.tree.map(lambda leaf, size=size: np.asarray(leaf)[:size], drawn._replace(values=values)))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def _one(pair: Pair, free: Any, key: Array, data: Any) -> Drawn:
+    params = pair.learned.constrain(free)
+    draw = pair.draw(params, key, data)
+    log_p = jnp.asarray(sum(pair.log_model(params, draw, data).values()))
+    return Drawn(pair.values(params, draw, data), log_p, pair.log_guide(params, draw, data))
+
+
+def _quartiles(draws: Array) -> Array:
+    """Quartiles of the draws of each coordinate; of whole numbers, which jump, the mean and what is about it."""
+    if jnp.issubdtype(draws.dtype, jnp.floating):
+        return jnp.quantile(draws, jnp.array([0.25, 0.5, 0.75]), axis=0)
+    mean = jnp.mean(draws.astype(jnp.float32), axis=0)
+    return jnp.stack([mean - 0.5 * SPREAD, mean, mean + 0.5 * SPREAD])
+
+
+def change_between(pair: Pair, count: int) -> Any:
+    """The function of two sets of parameters that says how far the guides they make are apart.
+
+    Both draw with the same random numbers. It gives, over all coordinates, the largest difference of medians in
+    standard deviations, and the largest difference of widths in parts of themselves.
+    """
+
+    def change(a: Any, b: Any, seed: Array, arrays: Sequence[Array]) -> tuple[Array, Array]:
+        data = pair.problem.step_data(arrays, random.key(seed))  # of a minibatch always the same
+        keys = jax.vmap(lambda i: random.fold_in(random.fold_in(random.key(seed), STREAM), i))(jnp.arange(count))
+
+        def coordinates(free: Any) -> Array:
+            params = pair.learned.constrain(free)
+            draws = jax.vmap(lambda key: pair.coordinates(pair.draw(params, key, data)))(keys)
+            return jnp.concatenate([_quartiles(leaf.reshape(count, -1)) for leaf in jax.tree.leaves(draws)], axis=1)
+
+        quartiles = [pair.problem.alone(lambda free=free: coordinates(free)) for free in (a, b)]
+        middles, widths = [q[1] for q in quartiles], [(q[2] - q[0]) / SPREAD for q in quartiles]
+        floor = 1e-4 * (1e-4 + jnp.abs(middles[1]))  # of a guide that draws one value
+        width = jnp.maximum(jnp.minimum(*widths), floor)
+        return jnp.max(jnp.abs(middles[0] - middles[1]) / width), jnp.max(jnp.abs(widths[0] - widths[1]) / width)
+
+    return change

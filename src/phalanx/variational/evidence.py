@@ -1,0 +1,76 @@
+"""The evidence by importance sampling: a fitted guide is the proposal."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from phalanx.diagnostics.psis import Smoothed, smooth, threshold
+
+
+class Evidence(NamedTuple):
+    r"""An estimate of $\log p(\text{data})$.
+
+    Attributes:
+        log_evidence: by importance sampling from the guide.
+        error: its standard error; it means nothing where `reliable` is false.
+        elbo: the evidence lower bound, which it is not below but for noise.
+        elbo_error: the standard error of the bound.
+        k_hat: shape of the weights' tail.
+        reliable: whether `k_hat` is low enough for as many draws.
+        num_draws: how many there were.
+    """
+
+    log_evidence: float
+    error: float
+    elbo: float
+    elbo_error: float
+    k_hat: float
+    reliable: bool
+    num_draws: int
+
+
+class Weights(NamedTuple):
+    """Importance weights of draws from a guide.
+
+    Attributes:
+        log: logarithms, as they are.
+        smoothed: with a smoothed tail.
+    """
+
+    log: np.ndarray
+    smoothed: Smoothed
+
+    @classmethod
+    def of(cls, log_p: np.ndarray, log_q: np.ndarray) -> Weights:
+        """Of log densities under the model and the guide; a draw without a density under the model weighs nothing."""
+        log = np.asarray(log_p, np.float64) - np.asarray(log_q, np.float64)
+        log = np.where(np.isnan(log), -np.inf, log)
+        return cls(log, smooth(log))
+
+    @property
+    def normalized(self) -> np.ndarray:
+        """Smoothed weights that add up to one."""
+        log = self.smoothed.log_weights
+        weights = np.exp(log - log.max()) if np.isfinite(log.max()) else np.full(len(log), np.nan)
+        return weights / weights.sum()
+
+    @property
+    def reliable(self) -> bool:
+        """Whether averages with these weights can be trusted."""
+        return self.smoothed.k_hat <= threshold(len(self.log))
+
+    def evidence(self) -> Evidence:
+        """The estimate."""
+        count, highest = len(self.log), self.log.max()
+        if not np.isfinite(highest):
+            return Evidence(math.nan, math.nan, -math.inf, math.nan, math.inf, False, count)
+        raw = np.exp(self.log - highest)
+        error = float(np.std(raw, ddof=1) / raw.mean() / math.sqrt(count))
+        finite = bool(np.isfinite(self.log).all())
+        elbo = float(self.log.mean()) if finite else -math.inf
+        elbo_error = float(np.std(self.log, ddof=1) / math.sqrt(count)) if finite else math.nan
+        log_evidence = float(highest + math.log(raw.mean()))
+        return Evidence(log_evidence, error, elbo, elbo_error, self.smoothed.k_hat, self.reliable, count)

@@ -1,0 +1,294 @@
+r"""Guides made from a model: a family of distributions over the unconstrained values of its latent variables.
+
+$u \sim q_\phi$ on the real line, and $x = T(u)$ with the model's own bijections, which may depend on variables
+before. Densities are compared at $u$, where the model's has the Jacobian of $T$.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+from jax.flatten_util import ravel_pytree
+from jax.sharding import PartitionSpec
+
+from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.space import Spread
+from phalanx.programs.parameters import Parameter, given, meeting
+from phalanx.programs.shares import Latent
+from phalanx.programs.tracing import Program
+from phalanx.programs.unconstrained import at_values, run_unconstrained
+from phalanx.variational.ascent import LogDensity, Place, good_place
+from phalanx.variational.learned import Learned, Params
+from phalanx.variational.pair import Beginning
+from phalanx.variational.problem import Problem, Values
+
+CANDIDATES, RADIUS = 8, 2.0
+"""Positions tried for a start, uniform on (-2, 2) in every coordinate and ever closer to zero."""
+
+TOP = "the top"
+"""Where a solved family's climb ends, among what may not fit: no variable's name has to be this."""
+
+NARROW = 0.1
+"""Standard deviations to begin with where values are given, and not where a good place is."""
+
+Latents = Sequence[Latent]
+
+
+class Family(Protocol):
+    """A family of distributions over positions: a dict of unconstrained values by variable."""
+
+    @property
+    def name(self) -> str:
+        """How the user wrote it."""
+        ...
+
+    def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
+        """Its parameters: constraints, and how they are laid out."""
+        ...
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether nothing is learned by steps: it has `solve`, from a log density and a position to parameters."""
+        ...
+
+    @property
+    def init_scale(self) -> float | None:
+        """Standard deviations to begin with; None for those that the curvature of the model tells."""
+        ...
+
+    def begin(self, place: Place, latents: Latents) -> dict[str, Array]:
+        """Values of the parameters that put it about a place."""
+        ...
+
+    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+        """Values of the parameters after a change, which is measured by the family's own widths; none at zero."""
+        ...
+
+    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
+        """A position."""
+        ...
+
+    def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
+        """The log density of a position."""
+        ...
+
+
+@dataclass(frozen=True)
+class FamilyPair:
+    """A family, and the model it was made from."""
+
+    problem: Problem
+    family: Any
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What the guide is called."""
+        return self.family.name
+
+    @cached_property
+    def latents(self) -> tuple[Latent, ...]:
+        """The model's latent variables."""
+        return self.problem.whole.latents()
+
+    @property
+    def scored(self) -> list[str]:
+        """None: every draw can be differentiated through."""
+        return []
+
+    @cached_property
+    def of_model(self) -> dict[str, Parameter]:
+        """The model's own parameters."""
+        met: dict[str, tuple[Parameter, Any]] = {}
+        shapes = self.problem.arguments.whole_shapes()
+        program = meeting(self.problem.model, random.key(0), met)
+
+        def run(arrays: Any) -> None:
+            run_unconstrained(program, None, self.problem.arguments.layout.join(arrays))
+
+        jax.eval_shape(lambda arrays: self.problem.alone(lambda: run(arrays)), shapes)
+        return {name: parameter for name, (parameter, _) in met.items()}
+
+    @property
+    def learned(self) -> Learned:
+        """The parameters of both."""
+        return self._learned
+
+    @cached_property
+    def _learned(self) -> Learned:
+        mine = self.family.parameters(self.latents, self.problem.spreads)
+        if clash := mine.keys() & self.of_model.keys():
+            raise ValueError(
+                f"The model has a parameter {min(clash)!r}, and so has the guide {self.name}: rename the model's."
+            )
+        return Learned({**mine, **self.of_model})
+
+    def check(self) -> None:
+        """Refuse a model in which there is nothing to be fitted to."""
+        model = getattr(self.problem.model, "__name__", "model")
+        if not any(variable.is_latent for variable in self.problem.whole.variables.values()):
+            raise ValueError(f"The model {model} has no latent variables: there is nothing to fit a guide to.")
+        if not any(math.prod(latent.unconstrained_shape) for latent in self.latents):
+            raise ValueError(
+                f"The model {model} has no coordinates to learn: its latent variables have no free element."
+            )
+
+    def for_steps(self) -> FamilyPair:
+        """The pair as steps see it: where they see minibatches, terms of rows count for all rows."""
+        minibatch = self.problem.minibatch
+        if minibatch is None:
+            return self
+        names = minibatch.terms_of_rows(self.problem.at_start, self.problem.arguments, "model")
+        if local := [latent.name for latent in self.latents if latent.name in names]:
+            raise ValueError(
+                f"batch_size: variable {local[0]!r} has an element for each row, and {self.name} has parameters for "
+                f"all of them. Write a guide that computes them from the rows (an amortised one), or leave batch_size "
+                f"out."
+            )
+        return replace(self, weights=dict.fromkeys(sorted(names), minibatch.weight))
+
+    def moved(self, free: Params, change: Params) -> dict[str, Any]:
+        """The parameters after a change: the family's own by its widths, so that rates are in standard deviations."""
+        of_model = {name: jax.tree.map(jnp.add, free[name], change[name]) for name in self.of_model}
+        moved = self.family.moved(self.learned.constrain(free), change)
+        return {**self.learned.only(moved).free(moved), **of_model}
+
+    def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
+        """Initial values: about the position of highest density among a few, or about the values given."""
+        met: dict[str, tuple[Parameter, Any]] = {}
+        run_unconstrained(meeting(self.problem.model, random.fold_in(key, 1), met), None, data)
+        of_model = {name: init.get(name, value) for name, (_, value) in met.items()}
+        names = {latent.name for latent in self.latents}
+        values = {name: value for name, value in init.items() if name in names}
+        start = _Start(self.latents, given(self.problem.model, of_model), data)
+        position, misfits = start.best(random.fold_in(key, 2), {**(self.problem.start or {}), **values})
+        if self.family.is_solved:
+            begun, reached = self.family.solve(start.log_density(position), position)
+            return Beginning({**begun, **of_model}, {**misfits, TOP: ~reached})
+        if self.family.init_scale is None and not values:
+            place = start.climbed(random.fold_in(key, 3), position)
+        else:
+            vector = flat(position)[0]
+            place = Place(vector, jnp.full_like(vector, self.family.init_scale or NARROW))
+        begun = self.family.begin(place, self.latents)
+        return Beginning({**{name: init.get(name, value) for name, value in begun.items()}, **of_model}, misfits)
+
+    def misfit(self, name: str) -> str:
+        """What does not fit of a variable."""
+        if name == TOP:
+            return (
+                f"guide: {self.name} found no top of the log density on the unconstrained scale: it is not flat, or "
+                f"does not curve downward in every direction, where the climb ended. There may be none, as where the "
+                f"scale of a hierarchy goes to zero. Give init=, another parameterisation, or learn a guide, such as "
+                f"phx.guides.full_rank()."
+            )
+        return f"init: the value of variable {name!r} lies outside of its support, or on its edge. Give a value inside."
+
+    def draw(self, params: Params, key: Array, data: Values) -> dict[str, Array]:
+        """A position."""
+        return self.family.draw(params, key, self.latents)
+
+    def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
+        """Its log density under the guide."""
+        return self.family.log_prob(params, draw, self.latents)
+
+    def log_score(self, params: Params, draw: Any, data: Values) -> None:
+        """There is nothing that cannot be differentiated through."""
+
+    def log_model(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
+        """Its log density under the model, the Jacobian of each transform with its variable."""
+        run = self.problem.at_position(params, draw, data)
+        totals: dict[str, Array] = {}
+        for name, variable in run.variables.items():
+            if variable.distribution is not None:
+                jacobian = jnp.sum(run.log_dets[name]) if name in run.log_dets else 0.0
+                totals[name] = self.weights.get(name, 1.0) * (variable.total_log_prob().value + jacobian)
+        return totals
+
+    def values(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
+        """The latent variables, and the model's deterministic values, at a draw."""
+        return self.problem.at_position(params, draw, data).values()
+
+    def coordinates(self, draw: Any) -> dict[str, Array]:
+        """The position itself."""
+        return draw
+
+    def model_parameters(self) -> list[str]:
+        """Names of the parameters that are the model's own."""
+        return list(self.of_model)
+
+    def described(self) -> dict[str, str]:
+        """A line about each latent variable."""
+        return {latent.name: f"{latent.support} {latent.shape}" for latent in self.latents}
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Positions to start from."""
+
+    latents: Latents
+    program: Program
+    data: Values
+
+    def best(self, key: Array, values: Values) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The one of highest density, and which of the `values` it is to have are misfits."""
+        density, positions, misfits = lax.map(lambda i: self._candidate(key, i, values), jnp.arange(CANDIDATES + 1))
+        best = jnp.argmax(density)
+        return jax.tree.map(lambda leaf: leaf[best], (positions, misfits))
+
+    def climbed(self, key: Array, position: Mapping[str, Array]) -> Place:
+        """Where a climb from a position finds a good place for a normal."""
+        return good_place(self.log_density(position), flat(position)[0], key)
+
+    def log_density(self, position: Mapping[str, Array]) -> LogDensity:
+        """The model's log density as a function of vectors such as that of `position`."""
+        _, back = flat(position)
+
+        def log_density(vector: Array) -> Array:
+            run = run_unconstrained(self.program, back(vector), self.data)
+            return jnp.asarray(sum(map(jnp.sum, run.terms().values())))
+
+        return log_density
+
+    def _candidate(self, key: Array, number: Array, values: Values) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        radius = RADIUS * (1.0 - number / CANDIDATES)
+        position = {
+            v.name: radius * random.uniform(k, v.unconstrained_shape, v.dtype, -1.0, 1.0)
+            for k, v in zip(random.split(random.fold_in(key, number), len(self.latents)), self.latents, strict=True)
+        }
+        misfits: dict[str, Array] = {}
+        if values:
+            full = {v.name: jnp.asarray(values.get(v.name, jnp.zeros(v.shape, v.dtype))) for v in self.latents}
+            wanted = {v.name: jnp.bool_(v.name in values) for v in self.latents}
+            position, misfits = at_values(self.program, position, full, wanted, self.data)
+        density = sum(map(jnp.sum, run_unconstrained(self.program, position, self.data).terms().values()))
+        return jnp.where(jnp.isfinite(density), density, -jnp.inf), position, misfits
+
+
+def flat(position: Mapping[str, Array]) -> tuple[Array, Any]:
+    """A position as a vector, variables in the order of their names; and the way back."""
+    return ravel_pytree(dict(position))
+
+
+def by_name(vector: Array, latents: Latents) -> dict[str, Array]:
+    """The inverse of `flat`."""
+    found, begin = {}, 0
+    for latent in sorted(latents, key=lambda latent: latent.name):
+        size = math.prod(latent.unconstrained_shape)
+        found[latent.name] = vector[begin : begin + size].reshape(latent.unconstrained_shape).astype(latent.dtype)
+        begin += size
+    return found
+
+
+def row_spec(spreads: Mapping[str, Spread], latent: Latent) -> PartitionSpec | None:
+    """How a parameter is laid out that has an entry for each coordinate of a variable: as its rows are."""
+    spread = spreads.get(latent.name)
+    shape = latent.unconstrained_shape
+    return spread_spec(spread) if spread is not None and shape and shape[0] == spread.rows else None

@@ -1,0 +1,265 @@
+"""`fit`: from a model, a guide and data to what was learned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, random
+from jax.sharding import Mesh
+
+from phalanx.extras import require
+from phalanx.programs.arguments import split_arguments
+from phalanx.programs.indices import IndexCheck
+from phalanx.programs.parameters import arrays_of
+from phalanx.programs.target import choose_mesh
+from phalanx.programs.tracing import Program
+from phalanx.run import checks as run_checks
+from phalanx.run.posterior import Posterior
+from phalanx.run.progress import Report, make_progress, waiting
+from phalanx.run.record import Timing
+from phalanx.run.until import Until
+from phalanx.variational import checks
+from phalanx.variational.aligned import ProgramPair
+from phalanx.variational.compiled import Compiler
+from phalanx.variational.family import FamilyPair
+from phalanx.variational.guides import MAKERS, elbo
+from phalanx.variational.learning import FitError, Learning
+from phalanx.variational.minibatch import Minibatch
+from phalanx.variational.objective import Objective
+from phalanx.variational.pair import Pair
+from phalanx.variational.problem import Problem
+from phalanx.variational.recording import record_of
+from phalanx.variational.result import Fit, Losses
+from phalanx.variational.settling import Settling
+from phalanx.variational.step import Made, State, Steps
+
+RATE = 0.05
+"""Of the default optimiser, Adam."""
+
+
+@run_checks.data_in_one_dict
+def fit(
+    model: Program,
+    guide: Any,
+    data: Mapping[str, Any] | None = None,
+    *,
+    optimizer: Any = None,
+    num_steps: int = 20_000,
+    num_particles: int = 8,
+    batch_size: int | None = None,
+    objective: Objective | None = None,
+    mesh: Mesh | None = None,
+    seed: int = 0,
+    until: Until | bool | None = None,
+    init: Any = None,
+    matmul_precision: str = "float32",
+    on_block: Callable[[Report], Any] | None = None,
+    progress: bool = True,
+) -> Fit:
+    r"""Learn the parameters of a guide, and of the model, so that the guide comes close to the posterior.
+
+    What is made large is a lower bound of the evidence, $E_q[\log p(x, z) - \log q(z)]$; see `phx.guides.elbo`.
+
+    Args:
+        model: a program whose keyword arguments are the data. Its own parameters (`phx.param`) are learned too.
+        guide: a program with the model's latent variables, by name, that takes some of the model's arguments or none;
+            or one made from the model, such as `phx.guides.mean_field()`.
+        data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement.
+        optimizer: one of optax's; or a rate for the default one, Adam at 0.05. It is lowered from there as the fit
+            settles; a rate given as a number compiles nothing new.
+        num_steps: the most steps.
+        num_particles: draws from the guide per step, spread over the mesh's `chain` axis.
+        batch_size: rows in each step, drawn with replacement, on each device from its own rows. Rows are those of the
+            sharded arrays or, where none is sharded, of all arrays with the largest leading dimension. Terms of rows
+            are weighted so that they stand for all; the bound's error is then not told.
+        objective: what is learned by, `phx.guides.elbo()` by default.
+        mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or one.
+        seed: a whole number; the same seed gives the same fit, whatever the number of devices, but for rounding.
+        until: None stops when the guide no longer changes, at a rate and at half of it; `phx.until(seconds=...)` also
+            when time is over; False makes all steps at one rate.
+        init: where learning begins: a dict of values by parameter or, for a guide made from the model, by variable; a
+            fit, to go on with; or a posterior, about whose means it begins.
+        matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
+        on_block: a function called after each block of steps with a report: steps done and in total, the bound and its
+            error. What it raises ends the fit.
+        progress: whether to show how the fit goes.
+
+    Returns:
+        The fit. Its parameters are averages over the last steps. Ctrl-C returns what was learned so far.
+
+    Raises:
+        TypeError: when data do not fit the model, or the optimiser, the objective or the guide is none.
+        ValueError: when model and guide are not aligned; naming the variable, the parameter or the argument.
+        FitError: when the loss is not finite any more; a ValueError, whose `fit` has what was learned before.
+
+    Example:
+        >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
+        >>> def model(y):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> fit = phx.fit(model, phx.guides.full_rank(), {"y": np.array([1.0, 2.0, 3.0])}, progress=False)
+        >>> fit.posterior(1000).draws["mean"].shape
+        (1, 1000)
+
+    Source:
+        Kucukelbir, Tran, Ranganath, Gelman, Blei (2017), Automatic differentiation variational inference; Tran,
+        Hoffman, Moore, Suter, Vasudevan, Radul (2018), Simple, distributed, and accelerated probabilistic programming.
+    """
+    began = time.perf_counter()
+    objective = elbo() if objective is None else objective
+    _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
+    pair = _pair_of(model, guide, data, mesh, batch_size)
+    run_checks.check_not_traced(data)
+    checks.check_particles(num_particles, pair.problem.mesh)
+    checks.check_estimator(objective, pair.scored, num_particles)
+    compiler = Compiler(matmul_precision)
+    arrays = pair.problem.place_arrays()
+    with waiting(progress, "compiling"):
+        free = _begin(pair, compiler, int(seed), arrays, init)
+        solved = isinstance(pair, FamilyPair) and pair.family.is_solved
+        rate, transform = _optimizer_of(optimizer)
+        state = State.of(free, transform.init(free))
+        steps = Steps(pair.for_steps(), objective, transform, int(num_particles))
+        settling = Settling(int(num_steps), stops=until is not False)
+        learning = Learning(steps, state, np.uint32(seed), arrays, int(num_steps), rate, settling, compiler)
+        if not solved:
+            learning.compile()
+    compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
+    failed: FitError | None = None
+    with make_progress(progress) as display:
+        seconds = until.seconds if isinstance(until, Until) else None
+        try:
+            if not solved:
+                learning.run(display, [] if on_block is None else [on_block], seconds)
+        except FitError as error:
+            failed = error
+    timing = Timing(
+        compile=compiled - began, warmup=0.0, sampling=time.perf_counter() - compiled,
+        gradient_evaluations=learning.step * int(num_particles), compilations=compiler.count,
+    )  # fmt: skip
+    record = record_of(pair, objective, num_steps, num_particles, int(seed), started, learning.interrupted)
+    result = _result(learning, solved, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
+    if failed is not None:
+        failed.fit = result
+        raise failed
+    return result
+
+
+def _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh) -> None:
+    checks.check_counts(num_steps, num_particles)
+    checks.check_optimizer(optimizer)
+    checks.check_objective(objective)
+    checks.check_until(until)
+    run_checks.check_seed(seed)
+    run_checks.check_precision(matmul_precision)
+    run_checks.check_on_block(on_block)
+    run_checks.check_mesh_type(mesh)
+
+
+def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None) -> Pair:
+    """Guide and model side by side."""
+    if guide in MAKERS:
+        guide = guide()
+    arguments = split_arguments(model, {} if data is None else data)
+    mesh = choose_mesh(arguments, mesh)
+    minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
+    problem = Problem(model, arguments, mesh, minibatch)
+    if all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
+        pair = FamilyPair(problem, guide)
+        IndexCheck(problem.whole.at_zero, len(problem.whole.position)).check(arguments)
+        pair.check()
+    elif callable(guide):
+        pair = ProgramPair(problem, guide)
+    else:
+        raise TypeError(
+            f"guide: expected a program, or one made from the model, such as phx.guides.mean_field(); got {guide!r}."
+        )
+    checks.check_learned(pair.learned, pair.name)
+    return pair
+
+
+def _begin(pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Any) -> dict[str, Any]:
+    """The parameters to begin with, on the real line."""
+    given = _init_of(init, pair)
+
+    def begin(seed: Array, arrays: Any, given: Any) -> Any:
+        key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.data(arrays)
+        begun = pair.problem.alone(lambda: pair.begin(key, data, given))
+        return pair.learned.free(begun.values), pair.learned.outside(begun.values), begun.misfits
+
+    compiled = compiler(begin, np.uint32(seed), arrays, given, rarely=True)
+    free, outside, misfits = compiled(np.uint32(seed), arrays, given)
+    checks.check_outside(outside, pair.learned)
+    for name, bad in misfits.items():
+        if np.asarray(bad):
+            raise ValueError(pair.misfit(name))
+    return free
+
+
+def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
+    """What the user gave as `init`, by name, in the types of what it is given for."""
+    if init is None:
+        return {}
+    latents = [latent.name for latent in pair.latents] if isinstance(pair, FamilyPair) else []
+    known = [*pair.learned.parameters, *latents]
+    if isinstance(init, Fit):
+        found = {name: value for name, value in init.params.items() if name in pair.learned.parameters}
+        if not found:
+            raise ValueError(
+                f"init: the fit has the parameters {', '.join(map(repr, init.params))}, and here there are "
+                f"{', '.join(map(repr, pair.learned.parameters))}: none is the same."
+            )
+    elif isinstance(init, Posterior):
+        found = {name: np.mean(init.draws[name], (0, 1)) for name in latents if name in init.draws}
+    elif isinstance(init, Mapping):
+        found = dict(init)
+    else:
+        raise TypeError(f"init: expected a dict of values by name, a fit or a posterior; got {init!r}.")
+    checks.check_init(found, known)
+    return {name: arrays_of(name, value) for name, value in found.items()}
+
+
+def _optimizer_of(optimizer: Any) -> tuple[float, Any]:
+    """A factor on changes, and an optimiser of optax; the default one's rate is a factor, so that no other compiles."""
+    optax = require("optax", "fit")
+    if optimizer is None or isinstance(optimizer, int | float):
+        return -float(RATE if optimizer is None else optimizer), optax.scale_by_adam()
+    return 1.0, optax.with_extra_args_support(optimizer)
+
+
+def _result(
+    learning: Learning, solved: bool, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any
+) -> Fit:
+    bounds = [np.concatenate([getattr(made, name) for made in learning.made] or [np.zeros(0)]) for name in Made._fields]
+    return Fit(
+        params=jax.tree.map(np.asarray, dict(pair.learned.constrain(learning.result))),
+        losses=Losses(*bounds),
+        timing=timing,
+        record=record,
+        unsettled="" if solved else _unsettled(learning),
+        steps=learning.step,
+        failed=int(learning.state.failed),
+        free=learning.result,
+        pair=pair,
+        arrays=arrays,
+    )
+
+
+def _unsettled(learning: Learning) -> str:
+    """Why it cannot be said that learning has ended; empty when it has."""
+    if learning.settling.settled:
+        return ""
+    steps = f"{learning.step:,} steps"
+    if learning.interrupted:
+        return f"Ctrl-C ended the fit after {steps}, before the guide had stopped to change."
+    if learning.out_of_time:
+        return f"Time was over after {steps}, before the guide had stopped to change."
+    if not learning.settling.stops:
+        return f"The fit made {steps} and did not look at whether the guide still changes (until=False)."
+    return f"After {steps} the guide still changes from one window of steps to the next, or where the rate is halved."

@@ -1,0 +1,179 @@
+"""Gaussian families on the unconstrained scale: independent coordinates, a full covariance, and one of low rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, random
+from jax.scipy.linalg import solve_triangular
+from numpyro.distributions import biject_to, constraints
+
+from phalanx.mesh.space import Spread
+from phalanx.programs.parameters import Parameter
+from phalanx.variational.ascent import LogDensity, Place, climb_to_top
+from phalanx.variational.family import Latents, by_name, flat, row_spec
+from phalanx.variational.learned import Params
+
+LEAST_OWN = 0.02
+"""Of its standard deviation along the directions, what a coordinate has of its own at least: digits last no further."""
+
+HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class MeanField:
+    """Independent normals; see `phx.guides.mean_field`."""
+
+    init_scale: float | None = None
+    name: str = "mean_field()"
+    is_solved: bool = False
+
+    def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
+        """A location and a scale for each coordinate, which lie where the rows of the variable lie."""
+        found = {}
+        for latent in latents:
+            spec = row_spec(spreads, latent)
+            found[f"{latent.name}.loc"] = Parameter(None, constraints.real, spec)
+            found[f"{latent.name}.scale"] = Parameter(None, constraints.positive, spec)
+        return found
+
+    def begin(self, place: Place, latents: Latents) -> dict[str, Array]:
+        """About a place."""
+        locs, scales = by_name(place.position, latents), by_name(place.scale, latents)
+        return {f"{name}.loc": v for name, v in locs.items()} | {f"{name}.scale": v for name, v in scales.items()}
+
+    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+        """Locations by parts of the scales, scales by factors."""
+        moved = {}
+        for name in (key.removesuffix(".loc") for key in params if key.endswith(".loc")):
+            loc, scale = f"{name}.loc", f"{name}.scale"
+            moved[loc] = params[loc] + params[scale] * change[loc]
+            moved[scale] = params[scale] * jnp.exp(change[scale])
+        return moved
+
+    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
+        """A position."""
+        keys = random.split(key, len(latents))
+        return {
+            v.name: params[f"{v.name}.loc"]
+            + params[f"{v.name}.scale"] * random.normal(k, v.unconstrained_shape, v.dtype)
+            for k, v in zip(keys, latents, strict=True)
+        }
+
+    def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
+        """The log density of a position."""
+        total = jnp.zeros(())
+        for name in (latent.name for latent in latents):
+            scale = params[f"{name}.scale"]
+            standard = (position[name] - params[f"{name}.loc"]) / scale
+            total = total - jnp.sum(0.5 * standard**2 + jnp.log(scale) + HALF_LOG_2PI)
+        return total
+
+
+@dataclass(frozen=True)
+class FullRank:
+    """One multivariate normal; see `phx.guides.full_rank`."""
+
+    init_scale: float | None = None
+    name: str = "full_rank()"
+    is_solved: bool = False
+
+    def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
+        """A location, and the Cholesky factor of the covariance."""
+        return {"loc": Parameter(None, constraints.real), "scale_tril": Parameter(None, constraints.lower_cholesky)}
+
+    def begin(self, place: Place, latents: Latents) -> dict[str, Array]:
+        """About a place."""
+        return {"loc": place.position, "scale_tril": jnp.diag(place.scale)}
+
+    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+        """The location by parts of the scales, and these by a triangular factor: nothing hangs on the coordinates."""
+        tril = params["scale_tril"]
+        factor = biject_to(constraints.lower_cholesky)(change["scale_tril"])
+        return {"loc": params["loc"] + tril @ change["loc"], "scale_tril": tril @ factor}
+
+    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
+        """A position."""
+        noise = random.normal(key, params["loc"].shape, params["loc"].dtype)
+        return by_name(params["loc"] + params["scale_tril"] @ noise, latents)
+
+    def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
+        """The log density of a position."""
+        tril = params["scale_tril"]
+        standard = solve_triangular(tril, flat(position)[0] - params["loc"], lower=True)
+        return -jnp.sum(0.5 * standard**2 + jnp.log(jnp.diagonal(tril)) + HALF_LOG_2PI)
+
+
+@dataclass(frozen=True)
+class Laplace(FullRank):
+    """The normal of the log density's top and its curvature there; see `phx.guides.laplace`."""
+
+    name: str = "laplace()"
+    is_solved: bool = True
+
+    def solve(self, log_density: LogDensity, position: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
+        """The parameters, and whether there is a top."""
+        top = climb_to_top(log_density, flat(position)[0])
+        fine = top.reached & jnp.all(jnp.isfinite(top.scale_tril))
+        return {"loc": top.position, "scale_tril": jnp.where(fine, top.scale_tril, jnp.eye(top.position.size))}, fine
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """A multivariate normal whose covariance is diagonal but for a few directions; see `phx.guides.low_rank`."""
+
+    rank: int
+    init_scale: float | None = None
+    is_solved: bool = False
+
+    @property
+    def name(self) -> str:
+        """How the user wrote it."""
+        return f"low_rank(rank={self.rank})"
+
+    def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
+        """A location, scales beside what the directions give, and the directions."""
+        real = constraints.real
+        return {
+            "loc": Parameter(None, real),
+            "scale": Parameter(None, constraints.positive),
+            "factor": Parameter(None, real),
+        }
+
+    def begin(self, place: Place, latents: Latents) -> dict[str, Array]:
+        """About a place, with directions that are unlike one another and short."""
+        size = place.position.size
+        directions = random.normal(random.key(0), (size, min(self.rank, size)), place.position.dtype)
+        return {"loc": place.position, "scale": place.scale, "factor": 0.1 * place.scale[:, None] * directions}
+
+    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+        """The location and the directions by parts of the standard deviations, scales by factors."""
+        sd = jnp.sqrt(params["scale"] ** 2 + jnp.sum(params["factor"] ** 2, 1))
+        return {
+            "loc": params["loc"] + sd * change["loc"],
+            "scale": params["scale"] * jnp.exp(change["scale"]),
+            "factor": params["factor"] + sd[:, None] * change["factor"],
+        }
+
+    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
+        """A position."""
+        own, shared = random.split(key)
+        loc, factor = params["loc"], params["factor"]
+        moved = factor @ random.normal(shared, factor.shape[1:], loc.dtype)
+        return by_name(loc + _own_scale(params) * random.normal(own, loc.shape, loc.dtype) + moved, latents)
+
+    def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
+        """The log density of a position."""
+        normal = dist.LowRankMultivariateNormal(
+            params["loc"], cov_factor=params["factor"], cov_diag=_own_scale(params) ** 2, validate_args=False
+        )
+        return jnp.asarray(normal.log_prob(flat(position)[0]))
+
+
+def _own_scale(params: Params) -> Array:
+    """Standard deviations of a normal of low rank that its directions do not account for."""
+    return jnp.sqrt(params["scale"] ** 2 + LEAST_OWN**2 * jnp.sum(params["factor"] ** 2, 1))

@@ -1,0 +1,80 @@
+"""What is learned: parameters by name, on the real line where optimisers move them, and where they lie on a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from phalanx.programs.bijections import bijection_onto
+from phalanx.programs.parameters import Parameter
+
+Params = Mapping[str, Any]
+"""Values of parameters, each an array or a pytree of arrays."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The parameters of a guide and a model.
+
+    Attributes:
+        parameters: what the programs say of each; `init` plays no part here.
+    """
+
+    parameters: Mapping[str, Parameter]
+
+    def constrain(self, free: Params) -> dict[str, Any]:
+        """Their values, from points of the real line."""
+        return {name: self._each(name, lambda t, x: t(x), free[name]) for name in self.parameters}
+
+    def free(self, values: Params) -> dict[str, Any]:
+        """The points of the real line at which they have these values."""
+        return {name: self._each(name, lambda t, x: t.inv(x), values[name]) for name in self.parameters}
+
+    def only(self, names: Collection[str]) -> Learned:
+        """Those of these names."""
+        return Learned({name: p for name, p in self.parameters.items() if name in names})
+
+    def outside(self, values: Params) -> dict[str, Array]:
+        """Of each, whether its value does not satisfy its constraint."""
+        return {
+            name: ~jnp.all(jnp.array([jnp.all(p.constraint(leaf)) for leaf in jax.tree.leaves(values[name])]))
+            for name, p in self.parameters.items()
+        }
+
+    def shardings(self, mesh: Mesh, free: Params) -> dict[str, Any]:
+        """How the points of the real line are laid out; a spec of more dimensions than there are is an error."""
+        return {
+            name: jax.tree.map(lambda leaf, name=name: self._sharding(mesh, name, leaf), free[name])
+            for name in self.parameters
+        }
+
+    def _sharding(self, mesh: Mesh, name: str, leaf: Any) -> NamedSharding:
+        spec = self.parameters[name].spec
+        if spec is None:
+            return NamedSharding(mesh, PartitionSpec())
+        for axis in jax.tree.leaves(tuple(spec)):
+            if axis not in mesh.axis_names:
+                raise ValueError(
+                    f"Parameter {name!r}: spec={spec} names the axis {axis!r}, and the mesh has "
+                    f"{', '.join(map(repr, mesh.axis_names))}."
+                )
+        sharding = NamedSharding(mesh, spec)
+        try:
+            sharding.shard_shape(leaf.shape)
+        except ValueError:
+            raise ValueError(
+                f"Parameter {name!r} of shape {leaf.shape} cannot be laid out as spec={spec} on a mesh of shape "
+                f"{dict(mesh.shape)}: each of its dimensions must divide over its axis. Leave spec= out, or choose "
+                f"another size."
+            ) from None
+        return sharding
+
+    def _each(self, name: str, apply: Any, value: Any) -> Any:
+        transform = bijection_onto(self.parameters[name].constraint)
+        return jax.tree.map(lambda leaf: jnp.asarray(apply(transform, leaf)), value)

@@ -1,0 +1,176 @@
+"""A fit under way: blocks of steps, between which Python is free to show, to compare and to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from phalanx.run.pace import Pace
+from phalanx.run.progress import Progress, Report
+from phalanx.variational.compiled import Compiler
+from phalanx.variational.drawing import change_between
+from phalanx.variational.settling import TOLERANCE, Settling
+from phalanx.variational.step import PATIENCE, ROOM, Made, Order, State, Steps, laid_out
+
+COMPARED, NUMBERS = 256, 2**22
+"""Draws that two guides are compared by, and numbers in all of them."""
+
+
+class FitError(ValueError):
+    """A fit whose loss is not finite any more; `fit` is what was learned before."""
+
+    fit: Any = None
+
+
+@dataclass(frozen=True)
+class FitReport(Report):
+    """How far a fit has come.
+
+    Attributes:
+        elbo: the bound, on average over the last block.
+        error: its Monte-Carlo error.
+        learning_rate: factor on the optimiser's changes.
+    """
+
+    elbo: float = float("nan")
+    error: float = float("nan")
+    learning_rate: float = 1.0
+
+    @property
+    def what(self) -> str:
+        """What is counted."""
+        return "steps"
+
+    def __str__(self) -> str:
+        failed = f", {self.divergences} steps left out" if self.divergences else ""
+        return f"ELBO {self.elbo:,.2f} ± {self.error:.2g}{failed}"
+
+
+@dataclass
+class Learning:
+    """A fit under way.
+
+    Attributes:
+        steps: the compiled block, and what it is made of.
+        state: after the last block.
+        settling: what decides on windows and rates.
+        made: bounds and errors of all steps, in blocks.
+        interrupted: whether Ctrl-C has ended it.
+    """
+
+    steps: Steps
+    state: State
+    seed: np.uint32
+    arrays: tuple[Array, ...]
+    num_steps: int
+    rate: float
+    settling: Settling
+    compiler: Compiler
+    made: list[Made] = field(default_factory=list)
+    interrupted: bool = False
+    out_of_time: bool = False
+
+    def __post_init__(self) -> None:
+        self.result, self._before = self.state.free, None
+
+    def compile(self) -> None:
+        """Compile what steps are made with, and lay the state out."""
+        self.state = jax.device_put(self.state, layout := laid_out(self.steps.pair, self.steps.optimizer, self.state))
+        everywhere = jax.tree.leaves(layout.step)[0]
+        self._order = Order(np.int32(0), np.float32(self.rate), np.bool_(False))
+        made = Made(everywhere, everywhere)
+        self._block = self.compiler(
+            self.steps.block, self.state, self.seed, self.arrays, self._order, out_shardings=(layout, made)
+        )
+        if self.settling.stops:
+            size = sum(leaf.size for leaf in jax.tree.leaves(self.state.free))
+            change = change_between(self.steps.pair, max(16, min(COMPARED, NUMBERS // size)))
+            arguments = self.state.free, self.state.free, self.seed, self.arrays
+            self._change = self.compiler(change, *arguments, rarely=True)
+
+    @property
+    def step(self) -> int:
+        """Steps made."""
+        return int(self.state.step)
+
+    def run(self, display: Progress, look: Sequence[Callable[[Report], Any]], seconds: float | None) -> None:
+        """Learn until it has settled, or steps or time are over. Ctrl-C ends it; what was learned stays."""
+        pace, began, step = Pace(), time.monotonic(), 0
+        try:
+            while step < self.num_steps and not self.settling.settled:
+                if seconds is not None and time.monotonic() - began >= seconds:
+                    self.out_of_time = True
+                    break
+                step = self._advance(min(pace.ticks, ROOM), pace)
+                self._show(step, [display.show, *look])
+                if step == self.settling.window.end:
+                    self._compare(step)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            display.say(f"Interrupted: returning what was learned in {step:,} of {self.num_steps:,} steps.")
+        if self.settling.window.end != step or self.interrupted:
+            self.result = self._best_average()
+
+    def _advance(self, most: int, pace: Pace) -> int:
+        step, began = self.step, time.perf_counter()
+        count = min(most, self.settling.end_of(step) - step, self.num_steps - step)
+        rate = np.float32(self.rate * self.settling.rate)
+        order = Order(np.int32(count), rate, np.bool_(step == self.settling.window.begin))
+        state, made = self._block(self.state, self.seed, self.arrays, order)
+        made = jax.tree.map(lambda part: np.asarray(part)[:count], made)
+        # last, and together: an interrupt before this line leaves a shorter, whole record
+        self.state, self.made = state, [*self.made, made]
+        pace.learn(count, time.perf_counter() - began)
+        if int(state.failing) >= PATIENCE:
+            raise FitError(self._blame())
+        return step + count
+
+    def _compare(self, step: int) -> None:
+        """A window has ended: is its average the one of the window before?"""
+        change = float("inf")
+        if self._before is not None and self.settling.stops:
+            found = self._change(self._before, self.state.mean, self.seed, self.arrays)
+            change = max(map(float, found)) / TOLERANCE
+        self._before = self.result = self.state.mean
+        bounds = np.concatenate([made.bound for made in self.made])
+        self.settling.look(step, bounds[self.settling.window.begin : step], change)
+
+    def _best_average(self) -> Any:
+        """Of a fit that ended within a window: its average if it is of enough steps, else that of the one before."""
+        enough = int(self.state.averaged) >= (self.settling.window.end - self.settling.window.begin) // 2
+        if self._before is not None and not enough:
+            return self._before
+        return self.state.mean if enough else self.state.free
+
+    def _show(self, step: int, look: Sequence[Callable[[Report], Any]]) -> None:
+        made = self.made[-1]
+        finite = np.isfinite(made.bound)
+        elbo = float(made.bound[finite].mean()) if finite.any() else float("nan")
+        errors = made.error[finite]
+        error = float(np.sqrt((errors**2).sum()) / len(errors)) if len(errors) else float("nan")
+        report = FitReport(
+            "fitting", step, self.num_steps, self.steps.num_particles, float("nan"), int(self.state.failed),
+            elbo=elbo, error=error, learning_rate=float(self.rate * self.settling.rate),
+        )  # fmt: skip
+        for one in look:
+            one(report)
+
+    def _blame(self) -> str:
+        """What to say when no step has a finite gradient any more."""
+        parts, gradients = jax.jit(self.steps.blame)(self.state, self.seed, self.arrays)
+        sites = [repr(name) if name else "the guide" for name, count in parts.items() if int(count)]
+        params = [name for name, bad in gradients.items() if bool(bad)]
+        where = f"The log density is not finite of {', '.join(sites)}" if sites else "All log densities are finite"
+        which = f"the gradient of parameters {', '.join(map(repr, params))} is not" if params else "so are gradients"
+        return (
+            f"fit: in step {self.step - PATIENCE + 1:,} and those after it the loss or its gradient is not finite. "
+            f"{where}, and {which}. Look for values that the guide draws outside of what the model can compute, such "
+            f"as exp or log of large numbers; give init=, a guide that begins narrower (init_scale=), or a lower rate "
+            f"(optimizer=0.01). What was learned before is the error's .fit."
+        )

@@ -1,0 +1,134 @@
+r"""Minibatches: a few rows in each step, whose terms stand for those of all rows.
+
+A term that adds up over $N$ rows counts $N/B$ times when $B$ of them are seen, a prior counts once. Which is which is
+read off the program as it is for devices: a batch is to the data what one device's rows are. Terms that see only how
+many rows there are add up too, and the local variables of an amortised guide are weighted in model and guide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, ShapeDtypeStruct, lax, random
+from jax.sharding import Mesh, PartitionSpec
+
+from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.space import Spread
+from phalanx.programs.arguments import Arguments
+from phalanx.programs.rows_apart import read_rows_apart
+from phalanx.programs.shares import TracedProgram, read_shares
+
+STREAM = 0x62617463
+"""Sets the keys that rows are drawn with apart from those of particles."""
+
+ROWS = "data"
+"""The axis along which a batch is one part of many."""
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """How rows are drawn.
+
+    Attributes:
+        size: rows of a batch.
+        total: rows of the data.
+        of_rows: which of the data's arrays have these rows.
+        axes: mesh axes that the rows are spread over.
+    """
+
+    size: int
+    total: int
+    of_rows: tuple[bool, ...]
+    axes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, batch_size: Any, arguments: Arguments, mesh: Mesh) -> Minibatch:
+        """Batches of so many rows.
+
+        Raises:
+            ValueError: when there are no rows, fewer than asked for, or they do not divide over the devices.
+        """
+        if not isinstance(batch_size, int | np.integer) or isinstance(batch_size, bool) or batch_size < 1:
+            raise ValueError(f"batch_size must be a whole number of rows, at least 1; got {batch_size!r}.")
+        shapes = arguments.whole_shapes()
+        spread = [s for s in arguments.spreads if s.axes]
+        total = spread[0].rows if spread else max((s.shape[0] for s in shapes if s.shape), default=0)
+        if not total:
+            raise ValueError("batch_size: the data have no rows to choose from.")
+        if batch_size > total:
+            raise ValueError(f"batch_size={batch_size} is larger than the data, which have {total} rows.")
+        of_rows = tuple(
+            bool(s.axes) if spread else bool(a.shape) and a.shape[0] == total
+            for a, s in zip(shapes, arguments.spreads, strict=True)
+        )
+        axes = spread[0].axes if spread else ()
+        devices = int(np.prod([mesh.shape[axis] for axis in axes], dtype=int))
+        if total % devices or batch_size % devices:
+            raise ValueError(
+                f"batch_size={batch_size} of {total} rows: each of {devices} devices draws from its own rows, so both "
+                f"numbers must be divisible by {devices}."
+            )
+        return cls(int(batch_size), total, of_rows, axes)
+
+    @property
+    def weight(self) -> float:
+        """How often a row of a batch counts."""
+        return self.total / self.size
+
+    def draw(self, arrays: Sequence[Array], key: Array, mesh: Mesh) -> list[Array]:
+        """The arrays with the rows of one batch, drawn with replacement; each device draws from its own rows."""
+        key = random.fold_in(key, STREAM)
+        mine = [array for array, wanted in zip(arrays, self.of_rows, strict=True) if wanted]
+        if not self.axes:
+            chosen = random.randint(key, (self.size,), 0, self.total)
+            taken = iter([array[chosen] for array in mine])
+        else:
+            taken = iter(self._on_devices(mine, key, mesh))
+        return [next(taken) if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
+
+    def _on_devices(self, arrays: list[Array], key: Array, mesh: Mesh) -> list[Array]:
+        devices = int(np.prod([mesh.shape[axis] for axis in self.axes], dtype=int))
+        spec = spread_spec(Spread(self.axes, self.total, self.total // devices))
+
+        def local(words: Array, arrays: list[Array]) -> list[Array]:
+            own = random.fold_in(random.wrap_key_data(words), lax.axis_index(self.axes))
+            chosen = random.randint(own, (self.size // devices,), 0, self.total // devices)
+            return [array[chosen] for array in arrays]
+
+        specs = [spec] * len(arrays)
+        run = jax.shard_map(local, mesh=mesh, in_specs=(PartitionSpec(), specs), out_specs=specs, check_vma=False)
+        return run(random.key_data(key), arrays)
+
+    def terms_of_rows(self, program: Callable[..., Any], arguments: Arguments, what: str) -> set[str]:
+        """The variables of a program whose terms add up over rows; `what` is what messages call it.
+
+        Raises:
+            ValueError: naming the variable, when a term neither adds up over rows nor is the same for any of them.
+        """
+        parts = max(2, self.total // self.size)
+        spread = Spread((ROWS,), parts * self.size, self.size)
+        shapes = arguments.whole_shapes()
+        stretched = tuple(
+            ShapeDtypeStruct((parts * self.size, *a.shape[1:]), a.dtype) if wanted else a
+            for a, wanted in zip(shapes, self.of_rows, strict=True)
+        )
+        spreads = tuple(spread if wanted else Spread() for wanted in self.of_rows)
+        batch = replace(arguments, arrays=stretched, spreads=spreads)
+        sizes = {ROWS: parts, "model": 1}
+        try:
+            whole = TracedProgram.of_whole(program, batch, sizes)
+            shares, local = read_shares(program, batch, sizes, whole)
+            apart = read_rows_apart(program, batch, sizes, shares, whole, local)
+        except ValueError as error:
+            raise ValueError(f"batch_size: the {what} cannot be learned from some rows at a time. {error}") from error
+        if apart.check is not None and apart.check.names:
+            raise ValueError(
+                f"batch_size: that the rows of {', '.join(map(repr, apart.check.names))} in the {what} do not mix, so "
+                f"that some of them can stand for all, cannot be proved from the program. Compute what looks at all "
+                f"rows (a mean, a scale) once and pass it in as data, or leave batch_size out."
+            )
+        return {name for (name, _), where in shares.terms.items() if where.axes}

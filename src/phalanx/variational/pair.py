@@ -1,0 +1,152 @@
+"""A guide and a model side by side, as objectives see them: what is drawn, and its log density under both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+from jax.sharding import NamedSharding, PartitionSpec
+
+from phalanx.mesh.devices import CHAIN
+from phalanx.variational.learned import Learned, Params
+from phalanx.variational.problem import Problem, Values
+
+
+class Beginning(NamedTuple):
+    """Where a fit begins.
+
+    Attributes:
+        values: of the parameters.
+        misfits: by variable, whether something of it does not fit; what it is the pair can say.
+    """
+
+    values: dict[str, Any]
+    misfits: dict[str, Array]
+
+
+class Pair(Protocol):
+    """A guide aligned with a model. Every method is traced."""
+
+    @property
+    def problem(self) -> Problem:
+        """The model and its data."""
+        ...
+
+    @property
+    def learned(self) -> Learned:
+        """The parameters of both."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What the guide is called."""
+        ...
+
+    def moved(self, free: Params, change: Params) -> dict[str, Any]:
+        """The parameters, on the real line, after a change that an optimiser has asked for; none at zero."""
+        ...
+
+    @property
+    def scored(self) -> list[str]:
+        """The guide's variables whose draws cannot be differentiated through."""
+        ...
+
+    def for_steps(self) -> Pair:
+        """The pair as steps see it: where they see minibatches, terms of rows count for all rows."""
+        ...
+
+    def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
+        """Initial values of the parameters."""
+        ...
+
+    def misfit(self, name: str) -> str:
+        """What does not fit of a variable that `begin` has found to be a misfit."""
+        ...
+
+    def draw(self, params: Params, key: Array, data: Values) -> Any:
+        """One draw from the guide, which its parameters can be differentiated through."""
+        ...
+
+    def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
+        """Its log density under the guide."""
+        ...
+
+    def log_score(self, params: Params, draw: Any, data: Values) -> Array | None:
+        """Of that, what belongs to variables that cannot be differentiated through; None where there are none."""
+        ...
+
+    def log_model(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
+        """Its log density, with the data, under the model: what each variable adds."""
+        ...
+
+    def values(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
+        """The latent variables, and the model's deterministic values, at a draw."""
+        ...
+
+    def coordinates(self, draw: Any) -> dict[str, Array]:
+        """What a draw consists of, by latent variable."""
+        ...
+
+    def model_parameters(self) -> list[str]:
+        """Names of the parameters that are the model's own."""
+        ...
+
+    def described(self) -> dict[str, str]:
+        """A line about each latent variable."""
+        ...
+
+
+def keys_of(pair: Pair, key: Array, count: int) -> Array:
+    """A key for each of `count` particles, which are spread over the mesh's `chain` axis where it divides them."""
+    index = jnp.arange(count, dtype=jnp.uint32)
+    mesh = pair.problem.mesh
+    if mesh.shape[CHAIN] > 1 and count % mesh.shape[CHAIN] == 0:
+        index = lax.with_sharding_constraint(index, NamedSharding(mesh, PartitionSpec(CHAIN)))
+    return jax.vmap(lambda i: random.fold_in(key, i))(index)
+
+
+def particles(
+    pair: Pair, params: Params, key: Array, count: int, data: Values, wanted: Sequence[str]
+) -> dict[str, Any]:
+    """What objectives are made of, for `count` draws from the guide: `(particle,)` each.
+
+    Args:
+        pair: guide and model.
+        params: values of the parameters.
+        key: of the draws.
+        count: how many.
+        data: the model's arguments.
+        wanted: which parts; see `Objective`.
+    """
+    held = lax.stop_gradient(params)
+
+    def log_p(at: Params, draw: Any) -> Array:
+        return jnp.asarray(sum(pair.log_model(at, draw, data).values()))
+
+    def one(key: Array) -> dict[str, Any]:
+        draw = pair.draw(params, key, data)
+        fixed = lax.stop_gradient(draw)
+        parts = {
+            "log_p": lambda: log_p(params, draw),
+            "log_p_path": lambda: log_p(held, draw),
+            "log_p_fixed": lambda: log_p(params, fixed),
+            "log_q": lambda: pair.log_guide(params, draw, data),
+            "log_q_path": lambda: pair.log_guide(held, draw, data),
+            "log_q_fixed": lambda: pair.log_guide(params, fixed, data),
+            "score": lambda: pair.log_score(params, draw, data),
+            "draws": lambda: draw,
+        }
+        return {name: parts[name]() for name in wanted}
+
+    return pair.problem.alone(lambda: jax.vmap(one)(keys_of(pair, key, count)))
+
+
+def log_weights(parts: dict[str, Any]) -> Array:
+    """The particles' log weights, from whichever parts there are."""
+    log_p, log_q = (
+        next(value for name, value in parts.items() if name.startswith(kind)) for kind in ("log_p", "log_q")
+    )
+    return lax.stop_gradient(log_p - log_q)

@@ -1,0 +1,90 @@
+"""The pictures of a fit's report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phalanx.report.style import ACCENT, INK, MUTED, SECOND, bin_edges, finish, new_figure
+from phalanx.variational.evidence import Weights
+from phalanx.variational.judging import moments
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN = 6
+"""Marginals that are drawn."""
+
+POINTS = 2000
+"""Steps that are drawn of a long fit."""
+
+
+def bound_figure(elbo: np.ndarray) -> Figure | None:
+    """The bound at each step with its running mean, the first wild steps cut off; None where there were no steps."""
+    steps = np.flatnonzero(np.isfinite(elbo))
+    if not len(steps):
+        return None
+    values = elbo[steps]
+    width = max(1, len(values) // 50)
+    totals = np.cumsum(np.concatenate([[0.0], values.astype(np.float64)]))
+    running = (totals[width:] - totals[:-width]) / width
+    figure = new_figure(10, 3.4)
+    axes = figure.subplots()
+    shown = np.unique(np.linspace(0, len(values) - 1, min(POINTS, len(values))).astype(int))
+    axes.plot(steps[shown], values[shown], color=MUTED, linewidth=0.5, alpha=0.6, label="each step")
+    axes.plot(steps[width - 1 :], running, color=ACCENT, linewidth=1.6, label=f"mean of {width:,} steps")
+    low, high = np.quantile(values[len(values) // 4 :], [0.001, 1.0])
+    axes.set_ylim(low - 0.1 * (high - low + 1e-6), high + 0.1 * (high - low + 1e-6))
+    finish(axes, x="step", y="nats")
+    axes.legend(frameon=False, fontsize=8.5, labelcolor=INK)
+    return figure
+
+
+def weight_figure(weights: Weights) -> Figure:
+    """The weights in order, relative to their mean, as they are and smoothed."""
+    figure = new_figure(10, 3.4)
+    axes = figure.subplots()
+    for log, color, label in (
+        (weights.log, MUTED, "as they are"),
+        (weights.smoothed.log_weights, ACCENT, f"smoothed, k-hat {weights.smoothed.k_hat:.2f}"),
+    ):
+        finite = np.sort(log[np.isfinite(log)])
+        relative = finite - finite.max() - np.log(np.mean(np.exp(finite - finite.max()))) if len(finite) else finite
+        axes.plot(np.linspace(0.0, 1.0, len(relative)), relative, color=color, linewidth=1.4, label=label)
+    finish(axes, x="share of the draws that weigh less", y="log of the weight, of their mean")
+    axes.legend(frameon=False, fontsize=8.5, labelcolor=INK)
+    return figure
+
+
+def marginal_figure(values: Mapping[str, np.ndarray], weights: Weights) -> Figure | None:
+    """Histograms of the elements that weighting moves most, under the guide and weighted; None where there are none."""
+    normalized = weights.normalized
+    if not np.isfinite(normalized).all():
+        return None
+    found = sorted(moments(values, normalized), key=lambda m: -max(abs(m.shift), abs(np.log(m.ratio))))[:SHOWN]
+    columns = {
+        f"{name}[{', '.join(map(str, index))}]" if index else name: (name, index)
+        for name, draws in values.items()
+        for index in np.ndindex(*draws.shape[1:])
+    }
+    if not found:
+        return None
+    figure = new_figure(10, 2.4 * -(-len(found) // 3))
+    panels = np.atleast_1d(figure.subplots(-(-len(found) // 3), 3)).ravel()
+    for axes in panels[len(found) :]:
+        axes.set_visible(False)
+    for axes, moment in zip(panels, found, strict=False):
+        name, index = columns[moment.name]
+        draws = values[name][(slice(None), *index)].astype(np.float64)
+        low, high = np.quantile(draws, [0.001, 0.999])
+        edges = bin_edges(low, high, len(draws) // 4)
+        for share, color, label in ((None, ACCENT, "guide"), (normalized, SECOND, "weighted")):
+            heights = np.histogram(draws, edges, weights=share)[0] / (1.0 if share is not None else len(draws))
+            axes.stairs(heights, edges, fill=True, color=color, alpha=0.2)
+            axes.stairs(heights, edges, color=color, linewidth=1.4, label=label)
+        finish(axes, moment.name)
+        axes.set_yticks([])
+    panels[0].legend(frameon=False, fontsize=8.5, labelcolor=INK)
+    return figure

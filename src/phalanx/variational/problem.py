@@ -1,0 +1,114 @@
+"""A model and its data on a mesh, as a fit sees them: one global program, which XLA lays out over the devices.
+
+A fit has no loops whose length depends on what is drawn, so nothing is gained by writing what each device does. The
+model sees all rows, wherever they lie, and padded ones are cut off before it does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from typing import Any
+
+import jax
+import numpyro
+from jax import Array, random
+from jax.sharding import Mesh, NamedSharding
+
+from phalanx.errors.model_errors import model_errors
+from phalanx.mesh.alone import alone
+from phalanx.mesh.devices import axes_but_chain
+from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.space import Spread
+from phalanx.programs.arguments import Arguments
+from phalanx.programs.handlers import tape
+from phalanx.programs.parameters import given, meeting
+from phalanx.programs.random_variable import RandomVariable
+from phalanx.programs.shares import TracedProgram, read_shares
+from phalanx.programs.tracing import Program, Tracer, tracing
+from phalanx.programs.unconstrained import Run, run_unconstrained
+from phalanx.variational.minibatch import Minibatch
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is fitted to: a model, its data, and where they lie."""
+
+    model: Program
+    arguments: Arguments
+    mesh: Mesh
+    minibatch: Minibatch | None = None
+
+    def place_arrays(self) -> tuple[Array, ...]:
+        """The data's arrays on the mesh: sharded ones where they are, others copied to every device."""
+        return tuple(
+            jax.device_put(array, NamedSharding(self.mesh, spread_spec(spread)))
+            for array, spread in zip(self.arguments.arrays, self.arguments.spreads, strict=True)
+        )
+
+    def data(self, arrays: Sequence[Array]) -> dict[str, Any]:
+        """The model's keyword arguments, of all real rows."""
+        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.spreads, strict=True)]
+        return self.arguments.layout.join(whole)
+
+    def step_data(self, arrays: Sequence[Array], key: Array) -> dict[str, Any]:
+        """What a step sees: the rows of a minibatch drawn with this key, or all rows."""
+        if self.minibatch is None:
+            return self.data(arrays)
+        return self.arguments.layout.join(self.minibatch.draw(arrays, key, self.mesh))
+
+    def at_position(self, params: Values, position: Values, data: Values) -> Run:
+        """The model run on unconstrained values, its parameters at these values."""
+        return run_unconstrained(given(self.model, params), position, data)
+
+    def alone(self, f: Callable[[], Any]) -> Any:
+        """What `f()` gives where a model may name the axes of the mesh: it sees all there is to add."""
+        return alone(f, axes_but_chain(self.mesh))
+
+    @cached_property
+    def whole(self) -> TracedProgram:
+        """The model's trace on all rows, its parameters at their initial values."""
+        return TracedProgram.of_whole(self.at_start, self.arguments, axes_but_chain(self.mesh))
+
+    @property
+    def at_start(self) -> Program:
+        """The model with its parameters at their initial values."""
+
+        @wraps(self.model)
+        def started(**data: Any) -> Any:
+            return meeting(self.model, random.key(0), {})(**data)
+
+        return started
+
+    @cached_property
+    def spreads(self) -> dict[str, Spread]:
+        """Where the latent variables live that have one row for each row of sharded data.
+
+        It decides where their parameters are kept, and no number: where it cannot be told, every device has them all.
+        """
+        try:
+            shares, _ = read_shares(self.at_start, self.arguments, axes_but_chain(self.mesh), self.whole)
+        except ValueError:
+            return {}
+        return {latent.name: latent.spread for latent in shares.latents if self._is_even(latent.spread)}
+
+    @property
+    def start(self) -> Mapping[str, Any] | None:
+        """Where the model says that inference starts, if it does."""
+        return getattr(self.model, "start", None)
+
+    def _is_even(self, spread: Spread) -> bool:
+        devices = math.prod(self.mesh.shape[axis] for axis in spread.axes)
+        return spread.axes != () and spread.rows == spread.local_rows * devices
+
+
+def run_program(program: Program, tracer: Tracer, data: Values) -> dict[str, RandomVariable]:
+    """The variables that `program(**data)` meets under `tracer`."""
+    off = numpyro.validation_enabled(False)
+    with off, tracing(tracer), tape() as variables, model_errors(program, variables, data):
+        program(**data)
+    return variables

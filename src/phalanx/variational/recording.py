@@ -1,0 +1,33 @@
+"""What was fitted where: the record of a fit, in the form of a run's."""
+
+from __future__ import annotations
+
+from phalanx.run.describe import source_of, versions, where_words
+from phalanx.run.record import RunRecord
+from phalanx.variational.objective import Objective
+from phalanx.variational.pair import Pair
+
+
+def record_of(
+    pair: Pair, objective: Objective, num_steps: int, num_particles: int, seed: int, started: str, interrupted: bool
+) -> RunRecord:
+    """The record of a fit. `num_warmup` are its steps at most, `num_chains` its particles."""
+    problem = pair.problem
+    known = zip(problem.arguments.names, problem.arguments.whole_shapes(), problem.arguments.spreads, strict=True)
+    return RunRecord(
+        model=getattr(problem.model, "__name__", type(problem.model).__name__),
+        kernel=f"fit({pair.name}, {objective.name})",
+        num_chains=1,
+        num_warmup=int(num_steps),
+        num_samples=0,
+        seed=seed,
+        mesh={axis: int(size) for axis, size in problem.mesh.shape.items()},
+        devices=[str(device) for device in problem.mesh.devices.flat],
+        data={name: f"{s.dtype} {s.shape}{where_words(spread)}" for name, s, spread in known},
+        latents=pair.described(),
+        versions=versions(),
+        init="random",
+        started=started,
+        interrupted=interrupted,
+        source=source_of(problem.model),
+    )

@@ -1,0 +1,289 @@
+"""A fit: what was learned, draws from it, and whether they are good to use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import Array
+
+from phalanx.diagnostics import Verdict
+from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.run.checks import check_seed
+from phalanx.run.posterior import Posterior
+from phalanx.run.record import RunRecord, Timing
+from phalanx.variational.compiled import Compiler
+from phalanx.variational.drawing import Drawing
+from phalanx.variational.evidence import Evidence, Weights
+from phalanx.variational.fit_file import read_fit, write_fit
+from phalanx.variational.judging import judge_fit
+from phalanx.variational.page import write_page
+from phalanx.variational.pair import Pair
+from phalanx.variational.sinks import posterior_of
+
+JUDGED = 4000
+"""Draws that a verdict looks at."""
+
+JUDGE_SEED = 2**32 - 1
+"""Their seed: apart from those that draws for use are made with."""
+
+
+class Losses(NamedTuple):
+    """The bound at each step, `(step,)`: NaN where a step was left out.
+
+    Attributes:
+        elbo: the mean over the particles, in nats.
+        error: its Monte-Carlo standard error; NaN with a single particle.
+    """
+
+    elbo: np.ndarray
+    error: np.ndarray
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Fit:
+    """What a guide, and a model, have learned.
+
+    Attributes:
+        params: values by parameter, averages over the last steps.
+        losses: the bound at each step, with its Monte-Carlo error.
+        timing: seconds of compiling and of learning (`sampling`), gradients, programs compiled.
+        record: model, guide, sizes, mesh, devices, data, versions.
+        unsettled: why it cannot be said that learning has ended; empty when it has.
+        steps: steps made.
+        failed: of these, how many were left out because their gradient was not finite.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> def model(y):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> fit = phx.fit(model, phx.guides.full_rank(), {"y": jnp.arange(5.0)}, progress=False)
+        >>> bool(fit.verdict().good)
+        True
+    """
+
+    params: dict[str, Any]
+    losses: Losses
+    timing: Timing
+    record: RunRecord
+    unsettled: str = ""
+    steps: int = 0
+    failed: int = 0
+    free: dict[str, Any] | None = field(default=None)
+    pair: Pair | None = None
+    arrays: tuple[Array, ...] = ()
+    known: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> bool:
+        """Whether learning has ended because the guide no longer changed."""
+        return not self.unsettled
+
+    @cached_property
+    def drawing(self) -> Drawing:
+        """What draws are made by.
+
+        Raises:
+            ValueError: when the fit was read from a file, which holds no model.
+        """
+        if self.pair is None or self.free is None:
+            raise ValueError(
+                "This fit was read from a file, which holds no model and no guide. Go on with it, "
+                "phx.fit(model, guide, data, init=fit, num_steps=1, until=False), to draw from it."
+            )
+        return Drawing(self.pair, self.free, self.arrays, Compiler(self.record.matmul_precision))
+
+    def sample(self, seed: int = 0, n: int = 1000, *, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Draw from the guide.
+
+        Args:
+            seed: a whole number. A draw depends on it and on its number alone.
+            n: how many draws.
+            names: the variables wanted, deterministic ones of the model included; None for all.
+
+        Returns:
+            Arrays of shape `(n, ...)` by variable.
+
+        Raises:
+            ValueError: when `n` is no whole number above zero, a name is unknown, or the fit was read from a file.
+
+        Example:
+            >>> fit.sample(0, 100)["mean"].shape  # doctest: +SKIP
+            (100,)
+        """
+        check_seed(seed)
+        _check_number(n)
+        drawn = self.drawing.draw(seed, n, names)
+        if unknown := [name for name in names or () if name not in drawn.values]:
+            raise ValueError(f"sample: there is no variable {', '.join(map(repr, unknown))}.")
+        return drawn.values
+
+    def posterior(
+        self,
+        n: int = 1000,
+        *,
+        seed: int = 0,
+        keep: str | Sequence[str] | None = None,
+        reducers: Mapping[str, Reducer | Reduce] | None = None,
+    ) -> Posterior:
+        """Draws from the guide as a posterior, with all that one can do.
+
+        Draws come in batches: what is not kept takes no memory.
+
+        Args:
+            n: how many draws; they are independent, and make one chain.
+            seed: a whole number.
+            keep: names of the variables to store, or one name; None means all latent variables, an empty list none.
+            reducers: what is learned from the draws while they are made, as for `phx.mcmc`.
+
+        Returns:
+            The posterior. Its statistics are `log_density`, under the model, and `log_weight`, the logarithm of the
+            importance weight. Its verdict begins with what is wrong with the fit.
+
+        Raises:
+            ValueError: when `n` or a name is wrong, or the fit was read from a file.
+
+        Example:
+            >>> fit.posterior(2000).summary()  # doctest: +SKIP
+        """
+        check_seed(seed)
+        _check_number(n)
+        return posterior_of(self, n, seed, keep, reducers or {})
+
+    def evidence(self, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> Evidence:
+        r"""Estimate $\log p(\text{data})$ by importance sampling with the guide as proposal.
+
+        Args:
+            seed: of the draws.
+            num_draws: how many.
+
+        Returns:
+            The estimate with its standard error, the bound, and whether the weights can be trusted.
+
+        Raises:
+            ValueError: when the fit was read from a file.
+
+        Example:
+            >>> evidence = fit.evidence()  # doctest: +SKIP
+            >>> evidence.log_evidence, evidence.error  # doctest: +SKIP
+        """
+        check_seed(seed)
+        _check_number(num_draws)
+        return self._weighed(seed, num_draws)[0].evidence()
+
+    def verdict(self, num_draws: int = JUDGED) -> Verdict:
+        """Say whether the fit is good to use, or what is wrong with it and what to try.
+
+        Three things are looked at: the tail of the importance weights, whether weighting the draws moves means and
+        standard deviations, and whether learning has ended. See `phalanx.variational.judging.judge_fit`.
+
+        Args:
+            num_draws: draws that are looked at.
+
+        Returns:
+            The verdict: `good`, `headline`, `findings` (each a problem and an advice) and what was `passed`.
+
+        Example:
+            >>> fit.verdict().good  # doctest: +SKIP
+            True
+        """
+        if self.pair is None and "verdict" in self.known:
+            return self.known["verdict"]
+        _check_number(num_draws)
+        return self._verdicts(num_draws)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write everything but model and guide to one file, or leave the file as it was.
+
+        Args:
+            path: where to; folders on the way are made.
+
+        Returns:
+            The path written.
+
+        Raises:
+            ValueError: when `path` is a folder.
+
+        Example:
+            >>> fit.save("fit.npz")  # doctest: +SKIP
+        """
+        parts = {
+            "params": self.params, "losses": dict(self.losses._asdict()), "unsettled": self.unsettled,
+            "steps": self.steps, "failed": self.failed, "verdict": self.verdict(),
+        }  # fmt: skip
+        return write_fit(path, parts, self.timing, self.record)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Fit:
+        """Read a fit that `save` wrote. It has no model: `phx.fit(model, guide, data, init=fit)` goes on with it.
+
+        Raises:
+            FileNotFoundError: when there is no such file.
+            ValueError: when the file is something else, or is damaged.
+
+        Example:
+            >>> phx.Fit.load("fit.npz").params  # doctest: +SKIP
+        """
+        parts, timing, record = read_fit(Path(path))
+        losses = Losses(**parts["losses"])
+        known = {"verdict": parts["verdict"]}
+        return cls(
+            parts["params"], losses, timing, record, parts["unsettled"], parts["steps"], parts["failed"], known=known
+        )
+
+    def report(self, path: str | PathLike[str]) -> Path:
+        """Write one self-contained HTML page: the verdict, the bound with its running mean, weights, marginals.
+
+        Args:
+            path: the file to write; folders on the way are made.
+
+        Returns:
+            The path written.
+
+        Raises:
+            ValueError: when `path` is a folder, or the fit was read from a file.
+            ImportError: when matplotlib is not installed.
+
+        Example:
+            >>> fit.report("fit.html")  # doctest: +SKIP
+        """
+        return write_page(self, path)
+
+    def starts(self, num_chains: int, seed: int) -> dict[str, np.ndarray]:
+        """Where chains of `phx.mcmc(..., init=fit)` begin: a draw from the guide for each, `(chain, ...)`."""
+        latents = set(self.record.latents)
+        return {name: value for name, value in self.sample(seed, num_chains).items() if name in latents}
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{name}{list(np.shape(v)) or ''}" for name, v in self.params.items() if hasattr(v, "shape"))
+        bound = f"ELBO {np.nanmean(self.losses.elbo[-100:]):,.2f}" if len(self.losses.elbo) else "no steps"
+        state = "settled" if self.settled else "not settled"
+        return f"Fit({self.steps:,} steps of {self.record.kernel}; {bound}; {state}; {names})"
+
+    def _weighed(self, seed: int, num_draws: int) -> tuple[Weights, dict[str, np.ndarray]]:
+        """Importance weights of draws, and the draws; those a verdict looks at are kept."""
+        if (seed, num_draws) == (JUDGE_SEED, JUDGED):
+            return self.judged
+        drawn = self.drawing.draw(seed, num_draws)
+        return Weights.of(drawn.log_p, drawn.log_q), drawn.values
+
+    @cached_property
+    def judged(self) -> tuple[Weights, dict[str, np.ndarray]]:
+        """Importance weights of the draws that a verdict looks at, and those draws."""
+        drawn = self.drawing.draw(JUDGE_SEED, JUDGED)
+        return Weights.of(drawn.log_p, drawn.log_q), drawn.values
+
+    def _verdicts(self, num_draws: int) -> Verdict:
+        weights, values = self._weighed(JUDGE_SEED, num_draws)
+        return judge_fit(weights, values, settled=self.unsettled, steps=self.steps, failed=self.failed)
+
+
+def _check_number(n: Any) -> None:
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+        raise ValueError(f"The number of draws must be a whole number, at least 1; got {n!r}.")

@@ -1,0 +1,114 @@
+"""Where draws from a guide go: they are stored, or folded by reducers, batch by batch, and become a posterior."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from phalanx.diagnostics import Finding
+from phalanx.programs.handlers import substitute
+from phalanx.programs.target import Target
+from phalanx.run.posterior import Posterior
+from phalanx.run.record import Timing
+from phalanx.run.reductions import WHOLE, Reductions
+from phalanx.variational.drawing import Drawing
+
+if TYPE_CHECKING:
+    from phalanx.variational.result import Fit
+
+
+def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, Any]) -> Posterior:
+    """`n` draws from a fit's guide, as one chain."""
+    began, drawing = time.perf_counter(), fit.drawing
+    latents = list(fit.record.latents)
+    shapes = next(iter(drawing.batches(seed, 1)))[0].values
+    names = latents if keep is None else [keep] if isinstance(keep, str) else list(keep)
+    if unknown := [name for name in names if name not in shapes]:
+        raise ValueError(
+            f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has {', '.join(map(repr, shapes))}."
+        )
+    fold = Fold(drawing, Reductions.of(reducers, names or latents)) if reducers else None
+    stored: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    stats: dict[str, list[np.ndarray]] = {"log_density": [], "log_weight": []}
+    for drawn, size in drawing.batches(seed, n):
+        for name in names:
+            stored[name].append(np.asarray(drawn.values[name])[:size])
+        log_p, log_q = (np.asarray(part)[:size] for part in (drawn.log_p, drawn.log_q))
+        stats["log_density"].append(log_p)
+        stats["log_weight"].append(log_p - log_q)
+        if fold is not None:
+            fold.add(drawn.values, size)
+    seconds = time.perf_counter() - began
+    verdict = fit.verdict()
+    record = replace(
+        fit.record, num_samples=n, num_chains=1, seed=seed, independent=True,
+        findings=tuple(Finding(f"fit: {f.topic}", f.problem, f.advice) for f in verdict.findings),
+        passed=verdict.passed,
+    )  # fmt: skip
+    timing = Timing(fit.timing.compile, fit.timing.sampling, seconds, fit.timing.gradient_evaluations)
+    return Posterior(
+        {name: np.concatenate(parts)[None] for name, parts in stored.items()},
+        {name: np.concatenate(parts)[None] for name, parts in stats.items()},
+        timing,
+        record,
+        {} if fold is None else fold.finalize(),
+        target=target_of(fit),
+    )
+
+
+def target_of(fit: Fit) -> Target | None:
+    """The model at the learned parameters, with its data; None where its terms cannot be told apart by device."""
+    assert fit.pair is not None
+    problem, parameters = fit.pair.problem, fit.pair.model_parameters()
+    values = {name: fit.params[name] for name in parameters}
+    try:
+        return Target.of(substitute(problem.model, values), problem.arguments, problem.mesh, check="off")
+    except ValueError:
+        return None
+
+
+class Fold:
+    """Reducers of draws that come in batches: a state for each batch on the devices, merged on the host."""
+
+    def __init__(self, drawing: Drawing, reductions: Reductions):
+        self._reductions, self._compiler, self._compiled = reductions, drawing.compiler, None
+        self._states: dict[str, dict[str, Any]] = {}
+
+    def add(self, values: Mapping[str, Array], size: int) -> None:
+        """Take in a batch, of which the first `size` draws count."""
+        arguments = dict(values), np.int32(size)
+        self._compiled = self._compiled or self._compiler(self._fold, *arguments)
+        states = jax.tree.map(np.asarray, self._compiled(*arguments))
+        for name, entry in self._reductions.stateful:
+            before = self._states.get(name)
+            later = states[name]
+            self._states[name] = (
+                later if before is None else {p: entry.reducer.merge(before[p], later[p]) for p in later}
+            )
+
+    def finalize(self) -> dict[str, Any]:
+        """What was learned: by reducer name, and by variable where a reducer had several."""
+        keepers, found = self._reductions.keepers, {}
+        for name, entry in self._reductions.entries:
+            parts = {part: entry.reducer.finalize(state) for part, state in self._states[keepers[name]].items()}
+            found[name] = parts[WHOLE] if set(parts) == {WHOLE} else parts
+        return found
+
+    def _fold(self, values: Mapping[str, Array], size: Array) -> Any:
+        count = len(next(iter(values.values())))
+
+        def one(states: Any, drawn: tuple[Any, Array]) -> tuple[Any, None]:
+            draw, number = drawn
+            chain = {name: value[None] for name, value in draw.items()}  # one chain, whose draws follow one another
+            return self._reductions.update(states, chain, (number < size)[None]), None
+
+        example = {name: value[:1] for name, value in values.items()}
+        states = self._reductions.init(example)
+        return lax.scan(one, states, (dict(values), jnp.arange(count)))[0]

@@ -1,0 +1,164 @@
+"""The compiled block of a fit: many steps of an optimiser in one call, data, seed and what is learned as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+from jax.sharding import NamedSharding, PartitionSpec
+
+from phalanx.variational.learned import Params
+from phalanx.variational.objective import Objective
+from phalanx.variational.pair import Pair, log_weights, particles
+
+ROOM = 1024
+"""The most steps of a block."""
+
+PATIENCE = 10
+"""Steps in a row without a finite gradient after which a fit gives up."""
+
+
+class State(NamedTuple):
+    """A fit under way, as a value.
+
+    Attributes:
+        step: steps made.
+        free: the parameters, on the real line.
+        optimizer: what the optimiser keeps.
+        mean: the average of `free` since it was last begun anew, and over how many steps.
+        averaged: that number.
+        failed: steps that were left out because their loss or its gradient was not finite, and how many of them in a
+            row at the end.
+        failing: that number.
+    """
+
+    step: Array
+    free: dict[str, Any]
+    optimizer: Any
+    mean: dict[str, Any]
+    averaged: Array
+    failed: Array
+    failing: Array
+
+    @classmethod
+    def of(cls, free: dict[str, Any], optimizer: Any) -> State:
+        """A fit that begins."""
+        zero = jnp.int32(0)
+        return cls(zero, free, optimizer, free, zero, zero, zero)
+
+
+class Order(NamedTuple):
+    """What a block is told: how many steps, the factor on the optimiser's changes, whether averaging begins anew."""
+
+    count: Any
+    rate: Any
+    anew: Any
+
+
+class Made(NamedTuple):
+    """What the steps of a block have found, `(ROOM,)`: the bound, and its Monte-Carlo error."""
+
+    bound: Array
+    error: Array
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The block, and what it is made of."""
+
+    pair: Pair
+    objective: Objective
+    optimizer: Any
+    num_particles: int
+
+    def block(self, state: State, seed: Array, arrays: Sequence[Array], order: Order) -> tuple[State, Made]:
+        """Steps from a state on."""
+        empty = Made(jnp.full(ROOM, jnp.nan), jnp.full(ROOM, jnp.nan))
+        state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
+
+        def go_on(carry: tuple[Array, State, Made]) -> Array:
+            return (carry[0] < order.count) & (carry[1].failing < PATIENCE)
+
+        def step(carry: tuple[Array, State, Made]) -> tuple[Array, State, Made]:
+            number, state, made = carry
+            key = step_key(seed, state.step)
+            state, bound = self._step(state, key, self.pair.problem.step_data(arrays, key), order.rate)
+            told = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
+            error = jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if told else jnp.nan
+            return number + 1, state, Made(made.bound.at[number].set(bound.mean()), made.error.at[number].set(error))
+
+        _, state, made = lax.while_loop(go_on, step, (jnp.int32(0), state, empty))
+        return state, made
+
+    def _step(self, state: State, key: Array, data: Any, rate: Array) -> tuple[State, Array]:
+        still = jax.tree.map(jnp.zeros_like, state.free)
+        (loss, bound), gradient = jax.value_and_grad(self._loss, has_aux=True)(still, state.free, key, data)
+        finite = jnp.isfinite(loss) & all_finite(gradient)
+        change, optimizer = self.optimizer.update(gradient, state.optimizer, state.free)
+        change = jax.tree.map(lambda x, d: (rate * d).astype(x.dtype), state.free, change)
+        free = self.pair.moved(state.free, change)
+        averaged = state.averaged + 1
+        mean = jax.tree.map(lambda m, x: m + (x - m) / averaged, state.mean, free)
+        nothing = jnp.int32(0)
+        moved = State(state.step, free, optimizer, mean, averaged, state.failed, nothing)
+        stayed = state._replace(failed=state.failed + 1, failing=state.failing + 1)
+        state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), moved, stayed)
+        return state._replace(step=state.step + 1), jnp.where(finite, bound, jnp.nan)
+
+    def _loss(self, change: Params, free: Params, key: Array, data: Any) -> tuple[Array, Array]:
+        params = self.pair.learned.constrain(self.pair.moved(free, change))
+        parts = particles(self.pair, params, key, self.num_particles, data, self.objective.parts)
+        return self.objective.loss(parts), self.objective.bound(log_weights(parts))
+
+    def gradient(self, free: Params, key: Array, arrays: Sequence[Array]) -> tuple[dict[str, Any], Array]:
+        """The gradient that a step with this key follows, in the steps' own units, and the bound of each particle."""
+        data, still = self.pair.problem.step_data(arrays, key), jax.tree.map(jnp.zeros_like, free)
+        return jax.grad(self._loss, has_aux=True)(still, free, key, data)
+
+    def blame(self, state: State, seed: Array, arrays: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Of the last step: each variable's part of the log density, summed over draws, and where gradients are bad."""
+        key = step_key(seed, state.step - 1)
+        data = self.pair.problem.step_data(arrays, key)
+        params = self.pair.learned.constrain(state.free)
+
+        def one(key: Array) -> dict[str, Array]:
+            draw = self.pair.draw(params, key, data)
+            return {**self.pair.log_model(params, draw, data), "": self.pair.log_guide(params, draw, data)}
+
+        keys = jax.vmap(lambda i: random.fold_in(key, i))(jnp.arange(self.num_particles, dtype=jnp.uint32))
+        parts = self.pair.problem.alone(lambda: jax.vmap(one)(keys))
+        gradient = jax.grad(self._loss, has_aux=True)(jax.tree.map(jnp.zeros_like, state.free), state.free, key, data)[
+            0
+        ]
+        bad = {name: ~all_finite(leaf) for name, leaf in gradient.items()}
+        return {name: jnp.sum(~jnp.isfinite(part)) for name, part in parts.items()}, bad
+
+
+def step_key(seed: Array, step: Array) -> Array:
+    """The key of one step: of the seed and the step's number alone, however steps are cut into blocks."""
+    return random.fold_in(random.key(seed), step)
+
+
+def all_finite(tree: Any) -> Array:
+    """Whether all numbers are finite."""
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def laid_out(pair: Pair, optimizer: Any, state: State) -> State:
+    """How a state is laid out over the mesh: parameters, and what the optimiser keeps of them, as their specs say."""
+    from optax import tree_utils
+
+    mesh = pair.problem.mesh
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    free = pair.learned.shardings(mesh, state.free)
+    alike = jax.tree.map(lambda _: everywhere, state)
+    if all(sharding.is_fully_replicated for sharding in jax.tree.leaves(free)):
+        return alike
+    kept = tree_utils.tree_map_params(
+        optimizer, lambda _, sharding: sharding, state.optimizer, free, transform_non_params=lambda _: everywhere
+    )
+    return alike._replace(free=free, mean=free, optimizer=kept)

@@ -1,0 +1,94 @@
+"""A fit on one device and on many: the same losses, the same guide."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import phalanx as phx
+
+ROWS = 16
+RANDOM = np.random.default_rng(1)
+DATA = {"x": RANDOM.normal(size=(ROWS, 2)).astype(np.float32), "y": RANDOM.normal(size=ROWS).astype(np.float32)}
+SHORT = {"num_steps": 20, "num_particles": 8, "until": False, "progress": False}
+
+
+def model(x, y):
+    w = phx.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]))
+    scale = phx.sample("scale", dist.HalfNormal(1.0))
+    row = phx.sample("row", dist.Normal(0.0, scale).expand([len(y)]))
+    phx.sample("y", dist.Normal(x @ w + row, 0.5), obs=y)
+
+
+def guide(x):
+    spread = phx.param("spread", 0.1, constraints.positive)
+    phx.sample("w", dist.Normal(phx.param("loc", lambda key: 0.0 * jax.random.normal(key, (2,))), spread))
+    phx.sample("scale", dist.LogNormal(phx.param("level", -1.0), 0.1))
+    phx.sample("row", dist.Normal(x @ phx.param("amortised", np.zeros(2)), spread))
+
+
+GUIDES = {"program": guide, "mean_field": phx.guides.mean_field(init_scale=0.1)}
+
+
+CASES = [
+    pytest.param(name, rows, marks=[] if (name, rows) == ("program", 13) else pytest.mark.slow)
+    for name in GUIDES
+    for rows in (16, 13)
+]
+
+
+@pytest.mark.parametrize("name, rows", CASES)
+def test_the_same_on_one_device_and_on_eight(name, rows, mesh_of):
+    data = {key: values[:rows] for key, values in DATA.items()}
+    alone = phx.fit(model, GUIDES[name], data, **SHORT)
+    mesh = mesh_of(2, 4)
+    spread = phx.fit(model, GUIDES[name], phx.shard(data, mesh), mesh=mesh, **SHORT)
+    np.testing.assert_allclose(spread.losses.elbo, alone.losses.elbo, rtol=2e-4)
+    for key, value in alone.params.items():
+        np.testing.assert_allclose(spread.params[key], value, rtol=2e-3, atol=2e-3)
+    assert spread.sample(0, 5)["row"].shape == (5, rows)
+
+
+def test_parameters_of_rows_live_where_the_rows_live(mesh_of):
+    mesh = mesh_of(1, 8)
+    fit = phx.fit(model, GUIDES["mean_field"], phx.shard(DATA, mesh), mesh=mesh, **SHORT)
+    assert {shard.data.shape for shard in fit.free["row.loc"].addressable_shards} == {(2,)}
+    assert fit.free["w.loc"].sharding.is_fully_replicated
+
+
+def test_a_parameter_is_laid_out_as_its_spec_says(mesh_of):
+    def model_of_weights(x, y):
+        weights = phx.param("weights", np.ones((8, 2)), spec=("model", None))
+        w = phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))
+        phx.sample("y", dist.Normal((x @ weights.T).mean(1) + x @ w, 0.5), obs=y)
+
+    mesh = mesh_of(1, 2, 4)
+    options = {**SHORT, "num_steps": 5}
+    alone = phx.fit(model_of_weights, phx.guides.mean_field(init_scale=0.1), DATA, mesh=mesh_of(1, 1), **options)
+    spread = phx.fit(
+        model_of_weights, phx.guides.mean_field(init_scale=0.1), phx.shard(DATA, mesh), mesh=mesh, **options
+    )
+    assert {shard.data.shape for shard in spread.free["weights"].addressable_shards} == {(2, 2)}
+    np.testing.assert_allclose(spread.losses.elbo, alone.losses.elbo, rtol=2e-4)
+
+
+def test_a_spec_that_does_not_fit_is_refused(mesh_of):
+    def model_of_three(y):
+        weights = phx.param("weights", np.ones(3), spec=("model",))
+        phx.sample("y", dist.Normal(phx.sample("m", dist.Normal(0.0, 1.0)), weights.sum()), obs=y)
+
+    with pytest.raises(ValueError, match="'weights' of shape .* cannot be laid out"):
+        phx.fit(model_of_three, phx.guides.mean_field(), {"y": DATA["y"]}, mesh=mesh_of(1, 1, 2), **SHORT)
+
+
+def test_a_model_that_adds_over_the_mesh_itself(mesh_of):
+    def summed(x, y):
+        mean = jax.lax.psum(y.sum(), "data") / ROWS
+        phx.sample("y", dist.Normal(phx.sample("m", dist.Normal(mean, 1.0)), 1.0), obs=y)
+
+    mesh = mesh_of(1, 2)
+    fit = phx.fit(summed, phx.guides.mean_field(init_scale=0.1), phx.shard(DATA, mesh), mesh=mesh, **SHORT)
+    assert np.isfinite(fit.losses.elbo).all()

@@ -1,0 +1,49 @@
+"""Guides against reference posteriors: what is not near the truth, the verdict does not trust.
+
+`benchmarks/guides.py` writes the whole table. Seeds are fixed, so that the tests are the same on every run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.statistical.posteriordb.entries import ENTRIES
+from tests.statistical.posteriordb.reference import stored
+
+import phalanx as phx
+
+GUIDES = {
+    "mean_field": phx.guides.mean_field(),
+    "full_rank": phx.guides.full_rank(),
+    "low_rank": phx.guides.low_rank(rank=5),
+    "laplace": phx.guides.laplace(),
+}
+NAMES = ("eight_schools_noncentered", "eight_schools_centered", "kidiq", "garch11", "ark", "earnings", "mesquite")
+TRUSTED = {("kidiq", "full_rank"), ("garch11", "full_rank")}
+"""Of which the verdict is known to be good, so that it is no use to say that of none."""
+
+
+def worst_mean(entry, draws):
+    """The mean that is furthest from the reference's, in its standard deviations."""
+    reference, worst = stored(entry.reference)["reference"], 0.0
+    for name in entry.names:
+        values = np.asarray(draws[name], float)
+        for i, column in enumerate(values.reshape(len(values), -1).T):
+            known = reference[name if values.ndim == 1 else f"{name}[{i + 1}]"]
+            worst = max(worst, abs(column.mean() - known["mean"]) / known["sd"])
+    return worst
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_failure_is_silent(name, guide):
+    entry = ENTRIES[name]
+    try:
+        fit = phx.fit(entry.program, GUIDES[guide], entry.data(), progress=False)
+    except ValueError as refused:
+        assert "guide:" in str(refused) or "fit:" in str(refused)
+        assert (name, guide) not in TRUSTED
+        return
+    assert not fit.verdict().good or worst_mean(entry, fit.sample(1, 20_000)) < 0.1
+    assert fit.verdict().good or (name, guide) not in TRUSTED

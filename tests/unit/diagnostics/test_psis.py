@@ -1,0 +1,47 @@
+"""Importance weights whose tail is smoothed, against ArviZ."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from phalanx.diagnostics.psis import smooth, threshold
+
+
+def log_weights(ratio: float, seed: int, count: int = 4000) -> np.ndarray:
+    """Of a normal by one with a `ratio` of its standard deviation: below 1 the tail has shape 1 - ratio**2."""
+    x = ratio * np.random.default_rng(seed).normal(size=count)
+    return -0.5 * x**2 + 0.5 * (x / ratio) ** 2 + np.log(ratio)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.7, 0.95, 1.5])
+def test_as_in_arviz(ratio):
+    arviz = pytest.importorskip("arviz")
+    if not hasattr(arviz, "psislw"):
+        pytest.skip("ArviZ 1.x has it elsewhere")
+    given = log_weights(ratio, 0)
+    expected, k_hat = arviz.psislw(given.copy(), reff=1.0)
+    found = smooth(given)
+    assert found.k_hat == pytest.approx(float(k_hat), abs=0.02)
+    normalized = found.log_weights - np.logaddexp.reduce(found.log_weights)
+    np.testing.assert_allclose(normalized, expected, atol=0.05)
+
+
+def test_the_shape_is_that_of_the_tail():
+    assert smooth(log_weights(0.9, 1)).k_hat == pytest.approx(1 - 0.81, abs=0.2)
+    assert smooth(log_weights(0.4, 1)).k_hat == pytest.approx(1 - 0.16, abs=0.2)
+
+
+def test_equal_weights_have_no_tail():
+    noise = 1e-5 * np.random.default_rng(0).normal(size=1000)
+    assert smooth(noise).k_hat == -np.inf and smooth(np.zeros(1000)).k_hat == -np.inf
+
+
+def test_what_cannot_be_smoothed():
+    assert smooth(np.full(1000, -np.inf)).k_hat == np.inf and smooth(np.arange(10.0)).k_hat == np.inf
+    with pytest.raises(ValueError, match="NaN"):
+        smooth(np.full(10, np.nan))
+
+
+def test_more_draws_bear_heavier_tails():
+    assert threshold(100) == pytest.approx(0.5) and threshold(10**6) == 0.7

@@ -1,0 +1,145 @@
+"""Fits of models whose posterior is a normal: what is learned is known, and so is what cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+from tests.unit.variational.models import DATA, X, Y, by_hand, exact, regression
+
+import phalanx as phx
+
+MEAN, COVARIANCE, EVIDENCE = exact()
+
+
+@pytest.fixture(scope="module")
+def full_rank():
+    return phx.fit(regression, phx.guides.full_rank(), DATA, progress=False)
+
+
+@pytest.fixture(scope="module")
+def mean_field():
+    return phx.fit(regression, phx.guides.mean_field(regression), DATA, progress=False)
+
+
+def test_a_full_rank_guide_becomes_the_posterior(full_rank):
+    """The path-derivative gradient has no noise there: what is left is rounding."""
+    tril = full_rank.params["scale_tril"]
+    np.testing.assert_allclose(full_rank.params["loc"], MEAN, atol=1e-3)
+    np.testing.assert_allclose(tril @ tril.T, COVARIANCE, rtol=1e-2, atol=1e-4)
+    assert full_rank.settled and full_rank.failed == 0
+    verdict = full_rank.verdict()
+    assert verdict.good, verdict
+
+
+def test_the_evidence_is_the_evidence(full_rank):
+    found = full_rank.evidence()
+    assert found.log_evidence == pytest.approx(EVIDENCE, abs=1e-3)
+    assert found.elbo == pytest.approx(EVIDENCE, abs=1e-2) and found.reliable
+    assert full_rank.losses.elbo[-1] == pytest.approx(EVIDENCE, abs=0.1)
+
+
+def test_independent_coordinates_are_too_narrow_by_as_much_as_is_known(mean_field):
+    """Of a normal, the closest one of independent coordinates has the mean, and variances 1 / precision."""
+    scale = 1.0 / np.sqrt(np.diag(np.linalg.inv(COVARIANCE)))
+    np.testing.assert_allclose(mean_field.params["w.scale"], scale, rtol=0.05)
+    np.testing.assert_allclose((mean_field.params["w.loc"] - MEAN) / scale, 0.0, atol=0.1)
+
+
+def test_the_verdict_sees_that(mean_field):
+    verdict = mean_field.verdict()
+    assert not verdict.good and "scales off" in [finding.topic for finding in verdict.findings]
+    assert "w[0]" in str(verdict)
+
+
+def test_a_bound_is_below_the_evidence_by_the_divergence(mean_field):
+    found = mean_field.evidence()
+    gap = 0.5 * (np.sum(np.log(np.diag(np.linalg.inv(COVARIANCE)))) - np.linalg.slogdet(np.linalg.inv(COVARIANCE))[1])
+    assert found.elbo == pytest.approx(EVIDENCE - gap, abs=5 * found.elbo_error + 0.05)
+
+
+def test_a_guide_by_hand_learns_the_same(mean_field):
+    fit = phx.fit(regression, by_hand, DATA, progress=False)
+    scale = mean_field.params["w.scale"]
+    np.testing.assert_allclose(fit.params["scale"], scale, rtol=0.08)
+    np.testing.assert_allclose((fit.params["loc"] - MEAN) / scale, 0.0, atol=0.1)
+
+
+def test_draws_are_the_same_whoever_asks_and_however_many(full_rank):
+    few, many = full_rank.sample(1, 10), full_rank.sample(1, 1000)
+    assert few["w"].shape == (10, 3) and many["total"].shape == (1000,)
+    np.testing.assert_array_equal(few["w"], many["w"][:10])
+    assert not np.array_equal(few["w"], full_rank.sample(2, 10)["w"])
+    assert list(full_rank.sample(1, 10, names=["w"])) == ["w"]
+
+
+def test_a_posterior_stores_what_is_kept_and_folds_the_rest(full_rank):
+    reducers = {"m": phx.reducers.moments(), "c": phx.reducers.covariance()}
+    posterior = full_rank.posterior(700, seed=1, keep="total", reducers=reducers)
+    assert list(posterior.draws) == ["total"] and posterior.draws["total"].shape == (1, 700)
+    assert posterior.verdict().good and posterior.num_divergences == 0
+    total = posterior.draws["total"][0].astype(float)
+    assert posterior.reduced["m"]["total"].count == 700
+    assert posterior.reduced["m"]["total"].mean == pytest.approx(total.mean(), abs=1e-5)
+    assert posterior.reduced["c"]["total"].covariance[0, 0] == pytest.approx(total.var(ddof=1), rel=1e-4)
+
+
+def test_with_nothing_kept_only_reducers_know(full_rank):
+    posterior = full_rank.posterior(500, keep=[], reducers={"m": phx.reducers.moments()})
+    draws = full_rank.sample(0, 500)["w"].astype(float)
+    assert posterior.draws == {}
+    np.testing.assert_allclose(posterior.reduced["m"]["w"].mean, draws.mean(0), atol=1e-5)
+
+
+def test_a_posterior_predicts(full_rank):
+    drawn = full_rank.posterior(50).predictive({"x": X[:5], "y": None})
+    assert drawn["y"].shape == (1, 50, 5)
+
+
+def test_what_is_wrong_with_a_fit_is_said_by_its_posterior(mean_field):
+    verdict = mean_field.posterior(100).verdict()
+    assert not verdict.good and verdict.findings[0].topic.startswith("fit: ")
+
+
+def test_a_file_has_all_but_the_model(full_rank, tmp_path):
+    again = phx.Fit.load(full_rank.save(tmp_path / "fit.npz"))
+    np.testing.assert_array_equal(again.params["loc"], full_rank.params["loc"])
+    np.testing.assert_array_equal(again.losses.elbo, full_rank.losses.elbo)
+    assert again.verdict() == full_rank.verdict() and again.record == full_rank.record
+    with pytest.raises(ValueError, match="holds no model and no guide"):
+        again.sample()
+    on = phx.fit(regression, phx.guides.full_rank(), DATA, init=again, num_steps=20, until=False, progress=False)
+    np.testing.assert_allclose(on.params["loc"], MEAN, atol=0.1 * np.sqrt(np.diag(COVARIANCE).min()))
+    assert not on.settled and "until=False" in str(on.verdict())
+
+
+def test_a_report_is_a_page(full_rank, mean_field, tmp_path):
+    for fit in (full_rank, mean_field):
+        text = fit.report(tmp_path / "fit.html").read_text()
+        assert text.count("<img") == 3 and "k-hat" in text and fit.verdict().headline in text
+
+
+def test_chains_begin_at_draws_of_a_fit(full_rank):
+    posterior = phx.mcmc(
+        regression, DATA, init=full_rank, kernel=phx.hmc(5), num_warmup=10, num_samples=10, progress=False
+    )
+    assert posterior.record.init == "draws of a fit (w)"
+
+
+def test_a_model_has_parameters_too():
+    """The scale of the noise that makes the data most probable, with everything else integrated out."""
+
+    def learned_noise(x, y):
+        noise = phx.param("noise", 1.0, constraints.positive)
+        w = phx.sample("w", dist.Normal(0.0, 2.0).expand([x.shape[1]]))
+        phx.sample("y", dist.Normal(x @ w, noise), obs=y)
+
+    def evidence(noise):
+        marginal = 4.0 * X.astype(float) @ X.T + noise**2 * np.eye(len(Y))
+        return -0.5 * (np.linalg.slogdet(marginal)[1] + Y @ np.linalg.solve(marginal, Y))
+
+    fit = phx.fit(learned_noise, phx.guides.full_rank(), DATA, progress=False)
+    best = max(np.linspace(0.2, 1.0, 401), key=evidence)
+    assert fit.params["noise"] == pytest.approx(best, rel=0.02)
+    assert fit.posterior(20).predictive({"x": X[:2], "y": None})["y"].shape == (1, 20, 2)

@@ -1,0 +1,166 @@
+"""What a fit refuses names the variable, the parameter or the argument, and says what to do."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+from tests.unit.variational.models import DATA, by_hand, regression
+
+import phalanx as phx
+
+
+def scale_model():
+    phx.sample("s", dist.HalfNormal(1.0))
+    phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))
+
+
+def guide_of(**variables):
+    """A guide of these distributions, each a function of a parameter."""
+
+    def guide():
+        loc = phx.param("loc", 0.0)
+        for name, distribution in variables.items():
+            phx.sample(name, distribution(loc))
+
+    return guide
+
+
+def log_normal(loc):
+    return dist.LogNormal(loc, 0.1)
+
+
+def pair(loc):
+    return dist.Normal(loc, 0.1).expand([2])
+
+
+GUIDES = {
+    "missing": (guide_of(s=log_normal), "has no variable 'w', which is latent in the model scale_model"),
+    "extra": (guide_of(s=log_normal, w=pair, z=pair), "samples 'z', which is no latent variable of the model"),
+    "shape": (guide_of(s=log_normal, w=log_normal), r"'w' has shape \(\) in the guide guide, and \(2,\) in the model"),
+    "support": (guide_of(s=lambda loc: dist.Normal(loc, 0.1), w=pair), "'s': the guide's Normal has draws outside"),
+    "range": (guide_of(s=lambda loc: dist.Uniform(-1.0 + loc, 1.0), w=pair), "'s': the guide's Uniform has draws outs"),
+    "constant": (
+        lambda: (phx.sample("s", dist.LogNormal(0.0, 1.0)), phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))),
+        "has a parameter: there is nothing to learn",
+    ),
+}
+
+
+@pytest.mark.parametrize("guide, message", GUIDES.values(), ids=GUIDES)
+def test_a_guide_that_does_not_fit_the_model(guide, message):
+    with pytest.raises(ValueError, match=message):
+        phx.fit(scale_model, guide, progress=False)
+
+
+def test_a_guide_that_observes():
+    def guide(x, y):
+        by_hand(x)
+        phx.sample("y", dist.Normal(0.0, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="'y' of the guide guide is observed"):
+        phx.fit(regression, guide, DATA, progress=False)
+
+
+def test_a_guide_with_a_factor():
+    def guide(x):
+        by_hand(x)
+        phx.factor("extra", 0.0)
+
+    with pytest.raises(ValueError, match="'extra' of the guide guide is a factor"):
+        phx.fit(regression, guide, DATA, progress=False)
+
+
+def test_a_guide_that_asks_for_more_than_the_data():
+    def guide(x, z):
+        by_hand(x)
+
+    with pytest.raises(TypeError, match="takes 'z', which the data do not have"):
+        phx.fit(regression, guide, DATA, progress=False)
+
+
+@pytest.mark.parametrize("guide", [phx.guides.mean_field(), lambda: phx.param("a", 0.0)], ids=["family", "program"])
+def test_a_model_without_latent_variables(guide):
+    with pytest.raises(ValueError, match="has no latent variables"):
+        phx.fit(lambda y: phx.sample("y", dist.Normal(0.0, 1.0), obs=y), guide, {"y": np.ones(3)}, progress=False)
+
+
+def test_an_initial_value_outside_of_its_constraint():
+    def guide():
+        phx.sample("s", dist.LogNormal(phx.param("loc", 0.0), phx.param("scale", -1.0, constraints.positive)))
+        phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))
+
+    with pytest.raises(ValueError, match="'scale': its initial value does not satisfy its constraint"):
+        phx.fit(scale_model, guide, progress=False)
+
+
+OPTIONS = {
+    "optimizer": ({"optimizer": "adam"}, TypeError, "optimizer must be one of optax's"),
+    "uncalled": ({"optimizer": dict}, TypeError, r"call it, as in optax.dict\(1e-2\)"),
+    "rate": ({"optimizer": -0.1}, ValueError, "a rate must be a number above 0"),
+    "steps": ({"num_steps": 0}, ValueError, "num_steps must be a whole number"),
+    "particles": ({"num_particles": 1.5}, ValueError, "num_particles must be a whole number"),
+    "seed": ({"seed": -1}, ValueError, "seed must be a whole number"),
+    "until": ({"until": phx.until(ess=100)}, ValueError, "a fit has none; give seconds= alone"),
+    "condition": ({"until": 3}, TypeError, "until: expected"),
+    "objective": ({"objective": "elbo"}, TypeError, "objective must be one of phx.guides"),
+    "unknown": ({"init": {"nothing": 1.0}}, ValueError, "there is no 'nothing' to begin with"),
+    "init": ({"init": 3}, TypeError, "init: expected a dict"),
+}
+
+
+@pytest.mark.parametrize("options, kind, message", OPTIONS.values(), ids=OPTIONS)
+def test_options_that_are_none(options, kind, message):
+    with pytest.raises(kind, match=message):
+        phx.fit(regression, phx.guides.mean_field(), DATA, progress=False, **options)
+
+
+DISCRETE = {
+    "importance": ({"objective": phx.guides.importance_weighted(4)}, "'z': the guide's draws cannot be differentiated"),
+    "alone": ({"num_particles": 1}, "'z': .* learned by comparing particles"),
+    "groups": ({"objective": phx.guides.importance_weighted(5)}, r"num_particles=8: importance_weighted\(5\) takes"),
+}
+
+
+@pytest.mark.parametrize("options, message", DISCRETE.values(), ids=DISCRETE)
+def test_a_discrete_variable_without_an_estimator(options, message):
+    def model():
+        phx.sample("z", dist.Bernoulli(0.3))
+
+    def guide():
+        phx.sample("z", dist.Bernoulli(logits=phx.param("logits", 0.0)))
+
+    with pytest.raises(ValueError, match=message):
+        phx.fit(model, guide, progress=False, **options)
+
+
+def test_an_objective_that_is_no_scalar():
+    with pytest.raises(ValueError, match="the function must return a scalar"):
+        own = phx.guides.objective(lambda log_p, log_q, draws: log_q - log_p)
+        phx.fit(regression, by_hand, DATA, objective=own, progress=False)
+
+
+def test_a_guide_that_is_none():
+    with pytest.raises(TypeError, match="guide: expected a program, or one made from the model"):
+        phx.fit(regression, "mean_field", DATA, progress=False)
+
+
+def test_particles_that_do_not_divide(mesh_of):
+    with pytest.raises(ValueError, match="num_particles=3 cannot be split evenly over 2 devices"):
+        phx.fit(regression, phx.guides.mean_field(), DATA, mesh=mesh_of(2, 1), num_particles=3, progress=False)
+
+
+def test_a_loss_that_is_not_finite_names_the_step_and_the_variable_and_keeps_what_was_learned():
+    """The first steps are fine: the guide has to grow until some of its draws go where there is no density."""
+
+    def model():
+        x = phx.sample("x", dist.Normal(0.0, 10.0))
+        phx.factor("wall", jnp.where(x < 1.0, 3.0 * x, jnp.nan))
+
+    with pytest.raises(phx.FitError, match="'wall'") as raised:
+        phx.fit(model, phx.guides.mean_field(init_scale=0.01), init={"x": -3.0}, until=False, progress=False)
+    fit = raised.value.fit
+    assert "in step" in str(raised.value) and fit.steps > 10 and fit.failed >= 10
+    assert np.isfinite(fit.params["x.loc"]) and np.isnan(fit.losses.elbo[-1]) and np.isfinite(fit.losses.elbo[0])
