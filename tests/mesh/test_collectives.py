@@ -60,7 +60,7 @@ def sampling_hlo(model, mesh, data, num_chains=4):
 @pytest.mark.parametrize(
     "num_chains", [pytest.param(2, marks=pytest.mark.slow), 4], ids=["one lane", "two lanes"]
 )  # fmt: skip
-@pytest.mark.parametrize("model", [many_sites, with_a_local_variable])
+@pytest.mark.parametrize("model", [pytest.param(many_sites, marks=pytest.mark.slow), with_a_local_variable])
 def test_one_all_reduce_per_leapfrog_and_none_over_chains(model, num_chains, mesh_of):
     mesh = mesh_of(2, 4)
     hlo = sampling_hlo(model, mesh, phx.shard({"x": X, "y": Y}, mesh), num_chains)

@@ -21,7 +21,9 @@ def without_trying_out(monkeypatch):
 
 
 @pytest.mark.parametrize("chain, data", [(2, 4), *(pytest.param(1, n, marks=pytest.mark.slow) for n in (1, 2, 8))])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in BY_ROW else []) for name in CASES]
+)  # those with padded rows are looked at below
 def test_rows_that_divide(name, chain, data, mesh_of):
     with ranks(name):
         position, value, gradient, _ = truth(name, 16)
@@ -35,7 +37,7 @@ def test_rows_that_do_not_divide(name, mesh_of):
         assert_agree(on_mesh(name, 13, mesh_of(2, 4)), position, value, gradient)
 
 
-@pytest.mark.parametrize("rows", [3, 1])
+@pytest.mark.parametrize("rows", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name", [DEPENDENT, "a latent per row, by its shape", "terms of one row each that see no data"]
 )
@@ -84,7 +86,7 @@ def test_positions_and_values_map_back_and_forth(name, rows, data, mesh_of):
 
 
 @pytest.mark.parametrize("rows", [16, 13])
-@pytest.mark.parametrize("chain, data", [(1, 2), (2, 4), (1, 8)])
+@pytest.mark.parametrize("chain, data", [(2, 4), *(pytest.param(1, n, marks=pytest.mark.slow) for n in (2, 8))])
 def test_the_initial_position_is_the_same_on_every_mesh(rows, chain, data, mesh_of):
     name = DEPENDENT
     position, *_ = truth(name, rows)

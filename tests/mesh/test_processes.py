@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.mesh.in_processes import SCENARIOS
 
 import phalanx as phx
 
@@ -37,13 +38,13 @@ def agree(one, other, tolerance):
         np.testing.assert_allclose(other[name], one[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-def test_chains_and_data_over_two_processes(tmp_path):
-    (whole,) = start(1, tmp_path, "chains", "data")
-    first, second = start(2, tmp_path, "chains", "data")
-    for found in (first, second):
-        agree(whole["chains"], found["chains"], 2e-3)  # another number of threads rounds in another order
-        agree(whole["data"], found["data"], 2e-3)  # sums over devices are added in another order
-    agree(first["data"], second["data"], 0)
+@pytest.mark.parametrize("name", ["data", pytest.param("chains", marks=pytest.mark.slow)])
+def test_two_processes_draw_what_one_draws(name, tmp_path):
+    run, shape = SCENARIOS[name]
+    whole = run(phx.make_mesh(**shape))
+    first, second = start(2, tmp_path, name)
+    agree(whole, first[name], 2e-3)  # sums are added in another order
+    agree(first[name], second[name], 0)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from phalanx.mesh.total import Total, multiples
 
-TOGETHER, MOST_TOGETHER = 32, 64
+TOGETHER, MOST_TOGETHER = 16, 64
 """How many terms are added up as they are: the first, or more, up to the second, where that leaves none over."""
 
 GROUP = 4096

@@ -62,7 +62,10 @@ def agree(model, mesh=None, data=DATA, tolerance=1e-4):
         np.testing.assert_allclose(found_gradient[name], leaf, rtol=1e-4, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("block", [1, 10, 50, 102, 103, 1000, None])
+SOME = [1, 50, 103, *(pytest.param(block, marks=pytest.mark.slow) for block in (10, 102, 1000, None))]
+
+
+@pytest.mark.parametrize("block", SOME)
 def test_any_block_gives_the_same(block):
     agree(in_blocks(block))
 

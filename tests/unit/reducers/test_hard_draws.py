@@ -96,7 +96,7 @@ def test_extremes_keep_whole_numbers():
     assert tuple(R.extremes().finalize(fold(R.extremes(), x))) == (-(2**31), 2**31 - 1)
 
 
-@pytest.mark.parametrize("phi", [-0.5, 0.0, 0.9, 0.99])
+@pytest.mark.parametrize("phi", [-0.5, 0.99, *(pytest.param(phi, marks=pytest.mark.slow) for phi in (0.0, 0.9))])
 def test_effective_sizes_are_those_of_all_lags(phi):
     # both estimates have a standard error of some 10%
     noise, x = np.random.default_rng(0).normal(size=(N, 4)), np.zeros((N, 4))

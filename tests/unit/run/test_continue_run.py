@@ -72,6 +72,7 @@ def test_from_a_file_in_another_sampler(tmp_path):
 @pytest.mark.parametrize(
     "kernel", [phx.nuts(), pytest.param(phx.chees(), marks=pytest.mark.slow)], ids=["nuts", "chees"]
 )
+@pytest.mark.slow
 def test_on_another_number_of_devices(kernel, tmp_path):
     one, four = (phx.make_mesh(chain=n, devices=phx.make_mesh().devices.flat[:n]) for n in (1, 4))
     half = phx.mcmc(model, {"y": Y}, kernel=kernel, num_samples=30, mesh=one, **SIZES)
@@ -211,6 +212,7 @@ def test_another_model_or_other_data_are_refused():
     same(sampler.continue_run(half, 10, data={"y": Y.copy()}), half.continue_run(10))
 
 
+@pytest.mark.slow
 def test_a_posterior_whose_rows_lie_otherwise_is_refused_or_goes_on(tmp_path):
     def rows(y):
         scale = phx.sample("scale", dist.HalfNormal(1.0))
@@ -238,7 +240,7 @@ class Total:
     total: Any
 
 
-@pytest.mark.parametrize("record", [Sum, Total])
+@pytest.mark.parametrize("record", [pytest.param(Sum, marks=pytest.mark.slow), Total])
 def test_reducers_of_a_users_own_go_on_from_a_file(record, tmp_path):
     sum_of = phx.reducers.Reducer(
         name="sum",
@@ -263,6 +265,7 @@ def test_a_kernel_with_a_state_of_its_own_goes_on_from_a_file(tmp_path):
     same(both, phx.mcmc(model, {"y": Y}, num_samples=50, **sizes))
 
 
+@pytest.mark.slow
 def test_simplices_and_correlations_go_on(tmp_path):
     def of_many_supports():
         phx.sample("shares", dist.Dirichlet(jnp.ones(3)))
@@ -298,7 +301,7 @@ def test_until_looks_no_earlier_than_there_is_something_new(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ("nuts", "hmc") else pytest.mark.slow) for name in KERNELS]
+    "name", [pytest.param(name, marks=[] if name == "nuts" else pytest.mark.slow) for name in KERNELS]
 )
 def test_a_run_goes_on_from_any_block_as_if_it_had_not_stopped(name, tmp_path):
     """Warm-up included, by way of a file, in another sampler."""

@@ -22,6 +22,7 @@ def test_a_second_fit_compiles_nothing(guide):
         assert again.timing.compilations == 0
 
 
+@pytest.mark.slow
 def test_other_shapes_and_other_guides_compile_anew():
     guide = phx.guides.mean_field()
     phx.fit(regression, guide, DATA, **SHORT)
