@@ -65,7 +65,7 @@ def smooth(log_weights: np.ndarray) -> Smoothed:
     order = np.argsort(shifted, kind="stable")
     tail, below = order[-length:], shifted[order[-length - 1]]
     excess = np.exp(shifted[tail]) - np.exp(below)
-    if shifted.min() > -ALIKE:  # what is left of them is rounding, and has no tail
+    if below > -ALIKE:  # the largest differ by rounding alone, and have no tail
         return Smoothed(log_weights, -math.inf)
     scale, shape = _pareto(np.maximum(excess, np.finfo(float).tiny))
     if not math.isfinite(shape):

@@ -55,7 +55,11 @@ class Family(Protocol):
 
     @property
     def is_solved(self) -> bool:
-        """Whether nothing is learned by steps: it has `solve`, from a log density and a position to parameters."""
+        """Whether nothing is learned by steps.
+
+        It then has, in place of `begin` and `moved`, `num_paths`; `solve(log_density, positions, key)` from as many
+        positions to parameters, and whether they are any good; and `unsolved`, what to say where they are not.
+        """
         ...
 
     @property
@@ -170,7 +174,10 @@ class FamilyPair:
         start = _Start(self.latents, given(self.problem.model, of_model), data)
         position, misfits = start.best(random.fold_in(key, 2), {**(self.problem.start or {}), **values})
         if self.family.is_solved:
-            begun, reached = self.family.solve(start.log_density(position), position)
+            first, again = flat(position)[0], random.fold_in(key, 4)
+            others = [start.anywhere(k) for k in random.split(again, self.family.num_paths)[1:]]
+            positions = jnp.stack([first, *others])
+            begun, reached = self.family.solve(start.log_density(position), positions, again)
             return Beginning({**begun, **of_model}, {**misfits, TOP: ~reached})
         if self.family.init_scale is None and not values:
             place = start.climbed(random.fold_in(key, 3), position)
@@ -183,12 +190,7 @@ class FamilyPair:
     def misfit(self, name: str) -> str:
         """What does not fit of a variable."""
         if name == TOP:
-            return (
-                f"guide: {self.name} found no top of the log density on the unconstrained scale: it is not flat, or "
-                f"does not curve downward in every direction, where the climb ended. There may be none, as where the "
-                f"scale of a hierarchy goes to zero. Give init=, another parameterisation, or learn a guide, such as "
-                f"phx.guides.full_rank()."
-            )
+            return f"guide: {self.name} {self.family.unsolved}"
         return f"init: the value of variable {name!r} lies outside of its support, or on its edge. Give a value inside."
 
     def draw(self, params: Params, key: Array, data: Values) -> dict[str, Array]:
@@ -243,6 +245,15 @@ class _Start:
         best = jnp.argmax(density)
         return jax.tree.map(lambda leaf: leaf[best], (positions, misfits))
 
+    def anywhere(self, key: Array) -> Array:
+        """One at random, as a vector."""
+        keys = random.split(key, len(self.latents))
+        position = {
+            v.name: RADIUS * random.uniform(k, v.unconstrained_shape, v.dtype, -1.0, 1.0)
+            for k, v in zip(keys, self.latents, strict=True)
+        }
+        return flat(position)[0]
+
     def climbed(self, key: Array, position: Mapping[str, Array]) -> Place:
         """Where a climb from a position finds a good place for a normal."""
         return good_place(self.log_density(position), flat(position)[0], key)
@@ -258,11 +269,8 @@ class _Start:
         return log_density
 
     def _candidate(self, key: Array, number: Array, values: Values) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-        radius = RADIUS * (1.0 - number / CANDIDATES)
-        position = {
-            v.name: radius * random.uniform(k, v.unconstrained_shape, v.dtype, -1.0, 1.0)
-            for k, v in zip(random.split(random.fold_in(key, number), len(self.latents)), self.latents, strict=True)
-        }
+        nearer = 1.0 - number / CANDIDATES
+        position = by_name(nearer * self.anywhere(random.fold_in(key, number)), self.latents)
         misfits: dict[str, Array] = {}
         if values:
             full = {v.name: jnp.asarray(values.get(v.name, jnp.zeros(v.shape, v.dtype))) for v in self.latents}

@@ -114,10 +114,20 @@ class Laplace(FullRank):
 
     name: str = "laplace()"
     is_solved: bool = True
+    num_paths: int = 1
 
-    def solve(self, log_density: LogDensity, position: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
+    @property
+    def unsolved(self) -> str:
+        """What to say where there is no top."""
+        return (
+            "found no top of the log density on the unconstrained scale: it is not flat, or does not curve downward in "
+            "every direction, where the climb ended. There may be none, as where the scale of a hierarchy goes to "
+            "zero. Give init=, another parameterisation, or learn a guide, such as phx.guides.full_rank()."
+        )
+
+    def solve(self, log_density: LogDensity, positions: Array, key: Array) -> tuple[dict[str, Array], Array]:
         """The parameters, and whether there is a top."""
-        top = climb_to_top(log_density, flat(position)[0])
+        top = climb_to_top(log_density, positions[0])
         fine = top.reached & jnp.all(jnp.isfinite(top.scale_tril))
         return {"loc": top.position, "scale_tril": jnp.where(fine, top.scale_tril, jnp.eye(top.position.size))}, fine
 

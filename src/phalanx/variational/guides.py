@@ -9,9 +9,11 @@ import numpy as np
 
 from phalanx.variational.gaussian import FullRank, Laplace, LowRank, MeanField
 from phalanx.variational.objective import elbo, forward_kl, importance_weighted, objective
+from phalanx.variational.pathfinder import Pathfinder
 
 __all__ = [
     "elbo", "forward_kl", "full_rank", "importance_weighted", "laplace", "low_rank", "mean_field", "objective",
+    "pathfinder",
 ]  # fmt: skip
 
 
@@ -123,5 +125,39 @@ def laplace(model: Callable[..., Any] | None = None) -> Laplace:
     return Laplace()
 
 
-MAKERS = (mean_field, full_rank, low_rank, laplace)
+def pathfinder(model: Callable[..., Any] | None = None, *, num_paths: int = 8) -> Pathfinder:
+    r"""A mixture of normals met on the way up, by several paths at once.
+
+    Each path climbs by L-BFGS, whose estimate of the curvature is a covariance at every step; the normal about the
+    place that comes closest to the density is kept, and not that about the top. The paths' normals are mixed with
+    weights $\propto e^{	ext{ELBO}}$, so that a path which ends in a minor mode counts for little. Nothing is learned
+    by steps: a few hundred gradients for each path.
+
+    Args:
+        model: the model, which `phx.fit` knows anyway.
+        num_paths: how many paths.
+
+    Returns:
+        A guide for `phx.fit`.
+
+    Raises:
+        TypeError, ValueError: when an argument is out of range.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(1.0, 2.0).expand([3]))
+        >>> fit = phx.fit(model, phx.guides.pathfinder(), progress=False)
+        >>> bool(fit.verdict().good)
+        True
+
+    Source:
+        Zhang, Carpenter, Gelman, Vehtari (2022), Pathfinder: parallel quasi-Newton variational inference.
+    """
+    _check(model, num_paths=num_paths)
+    if not isinstance(num_paths, int | np.integer):
+        raise ValueError(f"guides: num_paths must be a whole number; got {num_paths!r}.")
+    return Pathfinder(int(num_paths))
+
+
+MAKERS = (mean_field, full_rank, low_rank, laplace, pathfinder)
 """What makes a guide; given to `phx.fit` uncalled, it is called without arguments."""

@@ -37,6 +37,12 @@ def test_equal_weights_have_no_tail():
     assert smooth(noise).k_hat == -np.inf and smooth(np.zeros(1000)).k_hat == -np.inf
 
 
+def test_weights_with_a_ceiling_have_no_tail():
+    """Most are equal but for the last digit of a float32, and some are small."""
+    log = np.where(np.arange(4000) % 7 == 0, -2.0, 1e-7 * np.round(np.random.default_rng(0).normal(size=4000)))
+    assert smooth(log).k_hat == -np.inf
+
+
 def test_what_cannot_be_smoothed():
     assert smooth(np.full(1000, -np.inf)).k_hat == np.inf and smooth(np.arange(10.0)).k_hat == np.inf
     with pytest.raises(ValueError, match="NaN"):
