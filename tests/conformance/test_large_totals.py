@@ -69,8 +69,10 @@ def in_double(weights, scale):
     return scale * rows.sum() - 0.5 * np.square(weights).sum() - 1.5 * np.log(2 * np.pi)
 
 
-@pytest.mark.parametrize("in_blocks", [False, True], ids=["at once", "in blocks"])
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize(
+    ("devices", "in_blocks"),
+    [(1, False), (4, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, True), (4, False)))],
+)
 def test_differences_of_nearby_points_are_right_to_a_hundredth(devices, in_blocks, mesh_of):
     """Up to 1.3e9. Of that many rows each is rounded on its own; scaled rows err together, and so more by the root."""
     mesh = mesh_of(1, devices)

@@ -23,7 +23,7 @@ def error(values: np.ndarray) -> float:
     return float(total_of(jnp.asarray(values)).in_double()) - math.fsum(values.astype(np.float64))
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.parametrize("scale", [1e4, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("size", SIZES)
 def test_the_sum_is_as_right_as_the_terms(size, scale):
     # what rounding every term makes of a sum, and as much again in each of a few additions
