@@ -22,7 +22,7 @@ lint: .venv/.installed-dev  ## style, types, and the direction of imports
 	$(BIN)/lint-imports
 
 docs: .venv/.installed-dev  ## runs every Python block of README.md and docs/*.md
-	$(BIN)/pytest -v tests/test_docs.py
+	$(BIN)/pytest -v -m "slow or not slow" tests/test_docs.py
 
 clean:  ## removes the environment and everything made
 	rm -rf .venv out build dist

@@ -16,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LONG = {"data", "diagnostics", "ensembles", "many-chains", "predictive", "thinking-in-spmd", "variational"}
+"""Pages that take longer: `make docs` runs all of them."""
 TIME_LIMIT = 600  # seconds; only so that a page that hangs says so
 
 
@@ -56,7 +58,11 @@ def test_a_block_that_does_not_end_is_refused() -> None:
         as_script("text\n```python\nx = 1\n")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] if page.stem in LONG else []) for page in PAGES],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     text = page.read_text()
     if not blocks(text, {"python"}):
