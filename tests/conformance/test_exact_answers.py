@@ -98,6 +98,7 @@ def test_the_same_seed_gives_the_same_chains_on_every_mesh(kernel, mesh_of):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
     mesh = mesh_of(2, 4)
     sampler = phx.compile(
@@ -125,6 +126,7 @@ def independent_rows(y):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sizes", [pytest.param((1, 2), marks=pytest.mark.slow), (2, 4)])
+@pytest.mark.slow
 def test_all_variables_may_be_spread_over_devices(name, sizes, mesh_of):
     mesh, y = mesh_of(*sizes), np.linspace(-2.0, 2.0, 6).astype(np.float32)
     posterior = phx.mcmc(

@@ -79,6 +79,7 @@ def test_one_all_reduce_per_leapfrog_and_none_over_chains(model, num_chains, mes
 
 @pytest.mark.parametrize("model", [pytest.param(many_sites, marks=pytest.mark.slow), with_a_local_variable])
 @pytest.mark.parametrize("kernel, turning", [(phx.chees(), 0), (phx.mams(), 5)], ids=["chees", "mams"])
+@pytest.mark.slow
 def test_trajectories_of_many_chains_sum_once_a_leapfrog(model, kernel, turning, mesh_of):
     """MAMS more where variables are spread: each of two turns towards the whole gradient measures three lengths."""
     mesh = mesh_of(2, 4)
@@ -125,6 +126,7 @@ def test_a_factorisation_sends_the_gradients_of_the_films_and_a_total(mesh_of):
     assert not operations(hlo, "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
 
 
+@pytest.mark.slow
 def test_chains_alone_say_nothing(mesh_of):
     hlo = sampling_hlo(many_sites, mesh_of(4, 1), {"x": X, "y": Y})
     assert not operations(hlo, "all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")

@@ -52,6 +52,7 @@ def test_the_same_on_one_device_and_on_eight(name, rows, mesh_of):
     assert spread.sample(0, 5)["row"].shape == (5, rows)
 
 
+@pytest.mark.slow
 def test_parameters_of_rows_live_where_the_rows_live(mesh_of):
     mesh = mesh_of(1, 8)
     fit = phx.fit(model, GUIDES["mean_field"], phx.shard(DATA, mesh), mesh=mesh, **SHORT)
@@ -59,6 +60,7 @@ def test_parameters_of_rows_live_where_the_rows_live(mesh_of):
     assert fit.free["w.loc"].sharding.is_fully_replicated
 
 
+@pytest.mark.slow
 def test_a_parameter_is_laid_out_as_its_spec_says(mesh_of):
     def model_of_weights(x, y):
         weights = phx.param("weights", np.ones((8, 2)), spec=("model", None))

@@ -30,7 +30,7 @@ def test_rows_that_divide(name, chain, data, mesh_of):
         assert_agree(on_mesh(name, 16, mesh_of(chain, data)), position, value, gradient)
 
 
-@pytest.mark.parametrize("name", BY_ROW)
+@pytest.mark.parametrize("name", [*BY_ROW[::2], *(pytest.param(name, marks=pytest.mark.slow) for name in BY_ROW[1::2])])
 def test_rows_that_do_not_divide(name, mesh_of):
     with ranks(name):
         position, value, gradient, _ = truth(name, 13)

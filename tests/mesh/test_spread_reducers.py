@@ -69,6 +69,7 @@ def test_states_stay_where_the_rows_are(mesh_of):
     assert states.mean.sharding.shard_shape(states.mean.shape) == (2, 5, 2)
 
 
+@pytest.mark.slow
 def test_variables_of_as_many_rows_on_a_device_and_not_over_all(mesh_of):
     """Seven rows and eight on two devices are four on each."""
 

@@ -171,7 +171,7 @@ class FamilyPair:
         of_model = {name: init.get(name, value) for name, (_, value) in met.items()}
         names = {latent.name for latent in self.latents}
         values = {name: value for name, value in init.items() if name in names}
-        start = _Start(self.latents, given(self.problem.model, of_model), data)
+        start = Start(self.latents, given(self.problem.model, of_model), data)
         position, misfits = start.best(random.fold_in(key, 2), {**(self.problem.start or {}), **values})
         if self.family.is_solved:
             first, again = flat(position)[0], random.fold_in(key, 4)
@@ -232,7 +232,7 @@ class FamilyPair:
 
 
 @dataclass(frozen=True)
-class _Start:
+class Start:
     """Positions to start from."""
 
     latents: Latents
@@ -258,13 +258,13 @@ class _Start:
         """Where a climb from a position finds a good place for a normal."""
         return good_place(self.log_density(position), flat(position)[0], key)
 
-    def log_density(self, position: Mapping[str, Array]) -> LogDensity:
-        """The model's log density as a function of vectors such as that of `position`."""
+    def log_density(self, position: Mapping[str, Array], jacobian: bool = True) -> LogDensity:
+        """The model's log density as a function of vectors such as that of `position`: there, or of the values."""
         _, back = flat(position)
 
         def log_density(vector: Array) -> Array:
-            run = run_unconstrained(self.program, back(vector), self.data)
-            return jnp.asarray(sum(map(jnp.sum, run.terms().values())))
+            terms = run_unconstrained(self.program, back(vector), self.data).terms()
+            return jnp.asarray(sum(jnp.sum(term) for (_, part), term in terms.items() if jacobian or part == "density"))
 
         return log_density
 

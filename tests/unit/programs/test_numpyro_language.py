@@ -68,6 +68,7 @@ def _within(context, inner):
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.sampled_from(sorted(LAYERS)), max_size=5), st.booleans())
+@pytest.mark.slow
 def test_handlers_of_both_kinds_nest_in_any_order(layers, ours):
     theirs = [layer for layer in layers if not layer.startswith("phx")]
     factor = np.prod([2.0 + i for i, layer in enumerate(layers) if layer == "phx.scale"])

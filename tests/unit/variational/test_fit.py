@@ -127,6 +127,7 @@ def test_chains_begin_at_draws_of_a_fit(full_rank):
     assert posterior.record.init == "draws of a fit (w)"
 
 
+@pytest.mark.slow
 def test_a_model_has_parameters_too():
     """The scale of the noise that makes the data most probable, with everything else integrated out."""
 

@@ -54,7 +54,7 @@ def gradients(fit):
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param("shared", marks=pytest.mark.slow), "amortised"])
 def test_the_gradient_is_that_of_all_rows_in_expectation(name):
     """Each coordinate is off by 4.5 standard errors with probability 7e-6."""
     model, guide = CASES[name]
@@ -79,6 +79,7 @@ def test_a_fit_of_minibatches_is_one_of_all_rows():
     assert np.isnan(part.losses.error).all()
 
 
+@pytest.mark.slow
 def test_no_row_crosses_devices(mesh_of):
     """What is sent is the gradient of what is shared: a sum over devices, and nothing else."""
     mesh = mesh_of(1, 4)

@@ -65,6 +65,7 @@ def correlated(y):
     phx.sample("y", dist.Normal(b.sum(), scale), obs=y)
 
 
+@pytest.mark.slow
 def test_a_fit_is_solved_and_near():
     data = {"y": np.random.default_rng(0).normal(1.0, 1.0, size=40).astype(np.float32)}
     fit = phx.fit(correlated, phx.guides.pathfinder(num_paths=4), data, progress=False)

@@ -1,0 +1,123 @@
+"""`maximize`: the values of greatest density, for who wants no posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array, random
+from jax.sharding import Mesh
+
+from phalanx.programs.indices import IndexCheck
+from phalanx.programs.tracing import Program
+from phalanx.run import checks as run_checks
+from phalanx.variational import checks
+from phalanx.variational.ascent import AT_TOP, CLIMBED, Climb, climb, inverse_times
+from phalanx.variational.compiled import Compiler
+from phalanx.variational.family import FamilyPair, Start, flat
+from phalanx.variational.guides import laplace
+from phalanx.variational.problem import Problem
+
+
+class Maximum(NamedTuple):
+    """The values of greatest density.
+
+    Attributes:
+        values: of the latent variables, and of deterministic ones.
+        log_density: of the latent variables' values and the data under the model.
+    """
+
+    values: dict[str, np.ndarray]
+    log_density: float
+
+
+@run_checks.data_in_one_dict
+def maximize(
+    model: Program,
+    data: Mapping[str, Any] | None = None,
+    *,
+    mesh: Mesh | None = None,
+    init: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    matmul_precision: str = "float32",
+) -> Maximum:
+    r"""Find the values of the latent variables that are most probable: $\arg\max_x p(x, \text{data})$.
+
+    It is climbed by L-BFGS from the most probable of a few random places, on the unconstrained scale; what is maximised
+    is the density of the variables as the model writes them, without the Jacobian of any transform.
+
+    Args:
+        model: a program whose keyword arguments are the data.
+        data: the keyword arguments, as for `phx.mcmc`.
+        mesh: the devices; by default those the data were placed on, or one.
+        init: values to begin from, by variable; those left out begin at random.
+        seed: of the random places.
+        matmul_precision: precision of matrix products.
+
+    Returns:
+        The values, and the log density there.
+
+    Raises:
+        ValueError: when there is no maximum where the climb ended, as where the scale of a hierarchy goes to zero; when
+            a value does not fit its variable, or the model has no latent variable.
+
+    Example:
+        >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
+        >>> def model(y):
+        ...     rate = phx.sample("rate", dist.Gamma(2.0, 1.0))
+        ...     phx.sample("y", dist.Poisson(rate), obs=y)
+        >>> found = phx.maximize(model, {"y": np.array([3, 5])})
+        >>> round(float(found.values["rate"]), 3)  # (2 - 1 + 8) / (1 + 2)
+        3.0
+
+    Source:
+        Liu, Nocedal (1989), On the limited memory BFGS method for large scale optimization.
+    """
+    run_checks.check_seed(seed)
+    run_checks.check_precision(matmul_precision)
+    problem = Problem.of(model, data, mesh)
+    IndexCheck(problem.whole.at_zero, len(problem.whole.position)).check(problem.arguments)
+    pair = FamilyPair(problem, laplace())
+    pair.check()
+    if pair.of_model:
+        raise ValueError(
+            f"maximize: the model has parameters, {', '.join(map(repr, pair.of_model))}, whose values are learned by "
+            f"phx.fit. Make them variables, or fix them with phx.substitute."
+        )
+    names = [latent.name for latent in pair.latents]
+    checks.check_init(dict(init or {}), names)
+    given = {name: np.asarray(value, np.float32) for name, value in (init or {}).items()}
+    arrays = problem.place_arrays()
+    arguments = np.uint32(seed), arrays, given
+    compiled = Compiler(matmul_precision)(lambda *traced: _highest(pair, *traced), *arguments, rarely=True)
+    values, height, reached, misfits = jax.tree.map(np.asarray, compiled(*arguments))
+    for name, bad in misfits.items():
+        if bad:
+            raise ValueError(pair.misfit(name))
+    if not reached:
+        raise ValueError(
+            f"maximize: there is no maximum where the climb ended, at a log density of {float(height):,.6g}: it rises "
+            f"still, or is not finite. There may be none, as where the scale of a hierarchy goes to zero. Give init=, "
+            f"another parameterisation, or ask for the posterior, with phx.mcmc."
+        )
+    return Maximum(dict(values), float(height))
+
+
+def _highest(pair: FamilyPair, seed: Array, arrays: Any, given: Any) -> tuple[Any, Array, Array, Any]:
+    """Values, their log density, whether it is a maximum, and which of the values given do not fit."""
+
+    def find() -> tuple[Any, Array, Array, Any]:
+        data = pair.problem.data(arrays)
+        start = Start(pair.latents, pair.problem.model, data)
+        position, misfits = start.best(random.key(seed), {**(pair.problem.start or {}), **given})
+        log_density = start.log_density(position, jacobian=False)
+        vector, back = flat(position)
+        top = climb(log_density, Climb.begin(log_density, vector), CLIMBED)
+        promised = top.gradient @ inverse_times(top, top.gradient)
+        reached = jax.numpy.isfinite(top.value) & (promised < AT_TOP)
+        values = pair.problem.at_position({}, back(top.position), data).values()
+        return values, top.value, reached, misfits
+
+    return pair.problem.alone(find)
