@@ -52,6 +52,7 @@ from phalanx.run.until import until as until
 from phalanx.variational import guides as guides
 from phalanx.variational.fit import fit as fit
 from phalanx.variational.learning import FitError as FitError
+from phalanx.variational.maximum import maximize as maximize
 from phalanx.variational.result import Fit as Fit
 
 __version__ = "0.1.0"

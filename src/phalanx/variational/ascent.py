@@ -178,9 +178,11 @@ def climb_to_top(log_density: LogDensity, position: Array) -> Top:
     def covariance(position: Array) -> tuple[Array, Array]:
         hessian = negative_hessian(log_density, position)
         unit = lax.rsqrt(jnp.maximum(jnp.abs(jnp.diagonal(hessian)), 1e-30))
-        values, vectors = jnp.linalg.eigh(unit[:, None] * hessian * unit)  # of order one: no digits are lost to units
-        inverse = (vectors / jnp.maximum(values, 1e-7)) @ vectors.T
-        return unit[:, None] * inverse * unit, values[0] > 1e-6
+        values, vectors = jnp.linalg.eigh(
+            unit[:, None] * hessian * unit[None]
+        )  # of order one: no digits are lost to units
+        inverse = (vectors / jnp.maximum(values, 1e-7)[None]) @ vectors.T
+        return unit[:, None] * inverse * unit[None], values[0] > 1e-6
 
     def polish(position: Array, _: Any) -> tuple[Array, None]:
         there = position + covariance(position)[0] @ jax.grad(log_density)(position)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.sharding import Mesh
 
+from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
+from phalanx.programs.target import choose_mesh
 from phalanx.programs.tracing import Program
 from phalanx.run import checks as run_checks
 from phalanx.variational import checks
-from phalanx.variational.ascent import AT_TOP, CLIMBED, Climb, climb, inverse_times
+from phalanx.variational.ascent import climb_to_top
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.family import FamilyPair, Start, flat
 from phalanx.variational.guides import laplace
 from phalanx.variational.problem import Problem
+
+MOST = 4096
+"""Coordinates of which the Hessian is looked at."""
 
 
 class Maximum(NamedTuple):
@@ -45,8 +52,9 @@ def maximize(
 ) -> Maximum:
     r"""Find the values of the latent variables that are most probable: $\arg\max_x p(x, \text{data})$.
 
-    It is climbed by L-BFGS from the most probable of a few random places, on the unconstrained scale; what is maximised
-    is the density of the variables as the model writes them, without the Jacobian of any transform.
+    It is climbed by L-BFGS from the most probable of a few random places, on the unconstrained scale, and then by
+    Newton's method, whose Hessian also tells whether there is a maximum. What is maximised is the density of the
+    variables as the model writes them, without the Jacobian of any transform.
 
     Args:
         model: a program whose keyword arguments are the data.
@@ -77,7 +85,10 @@ def maximize(
     """
     run_checks.check_seed(seed)
     run_checks.check_precision(matmul_precision)
-    problem = Problem.of(model, data, mesh)
+    run_checks.check_mesh_type(mesh)
+    arguments = split_arguments(model, {} if data is None else data)
+    run_checks.check_not_traced(data)
+    problem = Problem(model, arguments, choose_mesh(arguments, mesh))
     IndexCheck(problem.whole.at_zero, len(problem.whole.position)).check(problem.arguments)
     pair = FamilyPair(problem, laplace())
     pair.check()
@@ -86,13 +97,18 @@ def maximize(
             f"maximize: the model has parameters, {', '.join(map(repr, pair.of_model))}, whose values are learned by "
             f"phx.fit. Make them variables, or fix them with phx.substitute."
         )
+    if (size := sum(math.prod(latent.unconstrained_shape) for latent in pair.latents)) > MOST:
+        raise ValueError(
+            f"maximize: the model has {size:,} coordinates; of more than {MOST:,} the Hessian, which tells whether "
+            f"there is a maximum, is too large. Learn a guide, such as phx.guides.mean_field(), or use phx.mcmc."
+        )
     names = [latent.name for latent in pair.latents]
     checks.check_init(dict(init or {}), names)
     given = {name: np.asarray(value, np.float32) for name, value in (init or {}).items()}
     arrays = problem.place_arrays()
-    arguments = np.uint32(seed), arrays, given
-    compiled = Compiler(matmul_precision)(lambda *traced: _highest(pair, *traced), *arguments, rarely=True)
-    values, height, reached, misfits = jax.tree.map(np.asarray, compiled(*arguments))
+    given_to = np.uint32(seed), arrays, given
+    compiled = Compiler(matmul_precision)(lambda *traced: _highest(pair, *traced), *given_to, rarely=True)
+    values, height, reached, misfits = jax.tree.map(np.asarray, compiled(*given_to))
     for name, bad in misfits.items():
         if bad:
             raise ValueError(pair.misfit(name))
@@ -114,10 +130,8 @@ def _highest(pair: FamilyPair, seed: Array, arrays: Any, given: Any) -> tuple[An
         position, misfits = start.best(random.key(seed), {**(pair.problem.start or {}), **given})
         log_density = start.log_density(position, jacobian=False)
         vector, back = flat(position)
-        top = climb(log_density, Climb.begin(log_density, vector), CLIMBED)
-        promised = top.gradient @ inverse_times(top, top.gradient)
-        reached = jax.numpy.isfinite(top.value) & (promised < AT_TOP)
-        values = pair.problem.at_position({}, back(top.position), data).values()
-        return values, top.value, reached, misfits
+        top = climb_to_top(log_density, vector)
+        values, height = pair.problem.at_position({}, back(top.position), data).values(), log_density(top.position)
+        return values, height, top.reached & jnp.isfinite(height), misfits
 
     return pair.problem.alone(find)

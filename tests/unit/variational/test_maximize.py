@@ -1,0 +1,77 @@
+"""The values of greatest density."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+
+Y = np.array([3, 5, 4], np.int32)
+
+
+def counts(y):
+    rate = phx.sample("rate", dist.Gamma(2.0, 1.0))
+    phx.deterministic("double", 2 * rate)
+    phx.sample("y", dist.Poisson(rate), obs=y)
+
+
+def test_it_is_the_mode_of_the_density_as_it_is_written(mesh_of):
+    """(2 - 1 + 12) / (1 + 3), and not that of the logarithm of the rate."""
+    for data in ({"y": Y}, {"y": phx.shard(Y, mesh_of(1, 2))}):
+        found = phx.maximize(counts, data)
+        assert found.values["rate"] == pytest.approx(3.25, rel=1e-3)
+        assert found.values["double"] == pytest.approx(6.5, rel=1e-3)
+        assert found.log_density == pytest.approx(float(phx.log_joint(counts)({"rate": 3.25}, y=Y)), rel=1e-5)
+
+
+def test_many_coordinates_of_different_scales():
+    scales = np.logspace(-2, 2, 40)
+
+    def model():
+        phx.sample("x", dist.Normal(scales, scales))
+
+    np.testing.assert_allclose(phx.maximize(model).values["x"], scales, rtol=0.05)
+
+
+def test_init_chooses_among_modes():
+    def two():
+        x = phx.sample("x", dist.Normal(0.0, 10.0))
+        phx.factor("ends", -0.5 * (x**2 - 9.0) ** 2)
+
+    for start in (-2.5, 2.5):
+        assert phx.maximize(two, init={"x": start}).values["x"] == pytest.approx(np.sign(start) * 3.0, abs=0.05)
+
+
+def test_where_there_is_none_it_is_refused():
+    def funnel():
+        scale = phx.sample("scale", dist.HalfCauchy(1.0))
+        phx.sample("effects", dist.Normal(0.0, scale).expand([10]))
+
+    with pytest.raises(ValueError, match="there is no maximum where the climb ended"):
+        phx.maximize(funnel)
+    with pytest.raises(ValueError, match="no latent variables"):
+        phx.maximize(lambda y: phx.sample("y", dist.Normal(0.0, 1.0), obs=y), {"y": np.ones(3)})
+    with pytest.raises(ValueError, match="there is no 'z' to begin with"):
+        phx.maximize(counts, {"y": Y}, init={"z": 1.0})
+    with pytest.raises(ValueError, match="learned by phx.fit"):
+        phx.maximize(lambda: phx.sample("x", dist.Normal(phx.param("m", 0.0), 1.0)))
+    with pytest.raises(ValueError, match="5,000 coordinates"):
+        phx.maximize(lambda: phx.sample("x", dist.Normal(0.0, 1.0).expand([5000])))
+
+
+def test_laplace_is_exact_for_a_normal():
+    covariance = np.array([[1.0, 0.8], [0.8, 1.0]], np.float32)
+
+    def model(y):
+        b = phx.sample("b", dist.MultivariateNormal(np.zeros(2, np.float32), covariance))
+        phx.sample("y", dist.Normal(b.sum(), 0.5), obs=y)
+
+    y = np.array([1.0, 1.5, 0.5], np.float32)
+    precision = np.linalg.inv(covariance) + len(y) / 0.25 * np.ones((2, 2))
+    fit = phx.fit(model, phx.guides.laplace(), {"y": y}, progress=False)
+    tril = fit.params["scale_tril"]
+    np.testing.assert_allclose(tril @ tril.T, np.linalg.inv(precision), atol=1e-4)
+    np.testing.assert_allclose(fit.params["loc"], np.linalg.solve(precision, y.sum() / 0.25 * np.ones(2)), atol=1e-3)
+    assert fit.verdict().good
