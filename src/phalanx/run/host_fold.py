@@ -11,7 +11,7 @@ from phalanx.diagnostics import Finding
 from phalanx.diagnostics.folded import named_elements
 from phalanx.mesh.processes import to_host
 from phalanx.run.folding import ENOUGH_DRAWS, LEAST_DRAWS, MOST_DRAWS, Fold, Folding
-from phalanx.run.reductions import WHOLE
+from phalanx.run.reductions import WHOLE, Reductions
 from phalanx.run.state import Reduced
 
 
@@ -29,14 +29,20 @@ class HostFold:
     and the verdict says so.
     """
 
-    def __init__(self, folding: Folding, known: Reduced = Reduced()):  # noqa: B008  # it never changes
-        self._reductions, self._places = folding.reductions, folding.places
+    def __init__(self, reductions: Reductions, places: Any, known: Reduced | None = None):
+        known = known or Reduced()
+        self._reductions, self._places = reductions, places
         self._states, self._failed = dict(known.states), dict(known.failed)
-        self.tell = folding.reductions.tell
+        self.tell = reductions.tell
         self.draws, self.divergences, self.evaluations = known.draws, known.divergences, known.evaluations
         self._accepted, self._made = known.accepted, known.made
         self.ahead = 0
         """Draws that some chains made more than others, where a run that stores draws has been interrupted."""
+
+    @classmethod
+    def of(cls, folding: Folding, known: Reduced | None = None) -> HostFold:
+        """Of a run."""
+        return cls(folding.reductions, folding.places, known)
 
     def stretch(self, num_chains: int) -> int:
         """Draws of each chain after which its states come here."""

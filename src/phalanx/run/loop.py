@@ -60,7 +60,7 @@ class Run:
         self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
         self.moves: list[Move] = []
         self.rounds: list[dict[str, Any]] = []
-        self.told = HostFold(executables.folding)
+        self.told = HostFold.of(executables.folding)
         self.host: HostDraws | None = None
         self.interrupted, self._acceptance = False, math.nan
         self._latest: Latest | None = None
@@ -75,11 +75,11 @@ class Run:
         on_block: Callable[[Report], Any] | None = None,
     ) -> Run:  # fmt: skip
         """A run that goes on from a state."""
-        aim = Aim(state.num_warmup, state.thin, state.init)
+        aim = Aim(state.num_warmup, state.thin, state.init, state.superchains)
         run = cls(executables, kernel, state.seed, arrays, aim, progress, on_block)
         run.warmup, run.sampling, run.moves = state.warmup, state.sampling, [Move(*move) for move in state.moves]
         run.rounds = list(state.rounds)
-        run.told = HostFold(executables.folding, state.reduced)
+        run.told = HostFold.of(executables.folding, state.reduced)
         return run
 
     def begin(self, initial: Initial) -> None:
@@ -156,7 +156,7 @@ class Run:
 
     def _burn_in(self, num_warmup: int) -> None:
         """A warm-up in which nothing is tuned, and so nothing looked at."""
-        told, self.told = self.told, HostFold(self.executables.folding)
+        told, self.told = self.told, HostFold.of(self.executables.folding)
         self.fold(num_warmup, math.inf, phase="warm-up")
         self.warmup, self.sampling = Work(self.sampling.ticks, self.warmup.evaluations + self.told.evaluations), Work()
         self.told = told
@@ -262,8 +262,9 @@ class Run:
         stored = Stored({}, {}, np.zeros(1, int)) if self.host is None else self.host.stored.rest
         moves = tuple((move.chain, move.beside, move.log_share) for move in self.moves)
         return RunState(
-            int(self.seed), *self.aim, rest, since, portable(self._tuning, self.blocks.target),
+            int(self.seed), *self.aim[:3], rest, since, portable(self._tuning, self.blocks.target),
             float(self._mean_steps), stored, self.told.known, self.warmup, self.sampling, moves, tuple(self.rounds),
+            superchains=self.aim.superchains,
         )  # fmt: skip
 
     def _rest(self, thin: int) -> tuple[Rest, Partial]:

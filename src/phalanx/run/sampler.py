@@ -19,8 +19,8 @@ from phalanx.programs.indices import IndexCheck
 from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays, check_seed
+from phalanx.run.continuing import Continuing
 from phalanx.run.executables import Executables
-from phalanx.run.fitting import Fit
 from phalanx.run.initial import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
 from phalanx.run.options import Options
@@ -132,7 +132,7 @@ class Sampler:
         with make_progress(options.progress) as display:
             self._announce(display, data_used.rows, plan)
             initial, clock = self._initial(options.init, int(seed), data_used.arrays), Clock(started)
-            aim = Aim(options.warmup, options.thin, initial.told)
+            aim = Aim(options.warmup, options.thin, initial.told, initial.superchains)
             kernel = self._tuned(options)
             run = Run(self.executables, kernel, int(seed), data_used.arrays, aim, display, options.on_block)
             run.so_far = partial(self._so_far, run, data_used, clock)
@@ -204,7 +204,7 @@ class Sampler:
         with make_progress(options.progress) as display:
             self._announce(display, self.rows, self._planned(options, self.arrays))
             initial = self._initial(options.init, int(seed), self.arrays)
-            aim = Aim(options.warmup, options.thin, initial.told)
+            aim = Aim(options.warmup, options.thin, initial.told, initial.superchains)
             run = Run(self.executables, self._tuned(options), int(seed), self.arrays, aim, display, options.on_block)
             run.begin(initial)
             self._check_again(run, self.rows)
@@ -239,7 +239,7 @@ class Sampler:
         """The kernel, with the hyperparameters to begin with."""
         if options.tuning is None:
             return self.kernel
-        return replace(self.kernel, tuning=Fit(self.executables, self.record.kernel).tuning_of(options.tuning))
+        return replace(self.kernel, tuning=Continuing(self.executables, self.record.kernel).tuning_of(options.tuning))
 
     def _done(self, run: Run, data: Data, clock: Clock, samples: int) -> Posterior:
         posterior = self._posterior(run, data, clock, samples, lambda: run.state)
@@ -255,7 +255,7 @@ class Sampler:
 
     def _state_of(self, posterior: Posterior, arrays: tuple[Array, ...]) -> RunState:
         """The state of a run of this model, on these data."""
-        fit = Fit(self.executables, self.record.kernel)
+        fit = Continuing(self.executables, self.record.kernel)
         state = fit.state_of(posterior)
         of = posterior.goes_on.sampler if isinstance(posterior.goes_on, GoesOn) else None
         if of is None or of.executables is not self.executables or list(map(id, of.arrays)) != list(map(id, arrays)):

@@ -83,11 +83,13 @@ class Aim(NamedTuple):
         num_warmup: iterations of warm-up.
         thin: draws of the kernel per stored draw.
         init: what the record says of where chains begin.
+        superchains: in how many groups they begin together; 0 where all begin apart.
     """
 
     num_warmup: int = 0
     thin: int = 1
     init: str = ""
+    superchains: int = 0
 
 
 class RunState(NamedTuple):
@@ -108,6 +110,7 @@ class RunState(NamedTuple):
         moves: chains that warm-up has moved: chain, beside which, and the logarithm of its share.
         rounds: how warm-up went, for the record.
         tuners: within warm-up, what it has learned, at the beginning of a window; None when it is over.
+        superchains: in how many groups chains have begun together; 0 where all began apart.
     """
 
     seed: int
@@ -125,6 +128,7 @@ class RunState(NamedTuple):
     moves: tuple[tuple[int, int, float], ...]
     rounds: tuple[dict[str, Any], ...] = ()
     tuners: Any = None
+    superchains: int = 0
 
     @property
     def in_warm_up(self) -> bool:

@@ -92,7 +92,10 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
     usable = found & jnp.all(jnp.isfinite(gradient))
     step, change = position - at.position, at.gradient - gradient
     curved = usable & (step @ change > 1e-10 * (step @ step))
-    roll = lambda old, new: jnp.where(curved, jnp.concatenate([old[1:], new[None]]), old)  # noqa: E731
+
+    def roll(old: Array, new: Array) -> Array:
+        return jnp.where(curved, jnp.concatenate([old[1:], new[None]]), old)
+
     moved = usable & (value - at.value > 1e-7 * (1.0 + jnp.abs(value)))
     there = Climb(
         position, value, gradient, roll(at.steps, step), roll(at.changes, change), roll(at.curved, curved), moved

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -12,6 +13,7 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.run.until import Until
 from phalanx.variational.learned import Learned
 from phalanx.variational.objective import Objective
+from phalanx.variational.pair import Pair
 
 
 def check_counts(num_steps: Any, num_particles: Any) -> None:
@@ -95,6 +97,29 @@ def check_learned(learned: Learned, name: str) -> None:
         raise ValueError(
             f"Neither the guide {name} nor the model has a parameter: there is nothing to learn. Name what is to be "
             f"learned, as in phx.sample('x', Normal(phx.param('loc', 0.0), phx.param('scale', 1.0, positive)))."
+        )
+
+
+def check_solved(pair: Pair, batch_size: Any) -> None:
+    """Refuse what is learned by steps, of a guide that makes none."""
+    if not getattr(getattr(pair, "family", None), "is_solved", False):
+        return
+    advice = "Use a guide that is learned, such as phx.guides.full_rank()"
+    if batch_size is not None:
+        raise ValueError(f"batch_size: the guide {pair.name} is learned by no steps, and sees all rows. {advice}.")
+    if of_model := pair.model_parameters():
+        raise ValueError(
+            f"Parameter {of_model[0]!r} of the model would stay at its initial value: the guide {pair.name} is learned "
+            f"by no steps. {advice}, or fix the value with phx.substitute."
+        )
+
+
+def check_one_process(what: str) -> None:
+    """Refuse to be one of several processes: what each decides by its own clock would leave the others waiting."""
+    if (count := jax.process_count()) > 1:
+        raise ValueError(
+            f"{what}: this is one of {count} processes that have joined, and a fit over several does not work yet. "
+            f"Run it in one process that sees all devices."
         )
 
 

@@ -167,6 +167,7 @@ def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_siz
     if guide in MAKERS:
         guide = guide()
     arguments = split_arguments(model, {} if data is None else data)
+    checks.check_one_process("fit")
     mesh = choose_mesh(arguments, mesh)
     minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
     problem = Problem(model, arguments, mesh, minibatch)
@@ -181,6 +182,7 @@ def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_siz
             f"guide: expected a program, or one made from the model, such as phx.guides.mean_field(); got {guide!r}."
         )
     checks.check_learned(pair.learned, pair.name)
+    checks.check_solved(pair, batch_size)
     return pair
 
 

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
+from phalanx.programs.parameters import arrays_of
 from phalanx.programs.target import choose_mesh
 from phalanx.programs.tracing import Program
 from phalanx.run import checks as run_checks
@@ -88,6 +89,7 @@ def maximize(
     run_checks.check_mesh_type(mesh)
     arguments = split_arguments(model, {} if data is None else data)
     run_checks.check_not_traced(data)
+    checks.check_one_process("maximize")
     problem = Problem(model, arguments, choose_mesh(arguments, mesh))
     IndexCheck(problem.whole.at_zero, len(problem.whole.position)).check(problem.arguments)
     pair = FamilyPair(problem, laplace())
@@ -104,7 +106,7 @@ def maximize(
         )
     names = [latent.name for latent in pair.latents]
     checks.check_init(dict(init or {}), names)
-    given = {name: np.asarray(value, np.float32) for name, value in (init or {}).items()}
+    given = {name: arrays_of(name, value) for name, value in (init or {}).items()}
     arrays = problem.place_arrays()
     given_to = np.uint32(seed), arrays, given
     compiled = Compiler(matmul_precision)(lambda *traced: _highest(pair, *traced), *given_to, rarely=True)

@@ -15,9 +15,11 @@ from jax import Array, lax
 from phalanx.diagnostics import Finding
 from phalanx.programs.handlers import substitute
 from phalanx.programs.target import Target
+from phalanx.run.host_fold import HostFold
 from phalanx.run.posterior import Posterior
 from phalanx.run.record import Timing
-from phalanx.run.reductions import WHOLE, Reductions
+from phalanx.run.reductions import Reductions
+from phalanx.run.state_layout import Place
 from phalanx.variational.drawing import Drawing
 
 if TYPE_CHECKING:
@@ -45,11 +47,12 @@ def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, 
         stats["log_weight"].append(log_p - log_q)
         if fold is not None:
             fold.add(drawn.values, size)
+    reduced, failed = ({}, ()) if fold is None else fold.finalize()
     seconds = time.perf_counter() - began
     verdict = fit.verdict()
     record = replace(
         fit.record, num_samples=n, num_chains=1, seed=seed, independent=True,
-        findings=tuple(Finding(f"fit: {f.topic}", f.problem, f.advice) for f in verdict.findings),
+        findings=(*(Finding(f"fit: {f.topic}", f.problem, f.advice) for f in verdict.findings), *failed),
         passed=verdict.passed,
     )  # fmt: skip
     timing = Timing(fit.timing.compile, fit.timing.sampling, seconds, fit.timing.gradient_evaluations)
@@ -58,7 +61,7 @@ def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, 
         {name: np.concatenate(parts)[None] for name, parts in stats.items()},
         timing,
         record,
-        {} if fold is None else fold.finalize(),
+        reduced,
         target=target_of(fit),
     )
 
@@ -78,28 +81,23 @@ class Fold:
     """Reducers of draws that come in batches: a state for each batch on the devices, merged on the host."""
 
     def __init__(self, drawing: Drawing, reductions: Reductions):
+        reductions.check_superchains(0)
         self._reductions, self._compiler, self._compiled = reductions, drawing.compiler, None
-        self._states: dict[str, dict[str, Any]] = {}
+        self._host: HostFold | None = None
 
     def add(self, values: Mapping[str, Array], size: int) -> None:
         """Take in a batch, of which the first `size` draws count."""
         arguments = dict(values), np.int32(size)
         self._compiled = self._compiled or self._compiler(self._fold, *arguments)
-        states = jax.tree.map(np.asarray, self._compiled(*arguments))
-        for name, entry in self._reductions.stateful:
-            before = self._states.get(name)
-            later = states[name]
-            self._states[name] = (
-                later if before is None else {p: entry.reducer.merge(before[p], later[p]) for p in later}
-            )
+        states = self._compiled(*arguments)
+        self._host = self._host or HostFold(self._reductions, jax.tree.map(lambda _: Place(), states))
+        self._host.add_states(states)
 
-    def finalize(self) -> dict[str, Any]:
-        """What was learned: by reducer name, and by variable where a reducer had several."""
-        keepers, found = self._reductions.keepers, {}
-        for name, entry in self._reductions.entries:
-            parts = {part: entry.reducer.finalize(state) for part, state in self._states[keepers[name]].items()}
-            found[name] = parts[WHOLE] if set(parts) == {WHOLE} else parts
-        return found
+    def finalize(self) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+        """What was learned, by reducer name, and by variable where a reducer had several; and what has failed."""
+        assert self._host is not None  # there is at least one draw
+        reduced = self._host.finalize()
+        return reduced, self._host.findings(reduced)
 
     def _fold(self, values: Mapping[str, Array], size: Array) -> Any:
         count = len(next(iter(values.values())))

@@ -216,3 +216,7 @@ def test_a_run_begins_with_the_tuning_of_another():
         phx.mcmc(model, data, **sizes, tuning=first, kernel=phx.chees())
     with pytest.raises(ValueError, match="of other variables"):
         phx.mcmc(groups, {"y": np.ones((3, 2))}, **sizes, tuning=first)
+    begun = []
+    phx.mcmc(model, data, **sizes, num_warmup=60, num_samples=1, on_block=lambda block: begun.append(block.so_far()))
+    with pytest.raises(ValueError, match="still in warm-up"):
+        phx.mcmc(model, data, **sizes, num_warmup=0, tuning=begun[0])

@@ -164,3 +164,43 @@ def test_a_loss_that_is_not_finite_names_the_step_and_the_variable_and_keeps_wha
     fit = raised.value.fit
     assert "in step" in str(raised.value) and fit.steps > 10 and fit.failed >= 10
     assert np.isfinite(fit.params["x.loc"]) and np.isnan(fit.losses.elbo[-1]) and np.isfinite(fit.losses.elbo[0])
+
+
+def test_a_guide_that_is_solved_learns_nothing_of_the_model():
+    """What it would leave as it was, or not look at, is refused."""
+
+    def model(y):
+        noise = phx.param("noise", 3.0)
+        mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+        phx.sample("y", dist.Normal(mean, noise), obs=y)
+
+    for guide in (phx.guides.laplace(), phx.guides.pathfinder()):
+        with pytest.raises(ValueError, match="'noise' of the model would stay at its initial value"):
+            phx.fit(model, guide, {"y": np.ones(4)}, progress=False)
+        with pytest.raises(ValueError, match="batch_size: the guide .* sees all rows"):
+            phx.fit(phx.substitute(model, {"noise": 1.0}), guide, {"y": np.ones(4)}, batch_size=2, progress=False)
+
+
+def test_one_of_several_processes_is_refused(monkeypatch):
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    for call in (lambda: phx.fit(plain, phx.guides.laplace(), progress=False), lambda: phx.maximize(plain)):
+        with pytest.raises(ValueError, match="one of 2 processes"):
+            call()
+
+
+def plain():
+    phx.sample("x", dist.Normal(0.0, 1.0))
+
+
+def test_what_a_reducer_of_draws_from_a_fit_cannot_do():
+    fit = phx.fit(plain, phx.guides.laplace(), progress=False)
+    with pytest.raises(ValueError, match="they begin apart"):
+        fit.posterior(50, reducers={"r": phx.reducers.rhat(superchains=2)})
+
+    def fail(state):
+        raise RuntimeError("no result")
+
+    parts = [getattr(phx.reducers.moments(), part) for part in ("init", "update", "merge")]
+    posterior = fit.posterior(50, reducers={"mine": phx.reducers.Reducer("mine()", *parts, fail)})
+    assert posterior.reduced["mine"].reason == "finalizing, RuntimeError: no result"
+    assert "reducers['mine'] failed" in str(posterior.verdict())

@@ -16,13 +16,13 @@ from phalanx.run.posterior import Posterior
 from phalanx.run.record_draws import Partial
 from phalanx.run.state import Reduced, RunState, Stored, Work
 
-RELATIVE, ABSOLUTE = 1e-4, 1e-2
+RELATIVE, ABSOLUTE = 1e-5, 1e-2
 """How well log densities agree, at least, that are computed on another number of devices."""
 
 
 @dataclass(frozen=True)
-class Fit:
-    """What a run must fit.
+class Continuing:
+    """What a run must fit that is gone on with, or whose tuning is taken.
 
     Attributes:
         executables: the compiled blocks.
@@ -38,7 +38,7 @@ class Fit:
         Raises:
             ValueError: when it does not fit the blocks.
         """
-        state, blocks = posterior.state, self.executables.blocks
+        state, blocks = _known(posterior), self.executables.blocks
         was, now = (posterior.num_chains, tuple(posterior.draws)), (blocks.num_chains, blocks.names)
         if was != now and not (posterior.num_chains == blocks.num_chains and state.in_warm_up):
             raise ValueError(
@@ -50,6 +50,7 @@ class Fit:
                 f"continue_run: the posterior was drawn by {posterior.record.kernel}; this sampler was compiled for "
                 f"{self.kernel}."
             )
+        self.executables.folding.reductions.check_superchains(state.superchains)
         try:
             state = self._in_classes(state)
         except ValueError as error:
@@ -69,8 +70,13 @@ class Fit:
         was, now = (kernel.partition("(")[0] for kernel in (posterior.record.kernel, self.kernel))
         if was != now:
             raise ValueError(f"tuning: that of the posterior is of phx.{was}, and the kernel is phx.{now}.")
-        blocks = self.executables.blocks
-        known, expected = posterior.state.tuning, portable(first_tuning(blocks), blocks.target)
+        state, blocks = _known(posterior), self.executables.blocks
+        if state.in_warm_up:
+            raise ValueError(
+                "tuning: the posterior is of a run that is still in warm-up. Go on with it, by continue_run, and take "
+                "the tuning of what that returns."
+            )
+        known, expected = state.tuning, portable(first_tuning(blocks), blocks.target)
         try:
             tuned = _like(expected, known, "what was tuned")
             _check_shapes(tuned, expected)
@@ -122,6 +128,14 @@ class Fit:
                 _same_shape(repr(name), node[name], (blocks.num_chains, *shape))
         for leaf, expected in zip(jax.tree.leaves(rest.own), jax.tree.leaves(blocks.rest_shapes.own), strict=True):
             _same_shape("the kernel's state", leaf, (blocks.num_chains, *expected.shape[1:]))
+
+
+def _known(posterior: Posterior) -> RunState:
+    """A run's state; of a file of an earlier release nobody knows what its entries are."""
+    state = posterior.state
+    if not isinstance(state, RunState):
+        raise ValueError("The posterior was saved by another release, whose states of runs this one does not know.")
+    return state
 
 
 def _check_lengths(posterior: Posterior, count: int) -> None:
