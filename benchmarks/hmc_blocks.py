@@ -42,8 +42,8 @@ def phalanx_block(
         nonlocal underway
         made = 0
         while made < options.draws:  # a block holds as many draws as fit into it
-            advanced = jax.block_until_ready(blocks.advance(seed, sampler.arrays, tuning, order, underway))
-            underway, made = advanced.underway, made + int(np.asarray(advanced.drawn.count).min())
+            advanced = jax.block_until_ready(blocks.record(seed, sampler.arrays, tuning, order, underway))
+            underway, made = advanced.underway, made + int(np.asarray(advanced.sunk.count).min())
 
     return run
 

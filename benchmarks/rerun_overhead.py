@@ -52,7 +52,7 @@ def main() -> None:
 
     # the blocks of the run above, with a clock on each
     key, kept = next(iter(module._kept.items()))
-    blocks = {name: Timed(getattr(kept, name)) for name in ("begin", "advance", "constrain")}
+    blocks = {name: Timed(getattr(kept, name)) for name in ("begin", "record", "constrain")}
     module._kept[key] = replace(kept, **blocks)
     times, compilations = {"call": [], "inside the blocks": []}, 0
     for seed in range(1, options.rounds + 1):

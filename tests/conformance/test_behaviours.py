@@ -102,12 +102,12 @@ def check_what_is_held(sampler, mesh):
     blocks, tuning = sampler.executables, first_tuning(sampler.executables.blocks)
     begun = blocks.start(np.uint32(2), sampler.arrays, Initial())
     order = order_of(np.full(CHAINS, DRAWS), ticks=300)
-    drawn = blocks.advance(np.uint32(2), sampler.arrays, tuning, order, begun.underway).drawn
-    held = {piece.device.id: np.asarray(piece.data) for piece in drawn.rows[0].addressable_shards}
+    drawn = blocks.record(np.uint32(2), sampler.arrays, tuning, order, begun.underway).sunk.states[0]
+    held = {piece.device.id: np.asarray(piece.data) for piece in drawn[0].addressable_shards}
     for group in np.vectorize(lambda device: device.id)(mesh.devices).reshape(mesh.shape["chain"], -1):
         assert held[group[0]][:DRAWS].any()
         assert all(np.array_equal(held[group[0]], held[device]) for device in group)
-    for rows, axes in zip(drawn.rows[1:], blocks.blocks.groups[1:], strict=True):
+    for rows, axes in zip(drawn[1:], blocks.blocks.groups[1:], strict=True):
         pieces = {str(piece.index[2]): np.asarray(piece.data)[:DRAWS, 0, 0] for piece in rows.addressable_shards}
         assert len(pieces) == int(np.prod([mesh.shape[axis] for axis in axes]))
         first = list(pieces.values())
@@ -156,7 +156,7 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
     if batches[-1].position:
         sizes_of = [part.shape[1] for part in batches[-1].position]
         assert sizes_of[0] == 4 and sizes_of[1] >= 2 * ROWS  # all rows, from all devices
-    for leaf in jax.tree.leaves(inner._tuning):
+    for leaf in jax.tree.leaves(inner.chains._tuning):
         if isinstance(leaf, jax.Array) and leaf.sharding.is_fully_replicated:
             held = [np.asarray(piece.data) for piece in leaf.addressable_shards]
             assert all(np.array_equal(held[0], other) for other in held[1:])

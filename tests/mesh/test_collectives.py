@@ -54,7 +54,7 @@ def sampling_hlo(model, mesh, data, num_chains=4):
     sampler = phx.compile(
         model, data, kernel=phx.hmc(num_steps=5), mesh=mesh, num_chains=num_chains, num_samples=2, progress=False
     )
-    return sampler.executables.advance.as_text()
+    return sampler.executables.record.as_text()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_trajectories_of_many_chains_sum_once_a_leapfrog(model, kernel, turning,
     mesh = mesh_of(2, 4)
     data = phx.shard({"x": X, "y": Y}, mesh)
     sampler = phx.compile(model, data, kernel=kernel, mesh=mesh, num_chains=4, num_samples=2, progress=False)
-    bodies = loops(sampler.executables.advance.as_text())
+    bodies = loops(sampler.executables.record.as_text())
     calls = {name: [o for o in bodies if o != name and o in text] for name, text in bodies.items()}
     innermost = [text for name, text in bodies.items() if all_reduces(text) and not calls[name]]
     assert [len(all_reduces(text)) for text in innermost] == [1 + turning * (model is with_a_local_variable)]

@@ -65,7 +65,7 @@ def test_states_stay_where_the_rows_are(mesh_of):
     sampler = phx.compile(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers=REDUCERS, **SIZES)
     hlo = sampler.executables.fold.as_text()
     assert "all-gather" not in hlo and "all-to-all" not in hlo
-    states = sampler.executables.fold.out_info.fold.states["moments"]["row"]
+    states = sampler.executables.fold.out_info.sunk.states[1]["moments"]["row"]
     assert states.mean.sharding.shard_shape(states.mean.shape) == (2, 5, 2)
 
 

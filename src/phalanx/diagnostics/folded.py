@@ -1,4 +1,4 @@
-"""Is a run that stored no draws fit to be used? What its reducers say of the draws they were told."""
+"""Is a run that stored no draws fit to be used? What its reducers say of the draws they have seen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Figures = dict[str, float]
 
 def judge_folded(
     reduced: Mapping[str, Any],
-    tell: Mapping[str, str],
+    tells: Mapping[str, str],
     *,
     num_chains: int,
     divergences: int,
@@ -39,7 +39,7 @@ def judge_folded(
 
     Args:
         reduced: results by reducer name, and by variable where there are several.
-        tell: which of them are R-hats ("r_hat") and which effective sample sizes ("ess"), by name.
+        tells: which of them are R-hats ("r_hat") and which effective sample sizes ("ess"), by name.
         num_chains: chains.
         divergences: draws that diverged.
         acceptance_rate: mean over the draws; None where it is not known.
@@ -58,7 +58,7 @@ def judge_folded(
         >>> judge_folded(reduced, {"r": "r_hat"}, num_chains=4, divergences=0, acceptance_rate=0.8).good
         False
     """
-    r_hats, sizes = (_figures(reduced, tell, what, labels) for what in ("r_hat", "ess"))
+    r_hats, sizes = (_figures(reduced, tells, what, labels) for what in ("r_hat", "ess"))
     results = [
         _asked(r_hats, sizes),
         _known(r_hats, sizes, num_chains, constant),
@@ -72,7 +72,7 @@ def judge_folded(
     if wrong:
         topics = ", ".join(finding.topic for finding in wrong)
         return Verdict(False, f"Not good to use yet: {topics}.", wrong, right)
-    worst, least = max(_told(r_hats).values()), min(_told(sizes).values())
+    worst, least = max(_read(r_hats).values()), min(_read(sizes).values())
     words = f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
     return Verdict(True, f"Good to use: {words}.", (), right)
 
@@ -93,7 +93,7 @@ def named_elements(reducer: str, result: Any, labels: Names | None = None) -> It
         yield from zip(element_names(name, values.shape, labels), map(float, values.flat), strict=True)
 
 
-def _told(figures: Figures | None) -> Figures:
+def _read(figures: Figures | None) -> Figures:
     return {name: value for name, value in (figures or {}).items() if not np.isnan(value)}
 
 
@@ -115,7 +115,7 @@ def _known(
         return Finding("one chain", "There is one chain, and R-hat compares chains.", "num_chains=4 or more")
     asked = [found for found in (r_hats, sizes) if found is not None]
     for found in asked:
-        if not _told(found):
+        if not _read(found):
             problem = "R-hat and ESS are NaN of every quantity: draws are constant, not finite, or too few."
             return Finding("not known", problem, "more draws (num_samples), or to find what overflows in the model")
     unknown = sorted({name for found in asked for name, value in found.items() if np.isnan(value)})
@@ -127,7 +127,7 @@ def _known(
 
 
 def _rhats(found: Figures | None) -> Finding | str | None:
-    told = _told(found)
+    told = _read(found)
     high = {name: value for name, value in told.items() if not value < HIGH_RHAT}
     if not told:
         return None
@@ -142,7 +142,7 @@ def _rhats(found: Figures | None) -> Finding | str | None:
 
 
 def _sizes(found: Figures | None, needed: int) -> Finding | str | None:
-    told = _told(found)
+    told = _read(found)
     low = {name: value for name, value in told.items() if value < needed}
     if not told:
         return None

@@ -1,9 +1,8 @@
-"""The compiled blocks of a run: begin, advance, constrain.
+"""What the compiled blocks of a run have in common, and those that move no chain: begin, constrain, rest, resume.
 
 Each is one `shard_map` over the mesh, compiled ahead of time. Data, seed, tuning and how far to go are arguments, so
-that neither a new seed nor new data of the same shape nor another length of run needs a compilation. Warm-up and
-sampling are the same block: adaptation is done between blocks, and no trace of it is in them. Nothing in a block calls
-back to the host.
+that neither a new seed nor new data of the same shape nor another length of run needs a compilation. Nothing in a block
+calls back to the host.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.sharding import PartitionSpec
 
 from phalanx.kernels.driver import Driver, Rest, Start, layout
@@ -31,8 +30,9 @@ from phalanx.mesh.placement import spread_spec
 from phalanx.mesh.total import Total
 from phalanx.programs.shares import Latent
 from phalanx.programs.target import Target
-from phalanx.run.record_draws import Drawn, DrawRecorder, Partial, RowLayout
+from phalanx.run.recorder import Recorder, RowLayout
 from phalanx.run.starts import Given, finite_start
+from phalanx.run.thinning import SinceKept
 
 # Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
 
@@ -49,43 +49,10 @@ class Begun(NamedTuple):
 
 
 class Underway(NamedTuple):
-    """Where chains are between blocks: the machine's lanes, and the statistics of draws that thinning merges."""
+    """Where chains are between blocks: the machine's lanes, and what they have done since the draw last kept."""
 
     machine: Any
-    partial: Any
-
-
-class Order(NamedTuple):
-    """How far a block is to go.
-
-    Attributes:
-        ticks: the most ticks.
-        draws: draws each chain may still store, `(chain,)`; the block ends when all have them.
-        thin: draws of the kernel per stored draw.
-        abandon: whether to end the trajectories under way without a draw, because the tuning has changed. Where no
-            draws are asked for, lanes rest for a tick, and have computed what they begin with as all others do.
-    """
-
-    ticks: Any
-    draws: Any
-    thin: Any
-    abandon: Any
-
-    def asks(self, made: Array, ticks: Array) -> Array:
-        """Whether there is something to do for lanes that have `made` draws, after these ticks."""
-        return (made < self.draws).any() | self.abandons(ticks)
-
-    def abandons(self, ticks: Array) -> Array:
-        """Whether this is the tick that abandons."""
-        return self.abandon & (ticks == 0)
-
-
-class Advanced(NamedTuple):
-    """What a block has done; `ticks` has one number for each chain group."""
-
-    underway: Any
-    drawn: Any
-    ticks: Any
+    since: Any
 
 
 @dataclass(frozen=True)
@@ -123,6 +90,12 @@ class Blocks:
         return RowLayout(group_sizes(self.target.shares.latents), parts, (*self.kernel.statistics, "log_density"))
 
     @property
+    def recorder(self) -> Recorder:
+        """What stores draws on a device."""
+        on_cpu = self.target.mesh.devices.flat[0].platform == "cpu"
+        return Recorder(self.slots, self.row_layout, tuple(self.groups), on_cpu)
+
+    @property
     def groups(self) -> list[tuple[str, ...]]:
         """Sets of mesh axes that coordinates are spread over."""
         return groups_of(self.target.shares.latents)
@@ -139,7 +112,7 @@ class Blocks:
         first = as_key(keys.of_draw(jnp.int32(INITIAL_POSITION)))
         start, finite, misfits = over_lanes(find, self.count)(first, given.values)
         machine = self.machine.start(lanes, start, keys, jnp.int32(INITIAL_POSITION + 1))
-        underway = Underway(machine, Partial.none(self.count))
+        underway = Underway(machine, SinceKept.none(self.count))
         gradient = lanes.flatten(start.gradient) if start.gradient else ()
         return Begun(underway, lanes.flatten(start.position), gradient, finite, misfits, lanes.density.invalid())
 
@@ -151,27 +124,6 @@ class Blocks:
     def height(self, arrays: Sequence[Array], position: Sequence[Array]) -> Total:
         """The log density at a position for each chain, `(chain, coordinate)` by group."""
         return self.lanes(arrays).value(tuple(part.T for part in position))
-
-    def advance(self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway) -> Advanced:
-        """Move the chains tick by tick, until they have their draws or the ticks are used up."""
-        lanes, keys = self.lanes(arrays), self._keys(seed)
-
-        on_cpu = self.target.mesh.devices.flat[0].platform == "cpu"
-        recorder = DrawRecorder(lanes, self.slots, self.row_layout, on_cpu)
-
-        def go_on(carry: tuple[Any, Any, Array]) -> Array:
-            _, drawn, ticks = carry
-            return (ticks < order.ticks) & order.asks(drawn.count, ticks)
-
-        def body(carry: tuple[Any, Any, Array]) -> tuple[Any, Any, Array]:
-            now, drawn, ticks = carry
-            active = drawn.count < order.draws
-            machine, ended = self.machine.tick(now.machine, active, order.abandons(ticks), lanes, tuning, keys)
-            partial, drawn = recorder.add(now.partial, drawn, ended, active, order.thin)
-            return Underway(machine, partial), drawn, ticks + 1
-
-        underway, drawn, ticks = lax.while_loop(go_on, body, (underway, recorder.empty(), jnp.int32(0)))
-        return Advanced(underway, drawn, ticks[None])
 
     def constrain(self, arrays: Sequence[Array], rows: Sequence[Array]) -> dict[str, Array]:
         """The variables to store of the draws of a block."""
@@ -191,9 +143,10 @@ class Blocks:
         """The machine of chains that go on from there."""
         return self.machine.resume(self.lanes(arrays), rest, self._keys(seed))
 
-    def lanes(self, arrays: Sequence[Array]) -> Lanes:
-        """The target for the lanes of this device."""
-        return Lanes(self.target.on_device(arrays, self.count), self.count)
+    def lanes(self, arrays: Sequence[Array], count: int | None = None) -> Lanes:
+        """The target for the lanes of this device, or for `count` of them."""
+        count = count or self.count
+        return Lanes(self.target.on_device(arrays, count), count)
 
     def _keys(self, seed: Array) -> Keys:
         return Keys.of_chains(seed, lane_chains(self.count))
@@ -238,15 +191,6 @@ class Blocks:
     def underway_specs(self) -> Underway:
         """Layout of where chains are."""
         return Underway(layout(self._lane_state, self.groups), PartitionSpec(CHAIN))
-
-    def advanced_specs(self) -> Advanced:
-        """Layout of what a block has done."""
-        chains = PartitionSpec(CHAIN)
-        return Advanced(self.underway_specs(), Drawn(self.row_specs(), chains), chains)
-
-    def row_specs(self) -> tuple[PartitionSpec, ...]:
-        """Layout of draws as rows, (slot, chain, row)."""
-        return tuple(PartitionSpec(None, CHAIN, axes or None) for axes in self.groups)
 
     def value_specs(self) -> dict[str, PartitionSpec]:
         """Layout of stored variables, (slot, chain, ...)."""

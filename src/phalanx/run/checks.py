@@ -24,7 +24,6 @@ from phalanx.run.until import Until
 
 if TYPE_CHECKING:
     from phalanx.run.blocks import Begun, Blocks
-    from phalanx.run.folding import Folding
 
 
 Parameters = ParamSpec("Parameters")
@@ -200,17 +199,6 @@ def check_names(keep: Sequence[str] | None, target: Target) -> tuple[str, ...]:
             f"{', '.join(map(repr, target.value_names()))}."
         )
     return tuple(keep)
-
-
-def check_tile(tile: int, folding: Folding) -> None:
-    """Refuse a tile that does not cut the lanes of a device, or has none to cut."""
-    if folding.stores_draws:
-        raise ValueError(
-            f"tile={tile!r} is for runs that store no draws: add keep=[] and reducers=, or leave tile= out."
-        )
-    lanes = folding.blocks.count
-    if not isinstance(tile, int) or isinstance(tile, bool) or tile < 1 or lanes % tile:
-        raise ValueError(f"tile must be a divisor of the {lanes} lanes of a device, got {tile!r}; None chooses one.")
 
 
 def check_arrays(compiled: Arguments, given: Arguments) -> None:

@@ -13,8 +13,8 @@ from phalanx.kernels.whole import by_group, is_by_variable, is_key, unconstraine
 from phalanx.run.executables import Executables, first_tuning
 from phalanx.run.portable import on_mesh, portable
 from phalanx.run.posterior import Posterior
-from phalanx.run.record_draws import Partial
 from phalanx.run.state import Reduced, RunState, Stored, Work
+from phalanx.run.thinning import SinceKept
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-2
 """How well log densities agree, at least, that are computed on another number of devices."""
@@ -50,7 +50,7 @@ class Continuing:
                 f"continue_run: the posterior was drawn by {posterior.record.kernel}; this sampler was compiled for "
                 f"{self.kernel}."
             )
-        self.executables.folding.reductions.check_superchains(state.superchains)
+        self.executables.reducing.reductions.check_superchains(state.superchains)
         try:
             state = self._in_classes(state)
         except ValueError as error:
@@ -105,7 +105,7 @@ class Continuing:
         _check_shapes(tuned, tuning)
         return RunState(*state)._replace(
             rest=rest,
-            since=Partial(*state.since),
+            since=SinceKept(*state.since),
             tuning=tuned,
             stored=Stored(*state.stored),
             reduced=self._reduced(Reduced(*state.reduced)),
@@ -114,7 +114,7 @@ class Continuing:
         )
 
     def _reduced(self, known: Reduced) -> Reduced:
-        places = self.executables.folding.places
+        places = self.executables.reducing.places
         has_seen = known.draws or known.states
         if has_seen and set(known.states) != set(places):
             raise ValueError(f"it has the reducers {', '.join(map(repr, known.states)) or 'none'}")

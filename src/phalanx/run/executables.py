@@ -18,12 +18,15 @@ from phalanx.adaptation.metric import first_metric
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.programs.tracing import Program
-from phalanx.run.blocks import Begun, Blocks, Order
+from phalanx.run.advance import Advance, Order
+from phalanx.run.blocks import Begun, Blocks
 from phalanx.run.compilation import use_cache
-from phalanx.run.folding import Folding
 from phalanx.run.initial import Initial, prior_of
 from phalanx.run.pace import Pace
+from phalanx.run.reducing import Reducing
 from phalanx.run.reductions import Reductions
+from phalanx.run.tally import Tally
+from phalanx.run.tiles import Tiles
 
 WIDE: dict[str, str | bool] = {"xla_cpu_prefer_vector_width": "512"}
 """Draws that are a few operations on every lane are faster with vectors as wide as a CPU has."""
@@ -34,25 +37,27 @@ class Executables:
     """The compiled blocks. They hold no data, and serve every run of one model, kernel and set of shapes.
 
     Attributes:
-        blocks, folding: what is compiled.
+        blocks: what they have in common.
+        reducing: what becomes of draws that are reduced.
         begin: where the chains start.
-        advance: draws stored in rows; None where none are stored and nothing is to be tuned.
-        constrain: the variables of those rows; None where none are stored.
-        empty, fold: draws that go into reducers alone; None where draws are stored.
-        reduce: reducers of stored rows; None where no draw is stored, or none reduced.
+        record: chains move, and their draws are recorded; None where none are stored and nothing is to be tuned.
+        constrain: the variables of the recorded rows; None where none are stored.
+        reduce: the reducers of those rows; None where none are stored, or none reduced.
+        fold, empty: chains move, and their draws are counted and reduced, beginning with nothing; None where draws are
+            stored.
         bytes_on_device: what the largest of them needs on each device, as far as the backend tells.
         matmul_precision: precision of matrix products.
         pace: how long a tick takes.
     """
 
     blocks: Blocks
-    folding: Folding
+    reducing: Reducing
     begin: Callable[..., Any]
-    advance: Any = None
+    record: Any = None
     constrain: Any = None
-    empty: Any = None
-    fold: Any = None
     reduce: Any = None
+    fold: Any = None
+    empty: Any = None
     bytes_on_device: int = 0
     matmul_precision: str = "float32"
     pace: Pace = field(default_factory=Pace)
@@ -60,8 +65,13 @@ class Executables:
     @property
     def count(self) -> int:
         """Programs compiled."""
-        programs = (self.begin, self.advance, self.constrain, self.empty, self.fold, self.reduce)
+        programs = (self.begin, self.record, self.constrain, self.reduce, self.fold, self.empty)
         return sum(program is not None for program in programs)
+
+    @property
+    def stores_draws(self) -> bool:
+        """Whether draws are stored, or their statistics; else all that is known of them is in the reducers."""
+        return self.fold is None
 
     def start(self, seed: np.uint32, arrays: Sequence[Array], initial: Initial) -> Begun:
         """Begin all chains, where `initial` says."""
@@ -103,10 +113,10 @@ class Executables:
 
     def serving(self, program: Program, reductions: Reductions) -> Executables:
         """The same for a program and reducers that compile to the same, and may differ in what they do on the host."""
-        if program is self.blocks.target.program and reductions == self.folding.reductions:
+        if program is self.blocks.target.program and reductions == self.reducing.reductions:
             return self
         blocks = replace(self.blocks, target=self.blocks.target.of_program(program))
-        return replace(self, blocks=blocks, folding=replace(self.folding, blocks=blocks, reductions=reductions))
+        return replace(self, blocks=blocks, reducing=replace(self.reducing, blocks=blocks, reductions=reductions))
 
 
 def _bytes(program: Any) -> int:
@@ -117,23 +127,31 @@ def _bytes(program: Any) -> int:
     return given + made + found.temp_size_in_bytes - found.alias_size_in_bytes
 
 
-def compile_blocks(folding: Folding, arrays: Sequence[Array], matmul_precision: str) -> Executables:
-    """Trace and compile the blocks of a run, ahead of time."""
+def compile_blocks(reducing: Reducing, tile: int | None, arrays: Sequence[Array], matmul_precision: str) -> Executables:
+    """Trace and compile the blocks of a run, ahead of time; `tile` lanes of a device are worked on together."""
     use_cache()
     # the compiler lets go of Python's lock: while it works on one program the next is traced
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
-        programs = _Programs(folding, arrays)
+        programs = _Programs(reducing, tile, arrays)
         compiled = {name: pool.submit(program.compile, options) for name, program, options in programs.lowered()}
         done = {name: program.result() for name, program in compiled.items()}
         needed = max(map(_bytes, done.values()))
-        return Executables(folding.blocks, folding, **done, bytes_on_device=needed, matmul_precision=matmul_precision)
+        return Executables(reducing.blocks, reducing, **done, bytes_on_device=needed, matmul_precision=matmul_precision)
+
+
+def stores_draws(blocks: Blocks, reductions: Reductions) -> bool:
+    """Whether blocks store draws, or their statistics, or everything goes into the reducers."""
+    return bool(blocks.names) or not reductions.entries
 
 
 class _Programs:
     """The programs that a run needs, lowered one by one, those that take longest to compile first."""
 
-    def __init__(self, folding: Folding, arrays: Sequence[Array]):
-        self._folding, self._blocks, self._arrays = folding, folding.blocks, arrays
+    def __init__(self, reducing: Reducing, tile: int | None, arrays: Sequence[Array]):
+        self._reducing, self._blocks, self._arrays = reducing, reducing.blocks, arrays
+        tiles = Tiles.of(self._blocks, tile, stores_draws(self._blocks, reducing.reductions))
+        self._record = Advance(self._blocks, (self._blocks.recorder,), tiles.record)
+        self._fold = Advance(self._blocks, (Tally(), reducing), tiles.fold)
         self._data = self._blocks.target.array_specs()
         self._shared, self._chains = PartitionSpec(), PartitionSpec(CHAIN)
         self._seed = np.uint32(0)
@@ -144,48 +162,45 @@ class _Programs:
 
     def lowered(self) -> Iterator[tuple[str, Any, dict[str, str | bool]]]:
         """Each program's name, the lowered program, and options of the compiler."""
-        stores, blocks = self._folding.stores_draws, self._blocks
+        blocks, reductions = self._blocks, self._reducing.reductions
+        stores = stores_draws(blocks, reductions)
         begin = self._jit(blocks.begin, (self._shared, self._data, blocks.given_specs()), blocks.begun_specs())
         begin = begin.trace(self._seed, self._arrays, blocks.given_shapes())
         underway, rows = begin.out_info.underway, None
         if stores or blocks.kernel.is_tuned:
-            advance = self._advance(underway)
-            rows = advance.out_info.drawn.rows
-            yield "advance", advance, {}
+            record = self._jit(self._record, self._given, self._record.specs, donate=4)
+            record = record.lower(*self._moving, underway)
+            (rows,) = record.out_info.sunk.states
+            yield "record", record, {}
         if not stores:
             yield from self._folds(underway)
         # what runs only once is not worth optimising
         yield "begin", begin.lower(), {"xla_backend_optimization_level": "0"}
         if stores:
-            constrain = self._jit(blocks.constrain, (self._data, blocks.row_specs()), blocks.value_specs())
+            specs = self._data, blocks.recorder.specs
+            constrain = self._jit(blocks.constrain, specs, blocks.value_specs())
             yield "constrain", constrain.lower(self._arrays, rows), {}
-        if stores and self._folding.reductions.entries:
-            reduce = self._jit(
-                self._folding.reduce, (self._data, blocks.row_specs(), self._chains), self._folding.state_specs()
-            )
-            yield "reduce", reduce.lower(self._arrays, rows, self._order.draws), {}
-
-    def _advance(self, underway: Any) -> Any:
-        advance = self._jit(
-            self._blocks.advance,
-            (*self._begun(), self._blocks.underway_specs()),
-            self._blocks.advanced_specs(),
-            donate=4,
-        )
-        return advance.lower(self._seed, self._arrays, self._tuning, self._order, underway)
+            if reductions.entries:
+                reduce = self._jit(self._reducing.of_rows, (*specs, self._chains), self._reducing.specs)
+                yield "reduce", reduce.lower(self._arrays, rows, self._order.draws), {}
 
     def _folds(self, underway: Any) -> Iterator[tuple[str, Any, dict[str, str | bool]]]:
-        empty = self._jit(self._folding.empty, (self._data,), self._folding.fold_specs()).trace(self._arrays)
-        specs = (*self._begun(), self._blocks.underway_specs(), self._folding.fold_specs())
-        fold = self._jit(self._folding.fold, specs, self._folding.folded_specs(), donate=(4, 5))
-        arguments = self._seed, self._arrays, self._tuning, self._order, underway, empty.out_info
-        yield "fold", fold.lower(*arguments), WIDE
+        empty = self._jit(self._fold.empty, (self._data,), self._fold.sunk_specs).trace(self._arrays)
+        fold = self._jit(self._fold, (*self._given, self._fold.sunk_specs), self._fold.specs, donate=(4, 5))
+        yield "fold", fold.lower(*self._moving, underway, empty.out_info), WIDE
         yield "empty", empty.lower(), {}
 
-    def _begun(self) -> tuple[Any, ...]:
-        """Layout of what every block that moves chains is given."""
+    @property
+    def _moving(self) -> tuple[Any, ...]:
+        """What every block that moves chains is given, but for the chains."""
+        return self._seed, self._arrays, self._tuning, self._order
+
+    @property
+    def _given(self) -> tuple[Any, ...]:
+        """Layout of that, and of the chains."""
         order = Order(self._shared, self._chains, self._shared, self._shared)
-        return self._shared, self._data, self._blocks.tuning_specs(self._tuning), order
+        tuning = self._blocks.tuning_specs(self._tuning)
+        return self._shared, self._data, tuning, order, self._blocks.underway_specs()
 
     def _jit(self, f: Any, in_specs: Any, out_specs: Any, donate: int | tuple[int, ...] = ()) -> Any:
         # of arrays without elements the compiler would forget how they are laid out

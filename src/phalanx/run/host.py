@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array
 
+from phalanx.adaptation.tuner import Batch
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.total import Total
-from phalanx.run.blocks import Advanced, Blocks
-from phalanx.run.record_draws import RowLayout
+from phalanx.run.advance import Sunk
+from phalanx.run.blocks import Blocks
+from phalanx.run.recorder import RowLayout
 from phalanx.run.state import Stored
 
 GROWTH = 2
@@ -37,15 +39,35 @@ class HostBlock(NamedTuple):
         """Which slots hold a draw, `(slot, chain)`."""
         return np.arange(len(self.rows[0]))[:, None] < self.count[None]
 
+    @classmethod
+    def fetched(cls, sunk: Sunk, layout: RowLayout) -> HostBlock:
+        """What the recorder has, without the slots that no chain filled."""
+        count, (recorded,) = to_host(sunk.count), sunk.states
+        rows = []
+        for array, width in zip(recorded, layout.widths, strict=True):
+            fetched = fetch_slots(array, int(count.max()))
+            rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
+        return cls(rows, layout.statistics([rows[0][:, :, 0]]), count)
 
-def fetch_block(blocks: Blocks, advanced: Advanced) -> HostBlock:
-    """What a block drew, without the slots that no chain filled."""
-    layout, count = blocks.row_layout, to_host(advanced.drawn.count)
-    rows = []
-    for array, width in zip(advanced.drawn.rows, layout.widths, strict=True):
-        fetched = fetch_slots(array, int(count.max()))
-        rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
-    return HostBlock(rows, layout.statistics([rows[0][:, :, 0]]), count)
+    @property
+    def evaluations(self) -> int:
+        """Of the log density, for these draws."""
+        return int(self.stats["num_steps"][self.filled].sum(dtype=np.int64))
+
+    def batch(self, layout: RowLayout) -> Batch:
+        """The draws one after the other, chain by chain, so that their order does not depend on the devices."""
+        filled = self.filled.T
+
+        def chosen(values: Any) -> np.ndarray:
+            return np.swapaxes(values, 0, 1)[filled]
+
+        vectors = [
+            [chosen(part).reshape(filled.sum(), math.prod(part.shape[2:])) for part in layout.vectors(self.rows, part)]
+            for part in range(layout.parts)
+        ]
+        position, gradient = (*vectors, [])[:2]
+        stats = {name: chosen(values) for name, values in self.stats.items()}
+        return Batch(position, gradient, stats, np.nonzero(filled)[0])
 
 
 def fetch_slots(array: Array, slots: int) -> np.ndarray:

@@ -10,9 +10,19 @@ import numpy as np
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.folded import named_elements
 from phalanx.mesh.processes import to_host
-from phalanx.run.folding import ENOUGH_DRAWS, LEAST_DRAWS, MOST_DRAWS, Fold, Folding
+from phalanx.run.advance import Sunk
+from phalanx.run.reducing import Reducing
 from phalanx.run.reductions import WHOLE, Reductions
 from phalanx.run.state import Reduced
+
+MOST_DRAWS = 2**16
+"""Draws of a chain, at most, after which states go to the host: of so many, sums in float32 are good to some 1e-5."""
+
+LEAST_DRAWS = 2**10
+"""Draws of a chain, at least, after which they go, so that adding up states takes no time to speak of."""
+
+ENOUGH_DRAWS = 2**26
+"""Draws of all chains after which they go: a number of draws and not a time, so that equal runs give equal answers."""
 
 
 class Unfinished(NamedTuple):
@@ -33,31 +43,31 @@ class HostFold:
         known = known or Reduced()
         self._reductions, self._places = reductions, places
         self._states, self._failed = dict(known.states), dict(known.failed)
-        self.tell = reductions.tell
+        self.tells = reductions.tells
         self.draws, self.divergences, self.evaluations = known.draws, known.divergences, known.evaluations
         self._accepted, self._made = known.accepted, known.made
         self.ahead = 0
         """Draws that some chains made more than others, where a run that stores draws has been interrupted."""
 
     @classmethod
-    def of(cls, folding: Folding, known: Reduced | None = None) -> HostFold:
+    def of(cls, reducing: Reducing, known: Reduced | None = None) -> HostFold:
         """Of a run."""
-        return cls(folding.reductions, folding.places, known)
+        return cls(reducing.reductions, reducing.places, known)
 
     def stretch(self, num_chains: int) -> int:
         """Draws of each chain after which its states come here."""
         return min(MOST_DRAWS, max(LEAST_DRAWS, ENOUGH_DRAWS // num_chains))
 
-    def add(self, fold: Fold) -> None:
-        """Take in a stretch."""
-        tally = jax.tree.map(to_host, fold.tally)
-        evaluations = int(tally.num_steps.sum(dtype=np.int64))
-        self.add_states(fold.states)
-        self.draws += int(tally.draws.min())
-        self.evaluations += evaluations
-        self.divergences += int(tally.diverging.sum(dtype=np.int64))
-        self._made += int(tally.made.sum(dtype=np.int64))
-        self._accepted += float(tally.acceptance.sum(dtype=np.float64))
+    def add(self, sunk: Sunk) -> None:
+        """Take in a round, of which all chains have made the draws."""
+        count, (counts, states) = to_host(sunk.count), sunk.states
+        counts = jax.tree.map(to_host, counts)
+        self.add_states(states)
+        self.draws += int(count.min())
+        self.evaluations += int(counts.num_steps.sum(dtype=np.int64))
+        self.divergences += int(counts.diverging.sum(dtype=np.int64))
+        self._made += int(counts.draws.sum(dtype=np.int64))
+        self._accepted += float(counts.acceptance.sum(dtype=np.float64))
 
     @property
     def known(self) -> Reduced:

@@ -80,12 +80,12 @@ class Initial:
     """Initial values of a run.
 
     Attributes:
-        told: what the record says of them.
+        described: what the record says of them.
         values: by variable, `(chain, ...)`, whole; of those variables that have any.
         superchains: groups of chains that begin where their first does; 0 where all begin apart.
     """
 
-    told: str = "random"
+    described: str = "random"
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     superchains: int = 0
 
@@ -163,7 +163,7 @@ def _together(init: Superchains, initial: Initial, num_chains: int) -> Initial:
             f"init: {num_chains} chains cannot be parted into {init.count} superchains of one size; make num_chains a "
             f"multiple of {init.count}."
         )
-    return replace(initial, told=f"{initial.told}, in {init.count} superchains", superchains=init.count)
+    return replace(initial, described=f"{initial.described}, in {init.count} superchains", superchains=init.count)
 
 
 def prior_of(target: Target) -> Callable[..., dict[str, Array]]:
@@ -252,7 +252,7 @@ def _on_axis(f: Callable[..., Any], axis: str, *args: Any) -> Any:
     return jax.tree.map(lambda x: x[0], jax.vmap(lambda _: f(*args), axis_name=axis, axis_size=1)(jnp.zeros(1)))
 
 
-def _checked(told: str, values: Mapping[str, Any], target: Target, num_chains: int) -> Initial:
+def _checked(described: str, values: Mapping[str, Any], target: Target, num_chains: int) -> Initial:
     shapes, found = whole_shapes(target), {}
     if unknown := [name for name in values if name not in shapes]:
         raise ValueError(
@@ -268,7 +268,7 @@ def _checked(told: str, values: Mapping[str, Any], target: Target, num_chains: i
                 f"value for each chain."
             )
         found[name] = np.broadcast_to(value, each)
-    return Initial(f"{told} ({', '.join(found)})" if found else "random", found)
+    return Initial(f"{described} ({', '.join(found)})" if found else "random", found)
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:

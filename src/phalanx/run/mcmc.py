@@ -11,7 +11,6 @@ from typing import Any
 from jax.sharding import Mesh
 
 from phalanx.kernels.kernel import Kernel
-from phalanx.kernels.lanes import group_sizes
 from phalanx.kernels.nuts import nuts
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.placement import mesh_of
@@ -27,10 +26,10 @@ from phalanx.run import checks, kept
 from phalanx.run.blocks import Blocks
 from phalanx.run.describe import describe
 from phalanx.run.executables import compile_blocks, whole_sizes
-from phalanx.run.folding import Folding, tile_of
 from phalanx.run.options import Options
 from phalanx.run.posterior import Posterior
 from phalanx.run.progress import Report, waiting
+from phalanx.run.reducing import Reducing
 from phalanx.run.reductions import Reductions
 from phalanx.run.sampler import Sampler
 from phalanx.run.until import Until
@@ -40,9 +39,6 @@ BLOCK_BYTES = 4 * 2**20
 
 BLOCK_DRAWS = 512
 """The most draws a block has."""
-
-TILE_ARRAYS = 16
-"""Arrays as large as a position that a draw works on."""
 
 PRIOR_ONLY = "Nothing is observed: these are draws of the prior."
 """What a run without data says of itself; it is none the worse for it."""
@@ -102,8 +98,8 @@ def mcmc(
         thin: keep every `thin`-th draw.
         reducers: what is learned from the draws while they are made, by a name of your choice: reducers of
             `phx.reducers`, applied to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
-        tile: lanes of a device that are worked on together where no draws are stored; a divisor of its lanes. None
-            means as many as a core's cache holds.
+        tile: lanes of a device that are worked on together in sampling; a divisor of its lanes. None means, on a CPU,
+            as many as its cache holds.
         until: a condition on which to stop before `num_samples`, from `phx.until`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         check: how the devices' shares of the log density are checked against the whole, where data are sharded: what
@@ -248,7 +244,8 @@ def compile(
         with waiting(how_far.progress, "compiling"):
             blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
             checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
-            executables = compile_blocks(_plan_fold(blocks, reductions, tile), arrays, matmul_precision)
+            reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()))
+            executables = compile_blocks(reducing, tile, arrays, matmul_precision)
         compilations = executables.count
         kept.keep(key, executables)
     else:
@@ -284,14 +281,3 @@ def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...
     one = Blocks(target, kernel, num_chains, names, slots=1)
     width = sum(one.row_layout.widths) + sum(math.prod(v.shape) for v in target.shares.latents if v.name in names)
     return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * num_chains * width))))
-
-
-def _plan_fold(blocks: Blocks, reductions: Reductions, tile: int | None) -> Folding:
-    target = blocks.target
-    folding = Folding(blocks, reductions, tuple(target.value_names()), blocks.count)
-    if tile is not None:
-        checks.check_tile(tile, folding)
-        return replace(folding, tile=tile)
-    if folding.stores_draws or target.mesh.devices.flat[0].platform != "cpu":
-        return folding
-    return replace(folding, tile=tile_of(blocks.count, 4 * TILE_ARRAYS * sum(group_sizes(target.shares.latents))))

@@ -55,14 +55,14 @@ class Outcome(NamedTuple):
     @classmethod
     def of(cls, run: Run) -> Outcome:
         """What is known now."""
-        if run.host is None or not run.host.count:
-            return cls({}, {}, run.told.finalize())
-        draws, stats = run.host.finish(run.blocks.names)
-        stats["step_size"] = np.full(stats["energy"].shape, run.step_size, run.step_size.dtype)
-        return cls(draws, stats, run.told.finalize())
+        if run.stored is None or not run.stored.count:
+            return cls({}, {}, run.reduced.finalize())
+        draws, stats = run.stored.finish(run.blocks.names)
+        stats["step_size"] = np.full(stats["energy"].shape, run.chains.step_size, run.chains.step_size.dtype)
+        return cls(draws, stats, run.reduced.finalize())
 
     def record(self, before: RunRecord, run: Run, clock: Clock, samples: int) -> RunRecord:
         """The record of a run that was asked for so many iterations, given that of what was compiled."""
         record = replace(before, init=run.aim.init, num_warmup=run.aim.num_warmup, num_samples=samples)
-        record = record.of_run(int(run.seed), clock.started, run.interrupted, run.moves, run.told)
-        return replace(record, findings=(*record.findings, *run.told.findings(dict(self.reduced))))
+        record = record.of_run(int(run.chains.seed), clock.started, run.interrupted, run.moves, run.reduced)
+        return replace(record, findings=(*record.findings, *run.reduced.findings(dict(self.reduced))))

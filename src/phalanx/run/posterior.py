@@ -188,7 +188,7 @@ class Posterior:
             The verdict: `good`, `headline`, `findings` (each a problem and an advice) and what was `passed`.
 
         Raises:
-            ValueError: when there are no draws, stored or told to reducers.
+            ValueError: when there are no draws, stored or folded.
 
         Example:
             >>> posterior.verdict().good  # doctest: +SKIP
@@ -199,12 +199,12 @@ class Posterior:
             return judged(record.findings, record.passed)
         if not self.stats and record.folded_draws:
             return judge_folded(
-                self.reduced, record.tell, num_chains=self.num_chains, divergences=record.divergences,
+                self.reduced, record.tells, num_chains=self.num_chains, divergences=record.divergences,
                 acceptance_rate=record.acceptance_rate, constant=record.constant, findings=record.findings,
                 passed=record.passed, labels=record.labels,
             )  # fmt: skip
         if not self.stats:
-            raise ValueError("verdict: there are no draws to judge, stored or told to reducers.")
+            raise ValueError("verdict: there are no draws to judge, stored or folded.")
         table = self._summary_of_all if self.num_draws else None
         return judge(table, self.stats, record.findings, record.passed, self.draws, record.labels)
 
@@ -378,7 +378,8 @@ class Posterior:
         variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in self.draws.items())
         draws = _count(self.num_draws, "draw")
         if not self.num_draws and self.record.folded_draws:
-            draws, variables = _count(self.record.folded_draws, "draw"), f"which {', '.join(self.reduced)} were told"
+            draws = _count(self.record.folded_draws, "draw")
+            variables = f"variables folded by {', '.join(self.reduced)}"
         facts = [
             f"{_count(self.num_chains, 'chain')} x {draws} of {variables or 'no variables'}",
             _count(self.num_divergences, "divergence"),

@@ -14,12 +14,12 @@ from phalanx.diagnostics.words import count, first_few
 from phalanx.programs.rows_apart import ADVICE, RowsApart
 
 
-class Told(Protocol):
+class Folded(Protocol):
     """What is known of draws that were not stored."""
 
     draws: int
     divergences: int
-    tell: dict[str, str]
+    tells: dict[str, str]
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -81,8 +81,8 @@ class RunRecord:
         folded_draws: draws of each chain that went into reducers and were not stored.
         acceptance_rate: mean over them.
         divergences: of those, over all chains.
-        tell: by the name of a reducer that the verdict reads, what it tells: "r_hat" or "ess".
-        constant: elements that were the same in every draw told to such a reducer, which the verdict leaves out.
+        tells: by the name of a reducer that the verdict reads, what it tells: "r_hat" or "ess".
+        constant: elements that were the same in every draw that such a reducer has seen, which the verdict leaves out.
         findings: what the run itself knows to be wrong, before a draw is looked at; the verdict begins with it.
         passed: what the run itself has found in order.
         independent: whether draws are independent, as those from a guide are: no chains are compared, and the verdict
@@ -111,7 +111,7 @@ class RunRecord:
     divergences: int = 0
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
-    tell: dict[str, str] = field(default_factory=dict)
+    tells: dict[str, str] = field(default_factory=dict)
     constant: tuple[str, ...] = ()
     independent: bool = False
     labels: Names = field(default_factory=dict, repr=False)
@@ -123,7 +123,7 @@ class RunRecord:
         known = [rows.passed] if rows.passed else []
         return replace(self, findings=(*self.findings, *unknown), passed=(*self.passed, *known))
 
-    def of_run(self, seed: int, started: str, interrupted: bool, moves: Sequence[Move], told: Told) -> RunRecord:
+    def of_run(self, seed: int, started: str, interrupted: bool, moves: Sequence[Move], folded: Folded) -> RunRecord:
         """The record of one run of a compiled sampler."""
         last = {move.chain: move for move in moves}
         moved = [_moved(list(last.values()), self)] if last else []
@@ -133,11 +133,11 @@ class RunRecord:
             started=started,
             interrupted=interrupted,
             moved_chains=len(last),
-            folded_draws=told.draws,
-            acceptance_rate=told.acceptance_rate,
-            divergences=told.divergences,
-            tell=told.tell,
-            constant=told.constant,
+            folded_draws=folded.draws,
+            acceptance_rate=folded.acceptance_rate,
+            divergences=folded.divergences,
+            tells=folded.tells,
+            constant=folded.constant,
             findings=(*self.findings, *moved),
         )
 

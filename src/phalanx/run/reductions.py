@@ -94,7 +94,7 @@ class Reductions:
                 )
 
     @property
-    def tell(self) -> dict[str, str]:
+    def tells(self) -> dict[str, str]:
         """Which of them a verdict reads, and as what."""
         return {name: entry.reducer.tells for name, entry in self.entries if entry.reducer.tells}
 

@@ -29,7 +29,7 @@ from phalanx.run.plan import Plan, check_plan, plan_memory
 from phalanx.run.posterior import Posterior
 from phalanx.run.progress import Progress, Report, make_progress
 from phalanx.run.record import RunRecord
-from phalanx.run.state import Aim, RunState, Stored
+from phalanx.run.state import Aim, RunState
 from phalanx.run.until import Until
 
 CHAINS_CHECKED = 2
@@ -132,7 +132,7 @@ class Sampler:
         with make_progress(options.progress) as display:
             self._announce(display, data_used.rows, plan)
             initial, clock = self._initial(options.init, int(seed), data_used.arrays), Clock(started)
-            aim = Aim(options.warmup, options.thin, initial.told, initial.superchains)
+            aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
             kernel = self._tuned(options)
             run = Run(self.executables, kernel, int(seed), data_used.arrays, aim, display, options.on_block)
             run.so_far = partial(self._so_far, run, data_used, clock)
@@ -141,7 +141,7 @@ class Sampler:
                 clock.sampling_begins()
                 data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
                 run.so_far = partial(self._so_far, run, data_used, clock)
-                self._draw(run, options)
+                run.sample(options.num_samples, options.until)
         return self._done(run, data_used, clock, options.num_samples)
 
     def continue_run(
@@ -194,7 +194,7 @@ class Sampler:
                     run.go_on(state)
                 run.so_far = partial(self._so_far, run, data_used, clock)
                 stored = state.stored.after(posterior.draws, posterior.stats) if posterior.stats else None
-                self._draw(run, options, stored)
+                run.sample(options.num_samples, options.until, stored)
         return self._done(run, data_used, clock, posterior.record.num_samples + options.num_samples)
 
     def stream(self, seed: int = 0, num_samples: int | None = None) -> Iterator[dict[str, Any]]:
@@ -204,21 +204,18 @@ class Sampler:
         with make_progress(options.progress) as display:
             self._announce(display, self.rows, self._planned(options, self.arrays))
             initial = self._initial(options.init, int(seed), self.arrays)
-            aim = Aim(options.warmup, options.thin, initial.told, initial.superchains)
+            aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
             run = Run(self.executables, self._tuned(options), int(seed), self.arrays, aim, display, options.on_block)
             run.begin(initial)
             self._check_again(run, self.rows)
-            stores, left = self.executables.folding.stores_draws, math.inf if num_samples is None else num_samples
+            stores, left = self.executables.stores_draws, math.inf if num_samples is None else num_samples
             block = options.thin * (self.executables.blocks.slots if stores else STREAM_DRAWS)
             while left >= options.thin and not run.interrupted:
                 count = int(min(block, left))
                 left -= count
-                if stores:
-                    draws, _ = run.sample(count, None).finish(self.executables.blocks.names)
-                    yield {**draws, **run.told.finalize()}
-                else:
-                    run.fold(count, math.inf)
-                    yield run.told.finalize()
+                run.sample(count, None)
+                outcome = Outcome.of(run)
+                yield {**outcome.draws, **outcome.reduced}
 
     def _posterior(self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState]) -> Posterior:
         """What a run that was asked for so many iterations has come to."""
@@ -251,7 +248,7 @@ class Sampler:
 
     @property
     def _keep(self) -> Sequence[str] | None:
-        return None if self.executables.folding.stores_draws else ()
+        return None if self.executables.stores_draws else ()
 
     def _state_of(self, posterior: Posterior, arrays: tuple[Array, ...]) -> RunState:
         """The state of a run of this model, on these data."""
@@ -266,7 +263,7 @@ class Sampler:
         """Where the chains are when warm-up ends, the shares of what is not proved add up, too; or it is an error."""
         if rows.check is None or not rows.check.names or self.check == "off":
             return rows
-        arguments = self.executables.blocks.target.arguments.with_arrays(run.arrays)
+        arguments = self.executables.blocks.target.arguments.with_arrays(run.chains.arrays)
         again = rows.look(arguments, "warn", run.positions(CHAINS_CHECKED))
         return again if len(again.unchecked) < len(rows.unchecked) else rows
 
@@ -279,7 +276,7 @@ class Sampler:
                 "init: phx.superchains puts chains beside others, and of the states of an algorithm written for one "
                 "chain nothing is known. Give values for each chain that are equal within a group."
             )
-        self.executables.folding.reductions.check_superchains(initial.superchains)
+        self.executables.reducing.reductions.check_superchains(initial.superchains)
         return initial
 
     @property
@@ -307,12 +304,6 @@ class Sampler:
         if self.notice:
             progress.say(self.notice)
         progress.say(str(plan))
-
-    def _draw(self, run: Run, options: Options, stored: Stored | None = None) -> None:
-        if self.executables.folding.stores_draws:
-            run.sample(options.num_samples, options.until, stored)
-        else:
-            run.fold(options.num_samples, math.inf if options.until is None else options.until.seconds or math.inf)
 
     def _data(self, data: Mapping[str, Any] | None) -> Data:
         """The data of a run on the devices."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from phalanx.kernels.driver import Rest
 from phalanx.kernels.whole import is_key
-from phalanx.run.record_draws import Partial
+from phalanx.run.thinning import SinceKept
 
 
 class Work(NamedTuple):
@@ -23,6 +23,10 @@ class Work(NamedTuple):
 
     ticks: int = 0
     evaluations: int = 0
+
+    def more(self, ticks: int, evaluations: int) -> Work:
+        """With that of another block."""
+        return Work(self.ticks + ticks, self.evaluations + evaluations)
 
 
 class Reduced(NamedTuple):
@@ -118,7 +122,7 @@ class RunState(NamedTuple):
     thin: int
     init: str
     rest: Rest
-    since: Partial
+    since: SinceKept
     tuning: Any
     mean_steps: float
     stored: Stored

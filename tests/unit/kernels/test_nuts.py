@@ -39,10 +39,10 @@ def rows_of(sampler, per_block, draws):
     underway, blocks = executables.start(seed, sampler.arrays, Initial()).underway, []
     for _ in range(draws // per_block):
         order = order_of(np.full(executables.blocks.num_chains, per_block), ticks=10**9)
-        advanced = executables.advance(seed, sampler.arrays, tuning, order, underway)
+        advanced = executables.record(seed, sampler.arrays, tuning, order, underway)
         underway = advanced.underway
-        assert (np.asarray(advanced.drawn.count) == per_block).all()
-        blocks.append(np.asarray(advanced.drawn.rows[0])[:per_block])
+        assert (np.asarray(advanced.sunk.count) == per_block).all()
+        blocks.append(np.asarray(advanced.sunk.states[0][0])[:per_block])
     return np.concatenate(blocks)
 
 

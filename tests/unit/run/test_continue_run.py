@@ -335,6 +335,7 @@ def test_a_run_that_stores_nothing_goes_on_from_any_block(tmp_path):
     sampler.executables.pace.learn(1, 0.01)
     whole = sampler.run(3, num_samples=64, on_block=lambda report: parts.append(report.so_far()))
     assert {part.record.folded_draws for part in parts} > {0, 1, 2, 4}
+    parts = [part for part in parts if part.record.folded_draws < 64]
     for i, part in enumerate(parts[:: len(parts) // 5]):
         part.save(tmp_path / f"{i}.npz")
         both = sampler.continue_run(phx.Posterior.load(tmp_path / f"{i}.npz"), 64 - part.record.folded_draws)

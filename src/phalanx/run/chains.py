@@ -1,0 +1,176 @@
+"""The chains of a run, on the devices: where they are, how they are tuned, and the one way in which they go on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import NamedSharding, PartitionSpec
+
+from phalanx.kernels.driver import Rest, Start
+from phalanx.kernels.low_rank import LowRank
+from phalanx.kernels.whole import by_group, by_variable, fetched, placed
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.processes import to_devices, to_host
+from phalanx.run.advance import Advanced, Order, Sunk
+from phalanx.run.blocks import Underway
+from phalanx.run.checks import check_beginning
+from phalanx.run.executables import Executables, order_of, shardings
+from phalanx.run.host import Latest
+from phalanx.run.initial import Initial
+from phalanx.run.portable import on_mesh, portable
+from phalanx.run.state import RunState
+from phalanx.run.thinning import SinceKept
+
+Groups = list[np.ndarray]
+"""Vectors of all chains on the host, `(chain, coordinate)`, one array for each group of coordinates."""
+
+
+class Chains:
+    """The chains of a run.
+
+    Args:
+        executables: the compiled blocks.
+        seed: of the run.
+        arrays: the data on the devices.
+    """
+
+    def __init__(self, executables: Executables, seed: int, arrays: tuple[Array, ...]):
+        self.executables, self.blocks = executables, executables.blocks
+        self.seed, self.arrays = np.uint32(seed), arrays
+        self.mean_steps = 1.0
+        """Ticks of a draw, on average."""
+        self.first = np.ones(self.blocks.num_chains, np.int64)
+        """The number of each chain's first draw in sampling."""
+        self._underway: Underway | None = None
+        self._tuning: Any = None
+        self._metric: Any = None
+        self._placed_metric: Any = None
+        self._abandon = False
+
+    # -- where they are ---------------------------------------------------------------------------------------------
+
+    def begin(self, initial: Initial) -> tuple[Groups, Groups]:
+        """Find where to begin: positions, and gradients there."""
+        begun = self.executables.start(self.seed, self.arrays, initial)
+        initial.check(begun.misfits)
+        check_beginning(self.blocks, begun, self.arrays, tuple(initial.values))
+        self._underway = begun.underway
+        position, gradient = ([to_host(part) for part in x] for x in (begun.position, begun.gradient))
+        if not initial.superchains:
+            return position, gradient
+        leaders = initial.leaders(self.blocks.num_chains)
+        self.put_beside(leaders)
+        return [part[leaders] for part in position], [part[leaders] for part in gradient]
+
+    def resume(self, state: RunState) -> tuple[Groups, Groups]:
+        """Be where the chains of a state were, tuned as they were; the inverse of `rest`."""
+        target = self.blocks.target
+        self.tune(on_mesh(state.tuning, target), abandon=False)
+        self.mean_steps = state.mean_steps
+        rest, since = placed(state.rest, target), placed(state.since, target)
+        self._underway = Underway(self.executables.resume(self.seed, self.arrays, rest), since)
+        self.first = np.asarray(state.rest.draw, np.int64) - state.thin * state.stored.counts
+        at = state.rest.at
+        position, gradient = (by_group(target, x, zero=True) if x else () for x in (at.position, at.gradient))
+        return list(position), list(gradient)
+
+    def rest(self) -> tuple[Rest, SinceKept]:
+        """Where chains are between two draws, whole and by variable, and what they did since the draw last kept."""
+        assert self._underway is not None
+        rest = self.executables.rest(self.arrays, self._underway)
+        return fetched(rest, self.blocks.target), jax.tree.map(to_host, self._underway.since)
+
+    def rest_after(self, latest: Latest, draws: np.ndarray) -> tuple[Rest, SinceKept]:
+        """Where chains were when they had made so many draws, of which the last are known."""
+        target, nothing = self.blocks.target, np.zeros(self.blocks.num_chains, np.int32)
+        position, gradient = (by_variable(target, x) if x else {} for x in (latest.position, latest.gradient))
+        rest = Rest((self.first + draws).astype(np.int32), Start(position, latest.log_density, gradient), ())
+        return rest, SinceKept(nothing, nothing, nothing.astype(bool))
+
+    @property
+    def replays(self) -> bool:
+        """Whether what is stored of a draw is all that the next one needs."""
+        has_gradient = self.blocks.row_layout.parts == 2 or not self.blocks.kernel.uses_gradient
+        return has_gradient and not self.blocks.machine.is_of_one_chain
+
+    def put_beside(self, sources: np.ndarray) -> None:
+        """Have each chain go on where another is."""
+        assert self._underway is not None
+        machine = self.blocks.machine.moved(self._underway.machine, lambda leaf, axis: _taken(leaf, sources, axis))
+        self._underway = self._underway._replace(machine=machine)
+
+    # -- how they are tuned -----------------------------------------------------------------------------------------
+
+    def tune(self, tuning: Any, abandon: bool) -> bool:
+        """Use a tuning from now on, and say whether its metric is new; `abandon` ends trajectories under way.
+
+        A metric is placed on the devices once, not in every round.
+        """
+        metric = getattr(tuning, "metric", None)
+        is_new, self._abandon = metric is not self._metric, abandon
+        if isinstance(metric, LowRank):
+            if is_new:
+                layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(metric))
+                self._metric, self._placed_metric = metric, jax.tree.map(to_devices, metric, layout)
+            tuning = tuning._replace(metric=self._placed_metric)
+        self._tuning = jax.tree.map(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf), tuning)
+        return is_new
+
+    @property
+    def tuning(self) -> Any:
+        """Hyperparameters in use, as a value of no mesh."""
+        return portable(self._tuning, self.blocks.target)
+
+    @property
+    def step_size(self) -> np.ndarray:
+        """The step size in use."""
+        return np.asarray(self._tuning.step_size)
+
+    # -- how they go on ---------------------------------------------------------------------------------------------
+
+    def record(self, draws: np.ndarray, ticks: int, thin: int = 1) -> Advanced:
+        """Move on, until every chain has so many draws or the ticks are used up, and record the draws."""
+        return self._advance(self.executables.record, draws, ticks, thin)
+
+    def fold(self, draws: np.ndarray, ticks: int, thin: int, sunk: Sunk | None) -> Advanced:
+        """The same, and reduce the draws; `sunk` is what is known of those before."""
+        known: Sunk = self.executables.empty(self.arrays) if sunk is None else sunk
+        return self._advance(self.executables.fold, draws, ticks, thin, known)
+
+    def rest_a_tick(self, samples: bool) -> None:
+        """Have what lanes begin with computed where draws compute it: another program may round in another way."""
+        nothing, first, self._abandon = np.zeros(self.blocks.num_chains), self.first, True
+        folds = self.executables.record is None or (samples and not self.executables.stores_draws)
+        self.fold(nothing, 1, 1, None) if folds else self.record(nothing, 1)
+        self.first = first  # nothing was under way
+
+    def end_trajectories(self) -> None:
+        """Have every chain make a draw of which nothing is known, so that none is within a trajectory."""
+        goal, sunk = np.ones(self.blocks.num_chains), None
+        while sunk is None or not to_host(sunk.count).all():
+            sunk = self.fold(goal, self.executables.pace.ticks, 1, sunk).sunk
+
+    def _advance(self, program: Any, draws: np.ndarray, ticks: int, thin: int, *sunk: Sunk) -> Advanced:
+        order, began = self._order(draws, ticks, thin), time.perf_counter()
+        if self._abandon and not self.blocks.kernel.machine.in_step:
+            self.first = self.first + 1  # what is abandoned has used its number
+        advanced = program(self.seed, self.arrays, self._tuning, order, self._underway, *sunk)
+        self._underway, self._abandon = advanced.underway, False
+        self.executables.pace.learn(int(to_host(advanced.ticks).max()), time.perf_counter() - began)
+        return advanced
+
+    def _order(self, draws: np.ndarray, ticks: int, thin: int) -> Order:
+        order = order_of(draws, ticks, thin, self._abandon)
+        if jax.process_count() == 1:
+            return order
+        layout = NamedSharding(self.blocks.target.mesh, PartitionSpec(CHAIN))
+        return order._replace(draws=to_devices(order.draws, layout))
+
+
+def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:
+    """Entries of an array in another order, laid out as before. It is small, and rarely done: on the host."""
+    return to_devices(np.take(to_host(leaf), sources, axis), leaf.sharding)

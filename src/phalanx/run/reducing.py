@@ -1,0 +1,91 @@
+"""The user's reducers as a sink: what each draw says goes into their states, on the device, and it is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from phalanx.kernels.lanes import Lanes
+from phalanx.mesh.devices import axes_but_chain
+from phalanx.run.blocks import Blocks
+from phalanx.run.reductions import Reductions, States
+from phalanx.run.sink import Draws
+from phalanx.run.state_layout import Values, places_of
+
+
+@dataclass(frozen=True)
+class Reducing:
+    """The sink that reduces; it serves draws that were stored, too.
+
+    Attributes:
+        blocks: the run.
+        reductions: what becomes of the draws.
+        names: variables that may be reduced.
+    """
+
+    blocks: Blocks
+    reductions: Reductions
+    names: tuple[str, ...]
+
+    def empty(self, lanes: Lanes) -> States:
+        """States before the first draw."""
+        zeros = {v.name: jnp.zeros((lanes.count, *v.unconstrained_shape), v.dtype) for v in lanes.latents}
+        return self.reductions.init(self._values(lanes)(zeros))
+
+    def update(self, state: States, draws: Draws, lanes: Lanes) -> States:
+        """States after a tick."""
+        values = self._values(lanes)(lanes.unflatten(draws.ended.position))
+        return self.reductions.update(state, values, draws.kept)
+
+    @property
+    def specs(self) -> Any:
+        """States of rows that devices hold stay with them."""
+        return jax.tree.map(lambda place: place.spec, self.places)
+
+    def of_rows(self, arrays: Sequence[Array], rows: Sequence[Array], count: Array) -> States:
+        """What the reducers make of the rows that a block has stored, the first `count` of each chain.
+
+        Where draws are stored this is the cheaper way: in most ticks of a trajectory nothing is drawn.
+        """
+        lanes = self.blocks.lanes(arrays)
+        position = lanes.unflatten(self.blocks.row_layout.vectors(rows, 0))
+        values = jax.vmap(self._values(lanes))(position)
+
+        def add(states: States, slot: tuple[Array, Mapping[str, Array]]) -> tuple[States, None]:
+            number, draw = slot
+            return self.reductions.update(states, draw, number < count), None
+
+        states = self.reductions.init({name: value[0] for name, value in values.items()})
+        return lax.scan(add, states, (jnp.arange(len(rows[0])), values))[0]
+
+    @cached_property
+    def places(self) -> Any:
+        """Where every array of the states lives."""
+        if not self.reductions.entries:
+            return {}
+        target = self.blocks.target
+        sizes = axes_but_chain(target.mesh)
+
+        def values(arrays: Sequence[Array]) -> dict[str, Array]:
+            lanes = Lanes(target.on_device(arrays), 1)
+            zeros = {v.name: jnp.zeros((1, *v.unconstrained_shape), v.dtype) for v in lanes.latents}
+            return {name: value[0] for name, value in self._values(lanes)(zeros).items()}
+
+        arrays = target.arguments.local_shapes()
+        _, shapes = jax.make_jaxpr(values, axis_env=list(sizes.items()), return_shape=True)(arrays)
+        return places_of(self.reductions, Values(shapes, {n: target.spread(n) for n in self.names}, sizes))
+
+    def _values(self, lanes: Lanes) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+        """The variables at positions `(lanes, ...)`."""
+
+        def one(position: Mapping[str, Array]) -> dict[str, Array]:
+            found = lanes.density.constrain(position)
+            return {name: found[name] for name in self.names}
+
+        return jax.vmap(one)
