@@ -19,6 +19,7 @@ from phalanx.mesh.processes import initialize as initialize
 from phalanx.mesh.space import Space as Space
 from phalanx.mesh.spmd import spmd as spmd
 from phalanx.mesh.take_rows import take_rows as take_rows
+from phalanx.posterior.posterior import Posterior as Posterior
 from phalanx.programs.adapters import from_logdensity as from_logdensity
 from phalanx.programs.adapters import from_numpyro as from_numpyro
 from phalanx.programs.blocked import blocked as blocked
@@ -46,7 +47,6 @@ from phalanx.run.initial import superchains as superchains
 from phalanx.run.mcmc import compile as compile
 from phalanx.run.mcmc import mcmc as mcmc
 from phalanx.run.mcmc import stream as stream
-from phalanx.run.posterior import Posterior as Posterior
 from phalanx.run.sampler import Sampler as Sampler
 from phalanx.run.until import until as until
 from phalanx.variational import guides as guides

@@ -22,7 +22,7 @@ from phalanx.cli.options import (
     start_devices,
 )
 from phalanx.demos.options import Options
-from phalanx.run.posterior import Posterior
+from phalanx.posterior.posterior import Posterior
 
 
 class Demo(StrEnum):

@@ -33,9 +33,9 @@ from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.mams import mams
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.rwmh import rwmh
+from phalanx.posterior.posterior import Posterior
 from phalanx.report import console, print_run, write_folder
 from phalanx.run.mcmc import mcmc
-from phalanx.run.posterior import Posterior
 from phalanx.run.until import Until, until
 
 

@@ -10,9 +10,9 @@ from phalanx.demos.options import Options, Sizes, choose, mesh_with
 from phalanx.demos.pictures import cloud
 from phalanx.demos.show import finish, introduce
 from phalanx.kernels.hmc import hmc
+from phalanx.posterior.posterior import Posterior
 from phalanx.programs.tracing import sample
 from phalanx.run.mcmc import mcmc
-from phalanx.run.posterior import Posterior
 
 MEAN = np.array([1.0, -1.0])
 COVARIANCE = np.array([[1.0, 0.6], [0.6, 0.8]])

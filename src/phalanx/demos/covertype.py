@@ -14,10 +14,10 @@ from phalanx.demos.options import Options, Sizes, choose, mesh_with
 from phalanx.demos.show import finish, introduce
 from phalanx.kernels.nuts import nuts
 from phalanx.mesh.placement import shard
+from phalanx.posterior.posterior import Posterior
 from phalanx.programs.tracing import sample
 from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
-from phalanx.run.posterior import Posterior
 
 DEFAULT = Sizes(chains=8, warmup=400, draws=800)
 

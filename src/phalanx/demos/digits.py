@@ -8,7 +8,7 @@ from phalanx.datasets import digits
 from phalanx.demos.options import Options, Sizes, choose
 from phalanx.demos.softmax_regression import run
 from phalanx.kernels.hmc import hmc
-from phalanx.run.posterior import Posterior
+from phalanx.posterior.posterior import Posterior
 
 DEFAULT = Sizes(chains=4, warmup=300, draws=1000)
 NUM_STEPS = 32

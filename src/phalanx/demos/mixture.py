@@ -15,10 +15,10 @@ from phalanx.demos.options import Options, Sizes, choose, mesh_with
 from phalanx.demos.show import finish, introduce
 from phalanx.diagnostics.checks import HIGH_RHAT
 from phalanx.kernels.rwmh import rwmh
+from phalanx.posterior.posterior import Posterior
 from phalanx.programs.tracing import Program, factor, sample
 from phalanx.report import console
 from phalanx.run.mcmc import compile, mcmc
-from phalanx.run.posterior import Posterior
 
 STEP_SIZE = 0.1
 SAMPLES, CHAINS = 10**9, 10_000

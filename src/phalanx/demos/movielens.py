@@ -22,11 +22,11 @@ from phalanx.extras import require
 from phalanx.kernels.hmc import hmc
 from phalanx.mesh.placement import shard
 from phalanx.mesh.take_rows import take_rows
+from phalanx.posterior.posterior import Posterior
 from phalanx.programs.target import Target
 from phalanx.reducers.reducer import Reduce
 from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
-from phalanx.run.posterior import Posterior
 
 DEFAULT = Sizes(chains=2, warmup=1000, draws=500)
 HIDDEN = 0.05

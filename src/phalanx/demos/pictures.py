@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phalanx.demos.scores import Scores
+from phalanx.posterior.posterior import Posterior
 from phalanx.report.style import ACCENT, INK, MUTED, SECOND, explain, finish, new_figure
-from phalanx.run.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

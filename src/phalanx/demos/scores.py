@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from phalanx.diagnostics.calibration import Calibration, calibrate
-from phalanx.run.posterior import Posterior
+from phalanx.posterior.posterior import Posterior
 
 BATCH = 16
 """Draws scored at a time: probabilities of 10,000 images take 0.4 MB a draw."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phalanx.posterior.posterior import Posterior
 from phalanx.report import console, print_run, write_folder
-from phalanx.run.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,11 +14,11 @@ from phalanx.demos.scores import score
 from phalanx.demos.show import finish, introduce
 from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.placement import shard
+from phalanx.posterior.posterior import Posterior
 from phalanx.programs.blocked import blocked
 from phalanx.programs.tracing import sample
 from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
-from phalanx.run.posterior import Posterior
 
 MATHEMATICS = """
     w ~ Normal(0, 1)                  [{pixels}, 10]

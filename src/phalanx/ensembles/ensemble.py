@@ -21,7 +21,7 @@ from phalanx.ensembles.layout import Layout
 from phalanx.ensembles.prediction import Prediction
 from phalanx.errors.model_errors import model_errors
 from phalanx.kernels.options import whole
-from phalanx.run.checks import check_seed
+from phalanx.mesh.keys import check_seed
 
 State = Any
 """What is trained of one network: a pytree of arrays."""

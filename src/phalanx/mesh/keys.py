@@ -9,9 +9,11 @@ lanes in one fused operation.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, random
 
 from phalanx.mesh.random_numbers import Words, threefry
@@ -44,3 +46,11 @@ class Keys(NamedTuple):
 def as_key(words: Words) -> Array:
     """Words as a key of JAX's."""
     return random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse a seed that is none."""
+    if isinstance(seed, Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        raise TypeError("seed must be a whole number, such as seed=0, and not a key: keys are made from it.")
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")

@@ -1,1 +1,1 @@
-"""The loop: compiled blocks, progress, and the posterior they end in."""
+"""The loop: compiled blocks, sinks for what they draw, warm-up, progress."""

@@ -91,14 +91,6 @@ def check_sizes(num_chains: Any, num_warmup: Any, num_samples: Any, thin: Any) -
         raise ValueError(f"thin={thin} keeps none of num_samples={num_samples} draws; give a smaller thin.")
 
 
-def check_seed(seed: Any) -> None:
-    """Refuse a seed that is none."""
-    if isinstance(seed, Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
-        raise TypeError("seed must be a whole number, such as seed=0, and not a key: keys are made from it.")
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")
-
-
 def check_until(until: Any, keep: Any) -> None:
     """Refuse a condition that is none, or that asks for draws that are not stored."""
     if until is not None and not isinstance(until, Until):

@@ -10,9 +10,9 @@ import numpy as np
 
 from phalanx.kernels.driver import Rest
 from phalanx.kernels.whole import by_group, is_by_variable, is_key, unconstrained_shapes
+from phalanx.posterior.posterior import Posterior
 from phalanx.run.executables import Executables, first_tuning
 from phalanx.run.portable import on_mesh, portable
-from phalanx.run.posterior import Posterior
 from phalanx.run.state import Reduced, RunState, Stored, Work
 from phalanx.run.thinning import SinceKept
 

@@ -12,8 +12,8 @@ from typing import Any
 from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.foreign import Labels, Levels
 from phalanx.mesh.space import Spread
+from phalanx.posterior.record import RunRecord
 from phalanx.programs.target import Target
-from phalanx.run.record import RunRecord
 
 MOST_LABELS = 100
 """Names of columns or levels that a record holds."""

@@ -21,10 +21,10 @@ from phalanx.kernels.whole import padded, whole_shapes
 from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.placement import spread_spec
 from phalanx.mesh.processes import to_devices, to_host
+from phalanx.posterior.posterior import Posterior
 from phalanx.programs.handlers import seed as seeded
 from phalanx.programs.handlers import tape
 from phalanx.programs.target import Target
-from phalanx.run.posterior import Posterior
 from phalanx.run.starts import Given
 
 UNUSED_DRAW = 2**32 - 1

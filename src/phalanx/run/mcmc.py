@@ -13,7 +13,9 @@ from jax.sharding import Mesh
 from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.nuts import nuts
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
+from phalanx.mesh.keys import check_seed
 from phalanx.mesh.placement import mesh_of
+from phalanx.posterior.posterior import Posterior
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.labels import LabelSearch
@@ -27,7 +29,6 @@ from phalanx.run.blocks import Blocks
 from phalanx.run.describe import describe
 from phalanx.run.executables import compile_blocks, whole_sizes
 from phalanx.run.options import Options
-from phalanx.run.posterior import Posterior
 from phalanx.run.progress import Report, waiting
 from phalanx.run.reducing import Reducing
 from phalanx.run.reductions import Reductions
@@ -129,7 +130,7 @@ def mcmc(
         >>> posterior.draws["mean"].shape
         (4, 100)
     """
-    checks.check_seed(seed)  # before compiling
+    check_seed(seed)  # before compiling
     sampler = compile(
         model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
         init=init, tuning=tuning, keep=keep, thin=thin, reducers=reducers, tile=tile, until=until,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.loop import Run
-from phalanx.run.record import RunRecord, Timing
 
 
 class Clock:

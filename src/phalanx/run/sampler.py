@@ -13,12 +13,15 @@ from jax import Array
 
 from phalanx.diagnostics.elements import Names
 from phalanx.kernels.kernel import Kernel
+from phalanx.mesh.keys import check_seed
 from phalanx.mesh.placement import check_alive
+from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import RunRecord
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import RowsApart
-from phalanx.run.checks import check_arrays, check_seed
+from phalanx.run.checks import check_arrays
 from phalanx.run.continuing import Continuing
 from phalanx.run.executables import Executables
 from phalanx.run.initial import Initial, initial_of
@@ -26,9 +29,7 @@ from phalanx.run.loop import UNTIL_ROOM, Run
 from phalanx.run.options import Options
 from phalanx.run.outcome import Clock, Outcome
 from phalanx.run.plan import Plan, check_plan, plan_memory
-from phalanx.run.posterior import Posterior
 from phalanx.run.progress import Progress, Report, make_progress
-from phalanx.run.record import RunRecord
 from phalanx.run.state import Aim, RunState
 from phalanx.run.until import Until
 
@@ -325,7 +326,7 @@ class Sampler:
 
 @dataclass(frozen=True)
 class GoesOn:
-    """What a posterior needs to go on; see `phalanx.run.posterior.Continuation`."""
+    """What a posterior needs to go on; see `phalanx.posterior.posterior.Continuation`."""
 
     sampler: Sampler
     state: Callable[[], RunState]

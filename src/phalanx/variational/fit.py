@@ -14,15 +14,16 @@ from jax import Array, random
 from jax.sharding import Mesh
 
 from phalanx.extras import require
+from phalanx.mesh.keys import check_seed
+from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import Timing
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.parameters import arrays_of
 from phalanx.programs.target import choose_mesh
 from phalanx.programs.tracing import Program
 from phalanx.run import checks as run_checks
-from phalanx.run.posterior import Posterior
 from phalanx.run.progress import Report, make_progress, waiting
-from phalanx.run.record import Timing
 from phalanx.run.until import Until
 from phalanx.variational import checks
 from phalanx.variational.aligned import ProgramPair
@@ -156,7 +157,7 @@ def _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_p
     checks.check_optimizer(optimizer)
     checks.check_objective(objective)
     checks.check_until(until)
-    run_checks.check_seed(seed)
+    check_seed(seed)
     run_checks.check_precision(matmul_precision)
     run_checks.check_on_block(on_block)
     run_checks.check_mesh_type(mesh)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.diagnostics import Finding, Verdict
-from phalanx.run.posterior_file import read_archive, write_archive
-from phalanx.run.record import RunRecord, Timing
+from phalanx.posterior.file import read_archive, write_archive
+from phalanx.posterior.record import RunRecord, Timing
 
 _FORMAT, _VERSION = "phalanx.fit", 1
 

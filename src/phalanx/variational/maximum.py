@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, random
 from jax.sharding import Mesh
 
+from phalanx.mesh.keys import check_seed
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.parameters import arrays_of
@@ -84,7 +85,7 @@ def maximize(
     Source:
         Liu, Nocedal (1989), On the limited memory BFGS method for large scale optimization.
     """
-    run_checks.check_seed(seed)
+    check_seed(seed)
     run_checks.check_precision(matmul_precision)
     run_checks.check_mesh_type(mesh)
     arguments = split_arguments(model, {} if data is None else data)

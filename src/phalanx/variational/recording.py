@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from phalanx.posterior.record import RunRecord
 from phalanx.run.describe import source_of, versions, where_words
-from phalanx.run.record import RunRecord
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
 

@@ -13,10 +13,10 @@ import numpy as np
 from jax import Array
 
 from phalanx.diagnostics import Verdict
+from phalanx.mesh.keys import check_seed
+from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import RunRecord, Timing
 from phalanx.reducers.reducer import Reduce, Reducer
-from phalanx.run.checks import check_seed
-from phalanx.run.posterior import Posterior
-from phalanx.run.record import RunRecord, Timing
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.evidence import Evidence, Weights

@@ -13,11 +13,11 @@ import numpy as np
 from jax import Array, lax
 
 from phalanx.diagnostics import Finding
+from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import Timing
 from phalanx.programs.handlers import substitute
 from phalanx.programs.target import Target
 from phalanx.run.host_fold import HostFold
-from phalanx.run.posterior import Posterior
-from phalanx.run.record import Timing
 from phalanx.run.reductions import Reductions
 from phalanx.run.state_layout import Place
 from phalanx.variational.drawing import Drawing

@@ -11,7 +11,7 @@ import typer.main
 from tests.test_docs import ROOT, blocks
 
 from phalanx import cli
-from phalanx.run.posterior import Posterior
+from phalanx.posterior.posterior import Posterior
 
 PAGE = (ROOT / "docs" / "command-line.md").read_text()
 COMMANDS = [shlex.split(line)[1:] for _, text in blocks(PAGE, {"sh"}) for line in text.splitlines()]

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.run.posterior import Posterior
-from phalanx.run.record import RunRecord, Timing
+from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import RunRecord, Timing
 
 MODEL = """
 import numpyro.distributions as dist

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from phalanx.run.posterior import Posterior
-from phalanx.run.record import RunRecord, Timing
+from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import RunRecord, Timing
 
 RECORD = RunRecord(
     model="regression",

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from phalanx.diagnostics import Verdict, judge, judge_folded, judged, summary_table, to_arviz
+from phalanx.mesh.keys import check_seed
+from phalanx.posterior.file import read_posterior, write_posterior
+from phalanx.posterior.predict import predict
+from phalanx.posterior.predictive import predictive
+from phalanx.posterior.record import RunRecord, Timing
 from phalanx.programs.target import Target
 from phalanx.programs.tracing import Program
 from phalanx.report import write_report
-from phalanx.run.checks import check_seed
-from phalanx.run.posterior_file import read_posterior, write_posterior
-from phalanx.run.posterior_predict import predict
-from phalanx.run.predictive import predictive
-from phalanx.run.record import RunRecord, Timing
 
 if TYPE_CHECKING:
     from phalanx.diagnostics.table import SummaryTable

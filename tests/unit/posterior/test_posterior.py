@@ -16,7 +16,7 @@ from tests.unit.report.posteriors import make_posterior, with_divergences
 
 import phalanx as phx
 from phalanx.diagnostics import summary_table
-from phalanx.run.posterior import Posterior
+from phalanx.posterior.posterior import Posterior
 
 
 class Moments(NamedTuple):
@@ -33,7 +33,7 @@ def assert_same_bits(left, right):
 
 def test_importing_it_imports_no_optional_package():
     script = (
-        "import sys, phalanx.run.posterior;"
+        "import sys, phalanx.posterior.posterior;"
         "assert not {'arviz', 'arviz_stats', 'pandas', 'matplotlib', 'xarray', 'scipy.stats'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env={"PYTHONPATH": ":".join(sys.path)})

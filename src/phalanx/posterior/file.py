@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from phalanx.mesh.total import Total
+from phalanx.posterior.record import RunRecord, Timing
 from phalanx.report.files import file_to_write
-from phalanx.run.record import RunRecord, Timing
 
 _FORMAT = "phalanx.posterior"
 _VERSION, _READ = 3, (2, 3)  # files of version 2 have no state from which to go on

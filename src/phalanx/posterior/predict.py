@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.errors.model_errors import model_errors
-from phalanx.run.over_draws import over_draws
+from phalanx.posterior.over_draws import over_draws
 
 
 def predict(fn: Callable[..., Any], draws: Mapping[str, np.ndarray], *, seed: int, batch_size: int) -> Any:

@@ -24,13 +24,13 @@ from phalanx.mesh.alone import alone
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.placement import spread_spec
 from phalanx.mesh.processes import to_devices
+from phalanx.posterior.over_draws import key_of, over_draws
 from phalanx.programs.arguments import Arguments, split_arguments
 from phalanx.programs.handlers import seed, trace, under
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Forward, Program
 from phalanx.programs.unconstrained import refuse_parameter
-from phalanx.run.over_draws import key_of, over_draws
 
 BATCH_BYTES = 16 * 2**20
 """Device memory for the predictive draws of a batch."""

@@ -14,8 +14,8 @@ import pytest
 from tests.unit.report.posteriors import RECORD, make_posterior
 
 import phalanx as phx
-from phalanx.run.posterior import Posterior
-from phalanx.run.record import Timing
+from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import Timing
 
 ROWS, CHAINS, DRAWS = 12, 4, 250
 X = np.random.default_rng(0).normal(size=(ROWS, 2)).astype(np.float32)
