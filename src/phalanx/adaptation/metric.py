@@ -45,18 +45,22 @@ class Seen(NamedTuple):
 
     def then(self, position: Vectors, gradient: Vectors, keeps_rows: bool) -> Seen:
         """After more draws."""
+        # side by side: of few numbers each operation costs more than what it does
+        rows = [np.concatenate(parts, axis=1) for parts in zip(position, gradient, strict=True)]
         # in float32 a gradient far out may overflow, and one such draw would spoil all
-        good = np.all([np.isfinite(part).all(1) for part in (*position, *gradient)], axis=0)
-        position, gradient = ([part[good] for part in parts] for parts in (position, gradient))
+        if not all(np.isfinite(part).all() for part in rows):
+            good = np.all([np.isfinite(part).all(1) for part in rows], axis=0)
+            rows = [part[good] for part in rows]
+        new = [Moments.of(part).split(part.shape[1] // 2) for part in rows]
         seen = self._replace(
-            position=tuple(a.merge(Moments.of(b)) for a, b in zip(self.position, position, strict=True)),
-            gradient=tuple(a.merge(Moments.of(b)) for a, b in zip(self.gradient, gradient, strict=True)),
+            position=tuple(a.merge(b) for a, (b, _) in zip(self.position, new, strict=True)),
+            gradient=tuple(a.merge(b) for a, (_, b) in zip(self.gradient, new, strict=True)),
         )
-        return seen._with_rows(np.concatenate([position[0], gradient[0]], axis=1)) if keeps_rows else seen
+        return seen._with_rows(rows[0]) if keeps_rows else seen
 
     def _with_rows(self, rows: np.ndarray) -> Seen:
-        numbers, every = np.arange(self.count, self.count + len(rows)), self.every
-        kept = (*self.rows, rows[numbers % every == 0])
+        every = self.every
+        kept = (*self.rows, np.ascontiguousarray(rows[-self.count % every :: every]))  # no view of those left out
         if sum(rows.nbytes for rows in kept) > MOST_BYTES:
             kept, every = (np.concatenate(kept)[::2],), 2 * every
         return self._replace(rows=kept, every=every, count=self.count + len(rows))

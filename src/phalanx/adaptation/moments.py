@@ -21,8 +21,13 @@ class Moments(NamedTuple):
     def of(cls, rows: np.ndarray) -> Moments:
         """Those of `rows`, (draw, coordinate)."""
         rows = rows.astype(np.float64)
-        mean = rows.mean(0) if len(rows) else np.zeros(rows.shape[1])
-        return cls(len(rows), mean, np.square(rows - mean).sum(0))
+        mean = rows.sum(0) / max(len(rows), 1)
+        apart = rows - mean
+        return cls(len(rows), mean, np.einsum("ij,ij->j", apart, apart))
+
+    def split(self, at: int) -> tuple[Moments, Moments]:
+        """Those of the first coordinates, up to `at`, and of the others."""
+        return tuple(Moments(self.count, self.mean[part], self.squares[part]) for part in (slice(at), slice(at, None)))  # pyright: ignore[reportReturnType]
 
     def merge(self, other: Moments) -> Moments:
         """Those of both sets of draws."""

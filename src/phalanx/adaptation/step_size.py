@@ -87,7 +87,8 @@ class StepSize:
             return state
         acceptance, target = float(rates.mean()), self.target
         if self.of_trajectories:
-            acceptance, target = harmonic_mean(rates), harmonic_mean_of_normal_errors(target)
+            target = harmonic_mean_of_normal_errors(target)
+            acceptance = harmonic_mean(rates, target)
         return state._replace(averaging=dual_averaging.update(state.averaging, acceptance, target))
 
     def next_window(self, state: StepSizeState, stage: Stage) -> StepSizeState:

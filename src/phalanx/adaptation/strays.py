@@ -87,9 +87,10 @@ class Strays:
         """Take in draws; `chain` says whose each is, in ascending order."""
         if not self._tells or not len(chain):
             return
-        chains, first, made = np.unique(chain, return_index=True, return_counts=True)
-        number = self._count[chain] + np.arange(len(chain)) - np.repeat(first, made)
-        self._count[chains] += made
+        made = np.bincount(chain, minlength=self._num_chains)
+        first = np.cumsum(made) - made
+        number = (self._count - first)[chain] + np.arange(len(chain))
+        self._count += made
         rows = np.concatenate(position, axis=1)[:, self._landscape.columns]
         self._remember(Region(rows, log_density, chain), number)
         while sum(region.rows.size for region, _ in self._seen) > MOST_NUMBERS:
@@ -124,6 +125,9 @@ class Strays:
         return MARGIN + PER_COORDINATE * len(self._landscape.columns) + ROUNDING * float(finite.max())
 
     def _remember(self, region: Region, number: np.ndarray) -> None:
+        if self._every == 1:  # nothing to leave out
+            self._seen.append((region, number))
+            return
         kept = number % self._every == 0
         self._seen.append((Region(*(part[kept] for part in region)), number[kept]))
 
