@@ -57,7 +57,7 @@ from phalanx.variational.result import Fit as Fit
 
 __version__ = "0.1.0"
 
-# What is a module here and not named is a room of the house, not a part of the public face.
+# What is a module here and not named is a package within, not a part of the public face.
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     name
     for name, value in list(globals().items())

@@ -18,7 +18,7 @@ import numpy as np
 from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.schedule import windows
 from phalanx.adaptation.step_size import StepSize, StepSizeState
-from phalanx.adaptation.strays import Landscape, Move, Strays
+from phalanx.adaptation.stuck import Landscape, Relocation, StuckChains
 from phalanx.adaptation.trajectory import TrajectoryLength
 from phalanx.adaptation.tuner import Batch, Stage, Tuner
 from phalanx.kernels.kernel import Kernel
@@ -30,7 +30,7 @@ ROUNDS = 4
 def tuners_of(kernel: Kernel) -> list[Tuner]:
     """What warm-up learns for a kernel, in the order in which it is applied: a search bounds trajectories most."""
     found: list[Tuner] = []
-    learns_metric, in_step = kernel.metric is not None, kernel.machine.in_step
+    learns_metric, in_lock_step = kernel.metric is not None, kernel.machine.in_lock_step
     if kernel.metric is not None:
         found.append(Metric(kernel.metric, kernel.bound, kernel.early_bound))
     if kernel.tunes_trajectory:
@@ -38,7 +38,9 @@ def tuners_of(kernel: Kernel) -> list[Tuner]:
     if kernel.target_acceptance is not None:
         searches = kernel.uses_gradient  # a random walk's acceptance is too noisy for a search
         found.append(
-            StepSize(kernel.target_acceptance, searches, searches and learns_metric, searches and in_step, kernel.bound)
+            StepSize(
+                kernel.target_acceptance, searches, searches and learns_metric, searches and in_lock_step, kernel.bound
+            )
         )
     return found
 
@@ -84,9 +86,9 @@ class WarmUp:
         """Ticks of a draw, on average."""
         self.abandon = False
         """Whether trajectories under way must end, because the metric they follow is no longer in use."""
-        self.moves: list[Move] = []
-        """Chains that must go on beside others, because they have settled in the wrong place; see `strays`."""
-        self._strays = Strays(num_chains, landscape) if kernel.relocates else None
+        self.relocations: list[Relocation] = []
+        """Chains that must go on beside others, because they have settled in the wrong place; see `stuck`."""
+        self._stuck = StuckChains(num_chains, landscape) if kernel.relocates else None
         self._tuners = tuners_of(kernel)
         self._states: list[Any] = [tuner.init(kernel.tuning, beginning, self._stage) for tuner in self._tuners]
 
@@ -134,7 +136,7 @@ class WarmUp:
 
     def learn(self, batch: Batch) -> None:
         """Take in a round."""
-        self.abandon, self.moves, self._begins = False, [], False
+        self.abandon, self.relocations, self._begins = False, [], False
         count = len(batch.chain)
         if self._searching:
             if count:  # none where the round ended trajectories of another metric
@@ -143,10 +145,10 @@ class WarmUp:
         if not count:  # longer trajectories than ever
             self.mean_steps *= 2
             return
-        if not self._kernel.machine.in_step:
+        if not self._kernel.machine.in_lock_step:
             self.mean_steps = float(batch.stats["num_steps"].mean(dtype=np.float64))
-        if self._strays is not None:
-            self._strays.see(batch.position, batch.stats["log_density"], batch.chain)
+        if self._stuck is not None:
+            self._stuck.see(batch.position, batch.stats["log_density"], batch.chain)
         self._update(batch, searching=False)
         self.draws += count
         self._draws_of_window += count
@@ -168,9 +170,9 @@ class WarmUp:
 
     def _next_window(self) -> None:
         self._stage = self._stage._replace(window=self._stage.window + 1)
-        if self._strays is not None and not self.over:  # at the end no time is left to come apart again
-            self.moves = self._strays.moves()
-            self.abandon = bool(self.moves)
+        if self._stuck is not None and not self.over:  # at the end no time is left to come apart again
+            self.relocations = self._stuck.relocations()
+            self.abandon = bool(self.relocations)
         self._begin_window()
         if not self._stage.tunes:
             return
@@ -179,9 +181,9 @@ class WarmUp:
         ]
         if self._kernel.metric is not None:
             self.abandon, self.mean_steps = True, 1.0  # trajectories may be much shorter than before, or longer
-        self._begins = self.abandon or self._kernel.machine.in_step
+        self._begins = self.abandon or self._kernel.machine.in_lock_step
 
     def _begin_window(self) -> None:
         self._draws_of_window = 0
-        if self._strays is not None:
-            self._strays.forget(self._stage.window)
+        if self._stuck is not None:
+            self._stuck.forget(self._stage.window)

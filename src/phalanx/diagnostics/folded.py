@@ -77,9 +77,9 @@ def judge_folded(
     return Verdict(True, f"Good to use: {words}.", (), right)
 
 
-def _figures(reduced: Mapping[str, Any], tell: Mapping[str, str], what: str, labels: Names | None) -> Figures | None:
+def _figures(reduced: Mapping[str, Any], tells: Mapping[str, str], what: str, labels: Names | None) -> Figures | None:
     """Those of all reducers of a kind; None where there is no such reducer."""
-    names = [name for name, told in tell.items() if told == what and name in reduced]
+    names = [name for name, role in tells.items() if role == what and name in reduced]
     found = (named_elements(reducer, reduced[reducer], labels) for reducer in names)
     return {name: value for figures in found for name, value in figures} if names else None
 
@@ -127,31 +127,33 @@ def _known(
 
 
 def _rhats(found: Figures | None) -> Finding | str | None:
-    told = _read(found)
-    high = {name: value for name, value in told.items() if not value < HIGH_RHAT}
-    if not told:
+    figures = _read(found)
+    high = {name: value for name, value in figures.items() if not value < HIGH_RHAT}
+    if not figures:
         return None
     if not high:
-        return f"The chains agree: every R-hat is below {HIGH_RHAT}, the largest is {format_rhat(max(told.values()))}."
+        return (
+            f"The chains agree: every R-hat is below {HIGH_RHAT}, the largest is {format_rhat(max(figures.values()))}."
+        )
     worst = sorted(high, key=high.__getitem__, reverse=True)
     problem = (
-        f"The chains do not agree: {len(high):,} of {count(len(told), 'quantity')} with an R-hat of {HIGH_RHAT} or "
+        f"The chains do not agree: {len(high):,} of {count(len(figures), 'quantity')} with an R-hat of {HIGH_RHAT} or "
         f"more: {_listed([f'{name} {format_rhat(high[name])}' for name in worst])}."
     )
     return Finding("high R-hat", problem, "a longer warm-up and more draws; or another parametrisation")
 
 
 def _sizes(found: Figures | None, needed: int) -> Finding | str | None:
-    told = _read(found)
-    low = {name: value for name, value in told.items() if value < needed}
-    if not told:
+    figures = _read(found)
+    low = {name: value for name, value in figures.items() if value < needed}
+    if not figures:
         return None
-    least = min(told.values())
+    least = min(figures.values())
     if not low:
         return f"There are enough draws: every quantity has {least:,.0f} effective ones or more."
     worst = sorted(low, key=low.__getitem__)
     problem = (
-        f"{len(low):,} of {count(len(told), 'quantity')} with fewer than {needed} effective draws: "
+        f"{len(low):,} of {count(len(figures), 'quantity')} with fewer than {needed} effective draws: "
         f"{_listed([f'{name} {low[name]:,.0f}' for name in worst])}."
     )
     return Finding("low ESS", problem, f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws (num_samples)")

@@ -66,7 +66,7 @@ class SharedLength:
     """Trajectories of one length for all chains, which warm-up finds; see `phalanx.kernels.kernel.Machine`."""
 
     dynamics: Dynamics
-    in_step: ClassVar[bool] = True
+    in_lock_step: ClassVar[bool] = True
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> tuple[()]:
         """Nothing is kept from draw to draw but where the lanes are."""

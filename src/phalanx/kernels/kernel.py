@@ -80,10 +80,10 @@ class Machine(Protocol):
     compared by value: equal ones compile to one program. `phalanx.kernels.lock_step` makes one of a function.
 
     Attributes:
-        in_step: whether a tick is a whole draw of every lane.
+        in_lock_step: whether a tick is a whole draw of every lane.
     """
 
-    in_step: ClassVar[bool]
+    in_lock_step: ClassVar[bool]
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Any:
         """What the machine keeps of its own when lanes are at rest, about to begin their draws."""

@@ -32,7 +32,7 @@ class LockStep:
     """A machine that makes whole draws; see `phalanx.kernels.kernel.Machine`."""
 
     draw: Draw
-    in_step: ClassVar[bool] = True
+    in_lock_step: ClassVar[bool] = True
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> tuple[()]:
         """Nothing is kept from draw to draw but where the lanes are."""

@@ -85,7 +85,7 @@ class Nuts:
     """NUTS as a machine; see `phalanx.kernels.kernel.Machine`. `max_depth` bounds the tuning's, and the memory."""
 
     max_depth: int
-    in_step: ClassVar[bool] = False
+    in_lock_step: ClassVar[bool] = False
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> State:
         """Lanes about to start a draw."""

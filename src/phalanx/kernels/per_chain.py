@@ -34,7 +34,7 @@ class PerChain:
 
     init: Callable[[Array, Position, Density], Any]
     step: Callable[[Array, Any, Density, Any], tuple[Any, Any]]
-    in_step: ClassVar[bool] = True
+    in_lock_step: ClassVar[bool] = True
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Any:
         """The algorithm's state at every lane's position."""

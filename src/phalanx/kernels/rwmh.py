@@ -45,7 +45,7 @@ class Ahead(NamedTuple):
 class RandomWalk:
     """Random-walk Metropolis as a machine; see `phalanx.kernels.kernel.Machine`."""
 
-    in_step: ClassVar[bool] = True
+    in_lock_step: ClassVar[bool] = True
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Ahead:
         """The first draw's random numbers."""

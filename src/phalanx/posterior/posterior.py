@@ -76,7 +76,7 @@ class Posterior:
         reduced: what the reducers folded the draws into, by reducer name, and by variable where there are several.
         warmup: how warm-up went, an array `(round,)` of each of: iteration (draws of a chain when the round ended, on
             average), step_size (in use in the round), acceptance_rate, divergences, metric_changed (whether a new
-            metric was in use after the round), moved_chains; and trajectory_length, where it is tuned. Empty where
+            metric was in use after the round), relocated_chains; and trajectory_length, where it is tuned. Empty where
             nothing was tuned.
         target: the model with its data; None when read from a file.
         goes_on: what can go on with the run; None of a posterior put together by hand.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from phalanx.adaptation.strays import Move
+from phalanx.adaptation.stuck import Relocation
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.elements import Names
 from phalanx.diagnostics.words import count, first_few
@@ -76,7 +76,7 @@ class RunRecord:
         init: where chains began: "random", or what kind of values were given and of which variables.
         started: local time at the start, ISO 8601.
         interrupted: True when Ctrl-C ended the run early.
-        moved_chains: chains that warm-up moved beside another, because where they were the posterior has next to no
+        relocated_chains: chains that warm-up moved beside another, because where they were the posterior has next to no
             mass.
         folded_draws: draws of each chain that went into reducers and were not stored.
         acceptance_rate: mean over them.
@@ -105,7 +105,7 @@ class RunRecord:
     init: str = "random"
     started: str = ""
     interrupted: bool = False
-    moved_chains: int = 0
+    relocated_chains: int = 0
     folded_draws: int = 0
     acceptance_rate: float | None = None
     divergences: int = 0
@@ -123,22 +123,24 @@ class RunRecord:
         known = [rows.passed] if rows.passed else []
         return replace(self, findings=(*self.findings, *unknown), passed=(*self.passed, *known))
 
-    def of_run(self, seed: int, started: str, interrupted: bool, moves: Sequence[Move], folded: Folded) -> RunRecord:
+    def of_run(
+        self, seed: int, started: str, interrupted: bool, relocations: Sequence[Relocation], folded: Folded
+    ) -> RunRecord:
         """The record of one run of a compiled sampler."""
-        last = {move.chain: move for move in moves}
-        moved = [_moved(list(last.values()), self)] if last else []
+        last = {relocation.chain: relocation for relocation in relocations}
+        relocated = [_relocated(list(last.values()), self)] if last else []
         return replace(
             self,
             seed=seed,
             started=started,
             interrupted=interrupted,
-            moved_chains=len(last),
+            relocated_chains=len(last),
             folded_draws=folded.draws,
             acceptance_rate=folded.acceptance_rate,
             divergences=folded.divergences,
             tells=folded.tells,
             constant=folded.constant,
-            findings=(*self.findings, *moved),
+            findings=(*self.findings, *relocated),
         )
 
     @classmethod
@@ -153,18 +155,18 @@ class RunRecord:
         return cls(**{**entries, **tuples, "findings": findings, "labels": labels})
 
 
-def _moved(moves: Sequence[Move], record: RunRecord) -> Finding:
-    many = len(moves) > 1
+def _relocated(relocations: Sequence[Relocation], record: RunRecord) -> Finding:
+    many = len(relocations) > 1
     places: dict[int, list[int]] = {}
-    for move in moves:
-        places.setdefault(move.beside, []).append(move.chain)
-    moved = [f"{_chains(chains)} beside chain {beside}" for beside, chains in sorted(places.items())]
-    share = max(move.log_share for move in moves) / math.log(10)
+    for relocation in relocations:
+        places.setdefault(relocation.beside, []).append(relocation.chain)
+    relocated = [f"{_chains(chains)} beside chain {beside}" for beside, chains in sorted(places.items())]
+    share = max(relocation.log_share for relocation in relocations) / math.log(10)
     return Finding(
-        "moved chains",
-        f"{len(moves)} of {count(record.num_chains, 'chain')} {'were' if many else 'was'} moved in warm-up "
-        f"({first_few(moved)}): where {'they were' if many else 'it was'} there is less than 1e{math.ceil(share):d} of "
-        f"the posterior's mass.",
+        "relocated chains",
+        f"{len(relocations)} of {count(record.num_chains, 'chain')} {'were' if many else 'was'} moved in warm-up "
+        f"({first_few(relocated)}): where {'they were' if many else 'it was'} there is less than "
+        f"1e{math.ceil(share):d} of the posterior's mass.",
         f"phx.{record.kernel.partition('(')[0]}(relocate=False), which moves none, to see what was there; "
         f"then priors that rule it out",
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from phalanx.programs.row_step import Rule, Step, along, apart, plain, product
-from phalanx.programs.row_values import Alike, Apart, Kind, Partial
+from phalanx.programs.row_values import Kind, Partial, Replicated, Sharded
 
 LEADING = {
     "cholesky": 2, "lu": 2, "qr": 2, "eigh": 2, "eig": 2, "svd": 2, "schur": 2, "geqrf": 2, "hessenberg": 2,
@@ -20,14 +20,14 @@ def _reduce(step: Step) -> list[Kind] | None:
     axes, name = step.params["axes"], step.local.primitive.name
     over = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min"}.get(name)
     kind = step.inputs[0] if len(step.inputs) == 1 else apart(step.inputs)
-    if not isinstance(kind, Apart):
+    if not isinstance(kind, Sharded):
         return None
     if kind.dim not in axes:
         if kind.factor != 1 and over != "sum":
             return None
         return step.all_outputs(replace(kind, dim=kind.dim - sum(d < kind.dim for d in axes), false=False))
     if kind.constant and over == "sum":
-        return [Alike(kind.factor * Fraction(kind.group.rows, kind.group.local_rows))]
+        return [Replicated(kind.factor * Fraction(kind.group.rows, kind.group.local_rows))]
     if kind.group.padded or over is None or (over != "sum" and kind.factor != 1):
         return None
     return [Partial(kind.group.axes, kind.factor, over)]
@@ -41,12 +41,12 @@ def _top_k(step: Step) -> list[Kind] | None:
 def _dot(step: Step) -> list[Kind] | None:
     a, b = step.inputs
     (over_a, over_b), (batch_a, batch_b) = step.params["dimension_numbers"]
-    if not isinstance(a, Alike | Apart | Partial) or not isinstance(b, Alike | Apart | Partial):
+    if not isinstance(a, Replicated | Sharded | Partial) or not isinstance(b, Replicated | Sharded | Partial):
         return None
     factor = a.factor * b.factor
     if isinstance(a, Partial) or isinstance(b, Partial):
         return [product(a, b, factor)]
-    if isinstance(a, Apart) and isinstance(b, Apart):
+    if isinstance(a, Sharded) and isinstance(b, Sharded):
         if (a.group, a.before, a.per) != (b.group, b.before, b.per):
             return None
         if a.dim in over_a and b.dim in over_b and over_a.index(a.dim) == over_b.index(b.dim):
@@ -54,12 +54,12 @@ def _dot(step: Step) -> list[Kind] | None:
         if a.dim in batch_a and b.dim in batch_b and batch_a.index(a.dim) == batch_b.index(b.dim):
             return [replace(a, dim=batch_a.index(a.dim), factor=factor, constant=False, false=False)]
         return None
-    if isinstance(a, Apart):
+    if isinstance(a, Sharded):
         rows, number, over, batch = a, 0, over_a, batch_a
-    elif isinstance(b, Apart):
+    elif isinstance(b, Sharded):
         rows, number, over, batch = b, 1, over_b, batch_b
     else:
-        return [Alike(factor)]
+        return [Replicated(factor)]
     if rows.dim in over or rows.dim in batch:
         return None
     free = [[d for d in range(len(step.shape(i))) if d not in (*o, *s)] for i, (o, s) in enumerate(
@@ -70,44 +70,44 @@ def _dot(step: Step) -> list[Kind] | None:
 
 def _leading(step: Step) -> list[Kind] | None:
     kind, core = apart(step.inputs), LEADING[step.local.primitive.name]
-    if kind is None or not all(isinstance(k, Apart) for k in step.inputs) or kind.dim >= len(step.shape(0)) - core:
+    if kind is None or not all(isinstance(k, Sharded) for k in step.inputs) or kind.dim >= len(step.shape(0)) - core:
         return None
     return step.all_outputs(plain(kind))
 
 
 def _triangular(step: Step) -> list[Kind] | None:
     matrix, right = step.inputs
-    if isinstance(matrix, Alike) and isinstance(right, Apart) and matrix.factor == 1:
+    if isinstance(matrix, Replicated) and isinstance(right, Sharded) and matrix.factor == 1:
         columns = len(step.shape(1)) - (1 if step.params["left_side"] else 2)
         return [plain(right)] if right.dim == columns else None
     kind = apart(step.inputs)
-    both = kind and isinstance(matrix, Apart) and isinstance(right, Apart)
+    both = kind and isinstance(matrix, Sharded) and isinstance(right, Sharded)
     return [plain(kind)] if both and kind and kind.dim < len(step.shape(0)) - 2 else None
 
 
 def _householder(step: Step) -> list[Kind] | None:
     kind = apart(step.inputs)
-    both = kind and all(isinstance(k, Apart) for k in step.inputs)
+    both = kind and all(isinstance(k, Sharded) for k in step.inputs)
     return [plain(kind)] if both and kind and kind.dim < len(step.shape(0)) - 2 else None
 
 
 def _tridiagonal_solve(step: Step) -> list[Kind] | None:
     kind = apart(step.inputs)
-    both = kind and all(isinstance(k, Apart) for k in step.inputs)
+    both = kind and all(isinstance(k, Sharded) for k in step.inputs)
     return [plain(kind)] if both and kind and kind.dim < len(step.shape(0)) - 1 else None
 
 
 def _fft(step: Step) -> list[Kind] | None:
     kind = step.inputs[0]
     last = len(step.shape(0)) - len(step.params["fft_lengths"])
-    return [plain(kind)] if isinstance(kind, Apart) and kind.dim < last else None
+    return [plain(kind)] if isinstance(kind, Sharded) and kind.dim < last else None
 
 
 def _convolution(step: Step) -> list[Kind] | None:
     images, filters = step.inputs
     numbers = step.params["dimension_numbers"]
-    fits = isinstance(images, Apart) and images.dim == numbers.lhs_spec[0] and step.params["batch_group_count"] == 1
-    if not fits or not isinstance(images, Apart) or not isinstance(filters, Alike):
+    fits = isinstance(images, Sharded) and images.dim == numbers.lhs_spec[0] and step.params["batch_group_count"] == 1
+    if not fits or not isinstance(images, Sharded) or not isinstance(filters, Replicated):
         return None
     return [replace(plain(images), dim=numbers.out_spec[0], factor=images.factor * filters.factor)]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 
 from phalanx.programs.row_step import Rule, Step, apart, is_zero, product, words
-from phalanx.programs.row_values import Alike, Apart, Kind, Numbers, Partial
+from phalanx.programs.row_values import Kind, Numbers, Partial, Replicated, Sharded
 
 ELEMENTWISE = words(
     """abs acos acosh and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt ceil clamp clz
@@ -25,7 +25,7 @@ def _elementwise(step: Step) -> list[Kind] | None:
     kinds = step.inputs
     if (
         len(kinds) == 1
-        and isinstance(kinds[0], Apart)
+        and isinstance(kinds[0], Sharded)
         and step.local.primitive.name in ("neg", "copy", "stop_gradient")
     ):
         return [kinds[0]]
@@ -36,7 +36,7 @@ def _convert(step: Step) -> list[Kind] | None:
     if isinstance(step.inputs[0], Numbers):
         new = jnp.dtype(step.params["new_dtype"])  # a narrow type has no room for large numbers
         return [step.inputs[0]] if new.kind in "iu" and new.itemsize >= 4 else None
-    if isinstance(step.inputs[0], Apart) and jnp.issubdtype(step.params["new_dtype"], jnp.inexact):
+    if isinstance(step.inputs[0], Sharded) and jnp.issubdtype(step.params["new_dtype"], jnp.inexact):
         return [step.inputs[0]]
     return _elementwise(step)
 
@@ -44,20 +44,20 @@ def _convert(step: Step) -> list[Kind] | None:
 def _less(step: Step) -> list[Kind] | None:
     """A row's number is not below zero: `x[numbers]` asks."""
     if isinstance(step.inputs[0], Numbers) and is_zero(step.inputs[1]):
-        return [Apart(step.inputs[0].group, step.inputs[0].dim, false=True)]
+        return [Sharded(step.inputs[0].group, step.inputs[0].dim, false=True)]
     return _elementwise(step)
 
 
 def _select(step: Step) -> list[Kind] | None:
     which, *cases = step.inputs
-    if isinstance(which, Apart) and which.false:
+    if isinstance(which, Sharded) and which.false:
         return [cases[0]]
     if None in step.inputs:
         return None
-    if which == Alike() and all(isinstance(case, Partial | Alike) for case in cases):
+    if which == Replicated() and all(isinstance(case, Partial | Replicated) for case in cases):
         first = next((case for case in cases if not is_zero(case)), cases[0])
         same = all(case == first or is_zero(case) for case in cases)
-        return [replace(first, zero=False) if isinstance(first, Alike) else first] if same else None
+        return [replace(first, zero=False) if isinstance(first, Replicated) else first] if same else None
     return _elementwise(step)
 
 
@@ -67,36 +67,36 @@ def _add(step: Step) -> list[Kind] | None:
         other = b if is_zero(a) else a
         if isinstance(other, Partial):
             return [other] if other.over == "sum" else None
-        if isinstance(other, Alike):
-            return [Alike(other.factor, zero=is_zero(a) and is_zero(b))]
-    if isinstance(a, Apart) and isinstance(b, Apart):
+        if isinstance(other, Replicated):
+            return [Replicated(other.factor, zero=is_zero(a) and is_zero(b))]
+    if isinstance(a, Sharded) and isinstance(b, Sharded):
         if a.layout != b.layout or a.factor != b.factor:
             return None
         return [replace(a, constant=a.constant and b.constant, false=False)]
-    if isinstance(a, Alike) and isinstance(b, Alike):
-        return [Alike(a.factor)] if a.factor == b.factor else None
-    if isinstance(a, Partial | Alike) and isinstance(b, Partial | Alike):
+    if isinstance(a, Replicated) and isinstance(b, Replicated):
+        return [Replicated(a.factor)] if a.factor == b.factor else None
+    if isinstance(a, Partial | Replicated) and isinstance(b, Partial | Replicated):
         axes = a.axes if isinstance(a, Partial) else b.axes if isinstance(b, Partial) else frozenset()
         a, b = _as_sum(step, a, axes), _as_sum(step, b, axes)
         return [a] if a == b and a.over == "sum" else None
     return _elementwise(step)
 
 
-def _as_sum(step: Step, kind: Alike | Partial, axes: frozenset[str]) -> Partial:
+def _as_sum(step: Step, kind: Replicated | Partial, axes: frozenset[str]) -> Partial:
     """What is alike on n devices is a part of a sum: n times as much."""
     return kind if isinstance(kind, Partial) else Partial(axes, kind.factor / step.proof.groups.devices(axes))
 
 
 def _multiply(step: Step) -> list[Kind] | None:
     a, b = step.inputs
-    if not isinstance(a, Alike | Apart | Partial) or not isinstance(b, Alike | Apart | Partial):
+    if not isinstance(a, Replicated | Sharded | Partial) or not isinstance(b, Replicated | Sharded | Partial):
         return None
     return [product(a, b, a.factor * b.factor)]
 
 
 def _divide(step: Step) -> list[Kind] | None:
     a, b = step.inputs
-    if not isinstance(a, Alike | Apart | Partial) or not isinstance(b, Alike | Apart):
+    if not isinstance(a, Replicated | Sharded | Partial) or not isinstance(b, Replicated | Sharded):
         return None
     if not jnp.issubdtype(step.local.invars[0].aval.dtype, jnp.inexact):
         return _elementwise(step)

@@ -15,7 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 from phalanx.mesh.dependence import uses_collective
 from phalanx.programs.row_step import Step
-from phalanx.programs.row_values import Alike, Apart, Kind, Partial, join
+from phalanx.programs.row_values import Kind, Partial, Replicated, Sharded, join
 
 Kinds = list[Kind]
 
@@ -46,7 +46,7 @@ def _custom(step: Step) -> Kinds | None:
 
 def _derivative_agrees(step: Step, found: Kinds) -> bool:
     """Whether the function's gradient with respect to each input is what the devices' gradients say."""
-    if any(isinstance(kind, Alike | Partial) and kind.factor != 1 for kind in (*step.inputs, *found)):
+    if any(isinstance(kind, Replicated | Partial) and kind.factor != 1 for kind in (*step.inputs, *found)):
         return False
     inputs = zip(step.inputs, step.local.invars, step.whole.invars, strict=True)
     inputs = [(kind, v) for kind, v, other in inputs if not isinstance(v, Literal) and not isinstance(other, Literal)]
@@ -91,21 +91,21 @@ def _shapes(atoms: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
 
 
 def _cotangent(kind: Kind) -> Kind:
-    return replace(kind, constant=False, false=False) if isinstance(kind, Apart) else Alike()
+    return replace(kind, constant=False, false=False) if isinstance(kind, Sharded) else Replicated()
 
 
 def _is_gradient(step: Step, found: Kind, of: Kind) -> bool:
     """Of rows, the gradient is theirs; of what is alike, the devices' add up; of a part, it is the whole's."""
-    if isinstance(found, Alike) and found.zero:
+    if isinstance(found, Replicated) and found.zero:
         return True
     if isinstance(of, Partial):
-        return found == Alike()
-    if isinstance(of, Apart):
-        return isinstance(found, Apart) and found.layout == of.layout and found.factor == 1
+        return found == Replicated()
+    if isinstance(of, Sharded):
+        return isinstance(found, Sharded) and found.layout == of.layout and found.factor == 1
     if isinstance(found, Partial):
         return found.over == "sum" and found.factor == 1
     alike = (found, *step.inputs)  # a zero is as alike as any number
-    return all(isinstance(kind, Alike) and kind.factor == 1 for kind in alike)
+    return all(isinstance(kind, Replicated) and kind.factor == 1 for kind in alike)
 
 
 def _linear_solve(step: Step) -> Kinds | None:
@@ -131,7 +131,7 @@ def _linear_solve(step: Step) -> Kinds | None:
 def _cond(step: Step) -> Kinds | None:
     which, *operands = step.inputs
     pairs = list(zip(step.whole.params["branches"], step.local.params["branches"], strict=False))
-    if not isinstance(which, Alike) or which.factor != 1 or len(pairs) != len(step.whole.params["branches"]):
+    if not isinstance(which, Replicated) or which.factor != 1 or len(pairs) != len(step.whole.params["branches"]):
         return None
     return [join(kinds) for kinds in zip(*(_inside(step, *pair, operands) for pair in pairs), strict=True)]
 
@@ -142,36 +142,36 @@ def _scan(step: Step) -> Kinds | None:
         return None
     constants, carry, xs = _cut(step.inputs, p["num_consts"], p["num_carry"])
     bodies = q["jaxpr"], p["jaxpr"]
-    if p["length"] != q["length"] or any(isinstance(x, Apart) and x.dim == 0 for x in xs):
+    if p["length"] != q["length"] or any(isinstance(x, Sharded) and x.dim == 0 for x in xs):
         return _map(step, constants, carry, xs)
-    elements = [replace(x, dim=x.dim - 1) if isinstance(x, Apart) else _stacked(x) for x in xs]
+    elements = [replace(x, dim=x.dim - 1) if isinstance(x, Sharded) else _stacked(x) for x in xs]
 
     def turn(carry: Kinds) -> Kinds:
         return _inside(step, *bodies, [*constants, *carry, *elements])
 
     settled = _settle(carry, lambda now: turn(now)[: len(now)])
     outputs = turn(settled)[len(settled) :]
-    return [*settled, *(replace(y, dim=y.dim + 1) if isinstance(y, Apart) else _stacked(y) for y in outputs)]
+    return [*settled, *(replace(y, dim=y.dim + 1) if isinstance(y, Sharded) else _stacked(y) for y in outputs)]
 
 
 def _stacked(kind: Kind) -> Kind:
-    return kind if isinstance(kind, Alike | Partial) else None
+    return kind if isinstance(kind, Replicated | Partial) else None
 
 
 def _map(step: Step, constants: Kinds, carry: Kinds, xs: Kinds) -> Kinds | None:
     """One row after the other, each by itself: `lax.map`. With nothing carried along, a row sees only what is alike."""
     whole, local = step.whole.params["jaxpr"], step.params["jaxpr"]
-    rows = [x for x in xs if isinstance(x, Apart)]
-    plain = all(x is not None and x.layout == Apart(x.group, 0).layout and x.factor == 1 for x in rows)
+    rows = [x for x in xs if isinstance(x, Sharded)]
+    plain = all(x is not None and x.layout == Sharded(x.group, 0).layout and x.factor == 1 for x in rows)
     if carry or len(rows) < len(xs) or not rows or not plain or len({x.group for x in rows}) > 1:
         return None
     if any(uses_collective(local, axis) for axis in step.proof.groups.sizes):
         return None
     # to one row everything of it is alike, whatever is done to it
-    inside = step.proof.closed(whole, local, [*constants, *(Alike() for _ in rows)])
-    if not all(isinstance(kind, Alike) and kind.factor == 1 for kind in inside):
+    inside = step.proof.closed(whole, local, [*constants, *(Replicated() for _ in rows)])
+    if not all(isinstance(kind, Replicated) and kind.factor == 1 for kind in inside):
         return None
-    return [Apart(rows[0].group, 0) for _ in inside]
+    return [Sharded(rows[0].group, 0) for _ in inside]
 
 
 def _while(step: Step) -> Kinds | None:
@@ -182,7 +182,9 @@ def _while(step: Step) -> Kinds | None:
     bodies, tests = (q["body_jaxpr"], p["body_jaxpr"]), (q["cond_jaxpr"], p["cond_jaxpr"])
     settled = _settle(carry, lambda now: _inside(step, *bodies, [*of_body, *now]))
     test = _inside(step, *tests, [*of_test, *settled])[0]
-    return settled if isinstance(test, Alike) and test.factor == 1 else None  # else devices stop at different turns
+    return (
+        settled if isinstance(test, Replicated) and test.factor == 1 else None
+    )  # else devices stop at different turns
 
 
 def _settle(carry: Kinds, turn: Callable[[Kinds], Kinds]) -> Kinds:

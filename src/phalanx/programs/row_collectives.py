@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from phalanx.programs.row_step import Rule, Step, plain, words
-from phalanx.programs.row_values import Alike, Apart, Groups, Kind, Partial
+from phalanx.programs.row_values import Groups, Kind, Partial, Replicated, Sharded
 
 COLLECTIVES = words(
     """psum psum_invariant pmax pmin all_gather all_gather_invariant axis_index ppermute all_to_all reduce_scatter
@@ -27,11 +27,11 @@ def _collective(step: Step) -> list[Kind] | None:
 def _collected(kind: Kind, named: frozenset[str], over: str, groups: Groups) -> Kind:
     named = named & groups.sizes.keys()
     others = groups.devices(named) if over == "sum" else 1
-    if isinstance(kind, Alike):
-        return Alike(kind.factor / others)
+    if isinstance(kind, Replicated):
+        return Replicated(kind.factor / others)
     if isinstance(kind, Partial) and kind.over == over and kind.axes <= named:
-        return Alike(kind.factor / (groups.devices(named - kind.axes) if over == "sum" else 1))
-    if isinstance(kind, Apart) and not kind.group.axes & named:
+        return Replicated(kind.factor / (groups.devices(named - kind.axes) if over == "sum" else 1))
+    if isinstance(kind, Sharded) and not kind.group.axes & named:
         return replace(plain(kind), factor=kind.factor / others)
     return None
 
@@ -41,10 +41,10 @@ def _all_gather(step: Step) -> list[Kind] | None:
     named = p["axis_name"] if isinstance(p["axis_name"], tuple) else (p["axis_name"],)
     named = tuple(axis for axis in named if axis in step.proof.groups.sizes)
     order = tuple(axis for axis in step.proof.groups.sizes if axis in named)
-    if not isinstance(kind, Apart) or kind.before != 1 or kind.group.padded or not p["tiled"] or named != order:
+    if not isinstance(kind, Sharded) or kind.before != 1 or kind.group.padded or not p["tiled"] or named != order:
         return None
     whole = kind.group.axes == frozenset(named) and kind.dim == p["all_gather_dimension"]
-    return [Alike(kind.factor)] if whole and not p["axis_index_groups"] else None
+    return [Replicated(kind.factor)] if whole and not p["axis_index_groups"] else None
 
 
 OVER_DEVICES: Mapping[str, Rule] = {

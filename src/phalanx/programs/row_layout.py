@@ -7,16 +7,16 @@ from dataclasses import replace
 from math import prod
 
 from phalanx.programs.row_step import Rule, Step, along, apart, full, is_zero
-from phalanx.programs.row_values import Alike, Apart, Indices, Kind, Numbers
+from phalanx.programs.row_values import Indices, Kind, Numbers, Replicated, Sharded
 
 
 def _broadcast(step: Step) -> list[Kind] | None:
     kind, into = step.inputs[0], step.params["broadcast_dimensions"]
     whole, local = step.outs
-    if isinstance(kind, Alike):
+    if isinstance(kind, Replicated):
         rows = step.proof.groups.rows_of(whole, local)
         return [replace(rows, factor=kind.factor, constant=True)] if rows else None
-    if not isinstance(kind, Apart | Numbers):
+    if not isinstance(kind, Sharded | Numbers):
         return None
     dim = into[kind.dim]
     same = whole[:dim] == local[:dim] and whole[dim + 1 :] == local[dim + 1 :]
@@ -29,12 +29,12 @@ def _reshape(step: Step) -> list[Kind] | None:
     if step.params.get("dimensions") is not None:
         return None
     if isinstance(kind, Numbers):
-        found = _split(Apart(kind.group, kind.dim), step)
+        found = _split(Sharded(kind.group, kind.dim), step)
         return [Numbers(kind.group, found.dim)] if found and found.before == found.per == 1 else None
-    return [_split(kind, step)] if isinstance(kind, Apart) else None
+    return [_split(kind, step)] if isinstance(kind, Sharded) else None
 
 
-def _split(kind: Apart, step: Step) -> Apart | None:
+def _split(kind: Sharded, step: Step) -> Sharded | None:
     """Where rows lie after a reshape: it keeps the order of elements, and so what lies before and behind the rows."""
     before = prod(step.shape(0)[: kind.dim]) * kind.before
     behind = prod(step.shape(0)[kind.dim + 1 :]) * kind.per
@@ -53,17 +53,17 @@ def _split(kind: Apart, step: Step) -> Apart | None:
 
 
 def _moved(kind: Kind, dim: int) -> list[Kind]:
-    return [replace(kind, dim=dim)] if isinstance(kind, Apart | Numbers | Indices) else [None]
+    return [replace(kind, dim=dim)] if isinstance(kind, Sharded | Numbers | Indices) else [None]
 
 
 def _transpose(step: Step) -> list[Kind] | None:
     kind = step.inputs[0]
-    return _moved(kind, step.params["permutation"].index(kind.dim)) if isinstance(kind, Apart | Numbers) else None
+    return _moved(kind, step.params["permutation"].index(kind.dim)) if isinstance(kind, Sharded | Numbers) else None
 
 
 def _squeeze(step: Step) -> list[Kind] | None:
     kind, dims = step.inputs[0], step.params["dimensions"]
-    if not isinstance(kind, Apart | Numbers) or kind.dim in dims:
+    if not isinstance(kind, Sharded | Numbers) or kind.dim in dims:
         return None
     return _moved(kind, kind.dim - sum(d < kind.dim for d in dims))
 
@@ -72,9 +72,9 @@ def _concatenate(step: Step) -> list[Kind] | None:
     dim, numbers = step.params["dimension"], [k for k in step.inputs if isinstance(k, Numbers)]
     if not numbers:
         return along("dimension")(step)
-    rows = Apart(numbers[0].group, numbers[0].dim)
+    rows = Sharded(numbers[0].group, numbers[0].dim)
     others = [k for k in step.inputs if not isinstance(k, Numbers)]
-    aligned = all(isinstance(k, Apart) and (k.layout, k.factor) == (rows.layout, 1) for k in others)
+    aligned = all(isinstance(k, Sharded) and (k.layout, k.factor) == (rows.layout, 1) for k in others)
     if dim == rows.dim or len(numbers) > 1 or not aligned:
         return None
     column = sum(step.shape(i)[dim] for i in range(step.inputs.index(numbers[0])))
@@ -83,7 +83,7 @@ def _concatenate(step: Step) -> list[Kind] | None:
 
 def _slice(step: Step) -> list[Kind] | None:
     kind = step.inputs[0]
-    if not isinstance(kind, Apart):
+    if not isinstance(kind, Sharded):
         return None
     (before, now), strides = step.shapes(0), step.params["strides"]
     for equation, shape in ((step.whole, before), (step.local, now)):
@@ -98,7 +98,7 @@ def _slice(step: Step) -> list[Kind] | None:
 
 def _dynamic_slice(step: Step) -> list[Kind] | None:
     kind, *starts = step.inputs
-    if not isinstance(kind, Apart) or not all(start == Alike() or is_zero(start) for start in starts):
+    if not isinstance(kind, Sharded) or not all(start == Replicated() or is_zero(start) for start in starts):
         return None
     return [replace(kind, false=False)] if full(step, "slice_sizes", kind.dim) else None
 
@@ -106,15 +106,15 @@ def _dynamic_slice(step: Step) -> list[Kind] | None:
 def _dynamic_update_slice(step: Step) -> list[Kind] | None:
     (kind, update), starts = step.inputs[:2], step.inputs[2:]
     rows = apart([kind, update])
-    if not isinstance(kind, Apart) or not isinstance(update, Apart) or rows is None:
+    if not isinstance(kind, Sharded) or not isinstance(update, Sharded) or rows is None:
         return None
     full = all(a[rows.dim] == b[rows.dim] for a, b in zip(step.shapes(0), step.shapes(1), strict=True))
-    return [rows] if full and all(start == Alike() or is_zero(start) for start in starts) else None
+    return [rows] if full and all(start == Replicated() or is_zero(start) for start in starts) else None
 
 
 def _pad(step: Step) -> list[Kind] | None:
     kind = step.inputs[0]
-    if not isinstance(kind, Apart) or kind.factor != 1 or step.inputs[1] not in (Alike(), Alike(zero=True)):
+    if not isinstance(kind, Sharded) or kind.factor != 1 or step.inputs[1] not in (Replicated(), Replicated(zero=True)):
         return None
     return (
         [replace(kind, constant=False, false=False)] if step.params["padding_config"][kind.dim] == (0, 0, 0) else None

@@ -20,7 +20,7 @@ from phalanx.programs.row_calls import CALLS
 from phalanx.programs.row_collectives import COLLECTIVES
 from phalanx.programs.row_rules import MAY_DIFFER, OPAQUE, RULES
 from phalanx.programs.row_step import Step, is_zero, keeps_factor
-from phalanx.programs.row_values import Alike, Apart, Groups, Kind, Partial, fits
+from phalanx.programs.row_values import Groups, Kind, Partial, Replicated, Sharded, fits
 
 
 def read_kinds(whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[Spread], groups: Groups) -> list[Kind]:
@@ -32,28 +32,28 @@ def read_kinds(whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[Spread],
         inputs: where each input lives.
         groups: the groups of rows.
     """
-    given: list[Kind] = [Apart(groups.of(spread), 0) if spread.axes else Alike() for spread in inputs]
+    given: list[Kind] = [Sharded(groups.of(spread), 0) if spread.axes else Replicated() for spread in inputs]
     return Proof(groups).closed(whole, local, given)
 
 
 def adds_up(kind: Kind, spread: Spread, groups: Groups) -> bool:
     """Whether values of this kind, added over the devices' rows and weighed as `spread` says, give the whole's sum."""
     axes = frozenset(spread.axes)
-    if isinstance(kind, Alike):  # n devices that are alike add up to n times what one has
+    if isinstance(kind, Replicated):  # n devices that are alike add up to n times what one has
         return kind.factor == groups.devices(axes) or kind.zero
     if isinstance(kind, Partial):
         return kind == Partial(axes)
-    if not isinstance(kind, Apart) or kind.group.axes != axes or kind.factor != 1:
+    if not isinstance(kind, Sharded) or kind.group.axes != axes or kind.factor != 1:
         return False
-    leads = kind.layout == Apart(kind.group, 0).layout
+    leads = kind.layout == Sharded(kind.group, 0).layout
     return not kind.group.padded or (leads and spread.rows == kind.group.rows)
 
 
 def has_rows(kind: Kind, spread: Spread, groups: Groups) -> bool:
     """Whether values of this kind are, row by row or as one, those of the whole."""
     if not spread.axes:
-        return isinstance(kind, Alike) and kind.factor == 1
-    return isinstance(kind, Apart) and kind.factor == 1 and kind.layout == Apart(groups.of(spread), 0).layout
+        return isinstance(kind, Replicated) and kind.factor == 1
+    return isinstance(kind, Sharded) and kind.factor == 1 and kind.layout == Sharded(groups.of(spread), 0).layout
 
 
 class Proof:
@@ -104,9 +104,9 @@ class Proof:
         if not _same_params(step.whole, step.local, MAY_DIFFER.get(name, ())):
             return None
         if name not in COLLECTIVES and step.same_shapes and _same_params(step.whole, step.local, ()):
-            if all(isinstance(kind, Alike) and kind.factor == 1 for kind in inputs):
+            if all(isinstance(kind, Replicated) and kind.factor == 1 for kind in inputs):
                 zero = keeps_factor(step) and is_zero(inputs[0])
-                return step.all_outputs(Alike(zero=zero))
+                return step.all_outputs(Replicated(zero=zero))
             if keeps_factor(step):
                 return step.all_outputs(inputs[0])
         rule = RULES.get(name)

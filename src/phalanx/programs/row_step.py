@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from phalanx.programs.row_values import ONE, Alike, Apart, Kind, Partial
+from phalanx.programs.row_values import ONE, Kind, Partial, Replicated, Sharded
 
 Shape = tuple[int, ...]
 
@@ -75,14 +75,14 @@ LINEAR = words(
 
 def keeps_factor(step: Step) -> bool:
     """Whether a multiple of the first operand, or a part of its sum, gives that of the result."""
-    if not step.inputs or not isinstance(step.inputs[0], Alike | Partial):
+    if not step.inputs or not isinstance(step.inputs[0], Replicated | Partial):
         return False
     name, over = step.local.primitive.name, getattr(step.inputs[0], "over", "sum")
     if name == "convert_element_type":
         return jnp.issubdtype(step.params["new_dtype"], jnp.inexact)
     if over != "sum" and name in ("neg", "reduce_sum", "cumsum"):
         return False
-    return name in LINEAR and all(kind == Alike() or is_zero(kind) for kind in step.inputs[1:])
+    return name in LINEAR and all(kind == Replicated() or is_zero(kind) for kind in step.inputs[1:])
 
 
 def _shape(atom: Any) -> Shape:
@@ -91,23 +91,23 @@ def _shape(atom: Any) -> Shape:
 
 def is_zero(kind: Kind) -> bool:
     """Whether it is known to be nothing but zeros."""
-    return isinstance(kind, Alike) and kind.zero
+    return isinstance(kind, Replicated) and kind.zero
 
 
-def apart(kinds: Sequence[Kind]) -> Apart | None:
+def apart(kinds: Sequence[Kind]) -> Sharded | None:
     """Where the rows of several values lie, all in one place; those that are alike have none."""
-    found = [kind for kind in kinds if isinstance(kind, Apart)]
-    others = [kind for kind in kinds if not isinstance(kind, Apart)]
+    found = [kind for kind in kinds if isinstance(kind, Sharded)]
+    others = [kind for kind in kinds if not isinstance(kind, Sharded)]
     if not found or len({kind.layout for kind in found}) > 1:
         return None
     if any(kind.factor != 1 for kind in found) or not all(
-        isinstance(kind, Alike) and kind.factor == 1 for kind in others
+        isinstance(kind, Replicated) and kind.factor == 1 for kind in others
     ):
         return None
     return replace(found[0], constant=all(kind.constant for kind in found), false=False)
 
 
-def plain(kind: Apart) -> Apart:
+def plain(kind: Sharded) -> Sharded:
     """The same rows, of whose values nothing is known."""
     return replace(kind, constant=False, false=False)
 
@@ -131,12 +131,12 @@ def full(step: Step, param: str, dim: int) -> bool:
     return same and tuple(size[dim] for size in sizes) == tuple(shape[dim] for shape in step.shapes(0))
 
 
-def product(a: Alike | Apart | Partial, b: Alike | Apart | Partial, factor: Fraction) -> Kind:
+def product(a: Replicated | Sharded | Partial, b: Replicated | Sharded | Partial, factor: Fraction) -> Kind:
     """What a product is, if at most one of the two is a part."""
     for part, other in ((a, b), (b, a)):
         if isinstance(part, Partial):
-            return replace(part, factor=factor) if isinstance(other, Alike) and part.over == "sum" else None
-    if isinstance(a, Alike) and isinstance(b, Alike):
-        return Alike(factor)
+            return replace(part, factor=factor) if isinstance(other, Replicated) and part.over == "sum" else None
+    if isinstance(a, Replicated) and isinstance(b, Replicated):
+        return Replicated(factor)
     rows = apart([replace(a, factor=ONE), replace(b, factor=ONE)])
     return replace(rows, factor=factor) if rows else None

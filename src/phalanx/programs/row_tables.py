@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from phalanx.programs.row_step import Rule, Step, apart, full, is_zero, plain
-from phalanx.programs.row_values import Alike, Apart, Indices, Kind, Numbers, Partial
+from phalanx.programs.row_values import Indices, Kind, Numbers, Partial, Replicated, Sharded
 
 
 def _gather(step: Step) -> list[Kind] | None:
@@ -15,29 +15,29 @@ def _gather(step: Step) -> list[Kind] | None:
     batch = [d for d in range(len(step.out)) if d not in numbers.offset_dims]
     if isinstance(indices, Numbers) and step.shape(1)[-1] == 1:
         indices = Indices(indices.group, indices.dim, 0)
-    if isinstance(indices, Alike) and isinstance(table, Apart):
+    if isinstance(indices, Replicated) and isinstance(table, Sharded):
         taken = (*numbers.start_index_map, *numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
         if indices.factor != 1 or table.dim in taken or not full(step, "slice_sizes", table.dim):
             return None
         dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
         kept = [d for d in range(len(sizes)) if d not in dropped]
         return [replace(table, dim=numbers.offset_dims[kept.index(table.dim)], constant=False, false=False)]
-    if step.whole.params["slice_sizes"] != sizes or not isinstance(indices, Apart | Indices):
+    if step.whole.params["slice_sizes"] != sizes or not isinstance(indices, Sharded | Indices):
         return None
     if indices.dim == len(step.shape(1)) - 1:
         return None
     if isinstance(indices, Indices):  # each row's own entry, by the row's number
-        if not isinstance(table, Apart) or table.layout != (indices.group, table.dim, 1, 1):
+        if not isinstance(table, Sharded) or table.layout != (indices.group, table.dim, 1, 1):
             return None
         if numbers.start_index_map[indices.column] != table.dim or sizes[table.dim] != 1:
             return None
         return [replace(table, dim=batch[indices.dim], constant=False, false=False)]
     if indices.factor != 1:
         return None
-    if isinstance(table, Alike):
+    if isinstance(table, Replicated):
         return [replace(plain(indices), dim=batch[indices.dim], factor=table.factor)]
     operand, starts = numbers.operand_batching_dims, numbers.start_indices_batching_dims
-    if not isinstance(table, Apart) or apart([replace(table, dim=0), replace(indices, dim=0)]) is None:
+    if not isinstance(table, Sharded) or apart([replace(table, dim=0), replace(indices, dim=0)]) is None:
         return None
     if table.dim not in operand or indices.dim not in starts or operand.index(table.dim) != starts.index(indices.dim):
         return None
@@ -50,10 +50,10 @@ def _scatter(step: Step) -> list[Kind] | None:
     if is_zero(table) and step.local.primitive.name == "scatter-add" and apart([indices, updates]):
         return _scattered_sum(step)
     rows = apart([table, updates])
-    if rows is None or not isinstance(table, Apart) or not isinstance(updates, Apart | Alike):
+    if rows is None or not isinstance(table, Sharded) or not isinstance(updates, Sharded | Replicated):
         return None
     batching = numbers.operand_batching_dims
-    if isinstance(indices, Apart) and isinstance(updates, Apart):
+    if isinstance(indices, Sharded) and isinstance(updates, Sharded):
         starts = numbers.scatter_indices_batching_dims
         paired = (
             table.dim in batching and indices.dim in starts and batching.index(table.dim) == starts.index(indices.dim)
@@ -68,7 +68,11 @@ def _scatter_columns(step: Step) -> list[Kind] | None:
     """Of some columns of each row."""
     table, indices, updates = step.inputs
     numbers = step.params["dimension_numbers"]
-    if not isinstance(table, Apart) or (indices != Alike() and not is_zero(indices)) or not isinstance(updates, Apart):
+    if (
+        not isinstance(table, Sharded)
+        or (indices != Replicated() and not is_zero(indices))
+        or not isinstance(updates, Sharded)
+    ):
         return _scatter(step)
     if table.factor != 1 or updates.factor != 1 or table.dim in numbers.scatter_dims_to_operand_dims:
         return None
@@ -84,7 +88,7 @@ def _scattered_sum(step: Step) -> list[Kind] | None:
     """Sums over the rows of each level of a code."""
     _, indices, updates = step.inputs
     outer = [d for d in range(len(step.shape(2))) if d not in step.params["dimension_numbers"].update_window_dims]
-    if not isinstance(indices, Apart) or not isinstance(updates, Apart) or updates.group.padded:
+    if not isinstance(indices, Sharded) or not isinstance(updates, Sharded) or updates.group.padded:
         return None
     if indices.dim >= len(outer) or outer[indices.dim] != updates.dim or indices.dim == len(step.shape(1)) - 1:
         return None

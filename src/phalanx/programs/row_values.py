@@ -36,7 +36,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Alike:
+class Replicated:
     """Equal on all devices; the whole has `factor` times it. `zero` where it is known to be nothing but zeros."""
 
     factor: Fraction = ONE
@@ -44,7 +44,7 @@ class Alike:
 
 
 @dataclass(frozen=True)
-class Apart:
+class Sharded:
     """Rows of `group` along `dim`; the whole has `factor` times what the devices have, row after row.
 
     The dimension may hold more than rows, as `reshape` merges them: it is (before, rows, per) in row-major order.
@@ -94,7 +94,7 @@ class Indices:
     column: int
 
 
-Kind = Alike | Apart | Partial | Numbers | Indices | None
+Kind = Replicated | Sharded | Partial | Numbers | Indices | None
 """None where nothing is known: the rows may be mixed."""
 
 
@@ -113,7 +113,7 @@ class Groups:
         """Devices along these axes."""
         return math.prod(self.sizes.get(axis, 1) for axis in axes)
 
-    def rows_of(self, whole: tuple[int, ...], local: tuple[int, ...]) -> Apart | None:
+    def rows_of(self, whole: tuple[int, ...], local: tuple[int, ...]) -> Sharded | None:
         """Where rows must lie for a value to have these shapes, when there is one answer."""
         if len(whole) != len(local):
             return None
@@ -122,12 +122,12 @@ class Groups:
             return None
         a, b = whole[dims[0]], local[dims[0]]
         fits = [g for g in self._all if b % g.local_rows == 0 and a == b // g.local_rows * g.rows]
-        return Apart(fits[0], dims[0], per=b // fits[0].local_rows) if len(fits) == 1 else None
+        return Sharded(fits[0], dims[0], per=b // fits[0].local_rows) if len(fits) == 1 else None
 
     def compare(self, whole: Any, local: Any) -> Kind:
         """The kind of a number or array that is written into both programs."""
         if whole is local:
-            return Alike(zero=not np.shape(whole) and _is_zero(whole))
+            return Replicated(zero=not np.shape(whole) and _is_zero(whole))
         try:
             whole, local = np.asarray(whole), np.asarray(local)
         except TypeError:  # random keys
@@ -135,7 +135,7 @@ class Groups:
         if whole.dtype != local.dtype:
             return None
         if whole.shape == local.shape and np.array_equal(whole, local, equal_nan=whole.dtype.kind in "fc"):
-            return Alike(zero=bool(np.all(whole == 0)))
+            return Replicated(zero=bool(np.all(whole == 0)))
         if whole.shape == () == local.shape:
             return self._multiple(float(whole), float(local))
         rows = self.rows_of(whole.shape, local.shape)
@@ -153,10 +153,10 @@ class Groups:
             for factor in (Fraction(group.rows, group.local_rows), Fraction(group.devices)):
                 for f in (factor, 1 / factor):
                     if local and math.isclose(whole / local, f, rel_tol=1e-6):
-                        return Alike(f)
+                        return Replicated(f)
         for size in self.sizes.values():
             if local and whole / local in (size, 1 / size):
-                return Alike(Fraction(whole / local).limit_denominator(size))
+                return Replicated(Fraction(whole / local).limit_denominator(size))
         return None
 
 
@@ -171,14 +171,14 @@ def join(kinds: Sequence[Kind]) -> Kind:
 def _join(a: Kind, b: Kind) -> Kind:
     if a == b:
         return a
-    if isinstance(a, Alike) and isinstance(b, Alike):
+    if isinstance(a, Replicated) and isinstance(b, Replicated):
         if a.factor == b.factor or a.zero or b.zero:
-            return Alike(b.factor if a.zero else a.factor, zero=a.zero and b.zero)
+            return Replicated(b.factor if a.zero else a.factor, zero=a.zero and b.zero)
         return None
-    if isinstance(a, Apart) and isinstance(b, Apart) and (a.layout, a.factor) == (b.layout, b.factor):
+    if isinstance(a, Sharded) and isinstance(b, Sharded) and (a.layout, a.factor) == (b.layout, b.factor):
         return replace(a, constant=False, false=False)
     for zero, other in ((a, b), (b, a)):
-        if isinstance(zero, Alike) and zero.zero and isinstance(other, Partial) and other.over == "sum":
+        if isinstance(zero, Replicated) and zero.zero and isinstance(other, Partial) and other.over == "sum":
             return other
     return None
 
@@ -187,11 +187,11 @@ def fits(kind: Kind, whole: tuple[int, ...], local: tuple[int, ...]) -> bool:
     """Whether values of these shapes, in the whole and on a device, can be of this kind."""
     if kind is None:
         return True
-    if isinstance(kind, Alike | Partial):
+    if isinstance(kind, Replicated | Partial):
         return whole == local
     if len(whole) != len(local) or not 0 <= kind.dim < len(local):
         return False
-    each = kind.before * kind.per if isinstance(kind, Apart) else 1
+    each = kind.before * kind.per if isinstance(kind, Sharded) else 1
     same = all(a == b for d, (a, b) in enumerate(zip(whole, local, strict=True)) if d != kind.dim)
     return same and (whole[kind.dim], local[kind.dim]) == (each * kind.group.rows, each * kind.group.local_rows)
 

@@ -25,27 +25,27 @@ def warmup_figure(posterior: Reported) -> Figure:
         The figure. Dashed lines are rounds after which a new metric was in use, dotted ones those in which chains were
         moved.
     """
-    told, length = posterior.warmup, "trajectory_length" in posterior.warmup
+    rounds, length = posterior.warmup, "trajectory_length" in posterior.warmup
     figure = new_figure(10, 2.8)
     panels = figure.subplots(1, 3 if length else 2, squeeze=False)[0]
-    _line(panels[0], told, "step_size", "Step size", ACCENT, log=True)
-    _line(panels[1], told, "acceptance_rate", "Acceptance rate of the round", ACCENT)
+    _line(panels[0], rounds, "step_size", "Step size", ACCENT, log=True)
+    _line(panels[1], rounds, "acceptance_rate", "Acceptance rate of the round", ACCENT)
     panels[1].set_ylim(0, 1.02)
     if length:
-        _line(panels[2], told, "trajectory_length", "Length of trajectories", SECOND, log=True)
+        _line(panels[2], rounds, "trajectory_length", "Length of trajectories", SECOND, log=True)
     return figure
 
 
-def _line(axes: Axes, told: dict[str, np.ndarray], name: str, title: str, color: str, log: bool = False) -> None:
+def _line(axes: Axes, rounds: dict[str, np.ndarray], name: str, title: str, color: str, log: bool = False) -> None:
     finish(axes, title, x="iteration of warm-up")
     if log:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(require("matplotlib.ticker", "report").LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(require("matplotlib.ticker", "report").NullLocator())
-    axes.plot(told["iteration"], told[name], color=color, linewidth=1.3, marker=".", markersize=3)
-    changed, moved = told["metric_changed"].astype(bool), told["moved_chains"] > 0
+    axes.plot(rounds["iteration"], rounds[name], color=color, linewidth=1.3, marker=".", markersize=3)
+    changed, moved = rounds["metric_changed"].astype(bool), rounds["relocated_chains"] > 0
     for where, line, dashes in ((changed, MUTED, (0, (4, 3))), (moved, ALARM, (0, (1, 2)))):
-        for iteration in told["iteration"][where]:
+        for iteration in rounds["iteration"][where]:
             axes.axvline(iteration, color=line, linewidth=0.8, linestyle=dashes, zorder=0)
     whole_numbers(axes.xaxis)

@@ -156,7 +156,7 @@ class Chains:
 
     def _advance(self, program: Any, draws: np.ndarray, ticks: int, thin: int, *sunk: Sunk) -> Advanced:
         order, began = self._order(draws, ticks, thin), time.perf_counter()
-        if self._abandon and not self.blocks.kernel.machine.in_step:
+        if self._abandon and not self.blocks.kernel.machine.in_lock_step:
             self.first = self.first + 1  # what is abandoned has used its number
         advanced = program(self.seed, self.arrays, self._tuning, order, self._underway, *sunk)
         self._underway, self._abandon = advanced.underway, False

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from jax import Array
 
-from phalanx.adaptation.strays import Landscape
+from phalanx.adaptation.stuck import Landscape
 from phalanx.kernels.whole import by_group, unconstrained_shapes
 from phalanx.run.blocks import Blocks
 from phalanx.run.executables import Executables, whole_sizes

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from phalanx.adaptation.strays import Move
+from phalanx.adaptation.stuck import Relocation
 from phalanx.adaptation.warm_up import WarmUpState
 from phalanx.kernels.driver import Rest
 from phalanx.kernels.kernel import Kernel
@@ -59,7 +59,7 @@ class Run:
         self.reduced = HostFold.of(executables.reducing)
         """What reducers know."""
         self.warmup, self.sampling = Work(evaluations=self.blocks.num_chains), Work()
-        self.moves: list[Move] = []
+        self.relocations: list[Relocation] = []
         self.rounds: list[dict[str, Any]] = []
         self.interrupted = False
         self.so_far: Callable[[], Any] | None = None
@@ -80,7 +80,11 @@ class Run:
         """A run that goes on from a state."""
         aim = Aim(state.num_warmup, state.thin, state.init, state.superchains)
         run = cls(executables, kernel, state.seed, arrays, aim, progress, on_block)
-        run.warmup, run.sampling, run.moves = state.warmup, state.sampling, [Move(*move) for move in state.moves]
+        run.warmup, run.sampling, run.relocations = (
+            state.warmup,
+            state.sampling,
+            [Relocation(*relocation) for relocation in state.relocations],
+        )
         run.rounds = list(state.rounds)
         run.reduced = HostFold.of(executables.reducing, state.reduced)
         return run
@@ -97,7 +101,7 @@ class Run:
         if state.in_warm_up:
             self._warm_up(position, gradient, on_mesh(state.tuners, self.blocks.target))
             return
-        if not self.kernel.machine.in_step:
+        if not self.kernel.machine.in_lock_step:
             self.chains.rest_a_tick(samples=True)
         if self.chains.replays:
             self._latest = Latest(tuple(position), tuple(gradient), state.rest.at.log_density)
@@ -114,7 +118,7 @@ class Run:
         divergences = sum(noted["divergences"] for noted in self.rounds)
         for made in warming.rounds():
             self._last, divergences = warming.last, divergences + made.noted["divergences"]
-            self.moves += made.moves
+            self.relocations += made.relocations
             self.rounds.append(made.noted)
             self.warmup = self.warmup.more(made.ticks, made.evaluations)
             if warming.is_between_windows:
@@ -209,10 +213,12 @@ class Run:
         """The run as it is now."""
         rest, since = self._rest()
         stored = Stored({}, {}, np.zeros(1, int)) if self.stored is None else self.stored.stored.rest
-        moves = tuple((move.chain, move.beside, move.log_share) for move in self.moves)
+        relocations = tuple(
+            (relocation.chain, relocation.beside, relocation.log_share) for relocation in self.relocations
+        )
         return RunState(
             int(self.chains.seed), *self.aim[:3], rest, since, self.chains.tuning, float(self.chains.mean_steps),
-            stored, self.reduced.known, self.warmup, self.sampling, moves, tuple(self.rounds),
+            stored, self.reduced.known, self.warmup, self.sampling, relocations, tuple(self.rounds),
             superchains=self.aim.superchains,
         )  # fmt: skip
 

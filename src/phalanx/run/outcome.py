@@ -34,14 +34,14 @@ class Clock:
         now = time.perf_counter()
         ended = now if self._sampling_began is None else self._sampling_began
         evaluations, ticks = run.warmup.evaluations + run.sampling.evaluations, run.sampling.ticks
-        in_step = run.kernel.machine.in_step or not ticks
+        in_lock_step = run.kernel.machine.in_lock_step or not ticks
         return Timing(
             compile=self.before.compile + compile_seconds,
             warmup=self.before.warmup + ended - self._began,
             sampling=self.before.sampling + now - ended,
             gradient_evaluations=evaluations if run.kernel.uses_gradient else 0,
             compilations=compilations,
-            lane_efficiency=1.0 if in_step else run.sampling.evaluations / (run.blocks.num_chains * ticks),
+            lane_efficiency=1.0 if in_lock_step else run.sampling.evaluations / (run.blocks.num_chains * ticks),
         )
 
 
@@ -64,5 +64,5 @@ class Outcome(NamedTuple):
     def record(self, before: RunRecord, run: Run, clock: Clock, samples: int) -> RunRecord:
         """The record of a run that was asked for so many iterations, given that of what was compiled."""
         record = replace(before, init=run.aim.init, num_warmup=run.aim.num_warmup, num_samples=samples)
-        record = record.of_run(int(run.chains.seed), clock.started, run.interrupted, run.moves, run.reduced)
+        record = record.of_run(int(run.chains.seed), clock.started, run.interrupted, run.relocations, run.reduced)
         return replace(record, findings=(*record.findings, *run.reduced.findings(dict(self.reduced))))

@@ -129,7 +129,7 @@ class RunState(NamedTuple):
     reduced: Reduced
     warmup: Work
     sampling: Work
-    moves: tuple[tuple[int, int, float], ...]
+    relocations: tuple[tuple[int, int, float], ...]
     rounds: tuple[dict[str, Any], ...] = ()
     tuners: Any = None
     superchains: int = 0

@@ -74,7 +74,7 @@ class Storing:
         advanced = self._chains.record(goal.draws, ticks, self._thin)
         block = HostBlock.fetched(advanced.sunk, self._blocks.row_layout)
         values, states = self._read(advanced.sunk.states[0], advanced.sunk.count)
-        if block.count.any() and not self._blocks.kernel.machine.in_step:
+        if block.count.any() and not self._blocks.kernel.machine.in_lock_step:
             self._chains.mean_steps = float(block.stats["num_steps"][block.filled].mean()) / self._thin
         self.draws.add(values, block)
         if states is not None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from phalanx.adaptation.strays import Move
+from phalanx.adaptation.stuck import Relocation
 from phalanx.adaptation.tuner import Batch
 from phalanx.adaptation.warm_up import WarmUp, WarmUpState
 from phalanx.kernels.kernel import Kernel
@@ -31,7 +31,7 @@ class Round(NamedTuple):
 
     draws: Batch
     noted: dict[str, Any]
-    moves: list[Move]
+    relocations: list[Relocation]
     evaluations: int
     ticks: int
 
@@ -79,7 +79,7 @@ class Warming:
     def rounds(self) -> Iterator[Round]:
         """Round after round, until there is nothing left to do."""
         warm_up, chains = self._warm_up, self._chains
-        if not (warm_up.abandon or warm_up.over or self._kernel.machine.in_step):
+        if not (warm_up.abandon or warm_up.over or self._kernel.machine.in_lock_step):
             chains.rest_a_tick(samples=False)
         while not warm_up.over:
             yield self._round()
@@ -91,13 +91,13 @@ class Warming:
         if len(draws.chain):
             self.last = [part[::-1] for part in draws.position] or self.last
         warm_up.learn(draws)
-        has_new_metric, moves = chains.tune(warm_up.tuning, warm_up.abandon), warm_up.moves
-        if moves:
+        has_new_metric, relocations = chains.tune(warm_up.tuning, warm_up.abandon), warm_up.relocations
+        if relocations:
             sources = np.arange(chains.blocks.num_chains)
-            for move in moves:
-                sources[move.chain] = move.beside
+            for relocation in relocations:
+                sources[relocation.chain] = relocation.beside
             chains.put_beside(sources)
-        return Round(draws, self._noted(used, draws, has_new_metric), moves, evaluations, ticks)
+        return Round(draws, self._noted(used, draws, has_new_metric), relocations, evaluations, ticks)
 
     def _drawn(self, ticks: int) -> tuple[Batch, int, int]:
         """The draws of so many ticks. How they are cut into blocks changes nothing: no chain's slots fill up."""
@@ -126,7 +126,7 @@ class Warming:
             "acceptance_rate": float(rates.mean(dtype=np.float64)) if rates.size else math.nan,
             "divergences": int(draws.stats["diverging"].sum()),
             "metric_changed": has_new_metric,
-            "moved_chains": len(self._warm_up.moves),
+            "relocated_chains": len(self._warm_up.relocations),
         }
         if self._kernel.tunes_trajectory:
             noted["trajectory_length"] = float(used.trajectory_length)

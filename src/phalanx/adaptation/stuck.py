@@ -56,7 +56,7 @@ class Landscape(NamedTuple):
     seed: int
 
 
-class Move(NamedTuple):
+class Relocation(NamedTuple):
     """A chain that goes on beside another; `log_share` bounds the share of the posterior where it was."""
 
     chain: int
@@ -64,7 +64,7 @@ class Move(NamedTuple):
     log_share: float
 
 
-class Strays:
+class StuckChains:
     """What each chain has seen since the window began.
 
     Args:
@@ -99,7 +99,7 @@ class Strays:
             for region, numbers in seen:
                 self._remember(region, numbers)
 
-    def moves(self) -> list[Move]:
+    def relocations(self) -> list[Relocation]:
         """The chains to be moved; mostly none."""
         if not self._tells or self._count.mean() < SETTLED:
             return []
@@ -116,7 +116,7 @@ class Strays:
         stray = most < least - margin
         chains = [(chain, most[i]) for i in np.flatnonzero(stray) for chain in places[i]]
         return [
-            Move(int(chain), int(places[home][i % len(places[home])]), float(at_most - least))
+            Relocation(int(chain), int(places[home][i % len(places[home])]), float(at_most - least))
             for i, (chain, at_most) in enumerate(sorted(chains))
         ]
 

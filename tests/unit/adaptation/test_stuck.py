@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phalanx as phx
-from phalanx.adaptation import strays as strays_module
+from phalanx.adaptation import stuck as stuck_module
 from phalanx.adaptation.regions import Region, log_mass_at_least, log_mass_at_most, normals
-from phalanx.adaptation.strays import SETTLED, Landscape, Strays
+from phalanx.adaptation.stuck import SETTLED, Landscape, StuckChains
 from phalanx.run.landscape import landscape_of
 
 
@@ -45,17 +45,17 @@ def seen(modes, draws=100, of_chain=None, seed=0):
 
     of_chain = modes if of_chain is None else [modes[i] for i in of_chain]
     size = len(modes[0].mean)
-    strays = Strays(len(of_chain), Landscape(np.arange(size), log_density, 0))
+    stuck = StuckChains(len(of_chain), Landscape(np.arange(size), log_density, 0))
     rows = np.concatenate([mode.draw(random, draws) for mode in of_chain])
     chain = np.repeat(np.arange(len(of_chain)), draws)
     half = np.concatenate([np.arange(draws) < draws // 2] * len(of_chain))
     for part in (half, ~half):  # in two rounds
-        strays.see([rows[part]], log_density(rows[part]), chain[part])
-    return strays
+        stuck.see([rows[part]], log_density(rows[part]), chain[part])
+    return stuck
 
 
-def moved(strays):
-    return {move.chain: move.beside for move in strays.moves()}
+def moved(stuck):
+    return {move.chain: move.beside for move in stuck.relocations()}
 
 
 def correlated(size, variance, common):
@@ -130,8 +130,8 @@ def test_the_bounds_hold_for_any_shape(draw, log_density):
 
 
 def test_a_chain_whose_region_has_no_mass_goes_on_beside_another():
-    strays = seen([spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -40.0)], of_chain=[0, 1, 0])
-    (move,) = strays.moves()
+    stuck = seen([spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -40.0)], of_chain=[0, 1, 0])
+    (move,) = stuck.relocations()
     assert move[:2] == (1, 0) and -40 < move.log_share < -25
 
 
@@ -148,7 +148,7 @@ def test_a_chain_whose_region_has_no_mass_goes_on_beside_another():
 def test_modes_that_both_count_keep_their_chains(size, common, scale, gap, draws, chains, seed):
     one = Mode(np.full(size, -900.0), scale * np.eye(size), 0.0)
     other = Mode(np.full(size, 900.0), correlated(size, 0.04, common), gap)
-    assert seen([one, other], draws, [0, 1] * (chains // 2), seed).moves() == []
+    assert seen([one, other], draws, [0, 1] * (chains // 2), seed).relocations() == []
 
 
 def test_a_narrow_mode_that_has_the_mass_keeps_its_chains():
@@ -158,7 +158,7 @@ def test_a_narrow_mode_that_has_the_mass_keeps_its_chains():
         Mode(np.full(20, -900.0), correlated(20, 0.04, 10), np.log(0.01)),
     ]
     for draws in (20, 40, 130):
-        assert seen(modes, draws, [0, 1] * 8).moves() == []
+        assert seen(modes, draws, [0, 1] * 8).relocations() == []
 
 
 @pytest.mark.parametrize("moves", [0, 1, 5])
@@ -171,9 +171,9 @@ def test_a_chain_that_hardly_moves_tells_nothing(moves):
     still = np.full((100, 4), 50.1)
     still[:moves] += 1e-3 * random.normal(size=(moves, 4))
     rows = np.concatenate([random.normal(size=(100, 4)), still])
-    strays = Strays(2, Landscape(np.arange(4), log_density, 0))
-    strays.see([rows], log_density(rows), np.repeat([0, 1], 100))
-    assert strays.moves() == []
+    stuck = StuckChains(2, Landscape(np.arange(4), log_density, 0))
+    stuck.see([rows], log_density(rows), np.repeat([0, 1], 100))
+    assert stuck.relocations() == []
 
 
 def test_a_chain_on_its_way_tells_nothing():
@@ -183,33 +183,33 @@ def test_a_chain_on_its_way_tells_nothing():
     random = np.random.default_rng(0)
     way = np.linspace(1000, 900, 100)[:, None] + 0.1 * random.normal(size=(100, 4))
     rows = np.concatenate([random.normal(size=(100, 4)), way])
-    strays = Strays(2, Landscape(np.arange(4), log_density, 0))
-    strays.see([rows], log_density(rows), np.repeat([0, 1], 100))
-    assert strays.moves() == []
+    stuck = StuckChains(2, Landscape(np.arange(4), log_density, 0))
+    stuck.see([rows], log_density(rows), np.repeat([0, 1], 100))
+    assert stuck.relocations() == []
 
 
 def test_few_draws_tell_nothing():
     modes = [spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -900.0)]
-    assert seen(modes, draws=SETTLED - 1).moves() == []
+    assert seen(modes, draws=SETTLED - 1).relocations() == []
     assert moved(seen(modes, draws=SETTLED)) == {1: 0}
 
 
 def test_what_takes_too_much_memory_is_thinned_and_tells_the_same(monkeypatch):
     modes = [spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -90.0)]
-    monkeypatch.setattr(strays_module, "MOST_NUMBERS", 2 * 3 * 60)
-    strays = seen(modes, draws=400)
-    assert moved(strays) == {1: 0}
-    assert sum(region.rows.size for region, _ in strays._seen) <= 2 * 3 * 60
-    monkeypatch.setattr(strays_module, "MOST_NUMBERS", 100)
-    assert seen(modes, draws=400).moves() == []
+    monkeypatch.setattr(stuck_module, "MOST_NUMBERS", 2 * 3 * 60)
+    stuck = seen(modes, draws=400)
+    assert moved(stuck) == {1: 0}
+    assert sum(region.rows.size for region, _ in stuck._seen) <= 2 * 3 * 60
+    monkeypatch.setattr(stuck_module, "MOST_NUMBERS", 100)
+    assert seen(modes, draws=400).relocations() == []
 
 
 def test_places_without_mass_are_told_by_evaluating_the_density_where_there_is_some():
     # a density that no draw has shown: the bound from below must not trust the draws alone
     modes = [spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -40.0)]
-    strays = seen(modes)
-    strays._landscape = strays._landscape._replace(log_density=lambda rows: np.full(len(rows), -np.inf))
-    assert strays.moves() == []
+    stuck = seen(modes)
+    stuck._landscape = stuck._landscape._replace(log_density=lambda rows: np.full(len(rows), -np.inf))
+    assert stuck.relocations() == []
 
 
 def two_modes(gap, at=30.0):
@@ -231,19 +231,19 @@ def run(gap, **options):
 def test_warm_up_leaves_no_chain_in_a_mode_without_mass(kernel, data):
     mesh = phx.make_mesh(data=data, devices=jax.devices()[:4])
     posterior = run(40.0, mesh=mesh, kernel=kernel())
-    assert 1 <= posterior.record.moved_chains <= 7
-    (finding,) = (finding for finding in posterior.verdict().findings if finding.topic == "moved chains")
-    assert f"{posterior.record.moved_chains} of 8 chains" in finding.problem and "beside chain" in finding.problem
+    assert 1 <= posterior.record.relocated_chains <= 7
+    (finding,) = (finding for finding in posterior.verdict().findings if finding.topic == "relocated chains")
+    assert f"{posterior.record.relocated_chains} of 8 chains" in finding.problem and "beside chain" in finding.problem
     assert "less than 1e-" in finding.problem and "relocate=False" in finding.advice
     assert (posterior.draws["x"] < 0).all()
     assert len(np.unique(posterior.draws["x"][:, 0])) == 8  # beside one another, not on the same way
     stays = run(40.0, mesh=mesh, kernel=kernel(relocate=False))
-    assert stays.record.moved_chains == 0 and (stays.draws["x"] > 0).any() and not stays.verdict().good
+    assert stays.record.relocated_chains == 0 and (stays.draws["x"] > 0).any() and not stays.verdict().good
 
 
 def test_two_modes_that_both_count_keep_their_chains():
     posterior = run(2.0)
-    assert posterior.record.moved_chains == 0 and not posterior.record.findings
+    assert posterior.record.relocated_chains == 0 and not posterior.record.findings
     assert (posterior.draws["x"] < 0).any() and (posterior.draws["x"] > 0).any()
 
 
@@ -279,7 +279,7 @@ def test_on_every_mesh_the_same_chains_are_moved(devices):
     (finding,) = posterior.record.findings
     moved = finding.problem.partition(":")[0]  # what follows differs by rounding
     assert MOVED.setdefault("chains", moved) == moved
-    assert posterior.record.moved_chains and (posterior.draws["side"] < 0).all()
+    assert posterior.record.relocated_chains and (posterior.draws["side"] < 0).all()
 
 
 MOVED: dict[str, str] = {}
