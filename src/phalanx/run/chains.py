@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from phalanx.kernels.driver import Rest, Start
 from phalanx.kernels.low_rank import LowRank
@@ -41,12 +41,14 @@ class Chains:
     def __init__(self, executables: Executables, seed: int, arrays: tuple[Array, ...]):
         self.executables, self.blocks = executables, executables.blocks
         self.seed, self.arrays = np.uint32(seed), arrays
+        self._sent_seed = executables.sent(self.seed, PartitionSpec())
         self.mean_steps = 1.0
         """Ticks of a draw, on average."""
         self.first = np.ones(self.blocks.num_chains, np.int64)
         """The number of each chain's first draw in sampling."""
         self._underway: Underway | None = None
         self._tuning: Any = None
+        self._sent_tuning: Any = None
         self._metric: Any = None
         self._placed_metric: Any = None
         self._abandon = False
@@ -118,6 +120,7 @@ class Chains:
                 self._metric, self._placed_metric = metric, jax.tree.map(to_devices, metric, layout)
             tuning = tuning._replace(metric=self._placed_metric)
         self._tuning = jax.tree.map(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf), tuning)
+        self._sent_tuning = self.executables.sent(self._tuning, jax.tree.map(lambda _: PartitionSpec(), self._tuning))
         return is_new
 
     @property
@@ -158,17 +161,14 @@ class Chains:
         order, began = self._order(draws, ticks, thin), time.perf_counter()
         if self._abandon and not self.blocks.kernel.machine.in_lock_step:
             self.first = self.first + 1  # what is abandoned has used its number
-        advanced = program(self.seed, self.arrays, self._tuning, order, self._underway, *sunk)
+        advanced = program(self._sent_seed, self.arrays, self._sent_tuning, order, self._underway, *sunk)
         self._underway, self._abandon = advanced.underway, False
         self.executables.pace.learn(int(to_host(advanced.ticks).max()), time.perf_counter() - began)
         return advanced
 
     def _order(self, draws: np.ndarray, ticks: int, thin: int) -> Order:
-        order = order_of(draws, ticks, thin, self._abandon)
-        if jax.process_count() == 1:
-            return order
-        layout = NamedSharding(self.blocks.target.mesh, PartitionSpec(CHAIN))
-        return order._replace(draws=to_devices(order.draws, layout))
+        shared, chains = PartitionSpec(), PartitionSpec(CHAIN)
+        return self.executables.sent(order_of(draws, ticks, thin, self._abandon), Order(shared, chains, shared, shared))
 
 
 def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:

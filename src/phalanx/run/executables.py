@@ -25,6 +25,7 @@ from phalanx.run.initial import Initial, prior_of
 from phalanx.run.pace import Pace
 from phalanx.run.reducing import Reducing
 from phalanx.run.reductions import Reductions
+from phalanx.run.sent import Sent
 from phalanx.run.tally import Tally
 from phalanx.run.tiles import Tiles
 
@@ -61,6 +62,11 @@ class Executables:
     bytes_on_device: int = 0
     matmul_precision: str = "float32"
     pace: Pace = field(default_factory=Pace)
+
+    @cached_property
+    def sent(self) -> Sent:
+        """Small arguments on the devices."""
+        return Sent(self.blocks.target.mesh)
 
     @property
     def count(self) -> int:
