@@ -43,8 +43,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ.pop("PHALANX_CACHE"), ignore_errors=True)
 
 
+LONG_EXAMPLES = ("phalanx.reducers", "phalanx.variational")
+"""Packages whose docstrings' examples take longer, most of them a whole run each; reducers have one that is short."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.name.startswith(LONG_EXAMPLES) and not item.name.endswith(".moments"):
+            item.add_marker("slow")
         if "data_folder" in getattr(item, "fixturenames", ()):
             item.add_marker("real_data")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from phalanx.cli import by_name
 from phalanx.cli.data_file import read_data
 from phalanx.cli.interruption import Interrupted, saying
 from phalanx.cli.matching import match_data, shard_rows
@@ -24,32 +23,13 @@ from phalanx.cli.options import (
     Warmup,
     start_devices,
 )
-from phalanx.cli.user_model import load_model, naming_lines_of, split_place
+from phalanx.cli.user_model import load, naming_lines_of, split_place
 from phalanx.cli.words import levels
 from phalanx.demos.options import mesh_with
-from phalanx.kernels.chees import chees
-from phalanx.kernels.hmc import hmc
-from phalanx.kernels.kernel import Kernel
-from phalanx.kernels.mams import mams
-from phalanx.kernels.nuts import nuts
-from phalanx.kernels.rwmh import rwmh
 from phalanx.posterior.posterior import Posterior
 from phalanx.report import console, print_run, write_folder
 from phalanx.run.mcmc import mcmc
 from phalanx.run.until import Until, until
-
-
-class KernelName(StrEnum):
-    """The kernels that need no further choices."""
-
-    nuts = "nuts"
-    hmc = "hmc"
-    rwmh = "rwmh"
-    chees = "chees"
-    mams = "mams"
-
-
-_KERNELS = {"nuts": nuts, "hmc": hmc, "rwmh": rwmh, "chees": chees, "mams": mams}
 
 MOST_DRAWS = 100_000
 """Draws per chain at most where a condition ends the run."""
@@ -58,7 +38,18 @@ MOST_DRAWS = 100_000
 def sample(
     model: Annotated[str, typer.Argument(help="A function in a Python file.", metavar="FILE.py:NAME")],
     data: Annotated[Path | None, typer.Option(help="Its arguments: an .npz, .csv or .json file.")] = None,
-    kernel: Annotated[KernelName, typer.Option(help="The Markov kernel.")] = KernelName.nuts,
+    kernel: Annotated[
+        str, typer.Option(help="The Markov kernel: nuts, hmc, rwmh, chees, mams, or FILE.py:NAME that makes one.")
+    ] = "nuts",
+    reducer: Annotated[
+        list[str] | None, typer.Option(help="A reducer, such as moments, or FILE.py:NAME that makes one; repeatable.")
+    ] = None,
+    check: Annotated[
+        list[str] | None, typer.Option(help="FILE.py:NAME of a check for the verdict; may be repeated.")
+    ] = None,
+    figure: Annotated[
+        list[str] | None, typer.Option(help="FILE.py:NAME of a figure for the report; may be repeated.")
+    ] = None,
     chains: Chains = None,
     warmup: Warmup = None,
     draws: Annotated[
@@ -84,10 +75,12 @@ def sample(
 ) -> None:
     """Run your model: prints the summary and a verdict; writes draws, report, pictures and tables to a folder."""
     condition = _condition(until_r_hat, until_ess, seconds)
-    chosen = _kernel(kernel, target_acceptance=target_acceptance, max_depth=max_depth, step_size=step_size)
     path, name = split_place(model)
-    start_devices(devices)  # before the user's file, which may make arrays
-    program = load_model(model)
+    start_devices(devices)  # before the user's files, which may make arrays
+    chosen = by_name.kernel(kernel, target_acceptance=target_acceptance, max_depth=max_depth, step_size=step_size)
+    reducers, checks = by_name.reducers_named(reducer), list(by_name.functions("check", check).values())
+    figures = by_name.functions("figure", figure)
+    program = load(model)
     matched = match_data(program, {} if data is None else read_data(data))
     folder = out or Path("out") / name
     folder.mkdir(parents=True, exist_ok=True)  # before a long run, not after it
@@ -108,26 +101,21 @@ def sample(
             seed=seed,
             mesh=mesh,
             keep=keep or None,
+            reducers=reducers,
             thin=thin,
             matmul_precision=precision.value,
         )
     with saying(f"of the files in {folder}, those that are there are whole; posterior.npz comes first."):
         files = [posterior.save(folder / "posterior.npz")]
-        print_run(posterior)
-        files += _write(posterior, folder)
+        print_run(posterior, checks)
+        _print_reduced(posterior)
+        table = folder / "summary.csv"
+        posterior.summary().to_csv(table, index_label="variable")
+        drawn = {name: draw(posterior) for name, draw in figures.items()}
+        files += [table, *write_folder(posterior, folder, checks=checks, figures=drawn)]
     console().print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)
     if posterior.record.interrupted:
         raise Interrupted(f"the {posterior.num_draws:,} draws of each chain until then are in {folder}.")
-
-
-def _kernel(name: KernelName, **given: Any) -> Kernel:
-    """The kernel with the choices made; those that it does not have are refused."""
-    make = _KERNELS[name.value]
-    chosen = {option: value for option, value in given.items() if value is not None}
-    if unknown := [option for option in chosen if option not in inspect.signature(make).parameters]:
-        hint = f"--{unknown[0].replace('_', '-')}"
-        raise typer.BadParameter(f"the kernel {name.value} has no {unknown[0]}.", param_hint=hint)
-    return make(**chosen)
 
 
 def _condition(r_hat: float | None, ess: float | None, seconds: float | None) -> Until | None:
@@ -157,8 +145,6 @@ def _describe(name: str, value: Any) -> str:
     return f"{name} {list(value.shape)}" if np.ndim(value) else name
 
 
-def _write(posterior: Posterior, folder: Path) -> list[Path]:
-    """Write the table for everyone, and what every run writes."""
-    table = folder / "summary.csv"
-    posterior.summary().to_csv(table, index_label="variable")
-    return [table, *write_folder(posterior, folder)]
+def _print_reduced(posterior: Posterior) -> None:
+    for name, result in posterior.reduced.items():
+        console().print(f"{name}: {result}", markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""A model in the user's own file: `FILE.py:NAME`."""
+"""What the user has in a file of their own, as `FILE.py:NAME`: a model, a kernel, a reducer, a check, a figure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ MODULE = "phalanx_user_file"
 """What the file is called as a module: not after itself, since a file may be called `types.py`."""
 
 
-def load_model(place: str) -> Callable[..., Any]:
-    """Import a Python file and return the model that is named after the colon.
+def load(place: str, what: str = "model") -> Callable[..., Any]:
+    """Import a Python file and return the function that is named after the colon.
 
-    The file is run as when it is imported: what stands under `if __name__ == "__main__":` is not. It may import its
-    neighbours.
+    The file is run as when it is imported: what stands under `if __name__ == "__main__":` is not. It may import
+    its neighbours.
 
     Args:
         place: the file and the name of a function in it, e.g. "models.py:regression".
+        what: what it is to be.
 
     Returns:
-        The model.
+        The function.
 
     Raises:
         FileNotFoundError: when there is no such file.
@@ -34,26 +35,31 @@ def load_model(place: str) -> Callable[..., Any]:
             that name.
         TypeError: when what has that name cannot be called.
     """
-    path, name = split_place(place)
+    path, name = split_place(place, what)
     if not path.is_file():
         why = "it is a folder" if path.is_dir() else f"there is no such file in {path.absolute().parent}"
-        raise FileNotFoundError(f"model {place!r}: {path} cannot be read, {why}.")
+        raise FileNotFoundError(f"{what} {place!r}: {path} cannot be read, {why}.")
     module = _import(path)
     functions = ", ".join(_functions(module))
     there = f"Its functions: {functions}." if functions else "It defines no functions."
     if not hasattr(module, name):
-        raise ValueError(f"model {place!r}: {path} has no {name!r}. {there}")
-    model = getattr(module, name)
-    if not callable(model):
-        raise TypeError(f"model {place!r}: {name!r} is no function but a {type(model).__name__}. {there}")
-    return model
+        raise ValueError(f"{what} {place!r}: {path} has no {name!r}. {there}")
+    found = getattr(module, name)
+    if not callable(found):
+        raise TypeError(f"{what} {place!r}: {name!r} is no function but a {type(found).__name__}. {there}")
+    return found
 
 
-def split_place(place: str) -> tuple[Path, str]:
+def is_place(word: str) -> bool:
+    """Whether a word is meant as `FILE.py:NAME`."""
+    return ".py" in word or ":" in word
+
+
+def split_place(place: str, what: str = "model") -> tuple[Path, str]:
     """Split `FILE.py:NAME` at its last colon."""
     file, colon, name = place.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
-        raise ValueError(f"model {place!r}: expected FILE.py:NAME, such as models.py:regression.")
+        raise ValueError(f"{what} {place!r}: expected FILE.py:NAME, such as models.py:regression.")
     return Path(file).expanduser(), name
 
 

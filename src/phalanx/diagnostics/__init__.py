@@ -1,5 +1,7 @@
 """Checks on draws: has the chain converged, and how much do the draws say? All elements at once, in NumPy."""
 
+from phalanx.diagnostics.checks import Check as Check
+from phalanx.diagnostics.checks import Evidence as Evidence
 from phalanx.diagnostics.convergence import ess as ess
 from phalanx.diagnostics.convergence import mcse as mcse
 from phalanx.diagnostics.convergence import rhat as rhat

@@ -236,7 +236,10 @@ def check_acceptance(run: Evidence) -> Finding | None:
     return Finding("low acceptance", problem, "a smaller step_size, or a longer warm-up to tune it in")
 
 
-CHECKS: tuple[Callable[[Evidence], Finding | str | None], ...] = (
+Check = Callable[[Evidence], Finding | str | None]
+"""What is wrong, or a sentence that says what is in order; None where there is nothing to check."""
+
+CHECKS: tuple[Check, ...] = (
     check_values,
     check_movement,
     check_sizes,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.diagnostics.checks import CHECKS, Evidence
+from phalanx.diagnostics.checks import CHECKS, Check, Evidence
 from phalanx.diagnostics.elements import Names
 from phalanx.diagnostics.finding import Finding
 from phalanx.diagnostics.words import format_rhat
@@ -47,6 +47,7 @@ def judge(
     passed: Sequence[str] = (),
     draws: Mapping[str, np.ndarray] | None = None,
     labels: Names | None = None,
+    checks: Sequence[Check] = (),
 ) -> Verdict:
     r"""Say whether draws are good to use, or what is wrong with them and what to try.
 
@@ -64,6 +65,8 @@ def judge(
         passed: what is known to be in order from elsewhere.
         draws: arrays of shape `(chain, draw, ...)` by variable name, to tell which chains sit where when they disagree.
         labels: what its entries are called in the table, by variable and axis.
+        checks: checks of yours, after ours: each is given the `Evidence` and returns a `Finding`, a sentence that says
+            what is in order, or None where there is nothing to check.
 
     Returns:
         The verdict.
@@ -90,7 +93,7 @@ def judge(
         return _not_good((*findings, nothing), passed)
     num_chains, num_draws = next(iter(stats.values())).shape[:2]
     run = Evidence(table, stats, num_chains, num_draws, draws or {}, labels or {})
-    results = [result for check in CHECKS if (result := check(run)) is not None]
+    results = [result for check in (*CHECKS, *checks) if (result := check(run)) is not None]
     findings = (*findings, *(result for result in results if isinstance(result, Finding)))
     passed = (*passed, *(result for result in results if isinstance(result, str)))
     if findings:

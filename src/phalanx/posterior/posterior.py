@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from phalanx.diagnostics import Verdict, judge, judge_folded, judged, summary_table, to_arviz
+from phalanx.diagnostics import Check, Verdict, judge, judge_folded, judged, summary_table, to_arviz
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.file import read_posterior, write_posterior
 from phalanx.posterior.predict import predict
@@ -22,6 +22,8 @@ from phalanx.programs.tracing import Program
 from phalanx.report import write_report
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from phalanx.diagnostics.table import SummaryTable
 
 
@@ -179,22 +181,28 @@ class Posterior:
         table.verdict = self.verdict()
         return table
 
-    def verdict(self) -> Verdict:
+    def verdict(self, checks: Sequence[Check] = ()) -> Verdict:
         """Say whether the draws are good to use, or what is wrong and what to try; see `phalanx.diagnostics.judge`.
 
         Of a run that stored none, its reducers `rhat()` and `ess()` are asked.
+
+        Args:
+            checks: checks of yours on stored draws, after ours. Each is a function of the run's
+                `phalanx.diagnostics.Evidence`, and returns a `Finding`, a sentence that says what is in order, or None.
 
         Returns:
             The verdict: `good`, `headline`, `findings` (each a problem and an advice) and what was `passed`.
 
         Raises:
-            ValueError: when there are no draws, stored or folded.
+            ValueError: when there are no draws, stored or folded, or checks are given where no chain's are stored.
 
         Example:
             >>> posterior.verdict().good  # doctest: +SKIP
             True
         """
         record = self.record
+        if checks and (record.independent or not self.num_draws):
+            raise ValueError("verdict: checks= look at the stored draws of chains, and there are none.")
         if record.independent:
             return judged(record.findings, record.passed)
         if not self.stats and record.folded_draws:
@@ -206,7 +214,7 @@ class Posterior:
         if not self.stats:
             raise ValueError("verdict: there are no draws to judge, stored or folded.")
         table = self._summary_of_all if self.num_draws else None
-        return judge(table, self.stats, record.findings, record.passed, self.draws, record.labels)
+        return judge(table, self.stats, record.findings, record.passed, self.draws, record.labels, checks)
 
     @cached_property
     def _summary_of_all(self) -> SummaryTable:
@@ -355,11 +363,15 @@ class Posterior:
             parts["draws"], parts["stats"], timing, record, parts["reduced"], parts.get("warmup", {}), goes_on=goes_on
         )
 
-    def report(self, path: str | PathLike[str]) -> Path:
+    def report(
+        self, path: str | PathLike[str], *, figures: Mapping[str, Figure] | None = None, checks: Sequence[Check] = ()
+    ) -> Path:
         """Write one self-contained HTML page: summary, plots, and what was run where.
 
         Args:
             path: the file to write; folders on the way are made.
+            figures: matplotlib figures of yours, by title, after ours.
+            checks: checks of yours, as for `verdict`.
 
         Returns:
             The path written.
@@ -372,7 +384,7 @@ class Posterior:
             >>> posterior.report("report.html")  # doctest: +SKIP
             PosixPath('report.html')
         """
-        return write_report(self, path)
+        return write_report(self, path, figures, checks)
 
     def __repr__(self) -> str:
         variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in self.draws.items())

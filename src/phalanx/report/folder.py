@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -17,6 +17,8 @@ from phalanx.report.write import write_report
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from phalanx.diagnostics import Check
+
 
 def write_folder(
     posterior: Reported,
@@ -24,6 +26,7 @@ def write_folder(
     *,
     headline: Mapping[str, Any] | None = None,
     figures: Mapping[str, Figure] | None = None,
+    checks: Sequence[Check] = (),
 ) -> list[Path]:
     """Write `report.html`, the figures of the run, and `result.json` to a folder.
 
@@ -36,7 +39,8 @@ def write_folder(
         posterior: the run.
         folder: where to; made when missing.
         headline: numbers worth reading first, by name.
-        figures: other figures to save, by name.
+        figures: other figures, to save and to show in the report, by name.
+        checks: the user's, for the verdict.
 
     Returns:
         The files written.
@@ -48,8 +52,8 @@ def write_folder(
     folder.mkdir(parents=True, exist_ok=True)
     files, findings = [], {}
     if posterior.num_draws:
-        files = [write_report(posterior, folder / "report.html"), *save_figures(posterior, folder)]
-        findings = _findings(posterior)
+        files = [write_report(posterior, folder / "report.html", figures, checks), *save_figures(posterior, folder)]
+        findings = _findings(posterior, checks)
     elif posterior.record.folded_draws:
         findings = {"verdict": _verdict(posterior)}
     files += save_pictures(figures or {}, folder)
@@ -64,16 +68,16 @@ def write_folder(
     return files
 
 
-def _findings(posterior: Reported) -> dict[str, Any]:
+def _findings(posterior: Reported, checks: Sequence[Check]) -> dict[str, Any]:
     found = posterior.summary()["r_hat"]
     return {
-        "verdict": _verdict(posterior),
+        "verdict": _verdict(posterior, checks),
         "r_hat": {"log_density": _number(found.iloc[0]), "worst": _number(found.max())},
     }
 
 
-def _verdict(posterior: Reported) -> dict[str, Any]:
-    verdict = posterior.verdict()
+def _verdict(posterior: Reported, checks: Sequence[Check] = ()) -> dict[str, Any]:
+    verdict = posterior.verdict(checks)
     return {"good": verdict.good, "headline": verdict.headline}
 
 

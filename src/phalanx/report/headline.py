@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from phalanx.diagnostics import Verdict, ebfmi
+from phalanx.diagnostics import Check, Verdict, ebfmi
 from phalanx.diagnostics.energy import has_energy
 from phalanx.diagnostics.words import count, format_rhat
 from phalanx.report.reported import Reported
@@ -27,16 +28,17 @@ class Card(NamedTuple):
     level: Level
 
 
-def headline_html(posterior: Reported) -> str:
+def headline_html(posterior: Reported, checks: Sequence[Check] = ()) -> str:
     """Write the verdict, the headline figures, and what was found: what needs attention first.
 
     Args:
         posterior: the run.
+        checks: the user's, for the verdict.
 
     Returns:
         A paragraph, boxes and a list.
     """
-    verdict = posterior.verdict()
+    verdict = posterior.verdict(checks)
     boxes = "".join(
         f'<div class="card {level}"><div class="label">{escape(label)}</div><div class="value">{escape(value)}</div>'
         f'<div class="remark">{escape(remark)}</div></div>\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from phalanx.diagnostics import Verdict
+    from phalanx.diagnostics import Check, Verdict
 
 
 class Reported(Protocol):
@@ -59,6 +60,6 @@ class Reported(Protocol):
         """One row per scalar element, the log density first."""
         ...
 
-    def verdict(self) -> Verdict:
+    def verdict(self, checks: Sequence[Check] = ()) -> Verdict:
         """Whether the draws are good to use."""
         ...

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from phalanx.extras import require
 from phalanx.report.chosen import worst_first
 from phalanx.report.reported import Reported
+
+if TYPE_CHECKING:
+    from phalanx.diagnostics import Check
 
 SHOWN_ROWS = 8
 """Rows of the summary that are printed: the log density and those that have mixed worst."""
@@ -17,11 +21,12 @@ def console() -> Any:
     return require("rich.console", "cli").Console()
 
 
-def print_run(posterior: Reported) -> None:
+def print_run(posterior: Reported, checks: Sequence[Check] = ()) -> None:
     """Print the log density and the elements that have mixed worst, what the run took, and the verdict.
 
     Args:
         posterior: the run.
+        checks: the user's, for the verdict.
 
     Of a run that stored no draw there is no summary; the verdict is that of its reducers.
 
@@ -39,7 +44,7 @@ def print_run(posterior: Reported) -> None:
         soft_wrap=True,
     )
     if posterior.num_draws or posterior.record.folded_draws:
-        verdict = posterior.verdict()
+        verdict = posterior.verdict(checks)
         # names of elements have brackets, which are no markup
         to.print(str(verdict), style="green" if verdict else "yellow", highlight=False, markup=False, soft_wrap=True)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx.diagnostics.checks import high_rhat, least_ess
 from phalanx.report.figures import draw_figures, png
@@ -14,6 +16,11 @@ from phalanx.report.files import file_to_write
 from phalanx.report.headline import headline_html
 from phalanx.report.reported import Reported
 from phalanx.report.tables import phases_html, record_html, summary_html
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from phalanx.diagnostics import Check
 
 _PICTURES = {
     "traces": (
@@ -45,7 +52,12 @@ _PICTURES = {
 }
 
 
-def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
+def write_report(
+    posterior: Reported,
+    path: str | PathLike[str],
+    figures: Mapping[str, Figure] | None = None,
+    checks: Sequence[Check] = (),
+) -> Path:
     """Write the report of a run as one self-contained HTML file.
 
     It holds the verdict, headline figures and what they mean, the summary table, trace, rank, pair, energy and
@@ -54,6 +66,8 @@ def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
     Args:
         posterior: the run.
         path: the file to write; folders on the way are made.
+        figures: the user's, by title, after ours.
+        checks: the user's, for the verdict.
 
     Returns:
         The path written.
@@ -68,11 +82,11 @@ def write_report(posterior: Reported, path: str | PathLike[str]) -> Path:
         PosixPath('report.html')
     """
     file = file_to_write("report", path, "report.html")
-    file.write_text(_page(posterior), encoding="utf-8")
+    file.write_text(_page(posterior, figures or {}, checks), encoding="utf-8")
     return file
 
 
-def _page(posterior: Reported) -> str:
+def _page(posterior: Reported, others: Mapping[str, Figure], checks: Sequence[Check]) -> str:
     """Return the whole page."""
     record = posterior.record
     summary = posterior.summary()
@@ -84,7 +98,8 @@ def _page(posterior: Reported) -> str:
     )
     title = f"Posterior of {record.model}" if record.model else "Posterior"
     subtitle = " · ".join(filter(None, [record.kernel, f"seed {record.seed}", record.started]))
-    pictures = "\n".join(_picture(name, png(figure)) for name, figure in draw_figures(posterior).items())
+    ours = [_picture(*_PICTURES[name], png(figure)) for name, figure in draw_figures(posterior).items()]
+    pictures = "\n".join([*ours, *(_picture(title, "", png(figure)) for title, figure in others.items())])
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -97,7 +112,7 @@ def _page(posterior: Reported) -> str:
 <body>
 <main>
 <header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>
-<section>{headline_html(posterior)}</section>
+<section>{headline_html(posterior, checks)}</section>
 <section><h2>Summary</h2>
 {table}</section>
 {pictures}
@@ -111,10 +126,9 @@ def _page(posterior: Reported) -> str:
 """
 
 
-def _picture(name: str, image: bytes) -> str:
-    title, note = _PICTURES[name]
-    data = b64encode(image).decode("ascii")
+def _picture(title: str, note: str, image: bytes) -> str:
+    data, title = b64encode(image).decode("ascii"), escape(title)
+    said = f'<p class="note">{note}</p>\n' if note else ""
     return (
-        f'<section><h2>{title}</h2>\n<p class="note">{note}</p>\n'
-        f'<img alt="{title} of the run" src="data:image/png;base64,{data}"></section>'
+        f'<section><h2>{title}</h2>\n{said}<img alt="{title} of the run" src="data:image/png;base64,{data}"></section>'
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phalanx.cli import by_name
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 
@@ -55,6 +56,61 @@ def folder(tmp_path):
     rows = "\n".join(f"r{i},{a},{b}" for i, (a, b) in enumerate(zip(x, y, strict=True)))
     (tmp_path / "rows.csv").write_text(f"name,x,y\n{rows}\n")
     return tmp_path
+
+
+MINE = """
+import matplotlib.pyplot as plt
+import phalanx as phx
+from phalanx.diagnostics import Finding
+
+
+def short_steps():
+    return phx.hmc(num_steps=3)
+
+
+def range_of():
+    return phx.reducers.extremes()
+
+
+def far_off(run):
+    most = abs(run.table["mean"].iloc[1:]).max()
+    return Finding("far off", f"A mean is {most:.1f}.", "a prior") if most > 1.0 else "No mean is far off."
+
+
+def levels(posterior):
+    figure, axes = plt.subplots()
+    axes.hist(posterior.draws["slope"].ravel())
+    return figure
+"""
+
+
+def test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own(phalanx, folder):
+    (folder / "mine.py").write_text(MINE)
+    own = ("--kernel", "mine.py:short_steps", "--reducer", "moments", "--reducer", "mine.py:range_of",
+           "--check", "mine.py:far_off", "--figure", "mine.py:levels")  # fmt: skip
+    sizes = ("--chains", "4", "--warmup", "100", "--draws", "100")
+    status, printed, err = phalanx("sample", "models.py:line", "--data", "rows.csv", *own, *sizes)
+    assert status == 0, err
+    out = folder / "out" / "line"
+    posterior = Posterior.load(out / "posterior.npz")
+    assert posterior.record.kernel.startswith("hmc(num_steps=3") and set(posterior.reduced) == {"moments", "range_of"}
+    assert "far off: A mean is 2.0. Try a prior." in printed and "range_of: {" in printed
+    assert (out / "levels.png").exists() and "<h2>levels</h2>" in (out / "report.html").read_text()
+    assert not json.loads((out / "result.json").read_text())["verdict"]["good"]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--reducer", "covariances"), "'covariances' is not one of autocovariance"),
+        (("--reducer", "mine.py:far"), "reducer 'mine.py:far': mine.py has no 'far'"),
+        (("--kernel", "mine.py:range_of"), "kernel 'mine.py:range_of': the function must return a phx.Kernel"),
+    ],
+)
+def test_what_is_not_what_it_should_be(phalanx, folder, option, message):
+    (folder / "mine.py").write_text(MINE)
+    status, _, err = phalanx("sample", "models.py:coin", *option)
+    assert status == 2 and message in err
 
 
 def test_what_is_printed_and_written(phalanx, folder):
@@ -105,9 +161,8 @@ def test_words_are_numbered_and_said(phalanx, folder):
 
 
 def test_what_the_verdict_advises_reaches_the_kernel():
-    hmc = sample.KernelName.hmc
-    assert sample._kernel(hmc, target_acceptance=0.9, max_depth=None).target_acceptance == 0.9
-    assert "step_size=0.5" in sample._kernel(hmc, step_size=0.5).name
+    assert by_name.kernel("hmc", target_acceptance=0.9, max_depth=None).target_acceptance == 0.9
+    assert "step_size=0.5" in by_name.kernel("hmc", step_size=0.5).name
 
 
 def interrupted(*_, **__):
@@ -120,7 +175,7 @@ def interrupted(*_, **__):
         ("mcmc", "phalanx: interrupted: no draw had been made, so that nothing is written.\n"),
         ("read_data", "phalanx: interrupted: nothing is written.\n"),
         (
-            "_write",
+            "write_folder",
             "phalanx: interrupted: of the files in out/coin, those that are there are whole; posterior.npz comes",
         ),
     ],
@@ -128,12 +183,12 @@ def interrupted(*_, **__):
 def test_ctrl_c_is_status_130_and_says_what_there_is(phalanx, folder, monkeypatch, what, words):
     made = Posterior({"p": np.ones((4, 2))}, {"energy": np.ones((4, 2))}, Timing(), RECORD)
     monkeypatch.setattr(sample, "mcmc", lambda *_, **__: made)
-    monkeypatch.setattr(sample, "print_run", lambda _: None)
+    monkeypatch.setattr(sample, "print_run", lambda *_: None)
     monkeypatch.setattr(sample, what, interrupted)
     data = ("--data", "rows.csv") if what == "read_data" else ()
     status, _, err = phalanx("sample", "models.py:coin", *data)
     assert status == 130 and err.startswith(words)
-    assert (folder / "out" / "coin" / "posterior.npz").exists() == (what == "_write")
+    assert (folder / "out" / "coin" / "posterior.npz").exists() == (what == "write_folder")
 
 
 def test_ctrl_c_in_sampling_is_status_130_with_the_draws_written(phalanx, folder, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.cli.user_model import MODULE, load_model, naming_lines_of
+from phalanx.cli.user_model import MODULE, load, naming_lines_of
 
 TEXT = """
 from dataclasses import dataclass
@@ -46,12 +46,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_function_of_the_file_which_imports_its_neighbour(file: Path) -> None:
-    assert load_model(f"{file}:regression")(None, None) == 2.5
+    assert load(f"{file}:regression")(None, None) == 2.5
 
 
 def test_a_file_named_from_its_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
-    assert load_model("models.py:regression")(None, None) == 2.5
+    assert load("models.py:regression")(None, None) == 2.5
 
 
 @pytest.mark.parametrize(
@@ -64,29 +64,29 @@ def test_a_file_named_from_its_folder(file: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_name_that_is_no_model(file: Path, name: str, error: type[Exception], complaint: str) -> None:
     place = f"{file}:{name}"
     with pytest.raises(error, match=f"^{re.escape(f'model {place!r}: ')}.*{re.escape(complaint)}$"):
-        load_model(place)
+        load(place)
 
 
 def test_a_file_without_functions(file: Path) -> None:
     file.write_text("x = 1\n")
     with pytest.raises(ValueError, match=re.escape("has no 'f'. It defines no functions.")):
-        load_model(f"{file}:f")
+        load(f"{file}:f")
 
 
 @pytest.mark.parametrize("place", ["models.py", "models:f", "models.py:", "models.py:a.b", ":f", ""])
 def test_a_place_of_another_form(place: str) -> None:
     message = f"model {place!r}: expected FILE.py:NAME, such as models.py:regression."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        load_model(place)
+        load(place)
 
 
 def test_no_such_file(tmp_path: Path) -> None:
     message = f"{tmp_path / 'gone.py'} cannot be read, there is no such file in {tmp_path}."
     with pytest.raises(FileNotFoundError, match=f"{re.escape(message)}$"):
-        load_model(f"{tmp_path / 'gone.py'}:f")
+        load(f"{tmp_path / 'gone.py'}:f")
     (tmp_path / "folder.py").mkdir()
     with pytest.raises(FileNotFoundError, match="it is a folder"):
-        load_model(f"{tmp_path / 'folder.py'}:f")
+        load(f"{tmp_path / 'folder.py'}:f")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 def test_a_file_that_fails(file: Path, text: str, complaint: str) -> None:
     file.write_text(text)
     with pytest.raises(ValueError, match=f"^{re.escape(f'{file}, {complaint}')}"):
-        load_model(f"{file}:f")
+        load(f"{file}:f")
 
 
 def test_an_error_from_elsewhere_is_left_alone(file: Path) -> None:

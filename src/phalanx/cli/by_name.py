@@ -1,0 +1,78 @@
+"""Kernels, reducers, checks and figures by name: ours, or a function in a file of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import typer
+
+from phalanx import reducers
+from phalanx.cli.user_model import is_place, load
+from phalanx.kernels.chees import chees
+from phalanx.kernels.hmc import hmc
+from phalanx.kernels.kernel import Kernel
+from phalanx.kernels.mams import mams
+from phalanx.kernels.nuts import nuts
+from phalanx.kernels.rwmh import rwmh
+from phalanx.reducers.reducer import Reduce, Reducer
+
+KERNELS: dict[str, Callable[..., Any]] = {"nuts": nuts, "hmc": hmc, "rwmh": rwmh, "chees": chees, "mams": mams}
+"""Ours that need no further choices."""
+
+
+def kernel(name: str, **given: Any) -> Kernel:
+    """A kernel with the choices made; those that it does not have are refused."""
+    make = _found("kernel", name, KERNELS, "--kernel")
+    if isinstance(make, Kernel):
+        make = _constant(make)
+    chosen = {option: value for option, value in given.items() if value is not None}
+    if unknown := [option for option in chosen if option not in inspect.signature(make).parameters]:
+        hint = f"--{unknown[0].replace('_', '-')}"
+        raise typer.BadParameter(f"the kernel {name} has no {unknown[0]}.", param_hint=hint)
+    return _made("kernel", name, make(**chosen), Kernel, "phx.Kernel, such as phx.from_draw(draw) makes")
+
+
+def reducers_named(names: Sequence[str] | None) -> dict[str, Reducer | Reduce]:
+    """Reducers by what they are called."""
+    ours = {name: getattr(reducers, name) for name in reducers.__all__ if _needs_nothing(getattr(reducers, name))}
+    expected = "reducer, such as phx.reducers.moments()"
+    return {
+        _last(name): _made("reducer", name, _found("reducer", name, ours, "--reducer")(), Reducer | Reduce, expected)
+        for name in names or ()
+    }
+
+
+def functions(what: str, places: Sequence[str] | None) -> dict[str, Callable[..., Any]]:
+    """Functions of the user's by name."""
+    return {_last(place): load(place, what) for place in places or ()}
+
+
+def _found(what: str, name: str, ours: Mapping[str, Callable[..., Any]], hint: str) -> Any:
+    if is_place(name):
+        return load(name, what)
+    if name not in ours:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(ours)}, nor FILE.py:NAME.", param_hint=hint)
+    return ours[name]
+
+
+def _made(what: str, name: str, made: Any, kind: Any, expected: str) -> Any:
+    if not isinstance(made, kind):
+        raise TypeError(f"{what} {name!r}: the function must return a {expected}; got {type(made).__name__}.")
+    return made
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def _needs_nothing(make: Any) -> bool:
+    if isinstance(make, type):
+        return False
+    return all(p.default is not p.empty for p in inspect.signature(make).parameters.values())
+
+
+def _last(name: str) -> str:
+    """The function's name of `FILE.py:NAME`."""
+    return name.rpartition(":")[2]
