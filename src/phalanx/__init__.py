@@ -2,6 +2,7 @@
 
 from phalanx import datasets as datasets
 from phalanx import ensembles as ensembles
+from phalanx import flows as flows
 from phalanx import reducers as reducers
 from phalanx.ensembles import ensemble as ensemble
 from phalanx.kernels.blackjax import from_blackjax as from_blackjax
@@ -62,7 +63,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     name
     for name, value in list(globals().items())
     if not name.startswith("_")
-    and (not isinstance(value, type(datasets)) or name in ("datasets", "ensembles", "guides", "reducers"))
+    and (not isinstance(value, type(datasets)) or name in ("datasets", "ensembles", "flows", "guides", "reducers"))
 ]
 
 

@@ -1,0 +1,16 @@
+"""Transforms that are learned, as parts of guides and of models, and likelihoods of pixels: what `phx.flows` has.
+
+A transform is a `numpyro.distributions.transforms.Transform` made from a pytree of weights, which may be a `phx.param`.
+"""
+
+from numpyro.distributions.transforms import PermuteTransform as Permutation
+
+from phalanx.flows.autoregressive import InverseAutoregressive, MaskedAutoregressive
+from phalanx.flows.coupling import Coupling, bits, channels, checkerboard, halves
+from phalanx.flows.images import MultiScale, Unsqueeze
+from phalanx.flows.likelihoods import QuantizedLogistic, QuantizedLogisticMixture, QuantizedNormal
+
+__all__ = [
+    "Coupling", "InverseAutoregressive", "MaskedAutoregressive", "MultiScale", "Permutation", "QuantizedLogistic",
+    "QuantizedLogisticMixture", "QuantizedNormal", "Unsqueeze", "bits", "channels", "checkerboard", "halves",
+]  # fmt: skip
