@@ -6,11 +6,12 @@ A transform is a `numpyro.distributions.transforms.Transform` made from a pytree
 from numpyro.distributions.transforms import PermuteTransform as Permutation
 
 from phalanx.flows.autoregressive import InverseAutoregressive, MaskedAutoregressive
-from phalanx.flows.coupling import Coupling, bits, channels, checkerboard, halves
+from phalanx.flows.coupling import Coupling, Couplings, channels, checkerboard, digits, halves
 from phalanx.flows.images import MultiScale, Unsqueeze
 from phalanx.flows.likelihoods import QuantizedLogistic, QuantizedLogisticMixture, QuantizedNormal
 
 __all__ = [
-    "Coupling", "InverseAutoregressive", "MaskedAutoregressive", "MultiScale", "Permutation", "QuantizedLogistic",
-    "QuantizedLogisticMixture", "QuantizedNormal", "Unsqueeze", "bits", "channels", "checkerboard", "halves",
+    "Coupling", "Couplings", "InverseAutoregressive", "MaskedAutoregressive", "MultiScale", "Permutation",
+    "QuantizedLogistic", "QuantizedLogisticMixture", "QuantizedNormal", "Unsqueeze", "channels", "checkerboard",
+    "digits", "halves",
 ]  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax, random
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
@@ -103,6 +104,89 @@ class Coupling(Transform):
         return jnp.where(stays, 0.0, shift), jnp.where(stays, 0.0, log_scale)
 
 
+class Couplings(Transform):
+    """Couplings of a vector, one after another, as one loop: however many there are, one is compiled.
+
+    Args:
+        weights: a pytree, from `init`, each leaf with a leading axis of layers; or a `phx.param` of it.
+        stays: which coordinates stay, `(layer, coordinate)`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, phalanx as phx
+        >>> stays = phx.flows.digits([4])
+        >>> weights = phx.flows.Couplings.init(jax.random.key(0), stays)
+        >>> phx.flows.Couplings(weights, stays)(jnp.ones(4)).tolist()  # it begins as the identity
+        [1.0, 1.0, 1.0, 1.0]
+
+    Source:
+        Dinh, Sohl-Dickstein, Bengio (2017), Density estimation using Real NVP.
+    """
+
+    domain: Any = constraints.real_vector
+    codomain: Any = constraints.real_vector
+
+    def __init__(self, weights: Weights, stays: Any):
+        self.weights, self.flags = weights, tuple(map(tuple, np.asarray(stays, bool).tolist()))
+
+    @staticmethod
+    def init(key: Array, stays: Any, hidden: Sequence[int] = (32,)) -> Weights:
+        """Weights with which it is the identity.
+
+        Args:
+            key: a JAX key.
+            stays: which coordinates stay, `(layer, coordinate)`.
+            hidden: widths of the networks' layers.
+        """
+        layers, size = np.shape(stays)
+        return jax.vmap(lambda key: Coupling.init(key, size, hidden))(random.split(key, layers))
+
+    def __call__(self, x: Array) -> Array:
+        """Forward."""
+        return self.call_with_intermediates(x)[0]
+
+    def call_with_intermediates(self, x: Array) -> tuple[Array, Array]:
+        """Forward, and the log determinant."""
+
+        def layer(carry: tuple[Array, Array], given: Any) -> tuple[tuple[Array, Array], None]:
+            x, total = carry
+            shift, log_scale = dense_affine(*given, x)
+            return (x * jnp.exp(log_scale) + shift, total + jnp.sum(log_scale, -1)), None
+
+        return lax.scan(layer, (x, jnp.zeros(x.shape[:-1], x.dtype)), self._layers)[0]
+
+    def back(self, y: Array) -> tuple[Array, Array]:
+        """The inverse, and the log determinant of the way forward."""
+
+        def layer(carry: tuple[Array, Array], given: Any) -> tuple[tuple[Array, Array], None]:
+            y, total = carry
+            shift, log_scale = dense_affine(*given, y)
+            return ((y - shift) * jnp.exp(-log_scale), total + jnp.sum(log_scale, -1)), None
+
+        return lax.scan(layer, (y, jnp.zeros(y.shape[:-1], y.dtype)), self._layers, reverse=True)[0]
+
+    def _inverse(self, y: Array) -> Array:
+        return self.back(y)[0]
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+        """Of shape `(...)`."""
+        return self.call_with_intermediates(x)[1] if intermediates is None else intermediates
+
+    def tree_flatten(self) -> Any:
+        """Weights are leaves."""
+        return (self.weights,), (("weights",), {"flags": self.flags})
+
+    @property
+    def _layers(self) -> tuple[Weights, Array]:
+        return self.weights, jnp.array(self.flags)
+
+
+def dense_affine(weights: Weights, stays: Any, x: Array) -> tuple[Array, Array]:
+    """Shift and log scale of a vector by the dense network of what stays; zero of that."""
+    stays = stays.reshape(*(1,) * (x.ndim - 1), -1)
+    shift, log_scale = shift_and_log_scale(apply_dense(weights, jnp.where(stays, x, 0.0)))
+    return jnp.where(stays, 0.0, shift), jnp.where(stays, 0.0, log_scale)
+
+
 def halves(size: int, second: bool = False) -> np.ndarray:
     """What stays in a coupling of a vector: the first half, or the second.
 
@@ -113,17 +197,46 @@ def halves(size: int, second: bool = False) -> np.ndarray:
     return (np.arange(size) >= (size + 1) // 2) == second
 
 
-def bits(size: int) -> list[np.ndarray]:
-    """What stays in each of a few couplings, so that any coordinate is told by any other in one of them.
+def digits(sizes: Sequence[int], within: int | None = None) -> np.ndarray:
+    """What stays in couplings by which any of several vectors, side by side, is told by any other.
 
-    Two numbers differ in a bit: of each bit there are two layers, in which the ones stay and in which the zeros do.
+    The vectors are halved, and their halves, until each is alone, and then so are they themselves. Of each halving
+    there are two layers, finest halves first: in the first layer the second half stays, in the other the first. So the
+    last of all are those in which what comes first tells what comes after, as in a model that is drawn from.
 
     Args:
-        size: coordinates, two at least.
+        sizes: of the vectors.
+        within: how often vectors themselves are halved; None for as often as it goes, when any coordinate is told by
+            any other.
+
+    Returns:
+        Of each layer, which coordinates stay: `(layer, coordinate)`.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.flows.digits([1, 2]).astype(int).tolist()
+        [[0, 0, 1], [1, 1, 0], [0, 1, 1], [1, 0, 0]]
     """
-    numbers = np.arange(size)
-    ones = [(numbers >> bit) % 2 == 1 for bit in reversed(range(max(1, (size - 1).bit_length())))]
-    return [flags for one in ones for flags in (~one, one)]
+    deepest = max(map(_length, sizes))
+    deep = deepest if within is None else min(within, deepest)
+    # the leading digits of a coordinate's number tell halves of its vector, quarters, ...
+    codes = [
+        _digits(vector, len(sizes)) + _digits(i, size).ljust(deepest, "0")[:deep]
+        for vector, size in enumerate(sizes)
+        for i in range(size)
+    ]
+    ones = [np.array([digit == "1" for digit in column]) for column in zip(*codes, strict=True)]
+    return np.array([stays for one in reversed(ones) if one.any() for stays in (one, ~one)]).reshape(-1, sum(sizes))
+
+
+def _length(count: int) -> int:
+    """How many binary digits it takes to tell as many things apart."""
+    return (count - 1).bit_length()
+
+
+def _digits(number: int, count: int) -> str:
+    """The number in as many digits as numbers below `count` have."""
+    return f"{number:0{_length(count)}b}" if count > 1 else ""
 
 
 def checkerboard(shape: Sequence[int], odd: bool = False) -> np.ndarray:
