@@ -17,6 +17,9 @@ GUIDES = {
     "full_rank": phx.guides.full_rank(),
     "low_rank": phx.guides.low_rank(rank=5),
     "laplace": phx.guides.laplace(),
+    "pathfinder": phx.guides.pathfinder(),
+    "structured": phx.guides.structured(),
+    "flow": phx.guides.flow(),
 }
 NAMES = ("eight_schools_noncentered", "eight_schools_centered", "kidiq", "garch11", "ark", "earnings", "mesquite")
 TRUSTED = {("kidiq", "full_rank"), ("garch11", "full_rank")}
