@@ -54,6 +54,7 @@ from phalanx.variational import guides as guides
 from phalanx.variational.fit import fit as fit
 from phalanx.variational.learning import FitError as FitError
 from phalanx.variational.maximum import maximize as maximize
+from phalanx.variational.reparameterize import reparameterize as reparameterize
 from phalanx.variational.result import Fit as Fit
 
 __version__ = "0.1.0"
