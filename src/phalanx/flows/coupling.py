@@ -92,15 +92,13 @@ class Coupling(Transform):
 
     def _affine(self, x: Array) -> tuple[Array, Array]:
         """Shift and log scale, zero of what stays."""
-        stays = self.stays.reshape(*(1,) * (jnp.ndim(x) - len(self.shape)), *self.shape)
-        seen = jnp.where(stays, x, 0.0)
         if self.network is None:
-            raw = apply_dense(self.weights, seen.reshape(*seen.shape[: -len(self.shape)], -1))
-            shift, log_scale = (part.reshape(seen.shape) for part in shift_and_log_scale(raw))
-        else:
-            raw = self.network(self.weights, seen)
-            both = jnp.concatenate(raw, -1) if isinstance(raw, tuple | list) else raw
-            shift, log_scale = shift_and_log_scale(both)
+            vector = x.reshape(*x.shape[: -len(self.shape)], -1)
+            shift, log_scale = dense_affine(self.weights, self.stays.ravel(), vector)
+            return shift.reshape(x.shape), log_scale.reshape(x.shape)
+        stays = self.stays.reshape(*(1,) * (x.ndim - len(self.shape)), *self.shape)
+        raw = self.network(self.weights, jnp.where(stays, x, 0.0))
+        shift, log_scale = shift_and_log_scale(jnp.concatenate(raw, -1) if isinstance(raw, tuple | list) else raw)
         return jnp.where(stays, 0.0, shift), jnp.where(stays, 0.0, log_scale)
 
 
@@ -148,8 +146,8 @@ class Couplings(Transform):
         """Forward, and the log determinant."""
 
         def layer(carry: tuple[Array, Array], given: Any) -> tuple[tuple[Array, Array], None]:
-            x, total = carry
-            shift, log_scale = dense_affine(*given, x)
+            (x, total), (weights, stays) = carry, given
+            shift, log_scale = dense_affine(weights, stays, x)
             return (x * jnp.exp(log_scale) + shift, total + jnp.sum(log_scale, -1)), None
 
         return lax.scan(layer, (x, jnp.zeros(x.shape[:-1], x.dtype)), self._layers)[0]
@@ -158,8 +156,8 @@ class Couplings(Transform):
         """The inverse, and the log determinant of the way forward."""
 
         def layer(carry: tuple[Array, Array], given: Any) -> tuple[tuple[Array, Array], None]:
-            y, total = carry
-            shift, log_scale = dense_affine(*given, y)
+            (y, total), (weights, stays) = carry, given
+            shift, log_scale = dense_affine(weights, stays, y)
             return ((y - shift) * jnp.exp(-log_scale), total + jnp.sum(log_scale, -1)), None
 
         return lax.scan(layer, (y, jnp.zeros(y.shape[:-1], y.dtype)), self._layers, reverse=True)[0]

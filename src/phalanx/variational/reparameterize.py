@@ -24,6 +24,9 @@ from phalanx.variational.transport import moved_by, push
 NOISE = "noise"
 """What the standard normals are called."""
 
+TRANSPORT = "transport"
+"""What the term is called that makes of their density that of the model."""
+
 
 def reparameterize(model: Program, fit: Fit) -> Program:
     r"""A model with the same posterior whose latent variables are standard normals, as far as a fitted guide goes.
@@ -39,8 +42,10 @@ def reparameterize(model: Program, fit: Fit) -> Program:
             Parameters of the model are at what the fit has learned.
 
     Returns:
-        A program with the model's arguments. The model's variables are deterministic in it, under their own names.
-        Those that live with the rows of sharded data are latent as in the model.
+        A program with the model's arguments. The model's variables are deterministic in it, under their own names, and
+        runs store them beside "noise" where they are not told what to keep. Those that live with the rows of sharded
+        data are latent as in the model. For predictions hide what cannot
+        be drawn: `posterior.predictive(model=phx.block(program, ["transport"]))`.
 
     Raises:
         TypeError: when `model` is no function, or `fit` no fit.
@@ -69,10 +74,9 @@ def reparameterize(model: Program, fit: Fit) -> Program:
             f"reparameterize: all variables of the model, {', '.join(v.name for v in pair.latents)}, live with rows of "
             f"sharded data, and stay as they are."
         )
-    if NOISE in pair.problem.whole.variables:
+    if taken := {NOISE, TRANSPORT} & pair.problem.whole.variables.keys():
         raise ValueError(
-            f"reparameterize: the model has a variable {NOISE!r}, which is what the standard normals are called; "
-            f"rename it."
+            f"reparameterize: the model has a variable {min(taken)!r}, which is what {_called(min(taken))}; rename it."
         )
     stay = {latent.name for latent in locals_of(pair.latents)}
     size, params = size_of(moved), {name: fit.params[name] for name in pair.family.parameters(pair.latents)}
@@ -82,26 +86,31 @@ def reparameterize(model: Program, fit: Fit) -> Program:
     def reparameterized(*args: Any, **kwargs: Any) -> Any:
         noise = sample(NOISE, dist.Normal(0.0, 1.0).expand([size]))
         position, log_det = push(pair.family, params, noise, moved)
-        factor("transport", log_det - standard_log_prob(noise))
-        with tracing(lambda variable, forward: _placed(variable, forward, position, stay)):
-            return inside(*args, **kwargs)
+        terms = [log_det - standard_log_prob(noise)]
 
+        def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
+            if variable.value is not None or variable.distribution is None or variable.name in stay:
+                return forward(variable)
+            value, density = _placed(variable, position)
+            terms.append(density)
+            return replace(variable, distribution=None, value=deterministic(variable.name, value), observed=True)
+
+        with tracing(place):
+            returned = inside(*args, **kwargs)
+        factor(TRANSPORT, jnp.sum(jnp.stack(terms)))
+        return returned
+
+    vars(reparameterized)["keep"] = (NOISE, *(latent.name for latent in pair.latents))
     return reparameterized
 
 
-def _placed(
-    variable: RandomVariable, forward: Forward, position: Mapping[str, Array], stay: set[str]
-) -> RandomVariable:
-    """A latent variable at its place: a deterministic value, and a term for its density there."""
-    if variable.value is not None or variable.distribution is None or variable.name in stay:
-        return forward(variable)
-    name, transform = variable.name, transform_of(variable)
+def _placed(variable: RandomVariable, position: Mapping[str, Array]) -> tuple[Array, Array]:
+    """The value of a latent variable, and its log density on the unconstrained scale."""
+    transform = transform_of(variable)
     free = _of(position, variable, transform)
     value = jnp.asarray(transform(free))
-    density = replace(variable, value=value).complete().log_prob()
-    log_det = jnp.asarray(transform.log_abs_det_jacobian(free, value))
-    factor(f"{name}:density", jnp.sum(density) + jnp.sum(log_det))
-    return replace(variable, distribution=None, value=deterministic(name, value), observed=True)
+    density = jnp.sum(replace(variable, value=value).complete().log_prob())
+    return value, density + jnp.sum(jnp.asarray(transform.log_abs_det_jacobian(free, value)))
 
 
 def _of(position: Mapping[str, Array], variable: RandomVariable, transform: Any) -> Array:
@@ -138,3 +147,7 @@ def _pair_of(model: Any, fit: Any) -> FamilyPair:
             f"standard normals. Fit phx.guides.flow(), or full_rank(), low_rank(), mean_field() or structured()."
         )
     return fit.pair
+
+
+def _called(name: str) -> str:
+    return "the standard normals are called" if name == NOISE else "the term is called that holds its density"
