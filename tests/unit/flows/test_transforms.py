@@ -78,9 +78,8 @@ def coupling(size, hidden, seed, second):
     np.testing.assert_array_equal(jacobian[~stays][:, ~stays], np.diag(np.diag(jacobian)[~stays]))
 
 
-@kinds
-def test_one_autoregression(kind):
-    autoregression(kind, 4, (6, 5), 1)
+def test_one_autoregression():
+    autoregression(MaskedAutoregressive, 4, (6, 5), 1)
 
 
 @kinds
@@ -116,6 +115,7 @@ def test_composed_with_permutations(size, depth, seed):
     check(ComposeTransform(layers), rng.normal(size=size).astype(np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [InverseAutoregressive, MaskedAutoregressive, Coupling])
 def test_it_begins_as_the_identity(kind):
     weights = kind.init(jax.random.key(0), 3, (4,))

@@ -23,6 +23,7 @@ def fit():
     return phx.fit(skewed, phx.guides.pathfinder(num_paths=2), progress=False)
 
 
+@pytest.mark.slow
 def test_draws_are_the_posteriors(fit):
     """Effective draws are at least 2,000 of the pool: 4.5 standard errors of the mean are 0.064."""
     draws = fit.sample(3, 8000)["x"]
@@ -31,12 +32,14 @@ def test_draws_are_the_posteriors(fit):
     assert fit.verdict().good
 
 
+@pytest.mark.slow
 def test_a_draw_depends_on_seed_and_number_alone(fit):
     long, short = fit.sample(7, 700)["x"], fit.sample(7, 20)["x"]
     np.testing.assert_array_equal(long[:20], short)
     assert (fit.sample(8, 20)["x"] != short).any()
 
 
+@pytest.mark.slow
 def test_weights_that_have_been_used_are_not_told_again(fit):
     posterior = fit.posterior(50)
     assert (posterior.stats["log_weight"] == 0.0).all()
