@@ -2,6 +2,7 @@
 
 from phalanx import datasets as datasets
 from phalanx import ensembles as ensembles
+from phalanx import flows as flows
 from phalanx import reducers as reducers
 from phalanx.ensembles import ensemble as ensemble
 from phalanx.kernels.blackjax import from_blackjax as from_blackjax
@@ -53,6 +54,7 @@ from phalanx.variational import guides as guides
 from phalanx.variational.fit import fit as fit
 from phalanx.variational.learning import FitError as FitError
 from phalanx.variational.maximum import maximize as maximize
+from phalanx.variational.reparameterize import reparameterize as reparameterize
 from phalanx.variational.result import Fit as Fit
 
 __version__ = "0.1.0"
@@ -62,7 +64,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     name
     for name, value in list(globals().items())
     if not name.startswith("_")
-    and (not isinstance(value, type(datasets)) or name in ("datasets", "ensembles", "guides", "reducers"))
+    and (not isinstance(value, type(datasets)) or name in ("datasets", "ensembles", "flows", "guides", "reducers"))
 ]
 
 

@@ -30,7 +30,11 @@ def guide(x):
     phx.sample("row", dist.Normal(x @ phx.param("amortised", np.zeros(2)), spread))
 
 
-GUIDES = {"program": guide, "mean_field": phx.guides.mean_field(init_scale=0.1)}
+GUIDES = {
+    "program": guide,
+    "mean_field": phx.guides.mean_field(init_scale=0.1),
+    "structured": phx.guides.structured(init_scale=0.1),
+}
 
 
 CASES = [
@@ -58,6 +62,19 @@ def test_parameters_of_rows_live_where_the_rows_live(mesh_of):
     fit = phx.fit(model, GUIDES["mean_field"], phx.shard(DATA, mesh), mesh=mesh, **SHORT)
     assert {shard.data.shape for shard in fit.free["row.loc"].addressable_shards} == {(2,)}
     assert fit.free["w.loc"].sharding.is_fully_replicated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", [phx.guides.structured(init_scale=0.1), phx.guides.flow(init_scale=0.1)])
+def test_what_is_told_to_rows_lives_where_they_live(guide, mesh_of):
+    mesh = mesh_of(1, 8)
+    fit = phx.fit(model, guide, phx.shard(DATA, mesh), mesh=mesh, **SHORT)
+    assert {shard.data.shape for shard in fit.free["row.loc"].addressable_shards} == {(2,)}
+    assert fit.sample(0, 5)["row"].shape == (5, ROWS) and np.isfinite(fit.losses.elbo).all()
+    if "row.on.scale" in fit.free:
+        assert {shard.data.shape for shard in fit.free["row.on.scale"].addressable_shards} == {(2, 1)}
+    else:
+        assert fit.params["loc"].shape == (3,)
 
 
 @pytest.mark.slow

@@ -17,9 +17,12 @@ GUIDES = {
     "full_rank": phx.guides.full_rank(),
     "low_rank": phx.guides.low_rank(rank=5),
     "laplace": phx.guides.laplace(),
+    "pathfinder": phx.guides.pathfinder(),
+    "structured": phx.guides.structured(),
+    "flow": phx.guides.flow(),
 }
 NAMES = ("eight_schools_noncentered", "eight_schools_centered", "kidiq", "garch11", "ark", "earnings", "mesquite")
-TRUSTED = {("kidiq", "full_rank"), ("garch11", "full_rank")}
+TRUSTED = {("kidiq", "full_rank"), ("garch11", "full_rank"), ("eight_schools_noncentered", "flow")}
 """Of which the verdict is known to be good, so that it is no use to say that of none."""
 
 

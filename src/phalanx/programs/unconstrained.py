@@ -105,7 +105,7 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
         refuse_parameter(variable)
         if variable.value is not None:
             return _fixed(variable)
-        transform = _transform(variable)
+        transform = transform_of(variable)
         shape = transform.inverse_shape(_shape(variable))
         given = _zero(shape) if position is None else _given(position, variable.name, shape)
         value = jnp.asarray(transform(given))
@@ -130,7 +130,7 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
         if variable.name not in values:
             raise ValueError(f"No value was given for variable {variable.name!r}; give one for every latent variable.")
         value = jnp.asarray(values[variable.name])
-        position[variable.name] = jnp.asarray(_transform(variable).inv(value))
+        position[variable.name] = jnp.asarray(transform_of(variable).inv(value))
         return _with_value(variable, value)
 
     off = numpyro.validation_enabled(False)
@@ -156,7 +156,7 @@ def at_values(
     def place(variable: RandomVariable, _: Forward) -> RandomVariable:
         if variable.value is not None:
             return _fixed(variable)
-        transform, name = _transform(variable), variable.name
+        transform, name = transform_of(variable), variable.name
         try:
             inverse = transform.inv(values[name])
         except NotImplementedError:
@@ -226,7 +226,7 @@ def refuse_parameter(variable: RandomVariable) -> None:
         )
 
 
-def _transform(variable: RandomVariable) -> Transform:
+def transform_of(variable: RandomVariable) -> Transform:
     """The bijection from the real line onto a latent variable's support."""
     distribution = variable.distribution
     assert distribution is not None  # only a deterministic value has none, and it is given

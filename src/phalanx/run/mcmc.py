@@ -228,6 +228,8 @@ def compile(
     whole = TracedProgram.of_whole(model, arguments, axes_but_chain(mesh))
     indices = IndexCheck(whole.at_zero, len(whole.position))
     notice = "\n".join([*([notice] if notice else []), *indices.check(arguments)]) or None
+    if keep is None:
+        keep = getattr(model, "keep", None)  # a program may say so, as it may where chains start
     keep = (keep,) if isinstance(keep, str) else None if keep is None else tuple(keep)
     reductions = Reductions.of(
         {} if reducers is None else reducers, keep or [latent.name for latent in whole.latents()]

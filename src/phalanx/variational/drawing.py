@@ -67,30 +67,39 @@ class Drawing:
         mesh, size = self.pair.problem.mesh, self.batch_size
         spread = mesh.shape[CHAIN] > 1 and size % mesh.shape[CHAIN] == 0
 
-        def batch(free: Any, seed: Array, first: Array, arrays: Sequence[Array]) -> Drawn:
+        def batch(free: Any, seed: Array, numbers: Array, arrays: Sequence[Array]) -> Drawn:
             data, base = self.pair.problem.data(arrays), random.fold_in(random.key(seed), STREAM)
-            index = first + jnp.arange(size, dtype=jnp.uint32)
             if spread:
-                index = lax.with_sharding_constraint(index, NamedSharding(mesh, PartitionSpec(CHAIN)))
+                numbers = lax.with_sharding_constraint(numbers, NamedSharding(mesh, PartitionSpec(CHAIN)))
             return self.pair.problem.alone(
-                lambda: jax.vmap(lambda i: _one(self.pair, free, random.fold_in(base, i), data))(index)
+                lambda: jax.vmap(lambda i: _one(self.pair, free, random.fold_in(base, i), data))(numbers)
             )
 
-        return self.compiler(batch, self.free, np.uint32(0), np.uint32(0), self.arrays)
+        return self.compiler(batch, self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays)
+
+    def numbered(self, seed: int, numbers: np.ndarray) -> Iterator[tuple[Drawn, int]]:
+        """The draws of these numbers, in batches on the devices, and how many of each batch are wanted."""
+        for first in range(0, len(numbers), self.batch_size):
+            part = numbers[first : first + self.batch_size].astype(np.uint32)
+            filled = np.pad(part, (0, self.batch_size - len(part)), mode="edge")
+            yield self._compiled(self.free, np.uint32(seed), filled, self.arrays), len(part)
 
     def batches(self, seed: int, count: int) -> Iterator[tuple[Drawn, int]]:
         """Batches of draws on the devices, and how many of each are wanted. A draw depends on seed and number alone."""
-        for first in range(0, count, self.batch_size):
-            drawn = self._compiled(self.free, np.uint32(seed), np.uint32(first), self.arrays)
-            yield drawn, min(self.batch_size, count - first)
+        return self.numbered(seed, np.arange(count))
 
     def draw(self, seed: int, count: int, names: Sequence[str] | None = None) -> Drawn:
         """`count` draws on the host, of the named variables or of all."""
-        parts = []
-        for drawn, size in self.batches(seed, count):
-            values = {name: v for name, v in drawn.values.items() if names is None or name in names}
-            parts.append(jax.tree.map(lambda leaf, size=size: np.asarray(leaf)[:size], drawn._replace(values=values)))
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        return on_host(self.batches(seed, count), names)
+
+
+def on_host(batches: Iterator[tuple[Drawn, int]], names: Sequence[str] | None) -> Drawn:
+    """Batches of draws on the host, one after the other, of the named variables or of all."""
+    parts = []
+    for drawn, size in batches:
+        values = {name: v for name, v in drawn.values.items() if names is None or name in names}
+        parts.append(jax.tree.map(lambda leaf, size=size: np.asarray(leaf)[:size], drawn._replace(values=values)))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
 def _one(pair: Pair, free: Any, key: Array, data: Any) -> Drawn:

@@ -19,12 +19,12 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
 from phalanx.mesh.placement import spread_spec
-from phalanx.mesh.space import Spread
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.shares import Latent
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import at_values, run_unconstrained
 from phalanx.variational.ascent import LogDensity, Place, good_place
+from phalanx.variational.coordinates import is_local
 from phalanx.variational.learned import Learned, Params
 from phalanx.variational.pair import Beginning
 from phalanx.variational.problem import Problem, Values
@@ -49,7 +49,7 @@ class Family(Protocol):
         """How the user wrote it."""
         ...
 
-    def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
         """Its parameters: constraints, and how they are laid out."""
         ...
 
@@ -71,7 +71,7 @@ class Family(Protocol):
         """Values of the parameters that put it about a place."""
         ...
 
-    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+    def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
         """Values of the parameters after a change, which is measured by the family's own widths; none at zero."""
         ...
 
@@ -99,8 +99,9 @@ class FamilyPair:
 
     @cached_property
     def latents(self) -> tuple[Latent, ...]:
-        """The model's latent variables."""
-        return self.problem.whole.latents()
+        """The model's latent variables, and where their rows lie."""
+        spreads = self.problem.spreads
+        return tuple(replace(v, spread=spreads.get(v.name, v.spread)) for v in self.problem.whole.latents())
 
     @property
     def scored(self) -> list[str]:
@@ -127,7 +128,7 @@ class FamilyPair:
 
     @cached_property
     def _learned(self) -> Learned:
-        mine = self.family.parameters(self.latents, self.problem.spreads)
+        mine = self.family.parameters(self.latents)
         if clash := mine.keys() & self.of_model.keys():
             raise ValueError(
                 f"The model has a parameter {min(clash)!r}, and so has the guide {self.name}: rename the model's."
@@ -161,7 +162,7 @@ class FamilyPair:
     def moved(self, free: Params, change: Params) -> dict[str, Any]:
         """The parameters after a change: the family's own by its widths, so that rates are in standard deviations."""
         of_model = {name: jax.tree.map(jnp.add, free[name], change[name]) for name in self.of_model}
-        moved = self.family.moved(self.learned.constrain(free), change)
+        moved = self.family.moved(self.learned.constrain(free), change, self.latents)
         return {**self.learned.only(moved).free(moved), **of_model}
 
     def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
@@ -295,8 +296,7 @@ def by_name(vector: Array, latents: Latents) -> dict[str, Array]:
     return found
 
 
-def row_spec(spreads: Mapping[str, Spread], latent: Latent) -> PartitionSpec | None:
+def row_spec(latent: Latent) -> PartitionSpec | None:
     """How a parameter is laid out that has an entry for each coordinate of a variable: as its rows are."""
-    spread = spreads.get(latent.name)
     shape = latent.unconstrained_shape
-    return spread_spec(spread) if spread is not None and shape and shape[0] == spread.rows else None
+    return spread_spec(latent.spread) if is_local(latent) and shape and shape[0] == latent.spread.rows else None

@@ -29,6 +29,7 @@ from phalanx.variational import checks
 from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.family import FamilyPair
+from phalanx.variational.flow import Flow
 from phalanx.variational.guides import MAKERS, elbo
 from phalanx.variational.learning import FitError, Learning
 from phalanx.variational.minibatch import Minibatch
@@ -39,9 +40,13 @@ from phalanx.variational.recording import record_of
 from phalanx.variational.result import Fit, Losses
 from phalanx.variational.settling import Settling
 from phalanx.variational.step import Made, State, Steps
+from phalanx.variational.structured import Structured
 
 RATE = 0.05
 """Of the default optimiser, Adam."""
+
+CLIP = 10.0
+"""The longest gradient of a flow, in nats for a change of one of the guide's own widths."""
 
 
 @run_checks.data_in_one_dict
@@ -73,7 +78,7 @@ def fit(
             or one made from the model, such as `phx.guides.mean_field()`.
         data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement.
         optimizer: one of optax's; or a rate for the default one, Adam at 0.05. It is lowered from there as the fit
-            settles; a rate given as a number compiles nothing new.
+            settles, and of a flow along a cosine besides; a rate given as a number compiles nothing new.
         num_steps: the most steps.
         num_particles: draws from the guide per step, spread over the mesh's `chain` axis.
         batch_size: rows in each step, drawn with replacement, on each device from its own rows. Rows are those of the
@@ -124,7 +129,8 @@ def fit(
     with waiting(progress, "compiling"):
         free = _begin(pair, compiler, int(seed), arrays, init)
         solved = isinstance(pair, FamilyPair) and pair.family.is_solved
-        rate, transform = _optimizer_of(optimizer)
+        falls = _is_default(optimizer) and isinstance(pair, FamilyPair) and isinstance(pair.family, Flow)
+        rate, transform = _optimizer_of(optimizer, int(num_steps) if falls else None)
         state = State.of(free, transform.init(free))
         steps = Steps(pair.for_steps(), objective, transform, int(num_particles))
         settling = Settling(int(num_steps), stops=until is not False)
@@ -145,7 +151,8 @@ def fit(
         gradient_evaluations=learning.step * int(num_particles), compilations=compiler.count,
     )  # fmt: skip
     record = record_of(pair, objective, num_steps, num_particles, int(seed), started, learning.interrupted)
-    result = _result(learning, solved, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
+    unsettled = "" if solved else _unsettled(learning, falls)
+    result = _result(learning, unsettled, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
     if failed is not None:
         failed.fit = result
         raise failed
@@ -173,7 +180,7 @@ def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_siz
     minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
     problem = Problem(model, arguments, mesh, minibatch)
     if all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
-        pair = FamilyPair(problem, guide)
+        pair = FamilyPair(problem, guide.following(problem.whole) if isinstance(guide, Structured) else guide)
         IndexCheck(problem.whole.at_zero, len(problem.whole.position)).check(arguments)
         pair.check()
     elif callable(guide):
@@ -228,16 +235,28 @@ def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
     return {name: arrays_of(name, value) for name, value in found.items()}
 
 
-def _optimizer_of(optimizer: Any) -> tuple[float, Any]:
-    """A factor on changes, and an optimiser of optax; the default one's rate is a factor, so that no other compiles."""
+def _is_default(optimizer: Any) -> bool:
+    return optimizer is None or isinstance(optimizer, int | float)
+
+
+def _optimizer_of(optimizer: Any, falls_for: int | None) -> tuple[float, Any]:
+    """A factor on changes, and an optimiser of optax; the default one's rate is a factor, so that no other compiles.
+
+    The rate of a flow falls for as many steps. Each of its many weights walks about as far as the rate lets it: in a
+    funnel of 100 dimensions that costs tenths of a nat, and a thousandth at the end of a cosine.
+    """
     optax = require("optax", "fit")
-    if optimizer is None or isinstance(optimizer, int | float):
-        return -float(RATE if optimizer is None else optimizer), optax.scale_by_adam()
+    if _is_default(optimizer):
+        default = optax.scale_by_adam()
+        if falls_for is not None:
+            falling = optax.scale_by_schedule(optax.cosine_decay_schedule(1.0, falls_for))
+            default = optax.chain(optax.clip_by_global_norm(CLIP), default, falling)
+        return -float(RATE if optimizer is None else optimizer), default
     return 1.0, optax.with_extra_args_support(optimizer)
 
 
 def _result(
-    learning: Learning, solved: bool, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any
+    learning: Learning, unsettled: str, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any
 ) -> Fit:
     bounds = [np.concatenate([getattr(made, name) for made in learning.made] or [np.zeros(0)]) for name in Made._fields]
     return Fit(
@@ -245,7 +264,7 @@ def _result(
         losses=Losses(*bounds),
         timing=timing,
         record=record,
-        unsettled="" if solved else _unsettled(learning),
+        unsettled=unsettled,
         steps=learning.step,
         failed=int(learning.state.failed),
         free=learning.result,
@@ -254,10 +273,11 @@ def _result(
     )
 
 
-def _unsettled(learning: Learning) -> str:
+def _unsettled(learning: Learning, falls: bool) -> str:
     """Why it cannot be said that learning has ended; empty when it has."""
-    if learning.settling.settled:
-        return ""
+    ended = learning.step == learning.num_steps
+    if learning.settling.settled or (falls and ended and learning.settling.agreements):
+        return ""  # the last window of a rate that falls to nothing has a third of that before it, at most
     steps = f"{learning.step:,} steps"
     if learning.interrupted:
         return f"Ctrl-C ended the fit after {steps}, before the guide had stopped to change."

@@ -12,7 +12,6 @@ from jax import Array, random
 from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import biject_to, constraints
 
-from phalanx.mesh.space import Spread
 from phalanx.programs.parameters import Parameter
 from phalanx.variational.ascent import LogDensity, Place, climb_to_top
 from phalanx.variational.family import Latents, by_name, flat, row_spec
@@ -24,6 +23,11 @@ LEAST_OWN = 0.02
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
+def standard_log_prob(noise: Array) -> Array:
+    """Log density of a vector of standard normals."""
+    return -jnp.sum(0.5 * noise**2 + HALF_LOG_2PI)
+
+
 @dataclass(frozen=True)
 class MeanField:
     """Independent normals; see `phx.guides.mean_field`."""
@@ -32,11 +36,11 @@ class MeanField:
     name: str = "mean_field()"
     is_solved: bool = False
 
-    def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
         """A location and a scale for each coordinate, which lie where the rows of the variable lie."""
         found = {}
         for latent in latents:
-            spec = row_spec(spreads, latent)
+            spec = row_spec(latent)
             found[f"{latent.name}.loc"] = Parameter(None, constraints.real, spec)
             found[f"{latent.name}.scale"] = Parameter(None, constraints.positive, spec)
         return found
@@ -46,7 +50,7 @@ class MeanField:
         locs, scales = by_name(place.position, latents), by_name(place.scale, latents)
         return {f"{name}.loc": v for name, v in locs.items()} | {f"{name}.scale": v for name, v in scales.items()}
 
-    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+    def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
         """Locations by parts of the scales, scales by factors."""
         moved = {}
         for name in (key.removesuffix(".loc") for key in params if key.endswith(".loc")):
@@ -82,7 +86,7 @@ class FullRank:
     name: str = "full_rank()"
     is_solved: bool = False
 
-    def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
         """A location, and the Cholesky factor of the covariance."""
         return {"loc": Parameter(None, constraints.real), "scale_tril": Parameter(None, constraints.lower_cholesky)}
 
@@ -90,7 +94,7 @@ class FullRank:
         """About a place."""
         return {"loc": place.position, "scale_tril": jnp.diag(place.scale)}
 
-    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+    def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
         """The location by parts of the scales, and these by a triangular factor: nothing hangs on the coordinates."""
         tril = params["scale_tril"]
         factor = biject_to(constraints.lower_cholesky)(change["scale_tril"])
@@ -145,7 +149,7 @@ class LowRank:
         """How the user wrote it."""
         return f"low_rank(rank={self.rank})"
 
-    def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
         """A location, scales beside what the directions give, and the directions."""
         real = constraints.real
         return {
@@ -160,7 +164,7 @@ class LowRank:
         directions = random.normal(random.key(0), (size, min(self.rank, size)), place.position.dtype)
         return {"loc": place.position, "scale": place.scale, "factor": 0.1 * place.scale[:, None] * directions}
 
-    def moved(self, params: Params, change: Params) -> dict[str, Array]:
+    def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
         """The location and the directions by parts of the standard deviations, scales by factors."""
         sd = jnp.sqrt(params["scale"] ** 2 + jnp.sum(params["factor"] ** 2, 1))
         return {
@@ -174,16 +178,16 @@ class LowRank:
         own, shared = random.split(key)
         loc, factor = params["loc"], params["factor"]
         moved = factor @ random.normal(shared, factor.shape[1:], loc.dtype)
-        return by_name(loc + _own_scale(params) * random.normal(own, loc.shape, loc.dtype) + moved, latents)
+        return by_name(loc + own_scale(params) * random.normal(own, loc.shape, loc.dtype) + moved, latents)
 
     def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
         """The log density of a position."""
         normal = dist.LowRankMultivariateNormal(
-            params["loc"], cov_factor=params["factor"], cov_diag=_own_scale(params) ** 2, validate_args=False
+            params["loc"], cov_factor=params["factor"], cov_diag=own_scale(params) ** 2, validate_args=False
         )
         return jnp.asarray(normal.log_prob(flat(position)[0]))
 
 
-def _own_scale(params: Params) -> Array:
+def own_scale(params: Params) -> Array:
     """Standard deviations of a normal of low rank that its directions do not account for."""
     return jnp.sqrt(params["scale"] ** 2 + LEAST_OWN**2 * jnp.sum(params["factor"] ** 2, 1))

@@ -35,14 +35,19 @@ class Moment(NamedTuple):
     ratio: float
 
 
-def moments(values: Mapping[str, np.ndarray], weights: np.ndarray) -> Iterator[Moment]:
-    """The moments of every element of draws `(draw, ...)`, under the guide and by self-normalised weights."""
+def moments(values: Mapping[str, np.ndarray], weights: np.ndarray, resampled: bool = False) -> Iterator[Moment]:
+    """The moments of every element of draws `(draw, ...)`, under the guide and by self-normalised weights.
+
+    Where draws are resampled by the weights, the guide's are the weighted ones, and the error is theirs.
+    """
     for name, draws in values.items():
         flat = np.asarray(draws, np.float64).reshape(len(draws), -1)
         mean, weighted = flat.mean(0), weights @ flat
         sd = np.sqrt(weights @ (flat - weighted) ** 2)
         plain = flat.std(0)
         influence = weights[:, None] * (flat - weighted) - (flat - mean) / len(flat)
+        if resampled:
+            mean, plain, influence = weighted, sd, weights[:, None] * (flat - weighted)
         error = np.sqrt((influence**2).sum(0))
         for i, index in enumerate(np.ndindex(*draws.shape[1:])):
             if plain[i] > 1e-7 * abs(mean[i]) and sd[i] > 0.0:  # a constant is no quantity
@@ -52,7 +57,7 @@ def moments(values: Mapping[str, np.ndarray], weights: np.ndarray) -> Iterator[M
 
 def judge_fit(
     weights: Weights, values: Mapping[str, np.ndarray], *, settled: str, steps: int, failed: int,
-    findings: Sequence[Finding] = (),
+    findings: Sequence[Finding] = (), resampled: bool = False,
 ) -> Verdict:  # fmt: skip
     r"""Say whether a fit is good to use, or what is wrong with it and what to try.
 
@@ -67,6 +72,8 @@ def judge_fit(
         steps: steps made.
         failed: those left out because their gradient was not finite.
         findings: what is known to be wrong from elsewhere.
+        resampled: whether draws for use are chosen by these weights; they then have the weighted moments, of which
+            there is the Monte-Carlo error to look at.
 
     Source:
         Yao, Vehtari, Simpson, Gelman (2018), Yes, but did it work? Evaluating variational inference; Vehtari, Simpson,
@@ -74,7 +81,13 @@ def judge_fit(
     """
     found: list[Finding] = list(findings)
     passed: list[str] = []
-    for result in (_of_weights(weights), *_of_moments(weights, values), _of_end(settled), _of_failures(steps, failed)):
+    looks = (
+        _of_weights(weights),
+        *_of_moments(weights, values, resampled),
+        _of_end(settled),
+        _of_failures(steps, failed),
+    )
+    for result in looks:
         if isinstance(result, Finding):
             found.append(result)
         else:
@@ -101,10 +114,10 @@ def _k_hat_words(weights: Weights) -> str:
     return f"k-hat is {k_hat:.2f}" if np.isfinite(k_hat) else "all weights are equal"
 
 
-def _of_moments(weights: Weights, values: Mapping[str, np.ndarray]) -> list[Finding | str]:
+def _of_moments(weights: Weights, values: Mapping[str, np.ndarray], resampled: bool) -> list[Finding | str]:
     if not np.isfinite(weights.log.max()):
         return []
-    found = list(moments(values, weights.normalized))
+    found = list(moments(values, weights.normalized, resampled))
     # weights that can be relied on must show that a mean is right; of others only what is plain is said
     spare = 2.0 if weights.reliable else -2.0
     off = sorted((m for m in found if not abs(m.shift) + spare * m.error <= MEAN_OFF), key=lambda m: -abs(m.shift))

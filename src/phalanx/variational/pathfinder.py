@@ -24,7 +24,6 @@ from jax.nn import logsumexp
 from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import constraints
 
-from phalanx.mesh.space import Spread
 from phalanx.programs.parameters import Parameter
 from phalanx.variational.ascent import MEMORY, Climb, LogDensity, climb
 from phalanx.variational.family import Latents, by_name, flat
@@ -147,13 +146,14 @@ class Pathfinder:
     num_paths: int
     init_scale: float | None = None
     is_solved: bool = True
+    is_resampled: bool = True
 
     @property
     def name(self) -> str:
         """How the user wrote it."""
         return f"pathfinder(num_paths={self.num_paths})"
 
-    def parameters(self, latents: Latents, spreads: Mapping[str, Spread]) -> dict[str, Parameter]:
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
         """Those of the normals, a path each, and the logarithms of their weights."""
         real, positive, tril = constraints.real, constraints.positive, constraints.lower_cholesky
         kinds = {"loc": real, "scale": positive, "basis": real, "tril": tril, "log_weight": real}

@@ -24,6 +24,7 @@ from phalanx.variational.fit_file import read_fit, write_fit
 from phalanx.variational.judging import judge_fit
 from phalanx.variational.page import write_page
 from phalanx.variational.pair import Pair
+from phalanx.variational.resampling import Resampled
 from phalanx.variational.sinks import posterior_of
 
 JUDGED = 4000
@@ -86,8 +87,18 @@ class Fit:
         return not self.unsettled
 
     @cached_property
-    def drawing(self) -> Drawing:
-        """What draws are made by.
+    def drawing(self) -> Drawing | Resampled:
+        """What draws for use are made by: the guide, and of some guides the model has a say in which are taken."""
+        return Resampled(self.proposals) if self.is_resampled else self.proposals
+
+    @property
+    def is_resampled(self) -> bool:
+        """Whether draws are chosen by their importance weights."""
+        return getattr(getattr(self.pair, "family", None), "is_resampled", False)
+
+    @cached_property
+    def proposals(self) -> Drawing:
+        """What the guide's own draws are made by.
 
         Raises:
             ValueError: when the fit was read from a file, which holds no model.
@@ -144,7 +155,8 @@ class Fit:
 
         Returns:
             The posterior. Its statistics are `log_density`, under the model, and `log_weight`, the logarithm of the
-            importance weight. Its verdict begins with what is wrong with the fit.
+            importance weight, zero where draws have been chosen by their weights. Its verdict begins with what is wrong
+            with the fit.
 
         Raises:
             ValueError: when `n` or a name is wrong, or the fit was read from a file.
@@ -270,18 +282,20 @@ class Fit:
         """Importance weights of draws, and the draws; those a verdict looks at are kept."""
         if (seed, num_draws) == (JUDGE_SEED, JUDGED):
             return self.judged
-        drawn = self.drawing.draw(seed, num_draws)
+        drawn = self.proposals.draw(seed, num_draws)
         return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 
     @cached_property
     def judged(self) -> tuple[Weights, dict[str, np.ndarray]]:
         """Importance weights of the draws that a verdict looks at, and those draws."""
-        drawn = self.drawing.draw(JUDGE_SEED, JUDGED)
+        drawn = self.proposals.draw(JUDGE_SEED, JUDGED)
         return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 
     def _verdicts(self, num_draws: int) -> Verdict:
         weights, values = self._weighed(JUDGE_SEED, num_draws)
-        return judge_fit(weights, values, settled=self.unsettled, steps=self.steps, failed=self.failed)
+        return judge_fit(
+            weights, values, settled=self.unsettled, steps=self.steps, failed=self.failed, resampled=self.is_resampled
+        )
 
 
 def _check_number(n: Any) -> None:

@@ -21,6 +21,7 @@ from phalanx.run.host_fold import HostFold
 from phalanx.run.reductions import Reductions
 from phalanx.run.state_layout import Place
 from phalanx.variational.drawing import Drawing
+from phalanx.variational.resampling import Resampled
 
 if TYPE_CHECKING:
     from phalanx.variational.result import Fit
@@ -44,7 +45,7 @@ def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, 
             stored[name].append(np.asarray(drawn.values[name])[:size])
         log_p, log_q = (np.asarray(part)[:size] for part in (drawn.log_p, drawn.log_q))
         stats["log_density"].append(log_p)
-        stats["log_weight"].append(log_p - log_q)
+        stats["log_weight"].append(np.zeros_like(log_p) if fit.is_resampled else log_p - log_q)
         if fold is not None:
             fold.add(drawn.values, size)
     reduced, failed = ({}, ()) if fold is None else fold.finalize()
@@ -80,7 +81,7 @@ def target_of(fit: Fit) -> Target | None:
 class Fold:
     """Reducers of draws that come in batches: a state for each batch on the devices, merged on the host."""
 
-    def __init__(self, drawing: Drawing, reductions: Reductions):
+    def __init__(self, drawing: Drawing | Resampled, reductions: Reductions):
         reductions.check_superchains(0)
         self._reductions, self._compiler, self._compiled = reductions, drawing.compiler, None
         self._host: HostFold | None = None

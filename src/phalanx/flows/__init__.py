@@ -1,0 +1,17 @@
+"""Transforms that are learned, as parts of guides and of models, and likelihoods of pixels: what `phx.flows` has.
+
+A transform is a `numpyro.distributions.transforms.Transform` made from a pytree of weights, which may be a `phx.param`.
+"""
+
+from numpyro.distributions.transforms import PermuteTransform as Permutation
+
+from phalanx.flows.autoregressive import InverseAutoregressive, MaskedAutoregressive
+from phalanx.flows.coupling import Coupling, Couplings, channels, checkerboard, digits, halves
+from phalanx.flows.images import MultiScale, Unsqueeze
+from phalanx.flows.likelihoods import QuantizedLogistic, QuantizedLogisticMixture, QuantizedNormal
+
+__all__ = [
+    "Coupling", "Couplings", "InverseAutoregressive", "MaskedAutoregressive", "MultiScale", "Permutation",
+    "QuantizedLogistic", "QuantizedLogisticMixture", "QuantizedNormal", "Unsqueeze", "channels", "checkerboard",
+    "digits", "halves",
+]  # fmt: skip

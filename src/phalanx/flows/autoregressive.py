@@ -1,0 +1,155 @@
+"""Autoregressive transforms: each coordinate is moved and scaled by what the ones before it say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import Transform
+from numpyro.nn.auto_reg_nn import create_mask
+
+from phalanx.flows.networks import Weights, apply_dense, init_dense, shift_and_log_scale
+
+
+class _Autoregressive(Transform):
+    """What the two directions share: a masked network, and the way back, a coordinate at a time."""
+
+    domain: Any = constraints.real_vector
+    codomain: Any = constraints.real_vector
+
+    def __init__(self, weights: Weights, order: Sequence[int] | None = None):
+        self.weights = weights
+        self.order = tuple(range(weights["linear"].shape[0])) if order is None else tuple(map(int, order))
+        if sorted(self.order) != list(range(weights["linear"].shape[0])):
+            raise ValueError(
+                f"order: expected each of the {weights['linear'].shape[0]} coordinates once; got {self.order}."
+            )
+
+    @staticmethod
+    def init(key: Array, size: int, hidden: Sequence[int] = (32, 32)) -> Weights:
+        """Weights with which it is the identity.
+
+        Args:
+            key: a JAX key.
+            size: coordinates.
+            hidden: widths of the network's layers.
+        """
+        return init_dense(key, size, 2 * size, hidden)
+
+    def affine(self, known: Array) -> tuple[Array, Array]:
+        """Shift and log scale of each coordinate, from those before it."""
+        hidden = tuple(len(bias) for _, bias in self.weights["layers"][:-1])
+        return shift_and_log_scale(apply_dense(self.weights, known, masks_of(self.order, hidden)))
+
+    def one_by_one(self, step: Any, like: Array) -> Array:
+        """The fixed point of `step`, which knows a coordinate when it knows those before it."""
+        place = np.empty(len(self.order), int)
+        place[list(self.order)] = np.arange(len(self.order))
+
+        def next_one(i: Array, known: Array) -> Array:
+            return jnp.where(place.reshape(*(1,) * (like.ndim - 1), -1) == i, step(known), known)
+
+        return lax.fori_loop(0, len(self.order), next_one, jnp.zeros_like(like))
+
+    def tree_flatten(self) -> Any:
+        """Weights are leaves."""
+        return (self.weights,), (("weights",), {"order": self.order})
+
+
+class InverseAutoregressive(_Autoregressive):
+    r"""$y_i = x_i e^{s_i(x_{<i})} + m_i(x_{<i})$: one pass forward, one pass for each coordinate back.
+
+    For what is drawn from and looked at in its own draws, as a guide.
+
+    Args:
+        weights: a pytree, from `init`; or a `phx.param` of it.
+        order: the coordinates, as they follow one another; by default as they are.
+
+    Raises:
+        ValueError: when `order` is no order of the coordinates.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, phalanx as phx
+        >>> weights = phx.flows.InverseAutoregressive.init(jax.random.key(0), 3)
+        >>> phx.flows.InverseAutoregressive(weights)(jnp.ones(3)).tolist()  # it begins as the identity
+        [1.0, 1.0, 1.0]
+
+    Source:
+        Kingma, Salimans, Jozefowicz, Chen, Sutskever, Welling (2016), Improved variational inference with inverse
+        autoregressive flow; Germain, Gregor, Murray, Larochelle (2015), MADE, for the masks.
+    """
+
+    def __call__(self, x: Array) -> Array:
+        """Forward."""
+        shift, log_scale = self.affine(x)
+        return x * jnp.exp(log_scale) + shift
+
+    def _inverse(self, y: Array) -> Array:
+        def step(x: Array) -> Array:
+            shift, log_scale = self.affine(x)
+            return (y - shift) * jnp.exp(-log_scale)
+
+        return self.one_by_one(step, y)
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+        """Of shape `(...)`."""
+        return jnp.sum(self.affine(x)[1], -1)
+
+
+class MaskedAutoregressive(_Autoregressive):
+    r"""$y_i = x_i e^{s_i(y_{<i})} + m_i(y_{<i})$: one pass back, one pass for each coordinate forward.
+
+    For what is learned from data, whose density takes a single pass.
+
+    Args:
+        weights: a pytree, from `init`; or a `phx.param` of it.
+        order: the coordinates, as they follow one another; by default as they are.
+
+    Raises:
+        ValueError: when `order` is no order of the coordinates.
+
+    Example:
+        >>> import jax, numpyro.distributions as dist, phalanx as phx
+        >>> weights = phx.flows.MaskedAutoregressive.init(jax.random.key(0), 3)
+        >>> flow = phx.flows.MaskedAutoregressive(weights, order=(2, 1, 0))
+        >>> dist.TransformedDistribution(dist.Normal(0.0, 1.0).expand([3]).to_event(1), flow).event_shape
+        (3,)
+
+    Source:
+        Papamakarios, Pavlakou, Murray (2017), Masked autoregressive flow for density estimation.
+    """
+
+    def __call__(self, x: Array) -> Array:
+        """Forward."""
+
+        def step(y: Array) -> Array:
+            shift, log_scale = self.affine(y)
+            return x * jnp.exp(log_scale) + shift
+
+        return self.one_by_one(step, x)
+
+    def _inverse(self, y: Array) -> Array:
+        shift, log_scale = self.affine(y)
+        return (y - shift) * jnp.exp(-log_scale)
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+        """Of shape `(...)`."""
+        return jnp.sum(self.affine(y)[1], -1)
+
+
+@cache
+def masks_of(order: tuple[int, ...], hidden: tuple[int, ...]) -> list[np.ndarray]:
+    """Which weights count, of each layer and of the linear part."""
+    size = len(order)
+    with jax.ensure_compile_time_eval():
+        if not hidden:  # NumPyro's network has a hidden layer at least
+            linear = np.asarray(create_mask(size, [1], np.array(order), 2)[1])
+            return [linear, linear]
+        masks, linear = create_mask(size, list(hidden), np.array(order), 2)
+        return [np.asarray(mask) for mask in (*masks, linear)]

@@ -1,0 +1,157 @@
+"""Images: pixels that become channels, and transforms of which a part of the channels is told at every scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import ParameterFreeTransform, Transform
+
+IMAGE = constraints.independent(constraints.real, 3)
+
+
+class Unsqueeze(ParameterFreeTransform):
+    """From `(..., height, width, 4 channels)` to `(..., 2 height, 2 width, channels)`; its inverse squeezes.
+
+    Example:
+        >>> import jax.numpy as jnp, phalanx as phx
+        >>> phx.flows.Unsqueeze().inv(jnp.zeros((28, 28, 1))).shape
+        (14, 14, 4)
+
+    Source:
+        Dinh, Sohl-Dickstein, Bengio (2017), Density estimation using Real NVP.
+    """
+
+    domain: Any = IMAGE
+    codomain: Any = IMAGE
+
+    def __call__(self, x: Array) -> Array:
+        """Channels become pixels."""
+        *batch, height, width, _ = x.shape
+        doubled = self.forward_shape(x.shape)
+        x = x.reshape(*batch, height, width, 2, 2, doubled[-1])
+        return jnp.swapaxes(x, -4, -3).reshape(doubled)
+
+    def _inverse(self, y: Array) -> Array:
+        halved = self.inverse_shape(y.shape)
+        y = y.reshape(*y.shape[:-3], halved[-3], 2, halved[-2], 2, y.shape[-1])
+        return jnp.swapaxes(y, -4, -3).reshape(halved)
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+        """Zero, of the shape of the batch."""
+        return jnp.zeros(x.shape[:-3], x.dtype)
+
+    def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Twice as high and wide."""
+        if shape[-1] % 4:
+            raise ValueError(f"Unsqueeze: channels must be a multiple of 4; got an image of shape {shape[-3:]}.")
+        return (*shape[:-3], 2 * shape[-3], 2 * shape[-2], shape[-1] // 4)
+
+    def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Half as high and wide."""
+        if shape[-3] % 2 or shape[-2] % 2:
+            raise ValueError(f"Unsqueeze: height and width must be even; got an image of shape {shape[-3:]}.")
+        return (*shape[:-3], shape[-3] // 2, shape[-2] // 2, 4 * shape[-1])
+
+
+class MultiScale(Transform):
+    """From a vector of noise to an image, scale by scale, coarse ones first.
+
+    From the image's side: at each scale it is squeezed and goes back through the scale's transform; half of its
+    channels are then done with and join the vector, and the others go on to the next scale. The last scale keeps all.
+
+    Args:
+        shape: of the image, `(height, width, channel)`, height and width multiples of two to the number of scales.
+        scales: a transform of images for each scale, of the shapes that `shapes` tells, finest first. Compose layers
+            with `numpyro.distributions.transforms.ComposeTransform`.
+
+    Raises:
+        ValueError: when there is no scale, or the image cannot be halved as often.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, phalanx as phx
+        >>> shapes = phx.flows.MultiScale.shapes((28, 28, 1), 2)
+        >>> shapes
+        [(14, 14, 4), (7, 7, 8)]
+        >>> def layer(key, shape):
+        ...     weights = phx.flows.Coupling.init(key, 14 * 14 * 4 if shape[0] == 14 else 7 * 7 * 8, hidden=(8,))
+        ...     return phx.flows.Coupling(weights, stays=phx.flows.channels(shape))
+        >>> flow = phx.flows.MultiScale((28, 28, 1), [layer(jax.random.key(0), shape) for shape in shapes])
+        >>> flow(jnp.zeros(784)).shape
+        (28, 28, 1)
+
+    Source:
+        Dinh, Sohl-Dickstein, Bengio (2017), Density estimation using Real NVP.
+    """
+
+    domain: Any = constraints.real_vector
+    codomain: Any = IMAGE
+
+    def __init__(self, shape: Sequence[int], scales: Sequence[Transform]):
+        self.shape, self.scales = tuple(map(int, shape)), list(scales)
+        self._shapes = self.shapes(self.shape, len(self.scales))
+
+    @staticmethod
+    def shapes(shape: Sequence[int], count: int) -> list[tuple[int, ...]]:
+        """Of the images that the transform of each scale sees."""
+        found, part = 2**count, tuple(shape)
+        if count < 1 or len(part) != 3 or part[0] % found or part[1] % found:
+            raise ValueError(
+                f"MultiScale: height and width must be multiples of {found}, to be halved {count} times; got an image "
+                f"of shape {part}."
+            )
+        shapes = []
+        for _ in range(count):
+            part = Unsqueeze().inverse_shape(part)
+            shapes.append(part)
+            part = (*part[:-1], part[-1] // 2)
+        return shapes
+
+    def __call__(self, x: Array) -> Array:
+        """The image of a vector."""
+        return self._forward(x)[0]
+
+    def _inverse(self, y: Array) -> Array:
+        pieces = []
+        for number, scale in enumerate(self.scales, 1):
+            y = jnp.asarray(scale.inv(Unsqueeze().inv(y)))
+            done, y = (y, y) if number == len(self.scales) else jnp.split(y, 2, -1)
+            pieces.append(done.reshape(*done.shape[:-3], -1))
+        return jnp.concatenate(pieces, -1)
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+        """Of the shape of the batch."""
+        return self._forward(x)[1]
+
+    def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """An image for each vector."""
+        return (*shape[:-1], *self.shape)
+
+    def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A vector for each image."""
+        return (*shape[:-3], math.prod(self.shape))
+
+    def tree_flatten(self) -> Any:
+        """The scales' transforms hold the leaves."""
+        return (self.scales,), (("scales",), {"shape": self.shape, "_shapes": self._shapes})
+
+    def _forward(self, x: Array) -> tuple[Array, Array]:
+        pieces, begin = [], 0
+        for number, shape in enumerate(self._shapes):
+            whole = number == len(self._shapes) - 1
+            part = shape if whole else (*shape[:-1], shape[-1] // 2)
+            size = math.prod(part)
+            pieces.append(x[..., begin : begin + size].reshape(*x.shape[:-1], *part))
+            begin += size
+        image, log_det = pieces[-1], jnp.zeros(x.shape[:-1], x.dtype)
+        for number in reversed(range(len(self.scales))):
+            if number < len(self.scales) - 1:
+                image = jnp.concatenate([pieces[number], image], -1)
+            there = jnp.asarray(self.scales[number](image))
+            log_det += self.scales[number].log_abs_det_jacobian(image, there)
+            image = jnp.asarray(Unsqueeze()(there))
+        return image, log_det

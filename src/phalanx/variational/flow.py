@@ -1,0 +1,140 @@
+"""Guides that bend: standard normals through layers that are learned, and then as a guide of one normal has it.
+
+What has a row for each row of sharded data is independent of that: normals whose parameters lie with the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import ComposeTransform, Transform
+
+from phalanx.flows import Couplings, InverseAutoregressive, digits
+from phalanx.programs.parameters import Parameter
+from phalanx.variational.ascent import Place
+from phalanx.variational.coordinates import globals_of, locals_of, of_vector, size_of, vector_of
+from phalanx.variational.family import Latents, by_name
+from phalanx.variational.gaussian import MeanField, standard_log_prob
+from phalanx.variational.learned import Params
+
+COUPLING, INVERSE_AUTOREGRESSIVE = "coupling", "inverse_autoregressive"
+TRANSFORMS = COUPLING, INVERSE_AUTOREGRESSIVE
+
+STEP = 0.2
+"""Of a change that the optimiser asks for, what weights of networks make: they have no widths to be measured by."""
+
+WITHIN = 1
+"""How often variables themselves are halved, for couplings."""
+
+LOCALS = MeanField()
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Standard normals through layers that are learned; see `phx.guides.flow`."""
+
+    transform: str = COUPLING
+    hidden: tuple[int, ...] = (32,)
+    init_scale: float | None = None
+    is_solved: bool = False
+
+    @property
+    def name(self) -> str:
+        """How the user wrote it."""
+        return "flow()" if self.transform == COUPLING else f"flow(transform={self.transform!r})"
+
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
+        """A location and a scale for each coordinate, the layers' weights, and what the locals have."""
+        mine = {"loc": constraints.real, "scale": constraints.positive, "weights": constraints.real}
+        found = {name: Parameter(None, constraint) for name, constraint in mine.items()}
+        if size_of(globals_of(latents)) < 2:
+            del found["weights"]  # there is nobody to tell, or to be told
+        return {**found, **LOCALS.parameters(locals_of(latents))}
+
+    def begin(self, place: Place, latents: Latents) -> dict[str, Any]:
+        """About a place, with layers that do nothing."""
+        locs, scales = by_name(place.position, latents), by_name(place.scale, latents)
+        mine, of_locals = globals_of(latents), LOCALS.parameters(locals_of(latents))
+        found: dict[str, Any] = {"loc": vector_of(locs, mine), "scale": vector_of(scales, mine)}
+        if size_of(mine) > 1:
+            found["weights"] = self._begun(mine)
+        return {**found, **{name: v for name, v in LOCALS.begin(place, latents).items() if name in of_locals}}
+
+    def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Any]:
+        """Locations by parts of the scales, scales by factors, weights as they are."""
+        moved = {
+            **LOCALS.moved(params, change, latents),
+            "loc": params["loc"] + params["scale"] * change["loc"],
+            "scale": params["scale"] * jnp.exp(change["scale"]),
+        }
+        if "weights" in params:
+            steps = self._steps(params["weights"], globals_of(latents))
+            moved["weights"] = jax.tree.map(lambda w, d, s: w + s * d, params["weights"], change["weights"], steps)
+        return moved
+
+    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
+        """A position."""
+        of_layers, of_locals = random.split(key)
+        mine = globals_of(latents)
+        noise = random.normal(of_layers, params["loc"].shape, params["loc"].dtype)
+        bent = self.layers(params, mine)(noise) if "weights" in params else noise
+        vector = params["loc"] + params["scale"] * jnp.asarray(bent)
+        return {**of_vector(vector, mine), **LOCALS.draw(params, of_locals, locals_of(latents))}
+
+    def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
+        """The log density of a position."""
+        mine = globals_of(latents)
+        noise, log_det = (vector_of(position, mine) - params["loc"]) / params["scale"], jnp.log(params["scale"]).sum()
+        if "weights" in params:
+            layers, bent = self.layers(params, mine), noise
+            if isinstance(layers, Couplings):
+                noise, of_layers = layers.back(bent)
+            else:
+                noise = jnp.asarray(layers.inv(bent))
+                of_layers = layers.log_abs_det_jacobian(noise, bent)
+            log_det += of_layers
+        return standard_log_prob(noise) - log_det + LOCALS.log_prob(params, position, locals_of(latents))
+
+    def layers(self, params: Params, mine: Latents) -> Transform:
+        """What the layers do, to a vector in program order."""
+        if self.transform == COUPLING:
+            return Couplings(params["weights"], _stays(mine))
+        forward = tuple(range(size_of(mine)))
+        first, second = params["weights"]
+        return ComposeTransform([InverseAutoregressive(first, forward[::-1]), InverseAutoregressive(second, forward)])
+
+    def _steps(self, weights: Any, mine: Latents) -> Any:
+        if self.transform == COUPLING:
+            stay = _stays(mine).sum(1)[:, None, None]
+            return _steps(weights, stay, stay)
+        before = np.maximum(np.tile(np.arange(size_of(mine)), 2), 1)[None, :]
+        after = np.tile(before[:, ::-1][:, : size_of(mine)], 2)
+        return [_steps(w, size_of(mine), heard) for w, heard in zip(weights, (after, before), strict=True)]
+
+    def _begun(self, mine: Latents) -> Any:
+        keys = random.split(random.key(0))
+        if self.transform == COUPLING:
+            return Couplings.init(keys[0], _stays(mine), self.hidden)
+        return [InverseAutoregressive.init(key, size_of(mine), self.hidden) for key in keys]
+
+
+def _stays(mine: Latents) -> np.ndarray:
+    return digits([math.prod(latent.unconstrained_shape) for latent in mine], WITHIN)
+
+
+def _steps(weights: Any, to_hidden: Any, to_outputs: Any) -> Any:
+    """Of a change, what each weight makes, given how many coordinates the network's layers hear.
+
+    Weights have no widths to be measured by; but of a sum of many each may change by as little as makes the sum change
+    alike, and so a scale that hangs on a single coordinate is found as fast as others.
+    """
+    own = [STEP / to_hidden, *(STEP / kernel.shape[-2] for kernel, _ in weights["layers"][1:])]
+    return {"layers": [(part, STEP) for part in own], "linear": STEP / to_outputs}

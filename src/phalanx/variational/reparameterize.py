@@ -1,0 +1,153 @@
+"""Neural transport: a model whose latent variables are standard normals, pushed through a fitted guide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+
+from phalanx.programs.parameters import given
+from phalanx.programs.random_variable import RandomVariable
+from phalanx.programs.tracing import Forward, Program, deterministic, factor, sample, tracing
+from phalanx.programs.unconstrained import transform_of
+from phalanx.variational.coordinates import locals_of, size_of
+from phalanx.variational.family import FamilyPair
+from phalanx.variational.gaussian import standard_log_prob
+from phalanx.variational.result import Fit
+from phalanx.variational.transport import moved_by, push
+
+NOISE = "noise"
+"""What the standard normals are called."""
+
+TRANSPORT = "transport"
+"""What the term is called that makes of their density that of the model."""
+
+
+def reparameterize(model: Program, fit: Fit) -> Program:
+    r"""A model with the same posterior whose latent variables are standard normals, as far as a fitted guide goes.
+
+    The guide is a transform $u = f(z)$ of standard normals onto the unconstrained values of the model's variables. In
+    the new program $z$ is latent, under the name "noise", and its density is the model's own at $f(z)$ times
+    $|\det f'(z)|$: the posterior is exactly the model's, whatever the guide is. Where the guide is good, it is close to
+    standard normals, which chains go through easily.
+
+    Args:
+        model: the model that the guide was fitted to. It may be given other data.
+        fit: by `phx.guides.flow()`, or by `full_rank()`, `low_rank()`, `mean_field()`, `structured()` or `laplace()`.
+            Parameters of the model are at what the fit has learned.
+
+    Returns:
+        A program with the model's arguments. The model's variables are deterministic in it, under their own names, and
+        runs store them beside "noise" where they are not told what to keep. Those that live with the rows of sharded
+        data are latent as in the model. For predictions hide what cannot
+        be drawn: `posterior.predictive(model=phx.block(program, ["transport"]))`.
+
+    Raises:
+        TypeError: when `model` is no function, or `fit` no fit.
+        ValueError: when the guide is no transform of standard normals, the model has a variable "noise" or none that
+            the fit has, or the guide moves together what lives on several devices.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> def funnel():
+        ...     omega = phx.sample("omega", dist.Normal(0.0, 3.0))
+        ...     phx.sample("x", dist.Normal(0.0, jnp.exp(omega / 2)).expand([9]))
+        >>> fit = phx.fit(funnel, phx.guides.flow(), num_steps=2000, progress=False)
+        >>> easy = phx.reparameterize(funnel, fit)
+        >>> posterior = phx.mcmc(easy, progress=False)
+        >>> posterior.draws["omega"].shape
+        (4, 1000)
+
+    Source:
+        Parno, Marzouk (2018), Transport map accelerated Markov chain Monte Carlo; Hoffman, Sountsov, Dillon, Langmore,
+        Tran, Vasudevan (2019), NeuTra-lizing bad geometry in Hamiltonian Monte Carlo using neural transport.
+    """
+    pair = _pair_of(model, fit)
+    moved = moved_by(pair.family, pair.latents)
+    if not moved:
+        raise ValueError(
+            f"reparameterize: all variables of the model, {', '.join(v.name for v in pair.latents)}, live with rows of "
+            f"sharded data, and stay as they are."
+        )
+    if taken := {NOISE, TRANSPORT} & pair.problem.whole.variables.keys():
+        raise ValueError(
+            f"reparameterize: the model has a variable {min(taken)!r}, which is what {_called(min(taken))}; rename it."
+        )
+    stay = {latent.name for latent in locals_of(pair.latents)}
+    size, params = size_of(moved), {name: fit.params[name] for name in pair.family.parameters(pair.latents)}
+    inside = given(model, {name: fit.params[name] for name in pair.of_model})
+
+    @wraps(model, updated=())  # where the model says that chains start is said of variables that are none here
+    def reparameterized(*args: Any, **kwargs: Any) -> Any:
+        noise = sample(NOISE, dist.Normal(0.0, 1.0).expand([size]))
+        position, log_det = push(pair.family, params, noise, moved)
+        terms = [log_det - standard_log_prob(noise)]
+
+        def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
+            if variable.value is not None or variable.distribution is None or variable.name in stay:
+                return forward(variable)
+            value, density = _placed(variable, position)
+            terms.append(density)
+            return replace(variable, distribution=None, value=deterministic(variable.name, value), observed=True)
+
+        with tracing(place):
+            returned = inside(*args, **kwargs)
+        factor(TRANSPORT, jnp.sum(jnp.stack(terms)))
+        return returned
+
+    vars(reparameterized)["keep"] = (NOISE, *(latent.name for latent in pair.latents))
+    return reparameterized
+
+
+def _placed(variable: RandomVariable, position: Mapping[str, Array]) -> tuple[Array, Array]:
+    """The value of a latent variable, and its log density on the unconstrained scale."""
+    transform = transform_of(variable)
+    free = _of(position, variable, transform)
+    value = jnp.asarray(transform(free))
+    density = jnp.sum(replace(variable, value=value).complete().log_prob())
+    return value, density + jnp.sum(jnp.asarray(transform.log_abs_det_jacobian(free, value)))
+
+
+def _of(position: Mapping[str, Array], variable: RandomVariable, transform: Any) -> Array:
+    name, distribution = variable.name, variable.distribution
+    assert distribution is not None
+    if name not in position:
+        raise ValueError(
+            f"reparameterize: variable {name!r} is not among those of the fit, {', '.join(map(repr, position))}: it "
+            f"was made with another model."
+        )
+    shape = transform.inverse_shape((*distribution.batch_shape, *distribution.event_shape))
+    if position[name].shape != shape:
+        raise ValueError(
+            f"reparameterize: variable {name!r} has unconstrained values of shape {position[name].shape} in the fit, "
+            f"and {shape} here. Fit to data of the same shapes and, where it has a row for each row of sharded data, "
+            f"on the same mesh."
+        )
+    return position[name]
+
+
+def _pair_of(model: Any, fit: Any) -> FamilyPair:
+    if not callable(model):
+        raise TypeError(f"reparameterize: the first argument is the model, a function; got {type(model).__name__}.")
+    if not isinstance(fit, Fit):
+        raise TypeError(f"reparameterize: the second argument is a fit, from phx.fit; got {type(fit).__name__}.")
+    if fit.pair is None:
+        raise ValueError(
+            "reparameterize: this fit was read from a file, which holds no model and no guide. Go on with it, "
+            "phx.fit(model, guide, data, init=fit, num_steps=1, until=False)."
+        )
+    if not isinstance(fit.pair, FamilyPair):
+        raise ValueError(
+            f"reparameterize: the guide {fit.pair.name} was written by hand, and is not known as a transform of "
+            f"standard normals. Fit phx.guides.flow(), or full_rank(), low_rank(), mean_field() or structured()."
+        )
+    return fit.pair
+
+
+def _called(name: str) -> str:
+    return "the standard normals are called" if name == NOISE else "the term is called that holds its density"

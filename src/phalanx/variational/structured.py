@@ -1,0 +1,155 @@
+r"""A normal that follows the model: each variable's mean is linear in the variables that its distribution depends on.
+
+Who depends on whom is read off the model's jaxpr. $u_i = m_i + s_i (z_i + \sum_p A_{ip} (u_p - m_p) / s_p)$ with $z_i$
+a standard normal, over parents $p$: the marginal mean is $m_i$ whatever the others are, and coefficients have no units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+from jax import Array, random
+from jax.sharding import PartitionSpec
+from numpyro.distributions import constraints
+
+from phalanx.mesh.dependence import varying_axes
+from phalanx.mesh.placement import spread_spec
+from phalanx.programs.parameters import Parameter
+from phalanx.programs.shares import Latent, TracedProgram
+from phalanx.variational.ascent import Place
+from phalanx.variational.coordinates import is_local
+from phalanx.variational.family import Latents
+from phalanx.variational.gaussian import MeanField, standard_log_prob
+from phalanx.variational.learned import Params
+
+MOST = 4096
+"""Coefficients of one variable on another up to which every coordinate may depend on every other."""
+
+ALONE = MeanField()
+
+
+@dataclass(frozen=True)
+class Structured:
+    """Normals along the model's dependence; see `phx.guides.structured`.
+
+    Attributes:
+        init_scale: standard deviations to begin with.
+        parents: of each variable, those before it that its distribution depends on; known once there is a model.
+    """
+
+    init_scale: float | None = None
+    parents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    name: str = "structured()"
+    is_solved: bool = False
+
+    def following(self, whole: TracedProgram) -> Structured:
+        """The guide of this model."""
+        return replace(self, parents=parents_of(whole))
+
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
+        """A location and a scale for each coordinate, and coefficients, which lie where the rows of a variable lie."""
+        found = ALONE.parameters(latents)
+        for child, parent in self._pairs(latents):
+            found[_on(child, parent)] = Parameter(None, constraints.real, _spec(child, parent))
+        return found
+
+    def begin(self, place: Place, latents: Latents) -> dict[str, Array]:
+        """About a place, where nothing depends on anything."""
+        none = {_on(c, p): jnp.zeros(_shape(c, p), c.dtype) for c, p in self._pairs(latents)}
+        return {**ALONE.begin(place, latents), **none}
+
+    def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
+        """Locations by parts of the scales, scales by factors, coefficients as they are."""
+        moved = ALONE.moved(params, change, latents)
+        return {**moved, **{name: params[name] + change[name] for name in params if name not in moved}}
+
+    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
+        """A position."""
+        keys = random.split(key, len(latents))
+        noise = {v.name: random.normal(k, v.unconstrained_shape, v.dtype) for k, v in zip(keys, latents, strict=True)}
+        return self.position_of(params, noise, latents)
+
+    def position_of(self, params: Params, noise: Mapping[str, Array], latents: Latents) -> dict[str, Array]:
+        """The position that standard normals make."""
+        found: dict[str, Array] = {}
+        for latent in latents:
+            loc, scale = params[f"{latent.name}.loc"], params[f"{latent.name}.scale"]
+            found[latent.name] = loc + scale * (noise[latent.name] + self._told(params, latent, found, latents))
+        return found
+
+    def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
+        """The log density of a position."""
+        total = jnp.zeros(())
+        for latent in latents:
+            noise = _standard(params, latent, position) - self._told(params, latent, position, latents)
+            total = total + standard_log_prob(noise) - jnp.sum(jnp.log(params[f"{latent.name}.scale"]))
+        return total
+
+    def _told(self, params: Params, child: Latent, position: Mapping[str, Array], latents: Latents) -> Array:
+        """What its parents add to a variable, in its own scales."""
+        told = jnp.zeros(child.unconstrained_shape, child.dtype)
+        for parent in (p for c, p in self._pairs(latents) if c is child):
+            told += _times(params[_on(child, parent)], _standard(params, parent, position), child, parent)
+        return told
+
+    def _pairs(self, latents: Latents) -> list[tuple[Latent, Latent]]:
+        """Variables with coordinates, each with each of its parents."""
+        known = {latent.name: latent for latent in latents if math.prod(latent.unconstrained_shape)}
+        return [(v, known[name]) for v in known.values() for name in self.parents[v.name] if name in known]
+
+
+def parents_of(whole: TracedProgram) -> dict[str, tuple[str, ...]]:
+    """Of each latent variable, the latent ones before it on which its distribution depends, as the jaxpr tells."""
+    latents = [latent.name for latent in whole.latents()]
+    inputs = [frozenset({name}) for name in sorted(whole.position)]
+    inputs += [frozenset()] * len(jax.tree.leaves(whole.shapes))
+    depends = dict(zip(whole.outputs, varying_axes(whole.jaxpr, inputs), strict=True))
+    return {
+        name: tuple(before for before in latents[:number] if before in _of(depends, name))
+        for number, name in enumerate(latents)
+    }
+
+
+def _of(depends: Mapping, name: str) -> frozenset[str]:
+    return frozenset().union(*(depends.get((name, part), frozenset()) for part in ("density", "jacobian")))
+
+
+def _on(child: Latent, parent: Latent) -> str:
+    return f"{child.name}.on.{parent.name}"
+
+
+def _is_by_row(child: Latent, parent: Latent) -> bool:
+    """Whether a row of one depends on the same row of the other alone: of many rows, all of both would be too much."""
+    shape, other = child.unconstrained_shape, parent.unconstrained_shape
+    return math.prod(shape) * math.prod(other) > MOST and shape[:1] == other[:1] != ()
+
+
+def _shape(child: Latent, parent: Latent) -> tuple[int, ...]:
+    """Of the coefficients: the child's coordinates, and for each those of the parent."""
+    other = parent.unconstrained_shape
+    return (*child.unconstrained_shape, math.prod(other[1:] if _is_by_row(child, parent) else other))
+
+
+def _standard(params: Params, latent: Latent, position: Mapping[str, Array]) -> Array:
+    return (position[latent.name] - params[f"{latent.name}.loc"]) / params[f"{latent.name}.scale"]
+
+
+def _times(coefficients: Array, standard: Array, child: Latent, parent: Latent) -> Array:
+    if not _is_by_row(child, parent):
+        return coefficients @ standard.ravel()
+    rows, size = standard.shape[0], coefficients.shape[-1]
+    return jnp.sum(coefficients * standard.reshape(rows, *(1,) * (coefficients.ndim - 2), size), -1)
+
+
+def _spec(child: Latent, parent: Latent) -> PartitionSpec | None:
+    """Coefficients lie with the child's rows, or else with the parent's."""
+    shape = _shape(child, parent)
+    if is_local(child) and shape[0] == child.spread.rows:
+        return spread_spec(child.spread)
+    if is_local(parent) and parent.unconstrained_shape == (parent.spread.rows,):
+        return spread_spec(parent.spread, *(None,) * (len(shape) - 1))
+    return None

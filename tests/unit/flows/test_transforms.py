@@ -1,0 +1,258 @@
+"""Transforms: their determinants are those of autodiff, their inverses take them back, and who may tell whom does."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpyro.distributions.transforms import ComposeTransform
+
+import phalanx as phx
+from phalanx.flows import (
+    Coupling,
+    Couplings,
+    InverseAutoregressive,
+    MaskedAutoregressive,
+    MultiScale,
+    Permutation,
+    Unsqueeze,
+)
+
+# every example has shapes of its own, so each is compiled
+FEW = settings(max_examples=25, deadline=None)
+hidden_sizes = st.lists(st.integers(1, 9), min_size=0, max_size=2)
+kinds = pytest.mark.parametrize("kind", [InverseAutoregressive, MaskedAutoregressive])
+
+
+def shaken(weights, seed, by=0.4):
+    """Weights that are not the ones it begins with."""
+    leaves, tree = jax.tree.flatten(weights)
+    rng = np.random.default_rng(seed)
+    return tree.unflatten([w + by * rng.normal(size=w.shape).astype(np.float32) for w in leaves])
+
+
+def check(transform, x):
+    """Inverse and determinant, of a single event."""
+
+    @jax.jit
+    def found_of(x):
+        y, many = transform(x), jnp.stack([x, 0.5 * x])
+        jacobian = jax.jacfwd(lambda v: transform(v.reshape(x.shape)).ravel())(x.ravel())
+        several = transform(many)
+        log_dets = transform.log_abs_det_jacobian(many, several)
+        return y, transform.inv(y), jacobian, transform.log_abs_det_jacobian(x, y), several, log_dets
+
+    y, back, jacobian, found, several, log_dets = found_of(x)
+    jacobian = np.asarray(jacobian)
+    # rounding is multiplied by what the transform stretches things by
+    stretch = np.linalg.cond(jacobian.astype(float))
+    np.testing.assert_allclose(back, x, atol=1e-5 * (1 + np.abs(x).max()) * max(1.0, stretch) ** 0.5)
+    np.testing.assert_allclose(found, np.linalg.slogdet(jacobian.astype(float))[1], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(several[0], y, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(log_dets[0], found, rtol=1e-4, atol=1e-5)
+    assert log_dets.shape == (2,)
+    return jacobian
+
+
+def autoregression(kind, size, hidden, seed):
+    rng = np.random.default_rng(seed)
+    order = tuple(rng.permutation(size).tolist())
+    transform = kind(shaken(kind.init(jax.random.key(seed), size, hidden), seed), order)
+    jacobian = check(transform, rng.normal(size=size).astype(np.float32))
+    ordered = jacobian[np.ix_(order, order)]
+    np.testing.assert_array_equal(np.triu(ordered, 1), 0.0)  # what comes before is told nothing
+    assert (ordered[np.tril_indices(size, -1)] != 0).all()  # what comes after is, by its linear part at least
+
+
+def coupling(size, hidden, seed, second):
+    rng = np.random.default_rng(seed)
+    stays = phx.flows.halves(size, second)
+    transform = Coupling(shaken(Coupling.init(jax.random.key(seed), size, hidden), seed), stays)
+    jacobian = check(transform, rng.normal(size=size).astype(np.float32))
+    np.testing.assert_array_equal(jacobian[stays][:, stays], np.eye(stays.sum()))
+    assert (jacobian[~stays][:, stays] != 0).all()
+    np.testing.assert_array_equal(jacobian[~stays][:, ~stays], np.diag(np.diag(jacobian)[~stays]))
+
+
+def test_one_autoregression():
+    autoregression(MaskedAutoregressive, 4, (6, 5), 1)
+
+
+@kinds
+@pytest.mark.slow
+@FEW
+@given(st.integers(1, 7), hidden_sizes, st.integers(0, 99))
+def test_any_autoregression(kind, size, hidden, seed):
+    autoregression(kind, size, hidden, seed)
+
+
+def test_one_coupling():
+    coupling(5, (4,), 2, True)
+
+
+@pytest.mark.slow
+@FEW
+@given(st.integers(2, 7), hidden_sizes, st.integers(0, 99), st.booleans())
+def test_any_coupling(size, hidden, seed, second):
+    coupling(size, hidden, seed, second)
+
+
+@pytest.mark.slow
+@FEW
+@given(st.integers(2, 6), st.integers(1, 4), st.integers(0, 99))
+def test_composed_with_permutations(size, depth, seed):
+    rng = np.random.default_rng(seed)
+    layers = []
+    for number in range(depth):
+        layers += [
+            Coupling(shaken(Coupling.init(jax.random.key(number), size, (5,)), seed + number), phx.flows.halves(size)),
+            Permutation(jnp.asarray(rng.permutation(size))),
+        ]
+    check(ComposeTransform(layers), rng.normal(size=size).astype(np.float32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [InverseAutoregressive, MaskedAutoregressive, Coupling])
+def test_it_begins_as_the_identity(kind):
+    weights = kind.init(jax.random.key(0), 3, (4,))
+    layer = Coupling(weights, phx.flows.halves(3)) if kind is Coupling else kind(weights)
+    np.testing.assert_allclose(jax.jit(layer.__call__)(jnp.arange(1.0, 4.0)), jnp.arange(1.0, 4.0))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) > 1))
+def test_any_coordinate_is_told_by_any_other(sizes):
+    size = sum(sizes)
+    layers = phx.flows.digits(sizes)
+    told = np.zeros((size, size), bool)
+    for stays in layers:
+        assert stays.any() and not stays.all()
+        told |= np.outer(~stays, stays)
+    assert (told | np.eye(size, dtype=bool)).all()
+    assert layers[-1][0] and not layers[-1][-1]  # in the end, what comes first tells what comes last
+
+
+def test_vectors_are_told_apart_before_they_are_halved():
+    layers = phx.flows.digits([1, 4], within=0)
+    np.testing.assert_array_equal(layers, [[0, 1, 1, 1, 1], [1, 0, 0, 0, 0]])
+    assert phx.flows.digits([1]).shape == (0, 1)
+
+
+def test_couplings_in_a_loop_are_couplings_one_by_one():
+    stays = phx.flows.digits([2, 3])
+    weights = shaken(Couplings.init(jax.random.key(0), stays, (4,)), 3, by=0.2)
+    each = [Coupling(jax.tree.map(lambda w, i=i: w[i], weights), flags) for i, flags in enumerate(stays)]
+    loop, chain = Couplings(weights, stays), ComposeTransform(each)
+    x = np.random.default_rng(0).normal(size=5).astype(np.float32)
+
+    @jax.jit
+    def found_of(x):
+        y = loop(x)
+        return y, chain(x), loop.log_abs_det_jacobian(x, y), chain.log_abs_det_jacobian(x, y), *loop.back(y)
+
+    y, expected, log_det, expected_log_det, back, again = found_of(x)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose([log_det, again], [expected_log_det] * 2, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(back, x, rtol=1e-4, atol=1e-4)
+
+
+def test_pixels_become_channels_and_go_back():
+    image = jnp.arange(2 * 4 * 6 * 3.0).reshape(2, 4, 6, 3)
+    squeezed = Unsqueeze().inv(image)
+    assert squeezed.shape == (2, 2, 3, 12) == Unsqueeze().inverse_shape(image.shape)
+    np.testing.assert_array_equal(Unsqueeze()(squeezed), image)
+    # a pixel of the squeezed image has those of a square of two by two
+    np.testing.assert_array_equal(np.sort(squeezed[0, 1, 2]), np.sort(image[0, 2:4, 4:6].ravel()))
+    with pytest.raises(ValueError, match=r"height and width must be even; got an image of shape \(3, 4, 1\)\."):
+        Unsqueeze().inv(jnp.zeros((3, 4, 1)))
+    with pytest.raises(ValueError, match=r"channels must be a multiple of 4; got an image of shape \(4, 4, 3\)\."):
+        Unsqueeze()(jnp.zeros((4, 4, 3)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_scales(count):
+    shape = (4, 8, 1)
+    scales = []
+    for number, part in enumerate(MultiScale.shapes(shape, count)):
+        size = int(np.prod(part))
+        weights = [shaken(Coupling.init(jax.random.key(i), size, (3,)), i, by=0.1) for i in (number, number + 9)]
+        scales.append(
+            ComposeTransform(
+                [Coupling(weights[0], phx.flows.channels(part)), Coupling(weights[1], phx.flows.checkerboard(part))]
+            )
+        )
+    flow = MultiScale(shape, scales)
+    assert flow.forward_shape((5, 32)) == (5, *shape) and flow.inverse_shape((5, *shape)) == (5, 32)
+    check(flow, np.random.default_rng(count).normal(size=32).astype(np.float32))
+    images = dist.TransformedDistribution(dist.Normal(0.0, 1.0).expand([32]).to_event(1), flow)
+    assert images.event_shape == shape
+    assert jnp.isfinite(images.log_prob(images.sample(jax.random.key(0), (3,)))).all()
+
+
+@pytest.mark.slow
+def test_a_network_of_ones_own():
+    def network(weights, x):
+        return weights * x.sum((-3, -2, -1), keepdims=True) * jnp.ones_like(x), 0.1 * x.mean() * jnp.ones_like(x)
+
+    layer = Coupling(jnp.float32(0.3), phx.flows.checkerboard((2, 2, 1)), network)
+    x = np.random.default_rng(0).normal(size=(2, 2, 1)).astype(np.float32)
+    y = layer(x)
+    jacobian = jax.jacobian(lambda v: layer(v.reshape(x.shape)).ravel())(x.ravel())
+    np.testing.assert_allclose(layer.inv(y), x, atol=1e-6)
+    np.testing.assert_allclose(layer.log_abs_det_jacobian(x, y), jnp.linalg.slogdet(jacobian)[1], atol=1e-5)
+
+
+def transforms(size=5):
+    kinds = InverseAutoregressive, MaskedAutoregressive
+    iaf, maf = (kind(shaken(kind.init(jax.random.key(0), size), 0)) for kind in kinds)
+    return [iaf, maf, Coupling(shaken(Coupling.init(jax.random.key(0), size), 0), phx.flows.halves(size))]
+
+
+@pytest.mark.parametrize("which", [*(pytest.param(i, marks=pytest.mark.slow) for i in (0, 1)), 2])
+def test_extreme_inputs_give_no_nan(which):
+    transform = transforms()[which]
+
+    @jax.jit
+    def found_of(x):
+        return [
+            (f(x), *jax.value_and_grad(lambda v, f=f: f.log_abs_det_jacobian(v, f(v)))(x))
+            for f in (transform, transform.inv)
+        ]
+
+    for far in (1e6, 1e20, 1e30):
+        for x in (jnp.full(5, far), jnp.array([far, -far, 1.0, far, -far])):
+            for y, log_det, gradient in found_of(x):
+                assert not jnp.isnan(y).any() and jnp.isfinite(log_det) and jnp.isfinite(gradient).all()
+
+
+@pytest.mark.slow
+def test_weights_are_leaves_and_parameters():
+    def flow_guide():
+        weights = phx.param("weights", lambda key: Coupling.init(key, 2, hidden=(4,)))
+        base = dist.Normal(0.0, 1.0).expand([2]).to_event(1)
+        phx.sample("x", dist.TransformedDistribution(base, Coupling(weights, phx.flows.halves(2))))
+
+    def model():
+        phx.sample("x", dist.MultivariateNormal(jnp.zeros(2), jnp.array([[1.0, 0.6], [0.6, 1.0]])))
+
+    fit = phx.fit(model, flow_guide, num_steps=300, until=False, optimizer=0.02, progress=False)
+    assert np.corrcoef(fit.sample(0, 4000)["x"].T)[0, 1] == pytest.approx(0.6, abs=0.1)
+    coupling = transforms()[2]
+    again = jax.jit(lambda t: t)(jax.tree.map(jnp.asarray, coupling).weights)
+    np.testing.assert_array_equal(again["linear"], coupling.weights["linear"])
+
+
+def test_what_cannot_be_is_refused():
+    weights = Coupling.init(jax.random.key(0), 2)
+    for stays in (True, [True, True], [False, False]):
+        with pytest.raises(ValueError, match="Coupling: stays says of each element of an event whether it stays"):
+            Coupling(weights, stays)
+    with pytest.raises(ValueError, match=r"order: expected each of the 2 coordinates once; got \(0, 0\)\."):
+        MaskedAutoregressive(InverseAutoregressive.init(jax.random.key(0), 2), (0, 0))
+    with pytest.raises(ValueError, match=r"multiples of 4, to be halved 2 times; got an image of shape \(4, 6, 1\)\."):
+        MultiScale((4, 6, 1), [Unsqueeze(), Unsqueeze()])
