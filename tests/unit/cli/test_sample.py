@@ -94,7 +94,7 @@ def test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own(phalanx, folder):
     out = folder / "out" / "line"
     posterior = Posterior.load(out / "posterior.npz")
     assert posterior.record.kernel.startswith("hmc(num_steps=3") and set(posterior.reduced) == {"moments", "range_of"}
-    assert "far off: A mean is 2.0. Try a prior." in printed and "range_of: {" in printed
+    assert "- A mean is 2.0.\n  Try a prior." in printed and "range_of: {" in printed
     assert (out / "levels.png").exists() and "<h2>levels</h2>" in (out / "report.html").read_text()
     assert not json.loads((out / "result.json").read_text())["verdict"]["good"]
 
@@ -102,7 +102,7 @@ def test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own(phalanx, folder):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (("--reducer", "covariances"), "'covariances' is not one of autocovariance"),
+        (("--reducer", "covariances"), "'covariances' is not one of covariance, ess"),
         (("--reducer", "mine.py:far"), "reducer 'mine.py:far': mine.py has no 'far'"),
         (("--kernel", "mine.py:range_of"), "kernel 'mine.py:range_of': the function must return a phx.Kernel"),
     ],
