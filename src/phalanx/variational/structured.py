@@ -78,23 +78,23 @@ class Structured:
         found: dict[str, Array] = {}
         for latent in latents:
             loc, scale = params[f"{latent.name}.loc"], params[f"{latent.name}.scale"]
-            found[latent.name] = loc + scale * (noise[latent.name] + self._told(params, latent, found, latents))
+            found[latent.name] = loc + scale * (noise[latent.name] + self._of_parents(params, latent, found, latents))
         return found
 
     def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
         """The log density of a position."""
         total = jnp.zeros(())
         for latent in latents:
-            noise = _standard(params, latent, position) - self._told(params, latent, position, latents)
+            noise = _standard(params, latent, position) - self._of_parents(params, latent, position, latents)
             total = total + standard_log_prob(noise) - jnp.sum(jnp.log(params[f"{latent.name}.scale"]))
         return total
 
-    def _told(self, params: Params, child: Latent, position: Mapping[str, Array], latents: Latents) -> Array:
+    def _of_parents(self, params: Params, child: Latent, position: Mapping[str, Array], latents: Latents) -> Array:
         """What its parents add to a variable, in its own scales."""
-        told = jnp.zeros(child.unconstrained_shape, child.dtype)
+        total = jnp.zeros(child.unconstrained_shape, child.dtype)
         for parent in (p for c, p in self._pairs(latents) if c is child):
-            told += _times(params[_on(child, parent)], _standard(params, parent, position), child, parent)
-        return told
+            total += _times(params[_on(child, parent)], _standard(params, parent, position), child, parent)
+        return total
 
     def _pairs(self, latents: Latents) -> list[tuple[Latent, Latent]]:
         """Variables with coordinates, each with each of its parents."""
