@@ -15,6 +15,9 @@ from phalanx.variational.learned import Learned
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
 
+LBFGS = "lbfgs"
+"""The optimizer= that holds its draws."""
+
 
 def check_counts(num_steps: Any, num_particles: Any) -> None:
     """Refuse sizes that are not whole numbers, or too small."""
@@ -36,7 +39,7 @@ def check_particles(num_particles: int, mesh: Mesh) -> None:
 
 def check_optimizer(optimizer: Any) -> None:
     """Refuse an optimiser that is none, and a rate that is out of range."""
-    if optimizer is None:
+    if optimizer is None or optimizer == LBFGS:
         return
     if isinstance(optimizer, int | float) and not isinstance(optimizer, bool):
         if not 0.0 < optimizer < float("inf"):
@@ -46,8 +49,8 @@ def check_optimizer(optimizer: Any) -> None:
         given = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
         called = f"; call it, as in optax.{given}(1e-2)" if callable(optimizer) else ""
         raise TypeError(
-            f"optimizer must be one of optax's, such as optax.adam(1e-2), or a rate for the default one, such as 0.05; "
-            f"got {given!r}{called}."
+            f"optimizer must be one of optax's, such as optax.adam(1e-2), a rate for the default one, such as 0.05, or "
+            f"{LBFGS!r}; got {given!r}{called}."
         )
 
 
@@ -76,6 +79,25 @@ def check_estimator(objective: Objective, scored: Sequence[str], num_particles: 
             f"Variable {scored[0]!r}: the guide's draws cannot be differentiated through, and are learned by comparing "
             f"particles; use num_particles=8 or more."
         )
+
+
+def check_fixed(optimizer: Any, objective: Objective, scored: Sequence[str], batch_size: Any) -> None:
+    """Refuse, of fixed draws, what is no function of the parameters that can be climbed."""
+    if optimizer != LBFGS or not isinstance(optimizer, str):
+        return
+    held, by_steps = f"optimizer={LBFGS!r} holds its draws", "use optax.adam(1e-2), or another of optax's"
+    if scored:
+        raise ValueError(
+            f"Variable {scored[0]!r}: {held}, and those of this variable cannot be differentiated through. Sum it out "
+            f"of the model, give it a continuous guide, or {by_steps}."
+        )
+    if batch_size is not None:
+        raise ValueError(
+            f"batch_size: {held}, so that the bound has no noise; rows drawn anew in each step would bring it back. "
+            f"Leave batch_size out, or {by_steps}."
+        )
+    if objective.name != "elbo()":
+        raise ValueError(f"objective: {held} for the bound, phx.guides.elbo(); for {objective.name} {by_steps}.")
 
 
 def check_until(until: Any) -> None:

@@ -295,6 +295,11 @@ def by_name(vector: Array, latents: Latents) -> dict[str, Array]:
     return found
 
 
+def num_coordinates(latents: Latents) -> int:
+    """The length of a position as a vector."""
+    return sum(math.prod(latent.unconstrained_shape) for latent in latents)
+
+
 def row_spec(spreads: Mapping[str, Spread], latent: Latent) -> PartitionSpec | None:
     """How a parameter is laid out that has an entry for each coordinate of a variable: as its rows are."""
     spread = spreads.get(latent.name)

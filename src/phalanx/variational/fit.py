@@ -29,6 +29,8 @@ from phalanx.variational import checks
 from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.family import FamilyPair
+from phalanx.variational.fixed_draws import FixedDraws
+from phalanx.variational.growing import Growing
 from phalanx.variational.guides import MAKERS, elbo
 from phalanx.variational.learning import FitError, Learning
 from phalanx.variational.minibatch import Minibatch
@@ -73,9 +75,13 @@ def fit(
             or one made from the model, such as `phx.guides.mean_field()`.
         data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement.
         optimizer: one of optax's; or a rate for the default one, Adam at 0.05. It is lowered from there as the fit
-            settles; a rate given as a number compiles nothing new.
+            settles; a rate given as a number compiles nothing new. Or "lbfgs", a quasi-Newton method: it needs a bound
+            without noise, so draws are held, and doubled until more of them make no better guide on fresh ones
+            (sample average approximation). It takes far fewer gradients where the guide has few parameters for each
+            coordinate, as `phx.guides.mean_field()`, and no rate; expressive guides need more draws than it is worth.
         num_steps: the most steps.
-        num_particles: draws from the guide per step, spread over the mesh's `chain` axis.
+        num_particles: draws from the guide per step, spread over the mesh's `chain` axis. With "lbfgs", draws that are
+            looked at at once, of any number.
         batch_size: rows in each step, drawn with replacement, on each device from its own rows. Rows are those of the
             sharded arrays or, where none is sharded, of all arrays with the largest leading dimension. Terms of rows
             are weighted so that they stand for all; the bound's error is then not told.
@@ -83,7 +89,7 @@ def fit(
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or one.
         seed: a whole number; the same seed gives the same fit, whatever the number of devices, but for rounding.
         until: None stops when the guide no longer changes, at a rate and at half of it; `phx.until(seconds=...)` also
-            when time is over; False makes all steps at one rate.
+            when time is over; False makes all steps at one rate or, with "lbfgs", keeps to `num_particles` draws.
         init: where learning begins: a dict of values by parameter or, for a guide made from the model, by variable; a
             fit, to go on with; or a posterior, about whose means it begins.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
@@ -111,6 +117,9 @@ def fit(
     Source:
         Kucukelbir, Tran, Ranganath, Gelman, Blei (2017), Automatic differentiation variational inference; Tran,
         Hoffman, Moore, Suter, Vasudevan, Radul (2018), Simple, distributed, and accelerated probabilistic programming.
+        Of fixed draws: Giordano, Ingram, Broderick (2024), Black box variational inference with a deterministic
+        objective; Burroni, Takatsu, Domke, Sheldon (2024), Sample average approximation for black-box variational
+        inference.
     """
     began = time.perf_counter()
     objective = elbo() if objective is None else objective
@@ -119,16 +128,17 @@ def fit(
     run_checks.check_not_traced(data)
     checks.check_particles(num_particles, pair.problem.mesh)
     checks.check_estimator(objective, pair.scored, num_particles)
+    checks.check_fixed(optimizer, objective, pair.scored, batch_size)
     compiler = Compiler(matmul_precision)
     arrays = pair.problem.place_arrays()
     with waiting(progress, "compiling"):
         free = _begin(pair, compiler, int(seed), arrays, init)
         solved = isinstance(pair, FamilyPair) and pair.family.is_solved
-        rate, transform = _optimizer_of(optimizer)
-        state = State.of(free, transform.init(free))
-        steps = Steps(pair.for_steps(), objective, transform, int(num_particles))
-        settling = Settling(int(num_steps), stops=until is not False)
-        learning = Learning(steps, state, np.uint32(seed), arrays, int(num_steps), rate, settling, compiler)
+        begun = pair, free, np.uint32(seed), arrays, int(num_steps), until is not False, compiler
+        if isinstance(optimizer, str):
+            learning = _growing(int(num_particles), *begun)
+        else:
+            learning = _learning(objective, optimizer, int(num_particles), *begun)
         if not solved:
             learning.compile()
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
@@ -142,7 +152,7 @@ def fit(
             failed = error
     timing = Timing(
         compile=compiled - began, warmup=0.0, sampling=time.perf_counter() - compiled,
-        gradient_evaluations=learning.step * int(num_particles), compilations=compiler.count,
+        gradient_evaluations=learning.gradients, compilations=compiler.count,
     )  # fmt: skip
     record = record_of(pair, objective, num_steps, num_particles, int(seed), started, learning.interrupted)
     result = _result(learning, solved, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
@@ -228,6 +238,25 @@ def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
     return {name: arrays_of(name, value) for name, value in found.items()}
 
 
+def _learning(
+    objective: Objective, optimizer: Any, num_particles: int,
+    pair: Pair, free: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int, stops: bool, compiler: Compiler,
+) -> Learning:  # fmt: skip
+    """Steps of an optimiser, each with draws of its own."""
+    rate, transform = _optimizer_of(optimizer)
+    steps = Steps(pair.for_steps(), objective, transform, num_particles)
+    state = State.of(free, transform.init(free))
+    return Learning(steps, state, seed, arrays, num_steps, rate, Settling(num_steps, stops), compiler)
+
+
+def _growing(
+    num_particles: int, pair: Pair, free: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int,
+    stops: bool, compiler: Compiler,
+) -> Growing:  # fmt: skip
+    """Climbs with fixed draws."""
+    return Growing(FixedDraws.of(pair, num_particles), free, seed, arrays, num_steps, stops, compiler)
+
+
 def _optimizer_of(optimizer: Any) -> tuple[float, Any]:
     """A factor on changes, and an optimiser of optax; the default one's rate is a factor, so that no other compiles."""
     optax = require("optax", "fit")
@@ -237,7 +266,7 @@ def _optimizer_of(optimizer: Any) -> tuple[float, Any]:
 
 
 def _result(
-    learning: Learning, solved: bool, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any
+    learning: Learning | Growing, solved: bool, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any
 ) -> Fit:
     bounds = [np.concatenate([getattr(made, name) for made in learning.made] or [np.zeros(0)]) for name in Made._fields]
     return Fit(
@@ -245,24 +274,10 @@ def _result(
         losses=Losses(*bounds),
         timing=timing,
         record=record,
-        unsettled="" if solved else _unsettled(learning),
+        unsettled="" if solved else learning.unsettled,
         steps=learning.step,
-        failed=int(learning.state.failed),
+        failed=learning.failed,
         free=learning.result,
         pair=pair,
         arrays=arrays,
     )
-
-
-def _unsettled(learning: Learning) -> str:
-    """Why it cannot be said that learning has ended; empty when it has."""
-    if learning.settling.settled:
-        return ""
-    steps = f"{learning.step:,} steps"
-    if learning.interrupted:
-        return f"Ctrl-C ended the fit after {steps}, before the guide had stopped to change."
-    if learning.out_of_time:
-        return f"Time was over after {steps}, before the guide had stopped to change."
-    if not learning.settling.stops:
-        return f"The fit made {steps} and did not look at whether the guide still changes (until=False)."
-    return f"After {steps} the guide still changes from one window of steps to the next, or where the rate is halved."

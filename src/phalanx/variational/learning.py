@@ -99,6 +99,32 @@ class Learning:
         """Steps made."""
         return int(self.state.step)
 
+    @property
+    def gradients(self) -> int:
+        """Gradients of the log density, one for each particle and step."""
+        return self.step * self.steps.num_particles
+
+    @property
+    def failed(self) -> int:
+        """Steps that were left out."""
+        return int(self.state.failed)
+
+    @property
+    def unsettled(self) -> str:
+        """Why it cannot be said that learning has ended; empty when it has."""
+        if self.settling.settled:
+            return ""
+        steps = f"{self.step:,} steps"
+        if self.interrupted:
+            return f"Ctrl-C ended the fit after {steps}, before the guide had stopped to change."
+        if self.out_of_time:
+            return f"Time was over after {steps}, before the guide had stopped to change."
+        if not self.settling.stops:
+            return f"The fit made {steps} and did not look at whether the guide still changes (until=False)."
+        return (
+            f"After {steps} the guide still changes from one window of steps to the next, or where the rate is halved."
+        )
+
     def run(self, display: Progress, look: Sequence[Callable[[Report], Any]], seconds: float | None) -> None:
         """Learn until it has settled, or steps or time are over. Ctrl-C ends it; what was learned stays."""
         pace, began, step = Pace(), time.monotonic(), 0
