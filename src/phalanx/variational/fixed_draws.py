@@ -1,6 +1,6 @@
 r"""The bound with fixed draws: a function without noise, which can be climbed.
 
-$\frac1N \sum_n \log p(x, z_\phi(\epsilon_n)) - \log q_\phi(z_\phi(\epsilon_n))$ as a function of $\phi$, the $\epsilon_n$ held.
+$\frac1N \sum_n \log p(x, z_\phi(\epsilon_n)) - \log q_\phi(z_\phi(\epsilon_n))$, where the $\epsilon_n$ are held.
 
 Draws come a few at a time, in a loop whose length is an argument: any number of them is one program, in the memory of
 few. Those of Gaussian guides come in pairs $\pm\epsilon$ and are scaled to the second moments they stand for, so that
@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.flatten_util import ravel_pytree
 
+from phalanx.variational.family import FamilyPair
 from phalanx.variational.pair import Pair, numbered
 
 STREAM = 0x66697864
@@ -139,6 +140,23 @@ class FixedDraws:
         bound.defvjp(forward, lambda gradient, along: (along * gradient,))
         return bound
 
+    def means(self, change: Array, anchor: Any, draws: Draws, arrays: Sequence[Array]) -> dict[str, Array]:
+        """The model's variables at the held draws, on average: those that are of real numbers."""
+        data, params = self.pair.problem.data(arrays), self._params(change, anchor)
+
+        def one(i: Array) -> dict[str, Array]:
+            values = self.pair.values(params, self.draw(params, i, draws, data), data)
+            return {name: v for name, v in values.items() if jnp.issubdtype(v.dtype, jnp.floating)}
+
+        def add(number: Array, mean: Any) -> Any:
+            index = number.astype(jnp.uint32) * self.chunk + numbered(self.pair, self.chunk)
+            here = self.pair.problem.alone(lambda: jax.vmap(one)(index))
+            return jax.tree.map(lambda m, x: m + (jnp.mean(x, 0) - m) / (number + 1), mean, here)
+
+        shapes = jax.eval_shape(lambda: self.pair.problem.alone(lambda: one(jnp.uint32(0))))
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return lax.fori_loop(0, draws.chunks, add, zero)
+
     def gain(self, old: Any, new: Any, draws: Draws, arrays: Sequence[Array]) -> tuple[Array, Array]:
         """By how much the bound of one set of parameters is above that of another, and the error of the difference."""
         data = self.pair.problem.data(arrays)
@@ -160,8 +178,9 @@ class FixedDraws:
     @cached_property
     def numbers(self) -> int:
         """Standard normal numbers that a draw is made of; none where the guide does not say."""
-        family = getattr(self.pair, "family", None)
-        return family.noise_size(self.pair.latents) if hasattr(family, "noise_size") else 0
+        if not isinstance(self.pair, FamilyPair) or not hasattr(self.pair.family, "noise_size"):
+            return 0
+        return self.pair.family.noise_size(self.pair.latents)
 
     @cached_property
     def coordinates(self) -> int:
@@ -199,7 +218,7 @@ class FixedDraws:
 
     def draw(self, params: Any, number: Array, draws: Draws, data: Any) -> Any:
         """One of the held draws."""
-        if not self.numbers:
+        if not isinstance(self.pair, FamilyPair) or not self.numbers:
             return self.pair.draw(params, random.fold_in(draws.key, number), data)
         noise, scaling = self._raw(draws.key, number), draws.scaling
         noise = scaling @ noise if self._is_matched else scaling * noise

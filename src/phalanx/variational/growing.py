@@ -141,7 +141,7 @@ class Growing:
             count, clock = min(pace.ticks, ROOM, self.num_steps - self.step), time.perf_counter()
             stage, bounds, done = self._block(stage, anchor, draws, np.int32(count), self.arrays)
             count, result = int(done), self.fixed.moved(anchor, stage.climb.position)
-            made = Made(np.asarray(bounds)[:count], np.full(count, float(error), np.float32))
+            made = Made(*map(np.asarray, (bounds[:count], jnp.full(count, error))))  # pyright: ignore[reportArgumentType]
             self.result, self.made = result, [*self.made, made]
             self.gradients += count * draws_now
             pace.learn(count, time.perf_counter() - clock)

@@ -22,6 +22,7 @@ from phalanx.variational.drawing import Drawing
 from phalanx.variational.evidence import Evidence, Weights
 from phalanx.variational.fit_file import read_fit, write_fit
 from phalanx.variational.judging import judge_fit
+from phalanx.variational.linear_response import Covariance, covariance_of
 from phalanx.variational.page import write_page
 from phalanx.variational.pair import Pair
 from phalanx.variational.sinks import posterior_of
@@ -176,6 +177,42 @@ class Fit:
         check_seed(seed)
         _check_number(num_draws)
         return self._weighed(seed, num_draws)[0].evidence()
+
+    def covariance(self, names: str | Sequence[str] | None = None, *, num_draws: int = 64, seed: int = 0) -> Covariance:
+        r"""Estimate the posterior's covariance by linear response: how the guide follows a tilted model.
+
+        Independent coordinates have no covariances, and variances that are too small. But where $\log p$ is tilted by
+        $t^\top g(x)$, the mean of $g$ under the guide follows, and under the posterior its derivative by $t$ is the
+        covariance: $G (-H)^{-1} G^\top$, with $H$ the Hessian of the bound by the guide's parameters, and $G$ the
+        derivative of $E_q[g]$. Of a normal posterior it is exact, as far as the guide's means are.
+
+        Args:
+            names: the variables wanted, deterministic ones included, or one name; None for all latent variables.
+            num_draws: draws that derivatives are averages over; at least three for each coordinate of the guide.
+            seed: of the draws.
+
+        Returns:
+            The covariance of the elements, one after the other, with their names. The model's own parameters are held.
+
+        Raises:
+            ValueError: when a name is unknown or not of real numbers, the guide is learned by no steps or has too many
+                parameters, the bound has no top where learning ended, or the fit was read from a file.
+
+        Example:
+            >>> import numpyro.distributions as dist, phalanx as phx
+            >>> def model():
+            ...     x = phx.sample("x", dist.Normal(0.0, 1.0))
+            ...     phx.sample("y", dist.Normal(x, 1.0))
+            >>> fit = phx.fit(model, phx.guides.mean_field(), optimizer="lbfgs", progress=False)
+            >>> fit.covariance().matrix.round(2).tolist()
+            [[1.0, 1.0], [1.0, 2.0]]
+
+        Source:
+            Giordano, Broderick, Jordan (2018), Covariances, robustness, and variational Bayes.
+        """
+        check_seed(seed)
+        _check_number(num_draws)
+        return covariance_of(self.drawing, names, list(self.record.latents), num_draws, seed)
 
     def verdict(self, num_draws: int = JUDGED) -> Verdict:
         """Say whether the fit is good to use, or what is wrong with it and what to try.
