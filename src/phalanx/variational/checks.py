@@ -81,20 +81,20 @@ def check_estimator(objective: Objective, scored: Sequence[str], num_particles: 
         )
 
 
-def check_fixed(optimizer: Any, objective: Objective, scored: Sequence[str], batch_size: Any) -> None:
+def check_fixed(optimizer: Any, objective: Objective, pair: Pair) -> None:
     """Refuse, of fixed draws, what is no function of the parameters that can be climbed."""
     if optimizer != LBFGS or not isinstance(optimizer, str):
         return
     held, by_steps = f"optimizer={LBFGS!r} holds its draws", "use optax.adam(1e-2), or another of optax's"
-    if scored:
+    if scored := pair.scored:
         raise ValueError(
             f"Variable {scored[0]!r}: {held}, and those of this variable cannot be differentiated through. Sum it out "
             f"of the model, give it a continuous guide, or {by_steps}."
         )
-    if batch_size is not None:
+    if (minibatch := pair.problem.minibatch) is not None:
         raise ValueError(
-            f"batch_size: {held}, so that the bound has no noise; rows drawn anew in each step would bring it back. "
-            f"Leave batch_size out, or {by_steps}."
+            f"{minibatch.argument}: {held}, so that the bound has no noise; other rows in each step would bring it "
+            f"back. Give all rows at once, or {by_steps}."
         )
     if objective.name != "elbo()":
         raise ValueError(f"objective: {held} for the bound, phx.guides.elbo(); for {objective.name} {by_steps}.")
@@ -122,13 +122,15 @@ def check_learned(learned: Learned, name: str) -> None:
         )
 
 
-def check_solved(pair: Pair, batch_size: Any) -> None:
+def check_solved(pair: Pair) -> None:
     """Refuse what is learned by steps, of a guide that makes none."""
     if not getattr(getattr(pair, "family", None), "is_solved", False):
         return
     advice = "Use a guide that is learned, such as phx.guides.full_rank()"
-    if batch_size is not None:
-        raise ValueError(f"batch_size: the guide {pair.name} is learned by no steps, and sees all rows. {advice}.")
+    if (minibatch := pair.problem.minibatch) is not None:
+        raise ValueError(
+            f"{minibatch.argument}: the guide {pair.name} is learned by no steps, and sees all rows. {advice}."
+        )
     if of_model := pair.model_parameters():
         raise ValueError(
             f"Parameter {of_model[0]!r} of the model would stay at its initial value: the guide {pair.name} is learned "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -41,6 +41,7 @@ from phalanx.variational.recording import record_of
 from phalanx.variational.result import Fit, Losses
 from phalanx.variational.settling import Settling
 from phalanx.variational.step import Made, State, Steps
+from phalanx.variational.stream import Stream, Streamed, stream_of
 
 RATE = 0.05
 """Of the default optimiser, Adam."""
@@ -50,12 +51,13 @@ RATE = 0.05
 def fit(
     model: Program,
     guide: Any,
-    data: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
     *,
     optimizer: Any = None,
     num_steps: int = 20_000,
     num_particles: int = 8,
     batch_size: int | None = None,
+    num_rows: int | None = None,
     objective: Objective | None = None,
     mesh: Mesh | None = None,
     seed: int = 0,
@@ -73,7 +75,10 @@ def fit(
         model: a program whose keyword arguments are the data. Its own parameters (`phx.param`) are learned too.
         guide: a program with the model's latent variables, by name, that takes some of the model's arguments or none;
             or one made from the model, such as `phx.guides.mean_field()`.
-        data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement.
+        data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement. Or, of
+            data that do not fit in memory, batches of rows: an iterable of such dicts, all alike, one for each step;
+            `num_rows=` says how many rows they stand for. They should come in random order. A list or a loader begins
+            anew at its end, an iterator ends the fit; batches of fewer rows than the first are left out.
         optimizer: one of optax's; or a rate for the default one, Adam at 0.05. It is lowered from there as the fit
             settles; a rate given as a number compiles nothing new. Or "lbfgs", a quasi-Newton method: it needs a bound
             without noise, so draws are held, and doubled until more of them make no better guide on fresh ones
@@ -85,6 +90,8 @@ def fit(
         batch_size: rows in each step, drawn with replacement, on each device from its own rows. Rows are those of the
             sharded arrays or, where none is sharded, of all arrays with the largest leading dimension. Terms of rows
             are weighted so that they stand for all; the bound's error is then not told.
+        num_rows: rows of all batches together, where data come in batches. What needs all rows, as the evidence, is
+            then refused, and draws are those of the first batch's rows where they depend on rows.
         objective: what is learned by, `phx.guides.elbo()` by default.
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or one.
         seed: a whole number; the same seed gives the same fit, whatever the number of devices, but for rounding.
@@ -124,13 +131,15 @@ def fit(
     began = time.perf_counter()
     objective = elbo() if objective is None else objective
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
-    pair = _pair_of(model, guide, data, mesh, batch_size)
+    stream = stream_of(data, num_rows, batch_size)
+    data = data if stream is None else stream.first
+    pair = _pair_of(model, guide, data, mesh, batch_size, num_rows)
     run_checks.check_not_traced(data)
     checks.check_particles(num_particles, pair.problem.mesh)
     checks.check_estimator(objective, pair.scored, num_particles)
-    checks.check_fixed(optimizer, objective, pair.scored, batch_size)
+    checks.check_fixed(optimizer, objective, pair)
     compiler = Compiler(matmul_precision)
-    arrays = pair.problem.place_arrays()
+    arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem)
     with waiting(progress, "compiling"):
         free = _begin(pair, compiler, int(seed), arrays, init)
         solved = isinstance(pair, FamilyPair) and pair.family.is_solved
@@ -138,7 +147,7 @@ def fit(
         if isinstance(optimizer, str):
             learning = _growing(int(num_particles), *begun)
         else:
-            learning = _learning(objective, optimizer, int(num_particles), *begun)
+            learning = _learning(objective, optimizer, int(num_particles), stream, *begun)
         if not solved:
             learning.compile()
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
@@ -173,7 +182,9 @@ def _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_p
     run_checks.check_mesh_type(mesh)
 
 
-def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None) -> Pair:
+def _pair_of(
+    model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None, num_rows: int | None
+) -> Pair:
     """Guide and model side by side."""
     if guide in MAKERS:
         guide = guide()
@@ -181,6 +192,7 @@ def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_siz
     checks.check_one_process("fit")
     mesh = choose_mesh(arguments, mesh)
     minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
+    minibatch = minibatch if num_rows is None else Streamed.one_of(arguments, num_rows)
     problem = Problem(model, arguments, mesh, minibatch)
     if all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
         pair = FamilyPair(problem, guide)
@@ -193,7 +205,7 @@ def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_siz
             f"guide: expected a program, or one made from the model, such as phx.guides.mean_field(); got {guide!r}."
         )
     checks.check_learned(pair.learned, pair.name)
-    checks.check_solved(pair, batch_size)
+    checks.check_solved(pair)
     return pair
 
 
@@ -239,14 +251,14 @@ def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
 
 
 def _learning(
-    objective: Objective, optimizer: Any, num_particles: int,
+    objective: Objective, optimizer: Any, num_particles: int, stream: Stream | None,
     pair: Pair, free: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int, stops: bool, compiler: Compiler,
 ) -> Learning:  # fmt: skip
     """Steps of an optimiser, each with draws of its own."""
     rate, transform = _optimizer_of(optimizer)
     steps = Steps(pair.for_steps(), objective, transform, num_particles)
     state = State.of(free, transform.init(free))
-    return Learning(steps, state, seed, arrays, num_steps, rate, Settling(num_steps, stops), compiler)
+    return Learning(steps, state, seed, arrays, num_steps, rate, Settling(num_steps, stops), compiler, stream)
 
 
 def _growing(

@@ -21,11 +21,12 @@ from phalanx.variational.compiled import Compiler
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.evidence import Evidence, Weights
 from phalanx.variational.fit_file import read_fit, write_fit
-from phalanx.variational.judging import judge_fit
+from phalanx.variational.judging import judge_fit, judge_unweighed
 from phalanx.variational.linear_response import Covariance, covariance_of
 from phalanx.variational.page import write_page
 from phalanx.variational.pair import Pair
 from phalanx.variational.sinks import posterior_of
+from phalanx.variational.stream import Streamed, check_all_there
 
 JUDGED = 4000
 """Draws that a verdict looks at."""
@@ -85,6 +86,11 @@ class Fit:
     def settled(self) -> bool:
         """Whether learning has ended because the guide no longer changed."""
         return not self.unsettled
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether data came in batches, of which only the first is kept."""
+        return self.pair is not None and isinstance(self.pair.problem.minibatch, Streamed)
 
     @cached_property
     def drawing(self) -> Drawing:
@@ -168,7 +174,7 @@ class Fit:
             The estimate with its standard error, the bound, and whether the weights can be trusted.
 
         Raises:
-            ValueError: when the fit was read from a file.
+            ValueError: when the fit was read from a file, or its data came in batches.
 
         Example:
             >>> evidence = fit.evidence()  # doctest: +SKIP
@@ -212,6 +218,7 @@ class Fit:
         """
         check_seed(seed)
         _check_number(num_draws)
+        check_all_there(self.drawing.pair.problem, "covariance")
         return covariance_of(self.drawing, names, list(self.record.latents), num_draws, seed)
 
     def verdict(self, num_draws: int = JUDGED) -> Verdict:
@@ -307,16 +314,20 @@ class Fit:
         """Importance weights of draws, and the draws; those a verdict looks at are kept."""
         if (seed, num_draws) == (JUDGE_SEED, JUDGED):
             return self.judged
+        check_all_there(self.drawing.pair.problem, "The importance weights")
         drawn = self.drawing.draw(seed, num_draws)
         return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 
     @cached_property
     def judged(self) -> tuple[Weights, dict[str, np.ndarray]]:
         """Importance weights of the draws that a verdict looks at, and those draws."""
+        check_all_there(self.drawing.pair.problem, "The importance weights")
         drawn = self.drawing.draw(JUDGE_SEED, JUDGED)
         return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 
     def _verdicts(self, num_draws: int) -> Verdict:
+        if self.is_streamed:
+            return judge_unweighed(settled=self.unsettled, steps=self.steps, failed=self.failed)
         weights, values = self._weighed(JUDGE_SEED, num_draws)
         return judge_fit(weights, values, settled=self.unsettled, steps=self.steps, failed=self.failed)
 
