@@ -45,6 +45,7 @@ def test_another_seed_and_other_data_compile_nothing(mean_field):
         assert again.timing.compilations == 0 and again.settled
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_fit(mean_field):
     again = phx.fit(regression, phx.guides.mean_field(), DATA, **HELD)
     np.testing.assert_array_equal(again.losses.elbo, mean_field.losses.elbo)
@@ -89,6 +90,7 @@ def test_draws_have_the_moments_that_they_stand_for(mean_field):
     assert not np.allclose(drawn[0], fixed.draw(params, jnp.uint32(0), other, {})["w"])
 
 
+@pytest.mark.slow
 def test_the_bound_does_not_depend_on_how_draws_are_cut(mean_field):
     """In chunks of 4 or of 12, its value, error and gradient are the same; and the gradient is that of the value."""
     told = []

@@ -25,6 +25,7 @@ def test_of_a_normal_it_is_exact(mean_field):
     np.testing.assert_allclose(found.sd, np.sqrt(np.diag(COVARIANCE)), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_of_what_is_computed_from_variables_too(mean_field):
     found = mean_field.covariance(["total", "w"])
     assert found.names[0] == "total"
