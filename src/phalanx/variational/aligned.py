@@ -70,13 +70,13 @@ class ProgramPair:
         local = {name for name, variable in self.problem.whole.variables.items() if variable.is_latent} & of_model
         if other := local ^ of_guide:
             raise ValueError(
-                f"batch_size: variable {min(other)!r} has an element for each row in one of model and guide, and not "
-                f"in the other."
+                f"{minibatch.argument}: variable {min(other)!r} has an element for each row in one of model and "
+                f"guide, and not in the other."
             )
         if self.scored and of_guide & set(self.scored):
             raise ValueError(
-                f"batch_size: variable {min(of_guide & set(self.scored))!r} has an element for each row, and its draws "
-                f"cannot be differentiated through. Sum it out of the model, or leave batch_size out."
+                f"{minibatch.argument}: variable {min(of_guide & set(self.scored))!r} has an element for each row, and "
+                f"its draws cannot be differentiated through. Sum it out of the model, or give all rows at once."
             )
         weight = minibatch.weight
         return replace(self, weights=dict.fromkeys(of_model, weight), guide_weights=dict.fromkeys(of_guide, weight))

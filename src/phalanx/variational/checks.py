@@ -15,6 +15,9 @@ from phalanx.variational.learned import Learned
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
 
+LBFGS = "lbfgs"
+"""The optimizer= that holds its draws."""
+
 
 def check_counts(num_steps: Any, num_particles: Any) -> None:
     """Refuse sizes that are not whole numbers, or too small."""
@@ -36,7 +39,7 @@ def check_particles(num_particles: int, mesh: Mesh) -> None:
 
 def check_optimizer(optimizer: Any) -> None:
     """Refuse an optimiser that is none, and a rate that is out of range."""
-    if optimizer is None:
+    if optimizer is None or optimizer == LBFGS:
         return
     if isinstance(optimizer, int | float) and not isinstance(optimizer, bool):
         if not 0.0 < optimizer < float("inf"):
@@ -46,8 +49,8 @@ def check_optimizer(optimizer: Any) -> None:
         given = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
         called = f"; call it, as in optax.{given}(1e-2)" if callable(optimizer) else ""
         raise TypeError(
-            f"optimizer must be one of optax's, such as optax.adam(1e-2), or a rate for the default one, such as 0.05; "
-            f"got {given!r}{called}."
+            f"optimizer must be one of optax's, such as optax.adam(1e-2), a rate for the default one, such as 0.05, or "
+            f"{LBFGS!r}; got {given!r}{called}."
         )
 
 
@@ -78,6 +81,25 @@ def check_estimator(objective: Objective, scored: Sequence[str], num_particles: 
         )
 
 
+def check_fixed(optimizer: Any, objective: Objective, pair: Pair) -> None:
+    """Refuse, of fixed draws, what is no function of the parameters that can be climbed."""
+    if optimizer != LBFGS or not isinstance(optimizer, str):
+        return
+    held, by_steps = f"optimizer={LBFGS!r} holds its draws", "use optax.adam(1e-2), or another of optax's"
+    if scored := pair.scored:
+        raise ValueError(
+            f"Variable {scored[0]!r}: {held}, and those of this variable cannot be differentiated through. Sum it out "
+            f"of the model, give it a continuous guide, or {by_steps}."
+        )
+    if (minibatch := pair.problem.minibatch) is not None:
+        raise ValueError(
+            f"{minibatch.argument}: {held}, so that the bound has no noise; other rows in each step would bring it "
+            f"back. Give all rows at once, or {by_steps}."
+        )
+    if objective.name != "elbo()":
+        raise ValueError(f"objective: {held} for the bound, phx.guides.elbo(); for {objective.name} {by_steps}.")
+
+
 def check_until(until: Any) -> None:
     """Refuse a condition that is none, or one on draws, of which a fit has none."""
     if until is None or until is False:
@@ -100,13 +122,15 @@ def check_learned(learned: Learned, name: str) -> None:
         )
 
 
-def check_solved(pair: Pair, batch_size: Any) -> None:
+def check_solved(pair: Pair) -> None:
     """Refuse what is learned by steps, of a guide that makes none."""
     if not getattr(getattr(pair, "family", None), "is_solved", False):
         return
     advice = "Use a guide that is learned, such as phx.guides.full_rank()"
-    if batch_size is not None:
-        raise ValueError(f"batch_size: the guide {pair.name} is learned by no steps, and sees all rows. {advice}.")
+    if (minibatch := pair.problem.minibatch) is not None:
+        raise ValueError(
+            f"{minibatch.argument}: the guide {pair.name} is learned by no steps, and sees all rows. {advice}."
+        )
     if of_model := pair.model_parameters():
         raise ValueError(
             f"Parameter {of_model[0]!r} of the model would stay at its initial value: the guide {pair.name} is learned "

@@ -153,9 +153,9 @@ class FamilyPair:
         names = minibatch.terms_of_rows(self.problem.at_start, self.problem.arguments, "model")
         if local := [latent.name for latent in self.latents if latent.name in names]:
             raise ValueError(
-                f"batch_size: variable {local[0]!r} has an element for each row, and {self.name} has parameters for "
-                f"all of them. Write a guide that computes them from the rows (an amortised one), or leave batch_size "
-                f"out."
+                f"{minibatch.argument}: variable {local[0]!r} has an element for each row, and {self.name} has "
+                f"parameters for all of them. Write a guide that computes them from the rows (an amortised one), or "
+                f"give all rows at once."
             )
         return replace(self, weights=dict.fromkeys(sorted(names), minibatch.weight))
 
@@ -294,6 +294,11 @@ def by_name(vector: Array, latents: Latents) -> dict[str, Array]:
         found[latent.name] = vector[begin : begin + size].reshape(latent.unconstrained_shape).astype(latent.dtype)
         begin += size
     return found
+
+
+def num_coordinates(latents: Latents) -> int:
+    """The length of a position as a vector."""
+    return sum(math.prod(latent.unconstrained_shape) for latent in latents)
 
 
 def row_spec(latent: Latent) -> PartitionSpec | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -29,7 +29,9 @@ from phalanx.variational import checks
 from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.family import FamilyPair
+from phalanx.variational.fixed_draws import FixedDraws
 from phalanx.variational.flow import Flow
+from phalanx.variational.growing import Growing
 from phalanx.variational.guides import MAKERS, elbo
 from phalanx.variational.learning import FitError, Learning
 from phalanx.variational.minibatch import Minibatch
@@ -40,6 +42,7 @@ from phalanx.variational.recording import record_of
 from phalanx.variational.result import Fit, Losses
 from phalanx.variational.settling import Settling
 from phalanx.variational.step import Made, State, Steps
+from phalanx.variational.stream import Stream, Streamed, stream_of
 from phalanx.variational.structured import Structured
 
 RATE = 0.05
@@ -53,12 +56,13 @@ CLIP = 10.0
 def fit(
     model: Program,
     guide: Any,
-    data: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
     *,
     optimizer: Any = None,
     num_steps: int = 20_000,
     num_particles: int = 8,
     batch_size: int | None = None,
+    num_rows: int | None = None,
     objective: Objective | None = None,
     mesh: Mesh | None = None,
     seed: int = 0,
@@ -76,19 +80,29 @@ def fit(
         model: a program whose keyword arguments are the data. Its own parameters (`phx.param`) are learned too.
         guide: a program with the model's latent variables, by name, that takes some of the model's arguments or none;
             or one made from the model, such as `phx.guides.mean_field()`.
-        data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement.
+        data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement. Or, of
+            data that do not fit in memory, batches of rows: an iterable of such dicts, all alike, one for each step;
+            `num_rows=` says how many rows they stand for. They should come in random order. A list or a loader begins
+            anew at its end, an iterator ends the fit; batches of fewer rows than the first are left out.
         optimizer: one of optax's; or a rate for the default one, Adam at 0.05. It is lowered from there as the fit
-            settles, and of a flow along a cosine besides; a rate given as a number compiles nothing new.
+            settles, and of a flow along a cosine besides; a rate given as a number compiles nothing new. Or "lbfgs", a
+            quasi-Newton method: it needs a bound without noise, so draws are held, and doubled until more of them make
+            no better guide on fresh ones (sample average approximation). It takes far fewer gradients where the guide
+            has few parameters for each coordinate, as `phx.guides.mean_field()`, and no rate; expressive guides need
+            more draws than it is worth.
         num_steps: the most steps.
-        num_particles: draws from the guide per step, spread over the mesh's `chain` axis.
+        num_particles: draws from the guide per step, spread over the mesh's `chain` axis. With "lbfgs", draws that are
+            looked at at once, of any number.
         batch_size: rows in each step, drawn with replacement, on each device from its own rows. Rows are those of the
             sharded arrays or, where none is sharded, of all arrays with the largest leading dimension. Terms of rows
             are weighted so that they stand for all; the bound's error is then not told.
+        num_rows: rows of all batches together, where data come in batches. What needs all rows, as the evidence, is
+            then refused, and draws are those of the first batch's rows where they depend on rows.
         objective: what is learned by, `phx.guides.elbo()` by default.
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or one.
         seed: a whole number; the same seed gives the same fit, whatever the number of devices, but for rounding.
         until: None stops when the guide no longer changes, at a rate and at half of it; `phx.until(seconds=...)` also
-            when time is over; False makes all steps at one rate.
+            when time is over; False makes all steps at one rate or, with "lbfgs", keeps to `num_particles` draws.
         init: where learning begins: a dict of values by parameter or, for a guide made from the model, by variable; a
             fit, to go on with; or a posterior, about whose means it begins.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
@@ -116,25 +130,30 @@ def fit(
     Source:
         Kucukelbir, Tran, Ranganath, Gelman, Blei (2017), Automatic differentiation variational inference; Tran,
         Hoffman, Moore, Suter, Vasudevan, Radul (2018), Simple, distributed, and accelerated probabilistic programming.
+        Of fixed draws: Giordano, Ingram, Broderick (2024), Black box variational inference with a deterministic
+        objective; Burroni, Takatsu, Domke, Sheldon (2024), Sample average approximation for black-box variational
+        inference.
     """
     began = time.perf_counter()
     objective = elbo() if objective is None else objective
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
-    pair = _pair_of(model, guide, data, mesh, batch_size)
+    stream = stream_of(data, num_rows, batch_size)
+    data = data if stream is None else stream.first
+    pair = _pair_of(model, guide, data, mesh, batch_size, num_rows)
     run_checks.check_not_traced(data)
     checks.check_particles(num_particles, pair.problem.mesh)
     checks.check_estimator(objective, pair.scored, num_particles)
+    checks.check_fixed(optimizer, objective, pair)
     compiler = Compiler(matmul_precision)
-    arrays = pair.problem.place_arrays()
+    arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem)
     with waiting(progress, "compiling"):
         free = _begin(pair, compiler, int(seed), arrays, init)
         solved = isinstance(pair, FamilyPair) and pair.family.is_solved
-        falls = _is_default(optimizer) and isinstance(pair, FamilyPair) and isinstance(pair.family, Flow)
-        rate, transform = _optimizer_of(optimizer, int(num_steps) if falls else None)
-        state = State.of(free, transform.init(free))
-        steps = Steps(pair.for_steps(), objective, transform, int(num_particles))
-        settling = Settling(int(num_steps), stops=until is not False)
-        learning = Learning(steps, state, np.uint32(seed), arrays, int(num_steps), rate, settling, compiler)
+        begun = pair, free, np.uint32(seed), arrays, int(num_steps), until is not False, compiler
+        if isinstance(optimizer, str):
+            learning = _growing(int(num_particles), *begun)
+        else:
+            learning = _learning(objective, optimizer, int(num_particles), stream, *begun)
         if not solved:
             learning.compile()
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
@@ -148,11 +167,10 @@ def fit(
             failed = error
     timing = Timing(
         compile=compiled - began, warmup=0.0, sampling=time.perf_counter() - compiled,
-        gradient_evaluations=learning.step * int(num_particles), compilations=compiler.count,
+        gradient_evaluations=learning.gradients, compilations=compiler.count,
     )  # fmt: skip
     record = record_of(pair, objective, num_steps, num_particles, int(seed), started, learning.interrupted)
-    unsettled = "" if solved else _unsettled(learning, falls)
-    result = _result(learning, unsettled, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
+    result = _result(learning, solved, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
     if failed is not None:
         failed.fit = result
         raise failed
@@ -170,7 +188,9 @@ def _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_p
     run_checks.check_mesh_type(mesh)
 
 
-def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None) -> Pair:
+def _pair_of(
+    model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None, num_rows: int | None
+) -> Pair:
     """Guide and model side by side."""
     if guide in MAKERS:
         guide = guide()
@@ -178,6 +198,7 @@ def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_siz
     checks.check_one_process("fit")
     mesh = choose_mesh(arguments, mesh)
     minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
+    minibatch = minibatch if num_rows is None else Streamed.one_of(arguments, num_rows)
     problem = Problem(model, arguments, mesh, minibatch)
     if all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
         pair = FamilyPair(problem, guide.following(problem.whole) if isinstance(guide, Structured) else guide)
@@ -190,7 +211,7 @@ def _pair_of(model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_siz
             f"guide: expected a program, or one made from the model, such as phx.guides.mean_field(); got {guide!r}."
         )
     checks.check_learned(pair.learned, pair.name)
-    checks.check_solved(pair, batch_size)
+    checks.check_solved(pair)
     return pair
 
 
@@ -239,6 +260,26 @@ def _is_default(optimizer: Any) -> bool:
     return optimizer is None or isinstance(optimizer, int | float)
 
 
+def _learning(
+    objective: Objective, optimizer: Any, num_particles: int, stream: Stream | None,
+    pair: Pair, free: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int, stops: bool, compiler: Compiler,
+) -> Learning:  # fmt: skip
+    """Steps of an optimiser, each with draws of its own."""
+    falls = _is_default(optimizer) and isinstance(pair, FamilyPair) and isinstance(pair.family, Flow)
+    rate, transform = _optimizer_of(optimizer, num_steps if falls else None)
+    steps = Steps(pair.for_steps(), objective, transform, num_particles)
+    state, settling = State.of(free, transform.init(free)), Settling(num_steps, stops)
+    return Learning(steps, state, seed, arrays, num_steps, rate, settling, compiler, stream, falls)
+
+
+def _growing(
+    num_particles: int, pair: Pair, free: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int,
+    stops: bool, compiler: Compiler,
+) -> Growing:  # fmt: skip
+    """Climbs with fixed draws."""
+    return Growing(FixedDraws.of(pair, num_particles), free, seed, arrays, num_steps, stops, compiler)
+
+
 def _optimizer_of(optimizer: Any, falls_for: int | None) -> tuple[float, Any]:
     """A factor on changes, and an optimiser of optax; the default one's rate is a factor, so that no other compiles.
 
@@ -256,7 +297,7 @@ def _optimizer_of(optimizer: Any, falls_for: int | None) -> tuple[float, Any]:
 
 
 def _result(
-    learning: Learning, unsettled: str, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any
+    learning: Learning | Growing, solved: bool, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any
 ) -> Fit:
     bounds = [np.concatenate([getattr(made, name) for made in learning.made] or [np.zeros(0)]) for name in Made._fields]
     return Fit(
@@ -264,25 +305,10 @@ def _result(
         losses=Losses(*bounds),
         timing=timing,
         record=record,
-        unsettled=unsettled,
+        unsettled="" if solved else learning.unsettled,
         steps=learning.step,
-        failed=int(learning.state.failed),
+        failed=learning.failed,
         free=learning.result,
         pair=pair,
         arrays=arrays,
     )
-
-
-def _unsettled(learning: Learning, falls: bool) -> str:
-    """Why it cannot be said that learning has ended; empty when it has."""
-    ended = learning.step == learning.num_steps
-    if learning.settling.settled or (falls and ended and learning.settling.agreements):
-        return ""  # the last window of a rate that falls to nothing has a third of that before it, at most
-    steps = f"{learning.step:,} steps"
-    if learning.interrupted:
-        return f"Ctrl-C ended the fit after {steps}, before the guide had stopped to change."
-    if learning.out_of_time:
-        return f"Time was over after {steps}, before the guide had stopped to change."
-    if not learning.settling.stops:
-        return f"The fit made {steps} and did not look at whether the guide still changes (until=False)."
-    return f"After {steps} the guide still changes from one window of steps to the next, or where the rate is halved."

@@ -14,7 +14,7 @@ from numpyro.distributions import biject_to, constraints
 
 from phalanx.programs.parameters import Parameter
 from phalanx.variational.ascent import LogDensity, Place, climb_to_top
-from phalanx.variational.family import Latents, by_name, flat, row_spec
+from phalanx.variational.family import Latents, by_name, flat, num_coordinates, row_spec
 from phalanx.variational.learned import Params
 
 LEAST_OWN = 0.02
@@ -68,6 +68,17 @@ class MeanField:
             for k, v in zip(keys, latents, strict=True)
         }
 
+    def noise_size(self, latents: Latents) -> int:
+        """Standard normal numbers that a position is made of."""
+        return num_coordinates(latents)
+
+    def at(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
+        """The position made of these numbers."""
+        return {
+            name: params[f"{name}.loc"] + params[f"{name}.scale"] * part
+            for name, part in by_name(noise, latents).items()
+        }
+
     def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
         """The log density of a position."""
         total = jnp.zeros(())
@@ -102,7 +113,14 @@ class FullRank:
 
     def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
         """A position."""
-        noise = random.normal(key, params["loc"].shape, params["loc"].dtype)
+        return self.at(params, random.normal(key, params["loc"].shape, params["loc"].dtype), latents)
+
+    def noise_size(self, latents: Latents) -> int:
+        """Standard normal numbers that a position is made of."""
+        return num_coordinates(latents)
+
+    def at(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
+        """The position made of these numbers."""
         return by_name(params["loc"] + params["scale_tril"] @ noise, latents)
 
     def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:

@@ -96,6 +96,18 @@ def judge_fit(
     return judged(found, [sentence for sentence in passed if sentence], good)
 
 
+def judge_unweighed(*, settled: str, steps: int, failed: int) -> Verdict:
+    """Say whether learning has ended, of a fit to rows that came in batches: there are no weights to look at."""
+    unknown = Finding(
+        "not weighed",
+        "The rows came in batches, and the importance weights of draws, which need all of them, were not looked at.",
+        "to fit to a part of the rows that fits in memory, and see whether that fit's verdict is good",
+    )
+    results = (unknown, _of_end(settled), _of_failures(steps, failed))
+    found = [result for result in results if isinstance(result, Finding)]
+    return judged(found, [result for result in results if isinstance(result, str) and result], "")
+
+
 def _of_weights(weights: Weights) -> Finding | str:
     k_hat, bound, total = weights.smoothed.k_hat, threshold(len(weights.log)), len(weights.log)
     if weights.reliable:

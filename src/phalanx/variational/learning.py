@@ -17,6 +17,7 @@ from phalanx.variational.compiled import Compiler
 from phalanx.variational.drawing import change_between
 from phalanx.variational.settling import TOLERANCE, Settling
 from phalanx.variational.step import PATIENCE, ROOM, Made, Order, State, Steps, laid_out
+from phalanx.variational.stream import EndOfData, Stream
 
 COMPARED, NUMBERS = 256, 2**22
 """Draws that two guides are compared by, and numbers in all of them."""
@@ -61,6 +62,8 @@ class Learning:
         state: after the last block.
         settling: what decides on windows and rates.
         made: bounds and errors of all steps, in blocks.
+        stream: the batches, one for each step, where data come in batches; `arrays` are then those of the first.
+        falls: whether the rate falls to nothing over `num_steps`.
         interrupted: whether Ctrl-C has ended it.
     """
 
@@ -72,9 +75,12 @@ class Learning:
     rate: float
     settling: Settling
     compiler: Compiler
+    stream: Stream | None = None
+    falls: bool = False
     made: list[Made] = field(default_factory=list)
     interrupted: bool = False
     out_of_time: bool = False
+    out_of_data: bool = False
 
     def __post_init__(self) -> None:
         self.result, self._before = self.state.free, None
@@ -99,6 +105,35 @@ class Learning:
         """Steps made."""
         return int(self.state.step)
 
+    @property
+    def gradients(self) -> int:
+        """Gradients of the log density, one for each particle and step."""
+        return self.step * self.steps.num_particles
+
+    @property
+    def failed(self) -> int:
+        """Steps that were left out."""
+        return int(self.state.failed)
+
+    @property
+    def unsettled(self) -> str:
+        """Why it cannot be said that learning has ended; empty when it has."""
+        ended = self.step == self.num_steps
+        if self.settling.settled or (self.falls and ended and self.settling.agreements):
+            return ""  # the last window of a rate that falls to nothing has a third of that before it, at most
+        steps = f"{self.step:,} steps"
+        if self.interrupted:
+            return f"Ctrl-C ended the fit after {steps}, before the guide had stopped to change."
+        if self.out_of_time:
+            return f"Time was over after {steps}, before the guide had stopped to change."
+        if self.out_of_data:
+            return f"The data ended after {steps}, before the guide had stopped to change."
+        if not self.settling.stops:
+            return f"The fit made {steps} and did not look at whether the guide still changes (until=False)."
+        return (
+            f"After {steps} the guide still changes from one window of steps to the next, or where the rate is halved."
+        )
+
     def run(self, display: Progress, look: Sequence[Callable[[Report], Any]], seconds: float | None) -> None:
         """Learn until it has settled, or steps or time are over. Ctrl-C ends it; what was learned stays."""
         pace, began, step = Pace(), time.monotonic(), 0
@@ -108,21 +143,29 @@ class Learning:
                     self.out_of_time = True
                     break
                 step = self._advance(min(pace.ticks, ROOM), pace)
+                if self.stream is not None and (word := self.stream.word()):
+                    display.say(word)
                 self._show(step, [display.show, *look])
                 if step == self.settling.window.end:
                     self._compare(step)
         except KeyboardInterrupt:
             self.interrupted = True
             display.say(f"Interrupted: returning what was learned in {step:,} of {self.num_steps:,} steps.")
+        except EndOfData:
+            self.out_of_data = True
+            display.say(f"The data ended: returning what was learned in {step:,} of {self.num_steps:,} steps.")
         if self.settling.window.end != step or self.interrupted:
             self.result = self._best_average()
 
     def _advance(self, most: int, pace: Pace) -> int:
         step, began = self.step, time.perf_counter()
+        most = most if self.stream is None else 1
         count = min(most, self.settling.end_of(step) - step, self.num_steps - step)
         rate = np.float32(self.rate * self.settling.rate)
         order = Order(np.int32(count), rate, np.bool_(step == self.settling.window.begin))
-        state, made = self._block(self.state, self.seed, self.arrays, order)
+        state, made = self._block(self.state, self.seed, self._arrays(), order)
+        if self.stream is not None and step + count < self.num_steps:
+            self.stream.look_ahead()
         made = jax.tree.map(lambda part: np.asarray(part)[:count], made)
         # last, and together: an interrupt before this line leaves a shorter, whole record
         self.state, self.made = state, [*self.made, made]
@@ -130,6 +173,21 @@ class Learning:
         if int(state.failing) >= PATIENCE:
             raise FitError(self._blame())
         return step + count
+
+    def _arrays(self) -> tuple[Array, ...]:
+        """What the next steps see."""
+        if self.stream is None:
+            return self.arrays
+        try:
+            return self.stream.take()
+        except EndOfData:
+            raise
+        except Exception as error:
+            self.result = self._best_average()
+            raise FitError(
+                f"fit: after {self.step:,} steps there was no next batch: {error} What was learned before is the "
+                f"error's .fit."
+            ) from error
 
     def _compare(self, step: int) -> None:
         """A window has ended: is its average the one of the window before?"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -44,6 +44,9 @@ class Minibatch:
     total: int
     of_rows: tuple[bool, ...]
     axes: tuple[str, ...]
+
+    argument: ClassVar[str] = "batch_size"
+    """What the user has asked for it by."""
 
     @classmethod
     def of(cls, batch_size: Any, arguments: Arguments, mesh: Mesh) -> Minibatch:
@@ -124,11 +127,13 @@ class Minibatch:
             shares, local = read_shares(program, batch, sizes, whole)
             apart = read_rows_apart(program, batch, sizes, shares, whole, local)
         except ValueError as error:
-            raise ValueError(f"batch_size: the {what} cannot be learned from some rows at a time. {error}") from error
+            raise ValueError(
+                f"{self.argument}: the {what} cannot be learned from some rows at a time. {error}"
+            ) from error
         if apart.check is not None and apart.check.names:
             raise ValueError(
-                f"batch_size: that the rows of {', '.join(map(repr, apart.check.names))} in the {what} do not mix, so "
-                f"that some of them can stand for all, cannot be proved from the program. Compute what looks at all "
-                f"rows (a mean, a scale) once and pass it in as data, or leave batch_size out."
+                f"{self.argument}: that the rows of {', '.join(map(repr, apart.check.names))} in the {what} do not "
+                f"mix, so that some of them can stand for all, cannot be proved from the program. Compute what looks "
+                f"at all rows (a mean, a scale) once and pass it in as data, or give all rows at once."
             )
         return {name for (name, _), where in shares.terms.items() if where.axes}

@@ -100,12 +100,17 @@ class Pair(Protocol):
 
 
 def keys_of(pair: Pair, key: Array, count: int) -> Array:
-    """A key for each of `count` particles, which are spread over the mesh's `chain` axis where it divides them."""
+    """A key for each of `count` particles."""
+    return jax.vmap(lambda i: random.fold_in(key, i))(numbered(pair, count))
+
+
+def numbered(pair: Pair, count: int) -> Array:
+    """The numbers of `count` particles, which are spread over the mesh's `chain` axis where it divides them."""
     index = jnp.arange(count, dtype=jnp.uint32)
     mesh = pair.problem.mesh
     if mesh.shape[CHAIN] > 1 and count % mesh.shape[CHAIN] == 0:
         index = lax.with_sharding_constraint(index, NamedSharding(mesh, PartitionSpec(CHAIN)))
-    return jax.vmap(lambda i: random.fold_in(key, i))(index)
+    return index
 
 
 def particles(

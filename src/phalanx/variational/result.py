@@ -21,11 +21,13 @@ from phalanx.variational.compiled import Compiler
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.evidence import Evidence, Weights
 from phalanx.variational.fit_file import read_fit, write_fit
-from phalanx.variational.judging import judge_fit
+from phalanx.variational.judging import judge_fit, judge_unweighed
+from phalanx.variational.linear_response import Covariance, covariance_of
 from phalanx.variational.page import write_page
 from phalanx.variational.pair import Pair
 from phalanx.variational.resampling import Resampled
 from phalanx.variational.sinks import posterior_of
+from phalanx.variational.stream import Streamed, check_all_there
 
 JUDGED = 4000
 """Draws that a verdict looks at."""
@@ -85,6 +87,11 @@ class Fit:
     def settled(self) -> bool:
         """Whether learning has ended because the guide no longer changed."""
         return not self.unsettled
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether data came in batches, of which only the first is kept."""
+        return self.pair is not None and isinstance(self.pair.problem.minibatch, Streamed)
 
     @cached_property
     def drawing(self) -> Drawing | Resampled:
@@ -179,7 +186,7 @@ class Fit:
             The estimate with its standard error, the bound, and whether the weights can be trusted.
 
         Raises:
-            ValueError: when the fit was read from a file.
+            ValueError: when the fit was read from a file, or its data came in batches.
 
         Example:
             >>> evidence = fit.evidence()  # doctest: +SKIP
@@ -188,6 +195,43 @@ class Fit:
         check_seed(seed)
         _check_number(num_draws)
         return self._weighed(seed, num_draws)[0].evidence()
+
+    def covariance(self, names: str | Sequence[str] | None = None, *, num_draws: int = 64, seed: int = 0) -> Covariance:
+        r"""Estimate the posterior's covariance by linear response: how the guide follows a tilted model.
+
+        Independent coordinates have no covariances, and variances that are too small. But where $\log p$ is tilted by
+        $t^\top g(x)$, the mean of $g$ under the guide follows, and under the posterior its derivative by $t$ is the
+        covariance: $G (-H)^{-1} G^\top$, with $H$ the Hessian of the bound by the guide's parameters, and $G$ the
+        derivative of $E_q[g]$. Of a normal posterior it is exact, as far as the guide's means are.
+
+        Args:
+            names: the variables wanted, deterministic ones included, or one name; None for all latent variables.
+            num_draws: draws that derivatives are averages over; at least three for each coordinate of the guide.
+            seed: of the draws.
+
+        Returns:
+            The covariance of the elements, one after the other, with their names. The model's own parameters are held.
+
+        Raises:
+            ValueError: when a name is unknown or not of real numbers, the guide is learned by no steps or has too many
+                parameters, the bound has no top where learning ended, or the fit was read from a file.
+
+        Example:
+            >>> import numpyro.distributions as dist, phalanx as phx
+            >>> def model():
+            ...     x = phx.sample("x", dist.Normal(0.0, 1.0))
+            ...     phx.sample("y", dist.Normal(x, 1.0))
+            >>> fit = phx.fit(model, phx.guides.mean_field(), optimizer="lbfgs", progress=False)
+            >>> fit.covariance().matrix.round(2).tolist()
+            [[1.0, 1.0], [1.0, 2.0]]
+
+        Source:
+            Giordano, Broderick, Jordan (2018), Covariances, robustness, and variational Bayes.
+        """
+        check_seed(seed)
+        _check_number(num_draws)
+        check_all_there(self.proposals.pair.problem, "covariance")
+        return covariance_of(self.proposals, names, list(self.record.latents), num_draws, seed)
 
     def verdict(self, num_draws: int = JUDGED) -> Verdict:
         """Say whether the fit is good to use, or what is wrong with it and what to try.
@@ -282,16 +326,20 @@ class Fit:
         """Importance weights of draws, and the draws; those a verdict looks at are kept."""
         if (seed, num_draws) == (JUDGE_SEED, JUDGED):
             return self.judged
+        check_all_there(self.proposals.pair.problem, "The importance weights")
         drawn = self.proposals.draw(seed, num_draws)
         return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 
     @cached_property
     def judged(self) -> tuple[Weights, dict[str, np.ndarray]]:
         """Importance weights of the draws that a verdict looks at, and those draws."""
+        check_all_there(self.proposals.pair.problem, "The importance weights")
         drawn = self.proposals.draw(JUDGE_SEED, JUDGED)
         return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 
     def _verdicts(self, num_draws: int) -> Verdict:
+        if self.is_streamed:
+            return judge_unweighed(settled=self.unsettled, steps=self.steps, failed=self.failed)
         weights, values = self._weighed(JUDGE_SEED, num_draws)
         return judge_fit(
             weights, values, settled=self.unsettled, steps=self.steps, failed=self.failed, resampled=self.is_resampled

@@ -43,11 +43,13 @@ def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, 
     for drawn, size in drawing.batches(seed, n):
         for name in names:
             stored[name].append(np.asarray(drawn.values[name])[:size])
+        if fold is not None:
+            fold.add(drawn.values, size)
+        if fit.is_streamed:  # of all rows the density is not known
+            continue
         log_p, log_q = (np.asarray(part)[:size] for part in (drawn.log_p, drawn.log_q))
         stats["log_density"].append(log_p)
         stats["log_weight"].append(np.zeros_like(log_p) if fit.is_resampled else log_p - log_q)
-        if fold is not None:
-            fold.add(drawn.values, size)
     reduced, failed = ({}, ()) if fold is None else fold.finalize()
     seconds = time.perf_counter() - began
     verdict = fit.verdict()
@@ -59,11 +61,11 @@ def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, 
     timing = Timing(fit.timing.compile, fit.timing.sampling, seconds, fit.timing.gradient_evaluations)
     return Posterior(
         {name: np.concatenate(parts)[None] for name, parts in stored.items()},
-        {name: np.concatenate(parts)[None] for name, parts in stats.items()},
+        {name: np.concatenate(parts)[None] for name, parts in stats.items() if parts},
         timing,
         record,
         reduced,
-        target=target_of(fit),
+        target=None if fit.is_streamed else target_of(fit),
     )
 
 
