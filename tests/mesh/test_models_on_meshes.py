@@ -70,7 +70,7 @@ MAPPED = [DEPENDENT, "simplices per row", "multivariate normals per row", "lkj a
           "deterministic values, local and global"]  # fmt: skip
 
 
-@pytest.mark.parametrize("rows, data", [(16, 4), (13, 8)])
+@pytest.mark.parametrize("rows, data", [pytest.param(16, 4, marks=pytest.mark.slow), (13, 8)])
 @pytest.mark.parametrize("name", MAPPED)
 def test_positions_and_values_map_back_and_forth(name, rows, data, mesh_of):
     with ranks(name):

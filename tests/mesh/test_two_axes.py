@@ -59,20 +59,33 @@ def agree(model, data, axes, mesh):
     return target
 
 
-@pytest.mark.parametrize("sizes, rows_x, rows_a", [((1, 2, 2), 16, 12), ((2, 2, 2), 13, 11), ((1, 1, 4), 16, 11)])
+@pytest.mark.parametrize(
+    "sizes, rows_x, rows_a",
+    [
+        ((2, 2, 2), 13, 11),
+        *(pytest.param(*c, marks=pytest.mark.slow) for c in (((1, 2, 2), 16, 12), ((1, 1, 4), 16, 11))),
+    ],
+)
 def test_different_arrays_over_different_axes(sizes, rows_x, rows_a, mesh_of):
     data = {"x": X[:rows_x], "y": Y[:rows_x], "a": A[:rows_a]}
     agree(two_tables, data, {"x": "data", "y": "data", "a": "model"}, mesh_of(*sizes))
 
 
-@pytest.mark.parametrize("sizes, rows", [((1, 2, 2), 16), ((2, 2, 2), 13), ((1, 2, 4), 13), ((1, 1, 4), 16)])
+@pytest.mark.parametrize(
+    "sizes, rows",
+    [
+        ((1, 2, 4), 13),
+        ((1, 1, 4), 16),
+        *(pytest.param(*c, marks=pytest.mark.slow) for c in (((1, 2, 2), 16), ((2, 2, 2), 13))),
+    ],
+)
 def test_one_array_over_both_axes(sizes, rows, mesh_of):
     target = agree(rows_of_y, {"x": X[:rows], "y": Y[:rows]}, dict.fromkeys("xy", ("data", "model")), mesh_of(*sizes))
     assert target.spread("rows").rows == rows
 
 
 @pytest.mark.parametrize("of_x, of_y", [(("model", "data"), ("model", "data")), (("model", "data"), ("data", "model"))])
-@pytest.mark.parametrize("rows", [16, 13])
+@pytest.mark.parametrize("rows", [pytest.param(16, marks=pytest.mark.slow), 13])
 def test_the_order_in_which_axes_are_named_changes_nothing(of_x, of_y, rows, mesh_of):
     agree(rows_of_y, {"x": X[:rows], "y": Y[:rows]}, {"x": of_x, "y": of_y}, mesh_of(1, 2, 4))
 
@@ -94,7 +107,9 @@ def test_columns_sharded_by_hand_are_gathered(mesh_of):
     assert_agree(phx.Target(rows_of_y, {"x": x, "y": phx.shard(Y, mesh)}), position, *truth.value_and_grad(position))
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 2), (2, 2, 2), (1, 1, 4)])
+@pytest.mark.parametrize(
+    "sizes", [(2, 2, 2), *(pytest.param(c, marks=pytest.mark.slow) for c in ((1, 1, 2), (1, 1, 4)))]
+)
 def test_weights_spread_with_their_features(sizes, mesh_of):
     target = agree(features, {"x": FEATURES, "y": Y}, {"x": "model"}, mesh_of(*sizes))
     assert target.spread("w").axes == ("model",)

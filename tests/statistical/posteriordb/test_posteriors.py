@@ -45,7 +45,9 @@ def test_the_others_say_what_is_missing(monkeypatch):
         ENTRIES["nes"].data()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "earnings" else []) for name in NAMES]
+)  # kidiq is a regression, too
 def test_reference_posterior(name):
     entry = entry_of(name)
     posterior = phx.mcmc(entry.program, entry.data(), keep=entry.names, progress=False)

@@ -25,7 +25,7 @@ def model(y):
 
 
 @pytest.mark.parametrize("batch", [pytest.param(N, marks=pytest.mark.slow), 50])
-@pytest.mark.parametrize("name", ["sgld", "sghmc"])
+@pytest.mark.parametrize("name", ["sghmc", pytest.param("sgld", marks=pytest.mark.slow)])
 def test_a_conjugate_posterior(name, batch):
     """64 chains. Minibatches add the noise of the gradient, some 4% of the variance here; steps, as much again."""
     options = {"sgld": {"step_size": 2e-4}, "sghmc": {"step_size": 2e-5, "friction": 0.2}}[name]
