@@ -35,7 +35,8 @@ def test_a_function_recovers_a_correlated_gaussian_with_step_size_and_metric_lea
     assert correlated.mean() == pytest.approx(0.95, rel=0.1)
     # without a metric no step is longer than the narrowest direction is wide, 0.1; with one it goes with its scale, 1
     assert posterior.stats["step_size"].mean() > 0.5
-    assert posterior.stats["acceptance_rate"].mean() == pytest.approx(0.574, abs=0.1)
+    # the harmonic mean is tuned, which is the lower one: rates of this kernel differ much from place to place
+    assert 0.5 < posterior.stats["acceptance_rate"].mean() < 0.75
 
 
 def test_it_takes_forty_lines_at_most():
