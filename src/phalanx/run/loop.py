@@ -80,12 +80,8 @@ class Run:
         """A run that goes on from a state."""
         aim = Aim(state.num_warmup, state.thin, state.init, state.superchains)
         run = cls(executables, kernel, state.seed, arrays, aim, progress, on_block)
-        run.warmup, run.sampling, run.relocations = (
-            state.warmup,
-            state.sampling,
-            [Relocation(*relocation) for relocation in state.relocations],
-        )
-        run.rounds = list(state.rounds)
+        run.warmup, run.sampling, run.rounds = state.warmup, state.sampling, list(state.rounds)
+        run.relocations = [Relocation(*relocation) for relocation in state.relocations]
         run.reduced = HostFold.of(executables.reducing, state.reduced)
         return run
 
@@ -150,25 +146,26 @@ class Run:
     def _drain(self, drain: Drain, phase: str) -> None:
         """Block after block, until there are enough draws. This is the loop that all draws come through."""
         is_warm_up = phase == "warm-up"
-        is_marked = not (is_warm_up or self.stored)  # where draws are stored, the state is known at any time
+        # where draws are stored, the state is known at any time
+        is_marked = not is_warm_up and self.stored is None
         if is_marked:
             self._mark(None)
         try:
             while (goal := drain.goal()) is not None:
                 made = drain.advance(goal, int(min(self.executables.pace.ticks, goal.ticks)))
-                if is_marked and drain.is_between:
-                    self._mark(None)
                 if is_warm_up:
                     self.warmup = self.warmup.more(made.ticks, made.evaluations)
                 else:
                     self.sampling = self.sampling.more(made.ticks, made.evaluations)
+                if is_marked and drain.is_between:
+                    self._mark(None)
                 self._show(phase, made.done, made.total, made.rates, made.divergences, made.speed)
         except KeyboardInterrupt:
             if is_warm_up or not drain.kept:
                 raise
             self.interrupted = True
             self.progress.say(drain.interrupted)
-        if drain.is_between:  # else what is lost of a round is made again
+        if not self.interrupted:  # else what is lost of a round is made again
             self._marked = None
 
     def _show(
@@ -202,6 +199,8 @@ class Run:
     @property
     def state(self) -> RunState:
         """The run as a value, from which it goes on to the same draws."""
+        if self.interrupted and self._marked is None:  # to tell it may take draws of which nothing is known: once
+            self._marked = self._state()
         return self._state() if self._marked is None else self._marked
 
     def _mark(self, tuners: Any) -> None:

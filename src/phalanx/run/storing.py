@@ -38,7 +38,10 @@ class Storing:
         self._executables, self._blocks = chains.executables, chains.blocks
         self.draws, self._met = draws, False
 
-    is_between = True
+    @property
+    def is_between(self) -> bool:
+        """Always: of each chain the last draw stored is known, from which what came since is made again."""
+        return True
 
     @property
     def kept(self) -> int:

@@ -25,7 +25,7 @@ class Round(NamedTuple):
     Attributes:
         draws: of all chains.
         noted: what the record says of it.
-        moves: chains that go on beside others.
+        relocations: chains that go on beside others.
         evaluations, ticks: what it took.
     """
 

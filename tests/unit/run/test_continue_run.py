@@ -340,6 +340,7 @@ def test_a_run_that_stores_nothing_goes_on_from_any_block(tmp_path):
         part.save(tmp_path / f"{i}.npz")
         both = sampler.continue_run(phx.Posterior.load(tmp_path / f"{i}.npz"), 64 - part.record.folded_draws)
         assert both.record.folded_draws == 64
+        assert both.timing.gradient_evaluations == whole.timing.gradient_evaluations
         for one, other in zip(both.reduced["m"]["mean"], whole.reduced["m"]["mean"], strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
