@@ -14,8 +14,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.processes import to_devices
 
-MOST = 1024
-"""Arrays remembered; then all are forgotten."""
+MOST, LARGEST = 1024, 4096
+"""Arrays remembered, and bytes of one; then all are forgotten, and larger ones are sent each time."""
 
 
 class Sent:
@@ -32,10 +32,12 @@ class Sent:
     def _array(self, value: Any, spec: PartitionSpec) -> Array:
         if isinstance(value, Array):
             return value
-        value = np.asarray(value)
+        value, layout = np.asarray(value), NamedSharding(self._mesh, spec)
+        if value.nbytes > LARGEST:
+            return to_devices(value, layout)
         key = spec, value.dtype.str, value.shape, value.tobytes()
         if key not in self._arrays:
             if len(self._arrays) >= MOST:
                 self._arrays.clear()
-            self._arrays[key] = to_devices(value, NamedSharding(self._mesh, spec))
+            self._arrays[key] = to_devices(value, layout)
         return self._arrays[key]
