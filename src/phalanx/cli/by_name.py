@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import typer
 
 from phalanx import reducers
-from phalanx.cli.user_model import is_place, load
+from phalanx.cli.user_model import is_place, load, naming_lines_of, split_place
 from phalanx.kernels.chees import chees
 from phalanx.kernels.hmc import hmc
 from phalanx.kernels.kernel import Kernel
@@ -25,8 +26,6 @@ KERNELS: dict[str, Callable[..., Any]] = {"nuts": nuts, "hmc": hmc, "rwmh": rwmh
 def kernel(name: str, **given: Any) -> Kernel:
     """A kernel with the choices made; those that it does not have are refused."""
     make = _found("kernel", name, KERNELS, "--kernel")
-    if isinstance(make, Kernel):
-        make = _constant(make)
     chosen = {option: value for option, value in given.items() if value is not None}
     if unknown := [option for option in chosen if option not in inspect.signature(make).parameters]:
         hint = f"--{unknown[0].replace('_', '-')}"
@@ -39,19 +38,19 @@ def reducers_named(names: Sequence[str] | None) -> dict[str, Reducer | Reduce]:
     ours = {name: getattr(reducers, name) for name in reducers.__all__ if _needs_nothing(getattr(reducers, name))}
     expected = "reducer, such as phx.reducers.moments()"
     return {
-        _last(name): _made("reducer", name, _found("reducer", name, ours, "--reducer")(), Reducer | Reduce, expected)
-        for name in names or ()
+        called: _made("reducer", name, _found("reducer", name, ours, "--reducer")(), Reducer | Reduce, expected)
+        for called, name in _called("reducer", names).items()
     }
 
 
 def functions(what: str, places: Sequence[str] | None) -> dict[str, Callable[..., Any]]:
     """Functions of the user's by name."""
-    return {_last(place): load(place, what) for place in places or ()}
+    return {called: _speaking_of_its_lines(place, load(place, what)) for called, place in _called(what, places).items()}
 
 
 def _found(what: str, name: str, ours: Mapping[str, Callable[..., Any]], hint: str) -> Any:
     if is_place(name):
-        return load(name, what)
+        return _speaking_of_its_lines(name, load(name, what))
     if name not in ours:
         raise typer.BadParameter(f"{name!r} is not one of {', '.join(ours)}, nor FILE.py:NAME.", param_hint=hint)
     return ours[name]
@@ -63,16 +62,30 @@ def _made(what: str, name: str, made: Any, kind: Any, expected: str) -> Any:
     return made
 
 
-def _constant(value: Any) -> Callable[[], Any]:
-    return lambda: value
+def _speaking_of_its_lines(place: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The user's function, whose errors name the line of its file."""
+    path, _ = split_place(place)
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with naming_lines_of(path):
+            return function(*args, **kwargs)
+
+    return called
+
+
+def _called(what: str, names: Sequence[str] | None) -> dict[str, str]:
+    """By what they are called, the function's name of `FILE.py:NAME`; each is called otherwise."""
+    found: dict[str, str] = {}
+    for name in names or ():
+        called = name.rpartition(":")[2]
+        if called in found:
+            raise ValueError(f"{what} {name!r}: there is one that is called {called} already, {found[called]!r}.")
+        found[called] = name
+    return found
 
 
 def _needs_nothing(make: Any) -> bool:
     if isinstance(make, type):
         return False
     return all(p.default is not p.empty for p in inspect.signature(make).parameters.values())
-
-
-def _last(name: str) -> str:
-    """The function's name of `FILE.py:NAME`."""
-    return name.rpartition(":")[2]

@@ -52,7 +52,11 @@ def write_folder(
     folder.mkdir(parents=True, exist_ok=True)
     files, findings = [], {}
     if posterior.num_draws:
-        files = [write_report(posterior, folder / "report.html", figures, checks), *save_figures(posterior, folder)]
+        titled = {_title(name): figure for name, figure in (figures or {}).items()}
+        ours = save_figures(posterior, folder)
+        if taken := {path.stem for path in ours} & (figures or {}).keys():
+            raise ValueError(f"figures: {min(taken)!r} is the name of one of a run's own figures; choose another.")
+        files = [write_report(posterior, folder / "report.html", titled, checks), *ours]
         findings = _findings(posterior, checks)
     elif posterior.record.folded_draws:
         findings = {"verdict": _verdict(posterior)}
@@ -66,6 +70,11 @@ def write_folder(
     files.append(folder / "result.json")
     files[-1].write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return files
+
+
+def _title(name: str) -> str:
+    words = name.replace("_", " ")
+    return words[:1].upper() + words[1:]
 
 
 def _findings(posterior: Reported, checks: Sequence[Check]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own(phalanx, folder):
     posterior = Posterior.load(out / "posterior.npz")
     assert posterior.record.kernel.startswith("hmc(num_steps=3") and set(posterior.reduced) == {"moments", "range_of"}
     assert "- A mean is 2.0.\n  Try a prior." in printed and "range_of: {" in printed
-    assert (out / "levels.png").exists() and "<h2>levels</h2>" in (out / "report.html").read_text()
+    assert (out / "levels.png").exists() and "<h2>Levels</h2>" in (out / "report.html").read_text()
     assert not json.loads((out / "result.json").read_text())["verdict"]["good"]
 
 
