@@ -37,13 +37,15 @@ class _Quantized(dist.Distribution):
         return jnp.clip(jnp.round(drawn), 0, HIGHEST).astype(jnp.result_type(int))
 
     def log_prob(self, value: Any) -> Array:
-        """Log probability of whole numbers."""
+        """Log probability of whole numbers; of anything else it is minus infinity."""
         shape = lax.broadcast_shapes(jnp.shape(value), self.batch_shape)
         value, loc, scale = (jnp.broadcast_to(x, shape) for x in (value, self.loc, self.scale))
         lower, upper = (value - 0.5 - loc) / scale, (value + 0.5 - loc) / scale
         found = self._log_between(lower, upper, 1.0 / scale)
         found = jnp.where(value <= 0, self._log_below(upper), found)
-        return jnp.where(value >= HIGHEST, self._log_below(-lower), found)
+        found = jnp.where(value >= HIGHEST, self._log_below(-lower), found)
+        possible = (value >= 0) & (value <= HIGHEST) & (value == jnp.round(value))
+        return jnp.where(possible, found, -jnp.inf)  # pixels from 0 to 1, say
 
     def _standard(self, key: Array, shape: tuple[int, ...]) -> Array:
         raise NotImplementedError
