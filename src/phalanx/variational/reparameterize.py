@@ -19,7 +19,7 @@ from phalanx.variational.coordinates import locals_of, size_of
 from phalanx.variational.family import FamilyPair
 from phalanx.variational.gaussian import standard_log_prob
 from phalanx.variational.result import Fit
-from phalanx.variational.transport import moved_by, push
+from phalanx.variational.transport import moved_by, push, ready
 
 NOISE = "noise"
 """What the standard normals are called."""
@@ -79,7 +79,8 @@ def reparameterize(model: Program, fit: Fit) -> Program:
             f"reparameterize: the model has a variable {min(taken)!r}, which is what {_called(min(taken))}; rename it."
         )
     stay = {latent.name for latent in locals_of(pair.latents)}
-    size, params = size_of(moved), {name: fit.params[name] for name in pair.family.parameters(pair.latents)}
+    learned = {name: fit.params[name] for name in pair.family.parameters(pair.latents)}
+    size, params = size_of(moved), ready(pair.family, learned)
     inside = given(model, {name: fit.params[name] for name in pair.of_model})
 
     @wraps(model, updated=())  # where the model says that chains start is said of variables that are none here

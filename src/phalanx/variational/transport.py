@@ -59,12 +59,21 @@ def moved_by(family: Any, latents: Sequence[Latent]) -> list[Latent]:
     return globals_of(latents)
 
 
+def ready(family: Any, params: Params) -> Params:
+    """What a guide has learned, with what does not depend on the noise worked out, once and not at every leapfrog."""
+    if not isinstance(family, LowRank):
+        return params
+    own = own_scale(params)
+    directions, lengths, _ = jnp.linalg.svd(params["factor"] / own[:, None], full_matrices=False)
+    return {"loc": params["loc"], "own": own, "directions": directions, "longer": jnp.sqrt(1.0 + lengths**2)}
+
+
 def push(family: Any, params: Params, noise: Array, moved: Sequence[Latent]) -> Pushed:
     """What a vector of standard normals becomes.
 
     Args:
         family: the guide, one that `moved_by` has found to be good.
-        params: what it has learned.
+        params: what it has learned, made `ready`.
         noise: an element for each coordinate.
         moved: the variables.
     """
@@ -97,9 +106,7 @@ def _by_flow(family: Flow, params: Params, noise: Array, moved: Sequence[Latent]
 
 def _by_low_rank(params: Params, noise: Array, moved: Sequence[Latent]) -> Pushed:
     """By the symmetric root of $I + W W^T$ in units of the own scales, which needs no more than the directions."""
-    own = own_scale(params)
-    directions, lengths, _ = jnp.linalg.svd(params["factor"] / own[:, None], full_matrices=False)
-    longer = jnp.sqrt(1.0 + lengths**2)
+    own, directions, longer = params["own"], params["directions"], params["longer"]
     stretched = noise + directions @ ((longer - 1.0) * (directions.T @ noise))
     log_det = jnp.sum(jnp.log(own)) + jnp.sum(jnp.log(longer))
     return Pushed(by_name(params["loc"] + own * stretched, moved), log_det)

@@ -13,7 +13,7 @@ from phalanx.variational.ascent import Place
 from phalanx.variational.coordinates import size_of, vector_of
 from phalanx.variational.gaussian import standard_log_prob
 from phalanx.variational.structured import Structured
-from phalanx.variational.transport import push
+from phalanx.variational.transport import push, ready
 
 LATENTS = [Latent(name, shape, shape, jnp.float32, "real") for name, shape in {"b": (), "c": (2, 2), "a": (3,)}.items()]
 SIZE = size_of(LATENTS)
@@ -59,8 +59,10 @@ def test_a_guide_is_a_transform_of_noise(name):
 
     @jax.jit
     def found_of(noise):
-        pushed = push(family, params, noise, LATENTS)
-        jacobian = jax.jacfwd(lambda z: vector_of(push(family, params, z, LATENTS).position, LATENTS))(noise)
+        pushed = push(family, ready(family, params), noise, LATENTS)
+        jacobian = jax.jacfwd(lambda z: vector_of(push(family, ready(family, params), z, LATENTS).position, LATENTS))(
+            noise
+        )
         return pushed.log_det, jacobian, family.log_prob(params, pushed.position, LATENTS)
 
     log_det, jacobian, log_prob = found_of(noise)
