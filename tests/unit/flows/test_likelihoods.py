@@ -106,3 +106,9 @@ def test_parameters_are_checked_and_broadcast():
     mixture = QuantizedLogisticMixture(jnp.zeros(3), jnp.zeros((2, 1)), jnp.ones(1))
     assert mixture.batch_shape == (2,) and mixture.sample(jax.random.key(0), (4,)).shape == (4, 2)
     assert mixture.log_prob(mixture.sample(jax.random.key(0), (4,))).shape == (4, 2)
+
+
+def test_what_is_no_pixel_is_impossible():
+    found = QuantizedLogistic(100.0, 10.0).log_prob(jnp.array([-1.0, 256.0, 99.5, jnp.nan, 0.0, 255.0]))
+    np.testing.assert_array_equal(np.isfinite(found), [False, False, False, False, True, True])
+    assert not np.isnan(found).any()
