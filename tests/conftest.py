@@ -43,7 +43,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ.pop("PHALANX_CACHE"), ignore_errors=True)
 
 
-LONG_EXAMPLES = ("phalanx.reducers", "phalanx.variational")
+LONG_EXAMPLES = (
+    "phalanx.reducers", "phalanx.variational", "phalanx.programs.blocked", "phalanx.flows.images",
+    "phalanx.mesh.take_rows", "phalanx.run.initial",
+)  # fmt: skip
 """Packages whose docstrings' examples take longer, most of them a whole run each; reducers have one that is short."""
 
 

@@ -17,7 +17,9 @@ from phalanx import cli
 @pytest.mark.parametrize(
     "name, warmup, draws, options, pictures",
     [
-        ("digits", 60, 20, ("--data-shards", "2"), ["reliability", "accuracy", "weights"]),
+        pytest.param(
+            *("digits", 60, 20, ("--data-shards", "2"), ["reliability", "accuracy", "weights"]), marks=pytest.mark.slow
+        ),  # which `make demo` runs, too
         ("chains", 20, 12, (), ["draws"]),
     ],
 )

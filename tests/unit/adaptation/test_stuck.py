@@ -227,7 +227,11 @@ def run(gap, **options):
     return phx.mcmc(two_modes(gap), num_chains=8, num_warmup=200, num_samples=100, progress=False, **options)
 
 
-@pytest.mark.parametrize("kernel, data", [(phx.nuts, 2), (lambda **given: phx.hmc(5, **given), 1)], ids=["nuts", "hmc"])
+@pytest.mark.parametrize(
+    "kernel, data",
+    [(lambda **given: phx.hmc(5, **given), 1), pytest.param(phx.nuts, 2, marks=pytest.mark.slow)],
+    ids=["hmc", "nuts"],
+)
 def test_warm_up_leaves_no_chain_in_a_mode_without_mass(kernel, data):
     mesh = phx.make_mesh(data=data, devices=jax.devices()[:4])
     posterior = run(40.0, mesh=mesh, kernel=kernel())
@@ -241,6 +245,7 @@ def test_warm_up_leaves_no_chain_in_a_mode_without_mass(kernel, data):
     assert stays.record.relocated_chains == 0 and (stays.draws["x"] > 0).any() and not stays.verdict().good
 
 
+@pytest.mark.slow
 def test_two_modes_that_both_count_keep_their_chains():
     posterior = run(2.0)
     assert posterior.record.relocated_chains == 0 and not posterior.record.findings

@@ -25,6 +25,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_command_of_the_page_runs(phalanx, files: Path, command: list[str]) -> None:
     # The tests' process has eight devices already.

@@ -146,6 +146,7 @@ def groups(county, y):
 """
 
 
+@pytest.mark.slow
 def test_words_are_numbered_and_said(phalanx, folder):
     (folder / "words.py").write_text(WORDS)
     (folder / "words.csv").write_text("county,y\nCass,1\nAitkin,2\nCass,3\n")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 from phalanx.demos.ensemble import as_bytes
 
 
+@pytest.mark.slow
 def test_a_small_ensemble_of_the_digits(phalanx, tmp_path, monkeypatch):
     monkeypatch.delenv("PHALANX_DATA", raising=False)
     status, out, err = phalanx("demo", "ensemble", "--members", "3", "--epochs", "2", "--out", "made")

@@ -194,6 +194,7 @@ def test_swag_refuses(options):
 # -- Laplace ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_curvature_is_the_hessian(monkeypatch):
     monkeypatch.setattr(laplace, "BLOCK", 16)
     rng = np.random.default_rng(0)

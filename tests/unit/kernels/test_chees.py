@@ -105,6 +105,7 @@ squares per gradient, with .1, which took 65 leapfrogs. With .02 they are 0.0017
 to 19 leapfrogs in ten times the warm-up. Means over 16 seeds."""
 
 
+@pytest.mark.slow
 def test_a_banana_takes_a_few_times_the_peers_fewest_leapfrogs_and_is_known_many_times_better_for_them():
     sampler = phx.compile(banana, kernel=phx.chees(), num_chains=64, num_warmup=400, num_samples=400, progress=False)
     runs = [sampler.run(seed) for seed in range(4)]

@@ -22,7 +22,7 @@ def gaussian(a):
     phx.sample("rows", dist.Normal(0.0 * x[0], 1.0).expand([len(a)]))
 
 
-@pytest.mark.parametrize("sizes", [(1, 1), (2, 2)])
+@pytest.mark.parametrize("sizes", [(1, 1), pytest.param((2, 2), marks=pytest.mark.slow)])
 def test_a_function_recovers_a_correlated_gaussian_with_step_size_and_metric_learned(sizes, mesh_of):
     kernel, mesh = phx.from_draw(langevin, target_acceptance=0.574), mesh_of(*sizes)
     data = phx.shard({"a": np.zeros(5, np.float32)}, mesh)
@@ -43,6 +43,7 @@ def test_it_takes_forty_lines_at_most():
     assert len(block_of("langevin").strip().splitlines()) <= 40
 
 
+@pytest.mark.slow
 def test_a_chain_is_the_same_whatever_the_number_of_chains_and_devices(mesh_of):
     kernel = phx.from_draw(langevin, step_size=0.1, metric=None)
     sizes = {"num_warmup": 0, "num_samples": 6, "progress": False}

@@ -151,6 +151,7 @@ def test_hmc_learns_the_metric_where_it_learns_the_step_size():
     assert plain.stats["step_size"].mean() < 0.03
 
 
+@pytest.mark.slow
 def test_a_given_metric_of_rows_spread_over_devices_is_that_of_one_device(mesh_of):
     def rows(y):
         level = phx.sample("level", dist.Normal(0.0, 1.0))

@@ -55,6 +55,7 @@ def test_the_error_in_energy_goes_with_the_square_of_the_step_size():
     assert 3 < coarse / fine < 5
 
 
+@pytest.mark.slow
 def test_the_speed_is_the_same_everywhere():
     np.testing.assert_allclose(flown(30, 0.2)[1], 1.0, rtol=1e-5)
 

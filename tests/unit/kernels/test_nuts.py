@@ -54,6 +54,7 @@ def test_desynchronised_draws_are_bit_identical_to_those_of_lanes_that_wait_for_
     assert len(np.unique(steps)) > 3  # the lanes did have something to wait for
 
 
+@pytest.mark.slow
 def test_lanes_among_others_draw_what_a_lane_alone_draws():
     three, alone = (Drawer(schools, phx.nuts(), count, 4) for count in (3, 1))
     begin = {"theta": np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)}

@@ -41,6 +41,7 @@ def test_extreme_positions_have_the_density_of_float64():
     assert np.isfinite(density(far)).all() and np.isfinite(jax.grad(lambda u: density(u).sum())(far)).all()
 
 
+@pytest.mark.slow
 def test_the_last_component_of_a_sparse_dirichlet_is_as_large_as_the_others():
     """Exact draws of the pieces of the stick, through the transform: the mean of each is 1/K within 5 standard errors.
 

@@ -93,8 +93,8 @@ def test_sharded_rows_and_their_padding(tmp_path):
     y = np.arange(7.0, dtype=np.float32)
     mesh = phx.make_mesh(chain=2, data=2)
     data = phx.shard({"y": y}, mesh)
-    whole = phx.mcmc(rows, data, num_samples=50, **SIZES)
-    half = phx.mcmc(rows, data, num_samples=20, **SIZES)
+    whole = phx.mcmc(rows, data, num_samples=50, kernel=phx.hmc(3), **SIZES)
+    half = phx.mcmc(rows, data, num_samples=20, kernel=phx.hmc(3), **SIZES)
     assert half.state.rest.at.position["level"].shape == (4, 7)
     assert half.state.tuning.metric.variance["level"].shape == (7,)
     same(half.continue_run(30), whole)
@@ -144,14 +144,15 @@ def test_until_goes_on():
 
 
 def test_what_does_not_fit_is_refused():
-    half = phx.mcmc(model, {"y": Y}, num_samples=10, **SIZES)
-    sampler = phx.compile(lambda: phx.sample("mean", dist.Normal(0.0, 1.0)), **SIZES)
+    sizes = {**SIZES, "kernel": phx.hmc(2)}
+    half = phx.mcmc(model, {"y": Y}, num_samples=10, **sizes)
+    sampler = phx.compile(lambda: phx.sample("mean", dist.Normal(0.0, 1.0)), **sizes)
     with pytest.raises(ValueError, match="continue_run"):
         sampler.continue_run(half, 10)
     with pytest.raises(ValueError, match="8 chains"):
-        phx.compile(model, {"y": Y}, **{**SIZES, "num_chains": 8}).continue_run(half, 10)
-    with pytest.raises(ValueError, match=r"drawn by nuts.*compiled for rwmh"):
-        phx.compile(model, {"y": Y}, kernel=phx.rwmh(step_size=0.1), **SIZES).continue_run(half, 10)
+        phx.compile(model, {"y": Y}, **{**sizes, "num_chains": 8}).continue_run(half, 10)
+    with pytest.raises(ValueError, match=r"drawn by hmc.*compiled for rwmh"):
+        phx.compile(model, {"y": Y}, **{**sizes, "kernel": phx.rwmh(step_size=0.1)}).continue_run(half, 10)
     fewer = dataclasses.replace(half, draws={name: draws[:, :5] for name, draws in half.draws.items()})
     with pytest.raises(ValueError, match="'mean' has 5 draws of each chain, and the run has made 10"):
         fewer.continue_run(10)
@@ -345,6 +346,7 @@ def test_a_run_that_stores_nothing_goes_on_from_any_block(tmp_path):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_warm_up_goes_on_on_another_number_of_devices(tmp_path):
     one, four = (phx.make_mesh(chain=n, devices=phx.make_mesh().devices.flat[:n]) for n in (1, 4))
     files = []

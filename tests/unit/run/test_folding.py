@@ -44,6 +44,7 @@ def test_reduced_is_what_stored_draws_say(name, thin):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel", [pytest.param(phx.nuts(), marks=pytest.mark.slow), phx.rwmh(0.8)], ids=["nuts", "rwmh"]
 )
@@ -108,7 +109,8 @@ SHORT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("keep", [[], pytest.param(["width"], marks=pytest.mark.slow)], ids=["folded", "stored"])
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", [[], ["width"]], ids=["folded", "stored"])
 def test_chains_in_short_trajectories_weigh_no_more_at_a_deadline(keep):
     # the prior is the posterior: chains begin with exact draws
     run = phx.mcmc(funnel, keep=keep, until=phx.until(seconds=0.3), **SHORT)
@@ -118,6 +120,7 @@ def test_chains_in_short_trajectories_weigh_no_more_at_a_deadline(keep):
     assert not run.record.findings
 
 
+@pytest.mark.slow
 def test_interrupted_chains_that_store_draws_say_that_reducers_are_uneven(monkeypatch):
     def interrupt(self, report):
         if report.phase == "sampling" and report.done >= 2:
@@ -175,7 +178,7 @@ def test_tiles_that_cut_nothing_are_refused():
             phx.mcmc(model, keep=[], reducers={"m": R.moments()}, tile=tile, mesh=one, **SIZES)
 
 
-@pytest.mark.parametrize("kernel", [phx.nuts(step_size=0.4), pytest.param(phx.rwmh(0.8), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kernel", [phx.rwmh(0.8), pytest.param(phx.nuts(step_size=0.4), marks=pytest.mark.slow)])
 def test_stored_draws_are_the_same_in_tiles(kernel):
     # in warm-up draws are recorded in tiles, too; few iterations, so that rounding does not send trajectories apart
     sizes = {**SIZES, "num_warmup": 5, "num_samples": 12, "thin": 3, "mesh": phx.make_mesh(devices=jax.devices()[:2])}

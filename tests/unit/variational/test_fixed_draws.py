@@ -116,6 +116,7 @@ def test_draws_that_are_kept_to():
     assert fit.timing.gradient_evaluations == 30 * (fit.steps + 1)
 
 
+@pytest.mark.slow
 def test_steps_time_and_ctrl_c_end_it(ctrl_c):
     few = phx.fit(regression, by_hand, DATA, num_steps=3, **HELD)
     assert few.steps == 3 and "After 3 steps, with 32 fixed draws, the bound still rises" in few.unsettled

@@ -78,6 +78,7 @@ def test_a_fit_is_solved_and_near():
     assert more.num_draws == 5
 
 
+@pytest.mark.slow
 def test_paths_in_several_modes_make_one_guide():
     def two():
         x = phx.sample("x", dist.Normal(0.0, 10.0))

@@ -36,6 +36,7 @@ def batches(size=SIZE, data=DATA):
     return [{name: array[i : i + size] for name, array in data.items()} for i in range(0, rows, size)]
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_all_rows():
     """With the same draws, the mean over the batches of an epoch is the gradient of all rows, but for rounding."""
     part = phx.fit(model, guide, batches(), num_rows=ROWS, **SHORT)
