@@ -11,12 +11,16 @@ from jax.sharding import Mesh
 
 from phalanx.mesh.devices import CHAIN
 from phalanx.run.until import Until
+from phalanx.variational.gaussian import FullRank
 from phalanx.variational.learned import Learned
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
 
 LBFGS = "lbfgs"
 """The optimizer= that holds its draws."""
+
+BATCH_AND_MATCH = "batch-and-match"
+"""The optimizer= that matches scores."""
 
 
 def check_counts(num_steps: Any, num_particles: Any) -> None:
@@ -39,7 +43,7 @@ def check_particles(num_particles: int, mesh: Mesh) -> None:
 
 def check_optimizer(optimizer: Any) -> None:
     """Refuse an optimiser that is none, and a rate that is out of range."""
-    if optimizer is None or optimizer == LBFGS:
+    if optimizer is None or (isinstance(optimizer, str) and optimizer in (LBFGS, BATCH_AND_MATCH)):
         return
     if isinstance(optimizer, int | float) and not isinstance(optimizer, bool):
         if not 0.0 < optimizer < float("inf"):
@@ -49,8 +53,8 @@ def check_optimizer(optimizer: Any) -> None:
         given = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
         called = f"; call it, as in optax.{given}(1e-2)" if callable(optimizer) else ""
         raise TypeError(
-            f"optimizer must be one of optax's, such as optax.adam(1e-2), a rate for the default one, such as 0.05, or "
-            f"{LBFGS!r}; got {given!r}{called}."
+            f"optimizer must be one of optax's, such as optax.adam(1e-2), a rate for the default one, such as 0.05, "
+            f"{LBFGS!r} or {BATCH_AND_MATCH!r}; got {given!r}{called}."
         )
 
 
@@ -98,6 +102,30 @@ def check_fixed(optimizer: Any, objective: Objective, pair: Pair) -> None:
         )
     if objective.name != "elbo()":
         raise ValueError(f"objective: {held} for the bound, phx.guides.elbo(); for {objective.name} {by_steps}.")
+
+
+def check_matching(optimizer: Any, objective: Objective, pair: Pair) -> None:
+    """Refuse, of matching scores, what has none to be matched."""
+    if optimizer != BATCH_AND_MATCH or not isinstance(optimizer, str):
+        return
+    matches, by_steps = f"optimizer={BATCH_AND_MATCH!r} matches scores", "use optax.adam(1e-2), or another of optax's"
+    if pair.name != FullRank.name:
+        raise ValueError(
+            f"guide: {matches} of a normal with a full covariance, phx.guides.full_rank(); got {pair.name}. Use that "
+            f"guide, or {by_steps}."
+        )
+    if (minibatch := pair.problem.minibatch) is not None:
+        raise ValueError(
+            f"{minibatch.argument}: {matches}, and those of a few rows are others. Give all rows at once, or "
+            f"{by_steps}."
+        )
+    if of_model := pair.model_parameters():
+        raise ValueError(
+            f"Parameter {of_model[0]!r} of the model: {matches} of latent variables, and it is none. Fix it with "
+            f"phx.substitute, or {by_steps}."
+        )
+    if objective.name != "elbo()":
+        raise ValueError(f"objective: {matches}, and follows none; leave objective= out, or {by_steps}.")
 
 
 def check_until(until: Any) -> None:

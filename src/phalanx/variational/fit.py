@@ -34,6 +34,7 @@ from phalanx.variational.flow import Flow
 from phalanx.variational.growing import Growing
 from phalanx.variational.guides import MAKERS, elbo
 from phalanx.variational.learning import FitError, Learning
+from phalanx.variational.matching import FIRST_MATCHES, Matching
 from phalanx.variational.minibatch import Minibatch
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
@@ -89,7 +90,9 @@ def fit(
             quasi-Newton method: it needs a bound without noise, so draws are held, and doubled until more of them make
             no better guide on fresh ones (sample average approximation). It takes far fewer gradients where the guide
             has few parameters for each coordinate, as `phx.guides.mean_field()`, and no rate; expressive guides need
-            more draws than it is worth.
+            more draws than it is worth. Or "batch-and-match", for `phx.guides.full_rank()`: no rate either; each step
+            solves for the normal whose scores are those of the posterior at its draws, at the cost of a matrix's
+            eigenvalues.
         num_steps: the most steps.
         num_particles: draws from the guide per step, spread over the mesh's `chain` axis. With "lbfgs", draws that are
             looked at at once, of any number.
@@ -132,7 +135,7 @@ def fit(
         Hoffman, Moore, Suter, Vasudevan, Radul (2018), Simple, distributed, and accelerated probabilistic programming.
         Of fixed draws: Giordano, Ingram, Broderick (2024), Black box variational inference with a deterministic
         objective; Burroni, Takatsu, Domke, Sheldon (2024), Sample average approximation for black-box variational
-        inference.
+        inference. Of matched scores: Cai, Modi, Pillaud-Vivien, Margossian, Gower, Blei, Saul (2024), Batch and match.
     """
     began = time.perf_counter()
     objective = elbo() if objective is None else objective
@@ -144,13 +147,14 @@ def fit(
     checks.check_particles(num_particles, pair.problem.mesh)
     checks.check_estimator(objective, pair.scored, num_particles)
     checks.check_fixed(optimizer, objective, pair)
+    checks.check_matching(optimizer, objective, pair)
     compiler = Compiler(matmul_precision)
     arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem)
     with waiting(progress, "compiling"):
         free = _begin(pair, compiler, int(seed), arrays, init)
         solved = isinstance(pair, FamilyPair) and pair.family.is_solved
         begun = pair, free, np.uint32(seed), arrays, int(num_steps), until is not False, compiler
-        if isinstance(optimizer, str):
+        if optimizer == checks.LBFGS:
             learning = _growing(int(num_particles), *begun)
         else:
             learning = _learning(objective, optimizer, int(num_particles), stream, *begun)
@@ -266,6 +270,10 @@ def _learning(
 ) -> Learning:  # fmt: skip
     """Steps of an optimiser, each with draws of its own."""
     falls = _is_default(optimizer) and isinstance(pair, FamilyPair) and isinstance(pair.family, Flow)
+    if optimizer == checks.BATCH_AND_MATCH:
+        assert isinstance(pair, FamilyPair)  # as has been checked
+        matching, settling = Matching(pair, objective, None, num_particles), Settling(num_steps, stops, FIRST_MATCHES)
+        return Learning(matching, State.of(free, ()), seed, arrays, num_steps, 1.0, settling, compiler)
     rate, transform = _optimizer_of(optimizer, num_steps if falls else None)
     steps = Steps(pair.for_steps(), objective, transform, num_particles)
     state, settling = State.of(free, transform.init(free)), Settling(num_steps, stops)

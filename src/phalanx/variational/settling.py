@@ -47,11 +47,11 @@ class Window:
 class Settling:
     """Decides when windows end, what rate comes next, and when to stop."""
 
-    def __init__(self, num_steps: int, stops: bool = True):
+    def __init__(self, num_steps: int, stops: bool = True, first: int = FIRST):
         self._num_steps, self.stops = num_steps, stops
         self.rate, self.agreements, self._before = 1.0, 0, (math.nan, math.nan)
         self._near = 0
-        self.window = self._last(0) if not stops else self._next(0, min(FIRST, num_steps), first=True)
+        self.window = self._last(0) if not stops else self._next(0, min(first, num_steps), first=True)
         self.compared = False
         """Whether there is a window before this one."""
 

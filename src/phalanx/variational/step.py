@@ -101,10 +101,14 @@ class Steps:
         change, optimizer = self.optimizer.update(gradient, state.optimizer, state.free)
         change = jax.tree.map(lambda x, d: (rate * d).astype(x.dtype), state.free, change)
         free = self.pair.moved(state.free, change)
+        return self._stepped(state, free, optimizer, finite, bound)
+
+    def _stepped(self, state: State, free: Params, optimizer: Any, finite: Array, bound: Array) -> tuple[State, Array]:
+        """The state after a step to `free`, which is left out where it is not finite."""
         averaged = state.averaged + 1
         mean = jax.tree.map(lambda m, x: m + (x - m) / averaged, state.mean, free)
         nothing = jnp.int32(0)
-        moved = State(state.step, free, optimizer, mean, averaged, state.failed, nothing)
+        moved = State(state.step, dict(free), optimizer, mean, averaged, state.failed, nothing)
         stayed = state._replace(failed=state.failed + 1, failing=state.failing + 1)
         state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), moved, stayed)
         return state._replace(step=state.step + 1), jnp.where(finite, bound, jnp.nan)

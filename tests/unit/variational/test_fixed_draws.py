@@ -165,7 +165,7 @@ def test_what_cannot_be_held_is_refused(arguments, options, message):
 
 
 def test_other_words_are_no_optimizer():
-    with pytest.raises(TypeError, match="or 'lbfgs'; got 'bfgs'"):
+    with pytest.raises(TypeError, match="'lbfgs' or 'batch-and-match'; got 'bfgs'"):
         phx.fit(regression, by_hand, DATA, optimizer="bfgs", progress=False)
 
 
