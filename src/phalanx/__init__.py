@@ -20,6 +20,7 @@ from phalanx.mesh.processes import initialize as initialize
 from phalanx.mesh.space import Space as Space
 from phalanx.mesh.spmd import spmd as spmd
 from phalanx.mesh.take_rows import take_rows as take_rows
+from phalanx.posterior.calibrate import calibrate as calibrate
 from phalanx.posterior.posterior import Posterior as Posterior
 from phalanx.programs.adapters import from_logdensity as from_logdensity
 from phalanx.programs.adapters import from_numpyro as from_numpyro

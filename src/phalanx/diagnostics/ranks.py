@@ -1,0 +1,130 @@
+"""Ranks of known values among draws that claim to be of their posterior: uniform, if the claim is true.
+
+Source:
+    Talts, Betancourt, Simpson, Vehtari, Gelman (2018), Validating Bayesian inference algorithms with simulation-based
+    calibration; Modrák, Moon, Kim, Bürkner, Huurre, Faltejsková, Gelman, Vehtari (2025), Simulation-based calibration
+    checking for Bayesian computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from phalanx.diagnostics.elements import element_names
+from phalanx.diagnostics.finding import Finding
+from phalanx.diagnostics.verdict import Verdict, judged
+from phalanx.diagnostics.words import count, first_few
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FALSE_ALARM = 0.01
+"""Probability that something is found where all is right, over all elements together."""
+
+PER_BIN = 10
+"""Simulations in each bin of a histogram of ranks, at least."""
+
+ADVICE = (
+    "posterior.verdict() of single runs, a longer warm-up or another kernel; of a fit a guide that can do more. If "
+    "they are good, the model that simulates is not the one that is inferred"
+)
+
+
+class Uniformity(NamedTuple):
+    """Three questions to the ranks of one element.
+
+    Attributes:
+        location: by how many standard errors the true values lie above the middle of the draws.
+        width: by how many they lie farther out than they should: above zero the draws are too narrow.
+        p_value: the smallest of these two and of a chi-squared test, for three questions.
+    """
+
+    location: float
+    width: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks of the values that data were simulated from among draws given these data.
+
+    Attributes:
+        ranks: whole numbers from 0 to `num_draws`, `(simulation, ...)` by variable.
+        num_draws: draws that each was compared with.
+    """
+
+    ranks: Mapping[str, np.ndarray]
+    num_draws: int
+
+    @property
+    def num_simulations(self) -> int:
+        """How often data were simulated."""
+        return len(next(iter(self.ranks.values())))
+
+    @cached_property
+    def uniformity(self) -> dict[str, Uniformity]:
+        """How far the ranks of each element are from uniform."""
+        return {name: self._uniformity(ranks) for name, ranks in self.elements()}
+
+    def elements(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Ranks of each scalar element, `(simulation,)`, with its name."""
+        for name, ranks in self.ranks.items():
+            yield from zip(element_names(name, ranks.shape[1:]), ranks.reshape(len(ranks), -1).T, strict=True)
+
+    def summary(self) -> DataFrame:
+        """A row for each element: `location` and `width` in standard errors, and a `p_value`."""
+        from pandas import DataFrame
+
+        return DataFrame.from_dict(self.uniformity, orient="index", columns=list(Uniformity._fields))
+
+    def verdict(self) -> Verdict:
+        """Whether the ranks are as they should be; a right method is found fault with once in a hundred times."""
+        limit = FALSE_ALARM / len(self.uniformity)
+        bad = sorted((found.p_value, name) for name, found in self.uniformity.items() if found.p_value < limit)
+        even = f"the ranks of {count(len(self.uniformity), 'element')} in {self.num_simulations} simulations are even"
+        if not bad:
+            return judged((), (f"{even[0].upper()}{even[1:]}.",), even)
+        problem = first_few([name for _, name in bad], self._problem, "; ")
+        return judged([Finding("ranks that are not uniform", f"{problem}.", ADVICE)], ())
+
+    def histogram(self, name: str) -> np.ndarray:
+        """How many ranks of an element lie in each of several bins of equal width."""
+        return self._binned(dict(self.elements())[name])
+
+    def _uniformity(self, ranks: np.ndarray) -> Uniformity:
+        values = np.arange(self.num_draws + 1) - self.num_draws / 2.0
+        off = ranks - self.num_draws / 2.0
+        error = np.sqrt(len(ranks))
+        location = off.mean() / values.std() * error
+        width = ((off**2).mean() - (values**2).mean()) / (values**2).std() * error if self.num_draws > 1 else 0.0
+        counts = self._binned(ranks)
+        chance = stats.chisquare(counts).pvalue if len(counts) > 1 else 1.0
+        least = min(float(p) for p in (*(2.0 * stats.norm.sf(np.abs([location, width]))), chance))
+        return Uniformity(float(location), float(width), min(3.0 * least, 1.0))
+
+    def _binned(self, ranks: np.ndarray) -> np.ndarray:
+        kinds = self.num_draws + 1
+        bins = max(n for n in range(1, kinds + 1) if kinds % n == 0 and (n == 1 or n * PER_BIN <= len(ranks)))
+        return np.bincount(ranks * bins // kinds, minlength=bins)
+
+    def _problem(self, name: str) -> str:
+        found = self.uniformity[name]
+        words = "its ranks are uneven"
+        if max(abs(found.location), abs(found.width)) > 3.0:
+            if abs(found.location) >= abs(found.width):
+                words = f"draws are too {'low' if found.location > 0 else 'high'}"
+            else:
+                words = f"draws are too {'narrow' if found.width > 0 else 'wide'}"
+        return f"{name}: {words} (location {found.location:+.1f}, width {found.width:+.1f} standard errors)"
+
+
+def rank_of(truth: np.ndarray, draws: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """How many draws `(draw, ...)` lie below a value; among equal ones, a place at random."""
+    below, equal = (draws < truth).sum(0), (draws == truth).sum(0)
+    return below + generator.integers(0, equal + 1)

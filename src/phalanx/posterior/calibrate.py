@@ -1,0 +1,124 @@
+"""Simulation-based calibration: whether what infers finds again what data were simulated from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from phalanx.diagnostics.ranks import Ranks, rank_of
+from phalanx.mesh.keys import check_seed
+from phalanx.posterior.predictive import predictive
+from phalanx.programs.tracing import Program
+
+
+def calibrate(
+    model: Program,
+    infer: Callable[[dict[str, Any], int], Any],
+    data: Mapping[str, Any] | None = None,
+    *,
+    num_simulations: int = 200,
+    num_draws: int = 63,
+    seed: int = 0,
+    on_simulation: Callable[[int], Any] | None = None,
+) -> Ranks:
+    r"""Simulate data from the model again and again, infer, and rank the true values among the draws.
+
+    $\theta \sim p(\theta)$, $y \sim p(y \mid \theta)$; draws that are of $p(\theta \mid y)$ rank $\theta$ anywhere with
+    equal probability, on average over simulations. It holds for every method that draws: chains, fits, and programs of
+    your own. What it cannot see are errors that cancel over the prior, and a model that is wrong.
+
+    Args:
+        model: the program. Data are simulated of variables that it observes and that have the name of one of its
+            arguments.
+        infer: `infer(data, seed)`, which gives a posterior or a fit from simulated data, such as
+            `lambda data, seed: phx.mcmc(model, data, seed=seed, progress=False)`. Data have the same shapes in all
+            simulations, so that nothing is compiled twice.
+        data: keyword arguments of the model. Those that are simulated count for their shapes alone.
+        num_simulations: how often.
+        num_draws: draws that a true value is ranked among, evenly spaced over those there are: far enough apart to be
+            independent.
+        seed: a whole number.
+        on_simulation: a function called with the number of simulations made, after each.
+
+    Returns:
+        The ranks, with `.verdict()`, `.summary()` and `.histogram(name)`.
+
+    Raises:
+        TypeError: when `infer` gives neither a posterior nor a fit.
+        ValueError: when nothing can be simulated or compared, or there are too few draws.
+
+    Example:
+        >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
+        >>> def model(y):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+        ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> infer = lambda data, seed: phx.fit(model, phx.guides.laplace(), data, seed=seed, progress=False)
+        >>> ranks = phx.calibrate(model, infer, {"y": np.zeros(3)}, num_simulations=20)
+        >>> ranks.ranks["mean"].shape
+        (20,)
+
+    Source:
+        Talts, Betancourt, Simpson, Vehtari, Gelman (2018), Validating Bayesian inference algorithms with
+        simulation-based calibration.
+    """
+    _check(model, infer, num_simulations, num_draws, seed)
+    given = dict(data or {})
+    simulated = _simulated(model, given, num_simulations, seed)
+    replaced = [name for name in given if name in simulated]
+    if not replaced:
+        raise ValueError(
+            f"calibrate: none of the data ({', '.join(map(repr, given)) or 'none'}) has the name of a variable that "
+            f"the model draws ({', '.join(map(repr, simulated))}). Name what is observed after its argument, as in "
+            f"phx.sample('y', ..., obs=y)."
+        )
+    generator, ranks = np.random.default_rng(seed), []
+    for number in range(num_simulations):
+        own = {**given, **{name: simulated[name][number] for name in replaced}}
+        draws = _draws(infer(own, number + 1), num_draws)
+        known = {name: simulated[name][number] for name in draws if name in simulated and name not in replaced}
+        if not known:
+            raise ValueError(
+                f"calibrate: the draws hold {', '.join(map(repr, draws)) or 'nothing'}, of which the model simulates "
+                f"none; keep the latent variables' draws."
+            )
+        ranks.append({name: rank_of(true, _spaced(draws[name], num_draws), generator) for name, true in known.items()})
+        if on_simulation is not None:
+            on_simulation(number + 1)
+    return Ranks({name: np.stack([each[name] for each in ranks]) for name in ranks[0]}, num_draws)
+
+
+def _check(model: Any, infer: Any, num_simulations: Any, num_draws: Any, seed: Any) -> None:
+    check_seed(seed)
+    for name, function in (("model", model), ("infer", infer)):
+        if not callable(function):
+            raise TypeError(f"calibrate: {name} must be a function; got {type(function).__name__}.")
+    for name, number in (("num_simulations", num_simulations), ("num_draws", num_draws)):
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+            raise ValueError(f"calibrate: {name} must be a whole number, at least 1; got {number!r}.")
+
+
+def _simulated(model: Program, data: Mapping[str, Any], count: int, seed: int) -> dict[str, np.ndarray]:
+    """Draws of all variables, `(simulation, ...)`."""
+    found = predictive(model, data, "prior", target=None, latents=(), draws={}, sizes=(1, count), seed=seed)
+    return {name: values[0] for name, values in found.items()}
+
+
+def _draws(inferred: Any, num_draws: int) -> Mapping[str, np.ndarray]:
+    """What was inferred, as draws `(chain, draw, ...)`."""
+    if not hasattr(inferred, "draws") and callable(getattr(inferred, "posterior", None)):
+        inferred = inferred.posterior(num_draws)
+    if not isinstance(getattr(inferred, "draws", None), Mapping):
+        raise TypeError(f"calibrate: infer must give a posterior or a fit; got {type(inferred).__name__}.")
+    return inferred.draws
+
+
+def _spaced(draws: np.ndarray, wanted: int) -> np.ndarray:
+    """So many draws, evenly spaced over those of all chains, `(draw, ...)`."""
+    count = draws.shape[0] * draws.shape[1]
+    if count < wanted:
+        raise ValueError(
+            f"calibrate: there are {count} draws, and num_draws={wanted}: draw more, or compare with fewer."
+        )
+    return draws.reshape(count, *draws.shape[2:])[(np.arange(wanted) * count) // wanted]
