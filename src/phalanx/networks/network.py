@@ -76,7 +76,11 @@ def from_functions(
         >>> network.specs
         {'w': P(None, 'model')}
     """
-    module = Module(lambda key: (init(key), ()), _no_training, lambda weights, _, *inputs, **kw: apply(weights, *inputs, **kw))  # fmt: skip
+
+    def predict(weights: Any, _: Any, *inputs: Any, **options: Any) -> Any:
+        return apply(weights, *inputs, **options)
+
+    module = Module(lambda key: (init(key), ()), _no_training, predict)
     return network_of(module, "from_functions", spec, dtype, remat)
 
 

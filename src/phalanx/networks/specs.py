@@ -9,10 +9,10 @@ import jax
 from jax.sharding import PartitionSpec
 from jax.tree_util import tree_map_with_path
 
-Rule = Callable[[str, tuple[int, ...]], PartitionSpec | Sequence[Any] | None]
-"""From the path and shape of an array of weights to how it is laid out; None leaves it as it is."""
+Rule = Callable[[str, tuple[int, ...]], Any]
+"""From the path and shape of an array of weights to how it is laid out: a spec, a tuple of axes, or None to leave it."""
 
-Spec = Rule | Any
+Spec = Any
 """A rule, or a tree of specs like the weights; None leaves all as they are."""
 
 
