@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import tree_map_with_path
 
 Rule = Callable[[str, tuple[int, ...]], Any]
-"""From the path and shape of an array of weights to how it is laid out: a spec, a tuple of axes, or None to leave it."""
+"""From the path and shape of an array of weights to a spec or a tuple of axes; None leaves it as it is."""
 
 Spec = Any
 """A rule, or a tree of specs like the weights; None leaves all as they are."""
@@ -34,7 +34,7 @@ def specs_of(like: Any, spec: Spec, known: Any, what: str) -> Any:
         return known if spec is None else _checked(like, spec, what)
 
     def of(path: Any, leaf: Any, before: Any) -> Any:
-        found = spec(path_of(path), leaf.shape)
+        found: Any = spec(path_of(path), leaf.shape)
         found = before if found is None else found
         return found if isinstance(found, PartitionSpec) else PartitionSpec(*found)
 

@@ -56,12 +56,14 @@ class Learned:
         spec = self.parameters[name].spec
         if spec is None or isinstance(spec, PartitionSpec):
             return jax.tree.map(lambda leaf: _sharding(mesh, repr(name), spec or PartitionSpec(), leaf), value)
-        try:
-            return tree_map_with_path(
-                lambda path, leaf, spec: _sharding(mesh, f"{name!r}{keystr(path)}", spec, leaf), value, spec
+        if (found := jax.tree.structure(spec)) != (wanted := jax.tree.structure(value)):
+            raise ValueError(
+                f"Parameter {name!r}: spec= must be one for all of its arrays or a tree like its value; got {found}, "
+                f"and its value is {wanted}."
             )
-        except (TypeError, KeyError) as error:  # JAX's own, of trees that differ
-            raise ValueError(f"Parameter {name!r}: spec= is no tree like its value: {error}") from error
+        return tree_map_with_path(
+            lambda path, leaf, spec: _sharding(mesh, f"{name!r}{keystr(path)}", spec, leaf), value, spec
+        )
 
     def _each(self, name: str, apply: Any, value: Any) -> Any:
         transform = bijection_onto(self.parameters[name].constraint)
