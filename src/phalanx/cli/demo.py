@@ -35,13 +35,19 @@ class Demo(StrEnum):
     mixture = "mixture"
     movielens = "movielens"
     ensemble = "ensemble"
+    vae = "vae"
 
 
-_ONLY = {"samples": Demo.mixture, "members": Demo.ensemble, "epochs": Demo.ensemble}
-"""Options that one demo alone has."""
+_ONLY = {
+    "samples": (Demo.mixture,), "members": (Demo.ensemble,), "epochs": (Demo.ensemble, Demo.vae), "binary": (Demo.vae,),
+}  # fmt: skip
+"""Options that some demos alone have."""
 
-_NEVER = {Demo.ensemble: ("chains", "warmup", "draws", "data_shards")}
+_OF_CHAINS = ("chains", "warmup", "draws")
+_NEVER = {Demo.ensemble: (*_OF_CHAINS, "data_shards"), Demo.vae: _OF_CHAINS}
 """Options that a demo has no use for."""
+
+_SIZES = {Demo.ensemble: "--members and --epochs", Demo.vae: "--epochs"}
 
 
 def demo(
@@ -54,7 +60,10 @@ def demo(
         float | None, typer.Option(help="Draws of all chains together, such as 1e9; mixture only.")
     ] = None,
     members: Annotated[int | None, typer.Option(help="Networks; ensemble only.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of training; ensemble only.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of training; ensemble and vae only.")] = None,
+    binary: Annotated[
+        bool, typer.Option("--binary", help="Pixels drawn to be black or white in every step; vae only.")
+    ] = False,
     devices: Devices = None,
     data_shards: DataShards = None,
     seed: Seed = 0,
@@ -63,12 +72,12 @@ def demo(
 ) -> None:
     """Run a headline workload: prints the model, progress, summary and figures; writes a report and pictures."""
     sizes = {"samples": samples, "members": members, "epochs": epochs, "chains": chains, "warmup": warmup}
-    _check(name, **sizes, draws=draws, data_shards=data_shards)
+    _check(name, **sizes, draws=draws, data_shards=data_shards, binary=binary or None)
     start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)
     options = Options(
-        data, chains, warmup, draws, whole, members, epochs, data_shards, seed, precision.value, folder
+        data, chains, warmup, draws, whole, members, epochs, data_shards, seed, precision.value, folder, binary
     )  # fmt: skip
     with saying(f"the demo had not come to its end; what it had written is in {folder}."):
         run = import_module(f"phalanx.demos.{name.value}").main(options)
@@ -79,8 +88,9 @@ def demo(
 def _check(name: Demo, **given: object) -> None:
     """Refuse options that the demo would not look at."""
     for option, value in given.items():
-        only = _ONLY.get(option, name)
-        if value is not None and (only is not name or option in _NEVER.get(name, ())):
-            why = f"it is for {only.value}" if only is not name else "it trains networks: --members and --epochs"
+        only = _ONLY.get(option, (name,))
+        if value is not None and (name not in only or option in _NEVER.get(name, ())):
+            of_others = f"it is for {' and '.join(demo.value for demo in only)}"
+            why = of_others if name not in only else f"it trains networks: {_SIZES[name]}"
             hint = f"--{option.replace('_', '-')}"
             raise typer.BadParameter(f"the demo {name.value} has no use for it, {why}.", param_hint=hint)

@@ -19,7 +19,9 @@ class Options:
         data: folder of the data files.
         chains, warmup, draws: sizes of the run.
         samples: draws of all chains together, where a demo counts those.
-        members, epochs: sizes of an ensemble.
+        members: networks of an ensemble.
+        epochs: of training.
+        binary: whether pixels are drawn to be black or white.
         data_shards: devices the data are spread over.
         seed: of the run.
         precision: of matrix products.
@@ -37,6 +39,7 @@ class Options:
     seed: int = 0
     precision: str = "float32"
     out: Path = Path("out")
+    binary: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from phalanx.variational.gaussian import FullRank
 from phalanx.variational.learned import Learned
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
+from phalanx.variational.training import Training
 
 LBFGS = "lbfgs"
 """The optimizer= that holds its draws."""
@@ -126,6 +127,31 @@ def check_matching(optimizer: Any, objective: Objective, pair: Pair) -> None:
         )
     if objective.name != "elbo()":
         raise ValueError(f"objective: {matches}, and follows none; leave objective= out, or {by_steps}.")
+
+
+def check_no_guide(guide: Any, objective: Any, optimizer: Any) -> None:
+    """Refuse, of maximum likelihood, what is about draws from a guide."""
+    if guide is not None:
+        return
+    if objective is not None and not str(getattr(objective, "name", "")).startswith("elbo("):
+        raise ValueError(
+            "objective: guide=None learns by maximum likelihood, and objectives weigh draws from a guide. Leave it out."
+        )
+    if isinstance(optimizer, str):
+        raise ValueError(
+            f"optimizer={optimizer!r} is about draws from a guide, and guide=None has none. Use a rate, such as 1e-3, "
+            f"or one of optax's, such as optax.adam(1e-3)."
+        )
+
+
+def check_training(training: Any, optimizer: Any) -> None:
+    """Refuse what is no training, and training of what makes no steps of an optimiser."""
+    if training is None:
+        return
+    if not isinstance(training, Training):
+        raise TypeError(f"training: expected phx.training(...); got {training!r}.")
+    if isinstance(optimizer, str):
+        raise ValueError(f"training: a fit with optimizer={optimizer!r} is not watched; use one of optax's.")
 
 
 def check_until(until: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array, random
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.extras import require
 from phalanx.mesh.keys import check_seed
@@ -34,6 +34,7 @@ from phalanx.variational.flow import Flow
 from phalanx.variational.growing import Growing
 from phalanx.variational.guides import MAKERS, elbo
 from phalanx.variational.learning import FitError, Learning
+from phalanx.variational.likelihood import Likelihood
 from phalanx.variational.matching import FIRST_MATCHES, Matching
 from phalanx.variational.minibatch import Minibatch
 from phalanx.variational.objective import Objective
@@ -43,8 +44,9 @@ from phalanx.variational.recording import record_of
 from phalanx.variational.result import Fit, Losses
 from phalanx.variational.settling import Settling
 from phalanx.variational.step import Made, State, Steps
-from phalanx.variational.stream import Stream, Streamed, stream_of
+from phalanx.variational.stream import Stream, Streamed, rows_of, stream_of
 from phalanx.variational.structured import Structured
+from phalanx.variational.training import Training
 
 RATE = 0.05
 """Of the default optimiser, Adam."""
@@ -69,22 +71,26 @@ def fit(
     seed: int = 0,
     until: Until | bool | None = None,
     init: Any = None,
+    training: Training | None = None,
     matmul_precision: str = "float32",
     on_block: Callable[[Report], Any] | None = None,
     progress: bool = True,
 ) -> Fit:
     r"""Learn the parameters of a guide, and of the model, so that the guide comes close to the posterior.
 
-    What is made large is a lower bound of the evidence, $E_q[\log p(x, z) - \log q(z)]$; see `phx.guides.elbo`.
+    What is made large is a lower bound of the evidence, $E_q[\log p(x, z) - \log q(z)]$; see `phx.guides.elbo`. Of a
+    model without latent variables, `guide=None`, it is the log likelihood itself.
 
     Args:
         model: a program whose keyword arguments are the data. Its own parameters (`phx.param`) are learned too.
         guide: a program with the model's latent variables, by name, that takes some of the model's arguments or none;
-            or one made from the model, such as `phx.guides.mean_field()`.
+            or one made from the model, such as `phx.guides.mean_field()`. None learns the model's parameters by
+            maximum likelihood, where all its variables are observed: all `num_steps` are made, without particles.
         data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement. Or, of
             data that do not fit in memory, batches of rows: an iterable of such dicts, all alike, one for each step;
-            `num_rows=` says how many rows they stand for. They should come in random order. A list or a loader begins
-            anew at its end, an iterator ends the fit; batches of fewer rows than the first are left out.
+            `num_rows=` says how many rows they stand for, unless they are `phx.batches`, which know. They should come
+            in random order. A list or a loader begins anew at its end, an iterator ends the fit; batches of fewer rows
+            than the first are left out.
         optimizer: one of optax's; or a rate for the default one, Adam at 0.05. It is lowered from there as the fit
             settles, and of a flow along a cosine besides; a rate given as a number compiles nothing new. Or "lbfgs", a
             quasi-Newton method: it needs a bound without noise, so draws are held, and doubled until more of them make
@@ -107,14 +113,17 @@ def fit(
         until: None stops when the guide no longer changes, at a rate and at half of it; `phx.until(seconds=...)` also
             when time is over; False makes all steps at one rate or, with "lbfgs", keeps to `num_particles` draws.
         init: where learning begins: a dict of values by parameter or, for a guide made from the model, by variable; a
-            fit, to go on with; or a posterior, about whose means it begins.
+            fit, to go on with; or a posterior, about whose means it begins. Data of `phx.batches` go on with the batch
+            that follows the fit's last.
+        training: from `phx.training(...)`: held-out rows, checkpoints and a log of a long fit.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         on_block: a function called after each block of steps with a report: steps done and in total, the bound and its
             error. What it raises ends the fit.
         progress: whether to show how the fit goes.
 
     Returns:
-        The fit. Its parameters are averages over the last steps. Ctrl-C returns what was learned so far.
+        The fit. Its parameters are averages over the last steps; with `training=` those of the best evaluation, or the
+        last where no rows are held out. Ctrl-C returns what was learned so far.
 
     Raises:
         TypeError: when data do not fit the model, or the optimiser, the objective or the guide is none.
@@ -138,8 +147,13 @@ def fit(
         inference. Of matched scores: Cai, Modi, Pillaud-Vivien, Margossian, Gower, Blei, Saul (2024), Batch and match.
     """
     began = time.perf_counter()
+    checks.check_no_guide(guide, objective, optimizer)
+    checks.check_training(training, optimizer)
     objective = elbo() if objective is None else objective
+    num_particles = 1 if guide is None else num_particles
+    stops = guide is not None and training is None and until is not False
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
+    num_rows = rows_of(data, num_rows)
     stream = stream_of(data, num_rows, batch_size)
     data = data if stream is None else stream.first
     pair = _pair_of(model, guide, data, mesh, batch_size, num_rows)
@@ -153,11 +167,12 @@ def fit(
     with waiting(progress, "compiling"):
         free = _begin(pair, compiler, int(seed), arrays, init)
         solved = isinstance(pair, FamilyPair) and pair.family.is_solved
-        begun = pair, free, np.uint32(seed), arrays, int(num_steps), until is not False, compiler
-        if optimizer == checks.LBFGS:
+        begun = pair, free, np.uint32(seed), arrays, int(num_steps), stops, compiler
+        if isinstance(optimizer, str) and optimizer == checks.LBFGS:
             learning = _growing(int(num_particles), *begun)
         else:
-            learning = _learning(objective, optimizer, int(num_particles), stream, *begun)
+            learning = _learning(objective, optimizer, int(num_particles), stream, training, *begun)
+            learning.first_batch = init.seen if isinstance(init, Fit) else 0
         if not solved:
             learning.compile()
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
@@ -204,7 +219,9 @@ def _pair_of(
     minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
     minibatch = minibatch if num_rows is None else Streamed.one_of(arguments, num_rows)
     problem = Problem(model, arguments, mesh, minibatch)
-    if all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
+    if guide is None:
+        pair = Likelihood(problem)
+    elif all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
         pair = FamilyPair(problem, guide.following(problem.whole) if isinstance(guide, Structured) else guide)
         IndexCheck(problem.whole.at_zero, len(problem.whole.position)).check(arguments)
         pair.check()
@@ -212,7 +229,8 @@ def _pair_of(
         pair = ProgramPair(problem, guide)
     else:
         raise TypeError(
-            f"guide: expected a program, or one made from the model, such as phx.guides.mean_field(); got {guide!r}."
+            f"guide: expected a program, one made from the model, such as phx.guides.mean_field(), or None for maximum "
+            f"likelihood; got {guide!r}."
         )
     checks.check_learned(pair.learned, pair.name)
     checks.check_solved(pair)
@@ -228,7 +246,11 @@ def _begin(pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...],
         begun = pair.problem.alone(lambda: pair.begin(key, data, given))
         return pair.learned.free(begun.values), pair.learned.outside(begun.values), begun.misfits
 
-    compiled = compiler(begin, np.uint32(seed), arrays, given, rarely=True)
+    free, *flags = jax.eval_shape(begin, np.uint32(seed), arrays, given)
+    mesh = pair.problem.mesh
+    everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
+    laid_out = pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
+    compiled = compiler(begin, np.uint32(seed), arrays, given, out_shardings=laid_out, rarely=True)
     free, outside, misfits = compiled(np.uint32(seed), arrays, given)
     checks.check_outside(outside, pair.learned)
     for name, bad in misfits.items():
@@ -265,7 +287,7 @@ def _is_default(optimizer: Any) -> bool:
 
 
 def _learning(
-    objective: Objective, optimizer: Any, num_particles: int, stream: Stream | None,
+    objective: Objective, optimizer: Any, num_particles: int, stream: Stream | None, training: Training | None,
     pair: Pair, free: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int, stops: bool, compiler: Compiler,
 ) -> Learning:  # fmt: skip
     """Steps of an optimiser, each with draws of its own."""
@@ -276,8 +298,8 @@ def _learning(
         return Learning(matching, State.of(free, ()), seed, arrays, num_steps, 1.0, settling, compiler)
     rate, transform = _optimizer_of(optimizer, num_steps if falls else None)
     steps = Steps(pair.for_steps(), objective, transform, num_particles)
-    state, settling = State.of(free, transform.init(free)), Settling(num_steps, stops)
-    return Learning(steps, state, seed, arrays, num_steps, rate, settling, compiler, stream, falls)
+    state, settling = State.of(free, transform.init(free), averages=training is None), Settling(num_steps, stops)
+    return Learning(steps, state, seed, arrays, num_steps, rate, settling, compiler, stream, falls, training)
 
 
 def _growing(
@@ -315,6 +337,8 @@ def _result(
         record=record,
         unsettled="" if solved else learning.unsettled,
         steps=learning.step,
+        seen=learning.seen,
+        looks=tuple(learning.watch.looks) if isinstance(learning, Learning) and learning.watch else (),
         failed=learning.failed,
         free=learning.result,
         pair=pair,

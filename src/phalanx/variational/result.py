@@ -21,13 +21,16 @@ from phalanx.variational.compiled import Compiler
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.evidence import Evidence, Weights
 from phalanx.variational.fit_file import read_fit, write_fit
-from phalanx.variational.judging import judge_fit, judge_unweighed
+from phalanx.variational.judging import judge_fit, judge_likelihood, judge_unweighed
+from phalanx.variational.likelihood import Likelihood, check_has_guide
 from phalanx.variational.linear_response import Covariance, covariance_of
 from phalanx.variational.page import write_page
 from phalanx.variational.pair import Pair
 from phalanx.variational.resampling import Resampled
+from phalanx.variational.row_bounds import RowBounds, row_bounds
 from phalanx.variational.sinks import posterior_of
 from phalanx.variational.stream import Streamed, check_all_there
+from phalanx.variational.watching import Look
 
 JUDGED = 4000
 """Draws that a verdict looks at."""
@@ -60,6 +63,9 @@ class Fit:
         unsettled: why it cannot be said that learning has ended; empty when it has.
         steps: steps made.
         failed: of these, how many were left out because their gradient was not finite.
+        seen: the number of the batch that comes next, of data of `phx.batches`.
+        looks: what was seen at each look of a fit that was watched (`training=`): step, seconds, losses in nats per row
+            and bits per dimension.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -78,6 +84,8 @@ class Fit:
     unsettled: str = ""
     steps: int = 0
     failed: int = 0
+    seen: int = 0
+    looks: tuple[Look, ...] = ()
     free: dict[str, Any] | None = field(default=None)
     pair: Pair | None = None
     arrays: tuple[Array, ...] = ()
@@ -108,8 +116,9 @@ class Fit:
         """What the guide's own draws are made by.
 
         Raises:
-            ValueError: when the fit was read from a file, which holds no model.
+            ValueError: when the fit was read from a file, which holds no model, or is of maximum likelihood.
         """
+        check_has_guide(self.pair)
         if self.pair is None or self.free is None:
             raise ValueError(
                 "This fit was read from a file, which holds no model and no guide. Go on with it, "
@@ -233,6 +242,33 @@ class Fit:
         check_all_there(self.proposals.pair.problem, "covariance")
         return covariance_of(self.proposals, names, list(self.record.latents), num_draws, seed)
 
+    def row_bounds(self, data: Mapping[str, Any], num_draws: int = 5000, *, seed: int = 0) -> RowBounds:
+        r"""Bounds of the log likelihood of new rows, one by one: how good a model with latent variables by row is.
+
+        The importance-weighted bound of a row is $\log \frac1K \sum_k p(x, z_k) / q(z_k \mid x)$.
+
+        Args:
+            data: the model's arguments, arrays with one row for each example.
+            num_draws: $K$. By maximum likelihood there is nothing to draw, and the bounds are exact.
+            seed: of the draws.
+
+        Returns:
+            The evidence lower bound and the importance-weighted one of each row, in nats.
+
+        Raises:
+            ValueError: when the fit saw all rows at once, the guide was made from the model, or a latent variable is
+                of all rows together.
+
+        Example:
+            >>> fit.row_bounds({"x": test_images}).importance_weighted.mean()  # doctest: +SKIP
+
+        Source:
+            Burda, Grosse, Salakhutdinov (2016), Importance weighted autoencoders.
+        """
+        check_seed(seed)
+        _check_number(num_draws)
+        return row_bounds(self, data, int(num_draws), seed)
+
     def verdict(self, num_draws: int = JUDGED) -> Verdict:
         """Say whether the fit is good to use, or what is wrong with it and what to try.
 
@@ -271,7 +307,8 @@ class Fit:
         """
         parts = {
             "params": self.params, "losses": dict(self.losses._asdict()), "unsettled": self.unsettled,
-            "steps": self.steps, "failed": self.failed, "verdict": self.verdict(),
+            "steps": self.steps, "failed": self.failed, "seen": self.seen, "looks": self.looks,
+            "verdict": self.verdict(),
         }  # fmt: skip
         return write_fit(path, parts, self.timing, self.record)
 
@@ -290,8 +327,9 @@ class Fit:
         losses = Losses(**parts["losses"])
         known = {"verdict": parts["verdict"]}
         return cls(
-            parts["params"], losses, timing, record, parts["unsettled"], parts["steps"], parts["failed"], known=known
-        )
+            parts["params"], losses, timing, record, parts["unsettled"], parts["steps"], parts["failed"],
+            parts.get("seen", 0), tuple(Look(*look) for look in parts.get("looks", ())), known=known,
+        )  # fmt: skip
 
     def report(self, path: str | PathLike[str]) -> Path:
         """Write one self-contained HTML page: the verdict, the bound with its running mean, weights, marginals.
@@ -338,6 +376,8 @@ class Fit:
         return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 
     def _verdicts(self, num_draws: int) -> Verdict:
+        if isinstance(self.pair, Likelihood):
+            return judge_likelihood(settled=self.unsettled, steps=self.steps, failed=self.failed)
         if self.is_streamed:
             return judge_unweighed(settled=self.unsettled, steps=self.steps, failed=self.failed)
         weights, values = self._weighed(JUDGE_SEED, num_draws)
