@@ -56,6 +56,7 @@ from phalanx.run.until import until as until
 from phalanx.variational import guides as guides
 from phalanx.variational.batches import batches as batches
 from phalanx.variational.fit import fit as fit
+from phalanx.variational.importance import importance as importance
 from phalanx.variational.learning import FitError as FitError
 from phalanx.variational.maximum import maximize as maximize
 from phalanx.variational.reparameterize import reparameterize as reparameterize

@@ -168,11 +168,12 @@ def check_until(until: Any) -> None:
 
 
 def check_learned(learned: Learned, name: str) -> None:
-    """Refuse a guide and a model without parameters."""
+    """Refuse to learn where guide and model have no parameters."""
     if not learned.parameters:
         raise ValueError(
             f"Neither the guide {name} nor the model has a parameter: there is nothing to learn. Name what is to be "
-            f"learned, as in phx.sample('x', Normal(phx.param('loc', 0.0), phx.param('scale', 1.0, positive)))."
+            f"learned, as in phx.sample('x', Normal(phx.param('loc', 0.0), phx.param('scale', 1.0, positive))); or "
+            f"weigh the guide's draws as they are, phx.importance(model, guide, data)."
         )
 
 

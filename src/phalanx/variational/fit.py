@@ -156,16 +156,17 @@ def fit(
     num_rows = rows_of(data, num_rows)
     stream = stream_of(data, num_rows, batch_size)
     data = data if stream is None else stream.first
-    pair = _pair_of(model, guide, data, mesh, batch_size, num_rows)
+    pair = pair_of(model, guide, data, mesh, batch_size, num_rows)
     run_checks.check_not_traced(data)
     checks.check_particles(num_particles, pair.problem.mesh)
+    checks.check_learned(pair.learned, pair.name)
     checks.check_estimator(objective, pair.scored, num_particles)
     checks.check_fixed(optimizer, objective, pair)
     checks.check_matching(optimizer, objective, pair)
     compiler = Compiler(matmul_precision)
     arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem)
     with waiting(progress, "compiling"):
-        free = _begin(pair, compiler, int(seed), arrays, init)
+        free = beginning_of(pair, compiler, int(seed), arrays, init)
         solved = isinstance(pair, FamilyPair) and pair.family.is_solved
         begun = pair, free, np.uint32(seed), arrays, int(num_steps), stops, compiler
         if isinstance(optimizer, str) and optimizer == checks.LBFGS:
@@ -207,7 +208,7 @@ def _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_p
     run_checks.check_mesh_type(mesh)
 
 
-def _pair_of(
+def pair_of(
     model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None, num_rows: int | None
 ) -> Pair:
     """Guide and model side by side."""
@@ -232,12 +233,11 @@ def _pair_of(
             f"guide: expected a program, one made from the model, such as phx.guides.mean_field(), or None for maximum "
             f"likelihood; got {guide!r}."
         )
-    checks.check_learned(pair.learned, pair.name)
     checks.check_solved(pair)
     return pair
 
 
-def _begin(pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Any) -> dict[str, Any]:
+def beginning_of(pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Any) -> dict[str, Any]:
     """The parameters to begin with, on the real line."""
     given = _init_of(init, pair)
 

@@ -131,7 +131,7 @@ def _of_weights(weights: Weights) -> Finding | str:
 
 def _k_hat_words(weights: Weights) -> str:
     k_hat = weights.smoothed.k_hat
-    return f"k-hat is {k_hat:.2f}" if np.isfinite(k_hat) else "all weights are equal"
+    return f"k-hat is {k_hat:.2f}" if np.isfinite(k_hat) else "the largest weights are all alike"
 
 
 def _of_moments(weights: Weights, values: Mapping[str, np.ndarray], resampled: bool) -> list[Finding | str]:

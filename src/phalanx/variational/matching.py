@@ -37,7 +37,8 @@ class Matching(Steps):
 
     pair: FamilyPair
 
-    def _step(self, state: State, key: Array, data: Any, rate: Array) -> tuple[State, Array]:
+    def one(self, state: State, key: Array, data: Any, rate: Any) -> tuple[State, Array]:
+        """One step, and what each draw says of the bound."""
         params = self.pair.learned.constrain(state.free)
         loc, tril = params["loc"], params["scale_tril"]
         noise = self._noise(key, loc)

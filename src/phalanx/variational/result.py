@@ -109,7 +109,8 @@ class Fit:
     @property
     def is_resampled(self) -> bool:
         """Whether draws are chosen by their importance weights."""
-        return getattr(getattr(self.pair, "family", None), "is_resampled", False)
+        is_proposal = self.record.num_warmup == 0 and not isinstance(self.pair, Likelihood)
+        return is_proposal or getattr(getattr(self.pair, "family", None), "is_resampled", False)
 
     @cached_property
     def proposals(self) -> Drawing:

@@ -1,0 +1,86 @@
+"""Importance sampling: draws of a proposal, chosen by their weights under the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from phalanx.mesh.keys import check_seed
+from phalanx.posterior.record import Timing
+from phalanx.programs.tracing import Program
+from phalanx.run.checks import data_in_one_dict
+from phalanx.variational.compiled import Compiler
+from phalanx.variational.fit import beginning_of, pair_of
+from phalanx.variational.guides import elbo
+from phalanx.variational.recording import record_of
+from phalanx.variational.result import Fit, Losses
+
+
+@data_in_one_dict
+def importance(
+    model: Program,
+    proposal: Any,
+    data: Mapping[str, Any] | None = None,
+    *,
+    init: Any = None,
+    mesh: Mesh | None = None,
+    seed: int = 0,
+) -> Fit:
+    r"""Importance sampling with a proposal program, of which nothing is learned.
+
+    Draws $z_s \sim q(z)$ weigh $w_s = p(x, z_s) / q(z_s)$; their mean estimates the evidence, and draws chosen in
+    proportion to them are of the posterior. Whether they stand for it is the verdict's business: where the proposal
+    has lighter tails than the posterior, a few draws have all the weight.
+
+    Args:
+        model: a program whose keyword arguments are the data.
+        proposal: a program with the model's latent variables, by name, that takes some of its arguments or none.
+        data: the keyword arguments.
+        init: values of the proposal's parameters (`phx.param`): a dict, or a fit that has learned them.
+        mesh: the devices; by default those the data were placed on, or one.
+        seed: a whole number.
+
+    Returns:
+        A fit of no steps: `.evidence()`, `.posterior(n)` of draws chosen by their smoothed weights, `.verdict()`.
+
+    Raises:
+        ValueError: when model and proposal are not aligned; naming the variable.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> def model(y):
+        ...     phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+        >>> proposal = lambda: phx.sample("mean", dist.StudentT(4.0, 0.0, 1.0))
+        >>> weighed = phx.importance(model, proposal, {"y": 2.0})
+        >>> round(weighed.evidence().log_evidence, 1)  # -log(2 pi 2) / 2 - 1
+        -2.3
+        >>> weighed.posterior(1000).draws["mean"].shape
+        (1, 1000)
+
+    Source:
+        Vehtari, Simpson, Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling.
+    """
+    check_seed(seed)
+    if proposal is None:
+        raise TypeError("importance: proposal must be a program with the model's latent variables; got None.")
+    began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
+    pair = pair_of(model, proposal, data, mesh, None, None)
+    compiler, arrays = Compiler(), pair.problem.place_arrays()
+    known = pair.learned  # what the programs name is met before any value is asked for
+    free = beginning_of(pair, compiler, int(seed), arrays, init)
+    nothing = np.zeros(0, np.float32)
+    return Fit(
+        params=jax.tree.map(np.asarray, dict(known.constrain(free))),
+        losses=Losses(nothing, nothing),
+        timing=Timing(compile=time.perf_counter() - began, compilations=compiler.count),
+        record=record_of(pair, elbo(), 0, 0, int(seed), started, False),
+        free=free,
+        pair=pair,
+        arrays=arrays,
+    )

@@ -1,0 +1,73 @@
+"""Importance sampling with a proposal program: exact where the answer is known, and a verdict where it is far off."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+
+Y = {"y": 2.0}
+LOG_EVIDENCE = -0.5 * math.log(2 * math.pi * 2.0) - 1.0
+
+
+def model(y):
+    phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+
+def wide():
+    phx.sample("mean", dist.StudentT(4.0, 0.0, 1.0))
+
+
+def narrow():
+    phx.sample("mean", dist.Normal(0.0, 0.2))
+
+
+def learned(y):
+    phx.sample("mean", dist.Normal(phx.param("share", 0.1) * y, 0.75))
+
+
+def test_evidence_and_draws_are_those_of_the_posterior():
+    weighed = phx.importance(model, wide, Y)
+    evidence = weighed.evidence()
+    assert evidence.reliable and abs(evidence.log_evidence - LOG_EVIDENCE) < 5 * evidence.error  # fails once in 1e6
+    assert weighed.verdict().good and weighed.steps == 0 and len(weighed.losses.elbo) == 0
+    draws = weighed.posterior(8000).draws["mean"]
+    effective = 8000 / (1 + 8000 / 2000)  # chosen from a pool of which some 2,000 are worth a draw
+    assert abs(draws.mean() - 1.0) < 5 * math.sqrt(0.5 / effective)
+    assert abs(draws.std() - math.sqrt(0.5)) < 5 * math.sqrt(0.5 / 2 / effective)
+
+
+def test_a_proposal_that_is_too_narrow_is_said_to_be():
+    verdict = phx.importance(model, narrow, Y).verdict()
+    assert not verdict.good and "heavy weights" in verdict.headline
+
+
+def test_parameters_are_those_of_a_fit_or_given():
+    fit = phx.fit(model, learned, Y, objective=phx.guides.forward_kl(), progress=False)
+    weighed = phx.importance(model, learned, Y, init=fit)
+    assert float(weighed.params["share"]) == float(fit.params["share"]) == pytest.approx(0.5, abs=0.05)
+    assert float(phx.importance(model, learned, Y, init={"share": 0.4}).params["share"]) == pytest.approx(0.4)
+
+
+def test_what_is_not_aligned_is_named():
+    def other():
+        phx.sample("man", dist.Normal(0.0, 1.0))
+
+    with pytest.raises(ValueError, match="'mean'|'man'"):
+        phx.importance(model, other, Y)
+
+
+def test_to_learn_where_there_is_nothing_to_learn_says_what_to_call():
+    with pytest.raises(ValueError, match=r"nothing to learn.*phx\.importance"):
+        phx.fit(model, wide, Y, progress=False)
+
+
+def test_it_is_the_same_from_a_file(tmp_path):
+    weighed = phx.importance(model, wide, Y)
+    weighed.save(tmp_path / "weighed.npz")
+    assert phx.Fit.load(tmp_path / "weighed.npz").verdict().good
+    np.testing.assert_array_equal(weighed.posterior(10).draws["mean"], weighed.posterior(10).draws["mean"])
