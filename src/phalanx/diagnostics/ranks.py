@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from phalanx.diagnostics.elements import element_names
 from phalanx.diagnostics.finding import Finding
@@ -98,6 +97,8 @@ class Ranks:
         return self._binned(dict(self.elements())[name])
 
     def _uniformity(self, ranks: np.ndarray) -> Uniformity:
+        from scipy import stats  # here, because it takes a while to import
+
         values = np.arange(self.num_draws + 1) - self.num_draws / 2.0
         off = ranks - self.num_draws / 2.0
         error = np.sqrt(len(ranks))

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from phalanx.diagnostics import Check, Verdict, judge, judge_folded, judged, summary_table, to_arviz
+from phalanx.diagnostics.words import count
 from phalanx.mesh.keys import check_seed
+from phalanx.posterior.continuation import Continuation, FromFile
 from phalanx.posterior.file import read_posterior, write_posterior
 from phalanx.posterior.predict import predict
 from phalanx.posterior.predictive import predictive
@@ -25,44 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from phalanx.diagnostics.table import SummaryTable
-
-
-class Continuation(Protocol):
-    """What can go on with a run."""
-
-    def state(self) -> Any:
-        """The run as a value."""
-        ...
-
-    def saved(self) -> Any:
-        """The run as a file can hold it."""
-        ...
-
-    def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
-        """A longer run."""
-        ...
-
-
-@dataclass(frozen=True)
-class FromFile:
-    """The state of a run that was read from a file, without its model."""
-
-    known: Any
-
-    def state(self) -> Any:
-        """The run as a value."""
-        return self.known
-
-    def saved(self) -> Any:
-        """The same."""
-        return self.known
-
-    def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
-        """Refused."""
-        raise ValueError(
-            "continue_run: this posterior was read from a file, which holds no model. Compile it, and go on: "
-            f"phx.compile(model, data, ...).continue_run(posterior, {num_samples})."
-        )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -388,17 +352,13 @@ class Posterior:
 
     def __repr__(self) -> str:
         variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in self.draws.items())
-        draws = _count(self.num_draws, "draw")
+        draws = count(self.num_draws, "draw")
         if not self.num_draws and self.record.folded_draws:
-            draws = _count(self.record.folded_draws, "draw")
+            draws = count(self.record.folded_draws, "draw")
             variables = f"variables folded by {', '.join(self.reduced)}"
         facts = [
-            f"{_count(self.num_chains, 'chain')} x {draws} of {variables or 'no variables'}",
-            _count(self.num_divergences, "divergence"),
+            f"{count(self.num_chains, 'chain')} x {draws} of {variables or 'no variables'}",
+            count(self.num_divergences, "divergence"),
             f"{self.timing.total:.1f} s",
         ]
         return f"Posterior({'; '.join([*facts, 'interrupted'] if self.record.interrupted else facts)})"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

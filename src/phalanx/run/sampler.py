@@ -326,7 +326,7 @@ class Sampler:
 
 @dataclass(frozen=True)
 class GoesOn:
-    """What a posterior needs to go on; see `phalanx.posterior.posterior.Continuation`."""
+    """What a posterior needs to go on; see `phalanx.posterior.continuation.Continuation`."""
 
     sampler: Sampler
     state: Callable[[], RunState]

@@ -1,0 +1,259 @@
+"""Variational fits: Phalanx against NumPyro's SVI, the same model, guide, particles and rate.
+
+A step is measured with what is compiled at hand: a scan of `svi.update` for NumPyro. A whole fit goes from nothing,
+compiling included, to the same bound: of Phalanx until it stops by itself; of NumPyro `SVI.run` with as few steps, in
+hundreds, as come to within 0.1 nats of that bound, which is more than its user can know. A second call is the same fit
+with another seed. Peak memory is the most that a process which does nothing else has held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import movielens as ratings
+import numpy as np
+import side_by_side
+from side_by_side import Measured, Times, Way
+
+RATE, CLOSE, CHUNK, MOST = 0.05, 0.1, 100, 20_000
+
+
+def eight_schools() -> dict[str, np.ndarray]:
+    return {
+        "y": np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32),
+        "sigma": np.array([15, 10, 16, 11, 9, 11, 10, 18], np.float32),
+    }
+
+
+def schools_model(y, sigma):
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5.0))
+    theta = numpyro.sample("theta", dist.Normal(0.0, 1.0).expand([8]).to_event(1))
+    numpyro.sample("y", dist.Normal(mu + tau * theta, jnp.asarray(sigma)).to_event(1), obs=y)
+
+
+def logistic_rows() -> dict[str, np.ndarray]:
+    """Of the shape of covertype, a thirtieth of its rows."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(20_000, 55)).astype(np.float32)
+    chance = 1.0 / (1.0 + np.exp(-x @ random.normal(size=55) / 3.0))
+    return {"x": x, "y": (random.random(20_000) < chance).astype(np.float32)}
+
+
+def logistic_model(x, y):
+    import numpyro
+    import numpyro.distributions as dist
+
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([55]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=x @ w).to_event(1), obs=y)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A model, its data, the guides of both, and how much of a fit is run."""
+
+    model: Callable[..., None]
+    data: Callable[[], dict[str, np.ndarray]]
+    guides: tuple[str, ...]
+    particles: int
+    steps: int
+    is_fitted: bool = True
+    theirs: Callable[..., None] | None = None
+
+
+WORK = {
+    "eight schools": Work(schools_model, eight_schools, ("mean field", "full rank"), 8, 2000),
+    "covertype's shape": Work(logistic_model, logistic_rows, ("mean field", "full rank"), 8, 50),
+    "MovieLens' shape": Work(
+        ratings.phalanx_model, lambda: {"watched": ratings.load(None)}, ("mean field",), 1, 3, False,
+        ratings.numpyro_model,
+    ),
+}  # fmt: skip
+
+
+def phalanx_fit(work: Work, guide: str, data: Any, **options: Any) -> Any:
+    import phalanx as phx
+
+    made = {"mean field": phx.guides.mean_field, "full rank": phx.guides.full_rank}[guide]()
+    return phx.fit(work.model, made, data, num_particles=work.particles, progress=False, **options)
+
+
+def numpyro_svi(work: Work, guide: str) -> Any:
+    import numpyro
+    from numpyro.infer import SVI, Trace_ELBO, autoguide
+
+    model = work.theirs or work.model
+    made = {"mean field": autoguide.AutoNormal, "full rank": autoguide.AutoMultivariateNormal}[guide](model)
+    return SVI(model, made, numpyro.optim.Adam(RATE), Trace_ELBO(num_particles=work.particles))
+
+
+class Theirs:
+    """NumPyro's fit: steps compiled once, and the bound after so many of them."""
+
+    def __init__(self, work: Work, guide: str, data: Any):
+        import jax
+
+        self.svi, self.data = numpyro_svi(work, guide), {name: jax.numpy.asarray(v) for name, v in data.items()}
+
+        def scan(state: Any, count: int, data: Any) -> Any:
+            return jax.lax.scan(lambda state, _: self.svi.update(state, **data), state, None, length=count)
+
+        self._scan = jax.jit(scan, static_argnums=1)
+        self.begun = self.svi.init(jax.random.key(0), **self.data)
+
+    def steps(self, state: Any, count: int) -> Any:
+        import jax
+
+        return jax.block_until_ready(self._scan(state, count, self.data)[0])
+
+    def needed(self, bound: float) -> int:
+        """Steps, in hundreds, until the bound is as high."""
+        import jax
+        from numpyro.infer import Trace_ELBO
+
+        elbo = Trace_ELBO(num_particles=2000)
+
+        @jax.jit
+        def loss(state: Any, data: Any) -> Any:
+            return elbo.loss(jax.random.key(1), self.svi.get_params(state), self.svi.model, self.svi.guide, **data)
+
+        state = self.begun
+        for count in range(CHUNK, MOST + 1, CHUNK):
+            state = self.steps(state, CHUNK)
+            if -float(loss(state, self.data)) >= bound - CLOSE:
+                return count
+        return MOST
+
+
+def step_ways(work: Work, guide: str, data: Any) -> dict[str, Callable[[], Measured]]:
+    count = work.steps
+
+    def ours() -> Measured:
+        fit = phalanx_fit(work, guide, data, num_steps=count, until=False, optimizer=RATE)
+        return Measured(fit.timing.sampling, count)
+
+    theirs = Theirs(work, guide, data)
+
+    def peer() -> Measured:
+        began = time.perf_counter()
+        theirs.steps(theirs.begun, count)
+        return Measured(time.perf_counter() - began, count)
+
+    return {"Phalanx": ours, "NumPyro": peer}
+
+
+def whole_ways(work: Work, guide: str, data: Any) -> dict[str, Callable[[], Measured]]:
+    import jax
+
+    import phalanx as phx
+    from phalanx.variational import compiled
+
+    bound = phalanx_fit(work, guide, data).evidence().elbo
+    needed, seed = Theirs(work, guide, data).needed(bound), [0]
+    on_device = {name: jax.numpy.asarray(values) for name, values in data.items()}
+
+    def anew(run: Callable[[], Any]) -> Callable[[], Measured]:
+        def timed() -> Measured:
+            seed[0] += 1
+            began = time.perf_counter()
+            run()
+            return Measured(time.perf_counter() - began, 1)
+
+        return timed
+
+    def ours() -> Any:
+        return phalanx_fit(work, guide, data, seed=seed[0])
+
+    def ours_first() -> Any:
+        compiled._kept.clear()
+        jax.clear_caches()
+        return ours()
+
+    def peer() -> Any:
+        svi = numpyro_svi(work, guide)
+        return jax.block_until_ready(svi.run(jax.random.key(seed[0]), needed, progress_bar=False, **on_device).params)
+
+    def peer_first() -> Any:
+        jax.clear_caches()
+        return peer()
+
+    assert phx is not None
+    first = {"Phalanx, first": anew(ours_first), "NumPyro, first": anew(peer_first)}
+    return {**first, "Phalanx, again": anew(ours), "NumPyro, again": anew(peer)}
+
+
+def ways(options: argparse.Namespace) -> dict[str, Way]:
+    import os
+
+    os.environ["PHALANX_CACHE"] = "off"  # a first call compiles
+    found = {}
+    for name, work in WORK.items():
+        data = work.data()
+        for guide in work.guides:
+            for what, run in step_ways(work, guide, data).items():
+                found[f"{name}, {guide}, step: {what}"] = Way(run)
+            for what, run in (whole_ways(work, guide, data) if work.is_fitted else {}).items():
+                found[f"{name}, {guide}, fit: {what}"] = Way(run)
+    return found
+
+
+def peak(way: str) -> float:
+    """The most memory in GB that a process which makes a few steps on MovieLens has held."""
+    command = [sys.executable, __file__, "--alone", way]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+
+
+def alone(way: str) -> None:
+    """Make a few steps, and print the most memory that took."""
+    work = WORK["MovieLens' shape"]
+    if way == "Phalanx":
+        phalanx_fit(work, "mean field", work.data(), num_steps=work.steps, until=False)
+    else:
+        theirs = Theirs(work, "mean field", work.data())
+        theirs.steps(theirs.begun, work.steps)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+
+
+def rows(times: Times) -> list[dict[str, Any]]:
+    found = []
+    for name, work in WORK.items():
+        for guide in work.guides:
+            kinds = [("step", "a step", "", 1.0)]
+            if work.is_fitted:
+                kinds += [("fit", "a whole fit", ", first", 0.5), ("fit", "a second call", ", again", 0.1)]
+            for kind, what, which, at_most in kinds:
+                ours, theirs = (f"{name}, {guide}, {kind}: {system}{which}" for system in ("Phalanx", "NumPyro"))
+                row = side_by_side.compare(f"{name}, {guide}: {what}", ours, theirs, times, at_most=at_most)
+                found.append({**row, "ours": "Phalanx", "theirs": "NumPyro"})
+    ours, theirs = peak("Phalanx"), peak("NumPyro")
+    row = {
+        "what": "MovieLens' shape, mean field: peak memory", "ours": "Phalanx", "ours_time": round(ours, 3),
+        "theirs": "NumPyro", "theirs_time": round(theirs, 3), "unit": "GB", "ratio": round(ours / theirs, 3),
+        "middle_half": [round(ours / theirs, 3)] * 2, "at_most": 1.0, "met": ours <= theirs,
+    }  # fmt: skip
+    return [*found, row]
+
+
+def settings(options: argparse.Namespace) -> dict[str, Any]:
+    return {"rounds": options.rounds, "rate": RATE, "particles": {name: work.particles for name, work in WORK.items()}}
+
+
+if __name__ == "__main__":
+    parser = side_by_side.arguments(__doc__, rounds=3)
+    parser.add_argument("--alone", choices=["Phalanx", "NumPyro"], help=argparse.SUPPRESS)
+    found = parser.parse_args()
+    if found.alone:
+        alone(found.alone)
+    else:
+        side_by_side.run(__file__, parser, (1,), ways, rows, settings)

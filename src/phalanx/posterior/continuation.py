@@ -1,0 +1,47 @@
+"""What goes on with a run: the sampler that made it, or, of a posterior from a file, nothing but its state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from phalanx.posterior.posterior import Posterior
+
+
+class Continuation(Protocol):
+    """What can go on with a run."""
+
+    def state(self) -> Any:
+        """The run as a value."""
+        ...
+
+    def saved(self) -> Any:
+        """The run as a file can hold it."""
+        ...
+
+    def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
+        """A longer run."""
+        ...
+
+
+@dataclass(frozen=True)
+class FromFile:
+    """The state of a run that was read from a file, without its model."""
+
+    known: Any
+
+    def state(self) -> Any:
+        """The run as a value."""
+        return self.known
+
+    def saved(self) -> Any:
+        """The same."""
+        return self.known
+
+    def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
+        """Refused."""
+        raise ValueError(
+            "continue_run: this posterior was read from a file, which holds no model. Compile it, and go on: "
+            f"phx.compile(model, data, ...).continue_run(posterior, {num_samples})."
+        )
