@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent))
 
 from tests.statistical.posteriordb.entries import ENTRIES  # noqa: E402
-from tests.statistical.test_guides import GUIDES, worst_mean  # noqa: E402
+from tests.statistical.test_guides import GUIDES, OPTIONS, worst_mean  # noqa: E402
 
 import phalanx as phx  # noqa: E402
 
@@ -25,7 +25,7 @@ def row(name: str, guide: str) -> dict[str, object]:
     entry, began = ENTRIES[name], time.perf_counter()
     told: dict[str, object] = {"posterior": name, "guide": guide}
     try:
-        fit = phx.fit(entry.program, GUIDES[guide], entry.data(), progress=False)
+        fit = phx.fit(entry.program, GUIDES[guide], entry.data(), **OPTIONS.get(guide, {}), progress=False)
     except FileNotFoundError:
         return {**told, "outcome": "no data"}
     except ValueError as refused:

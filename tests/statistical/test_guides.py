@@ -20,7 +20,11 @@ GUIDES = {
     "pathfinder": phx.guides.pathfinder(),
     "structured": phx.guides.structured(),
     "flow": phx.guides.flow(),
+    "batch_and_match": phx.guides.full_rank(),
 }
+OPTIONS = {"batch_and_match": {"optimizer": "batch-and-match"}}
+"""How they are fitted, where it is not as usual."""
+
 NAMES = ("eight_schools_noncentered", "eight_schools_centered", "kidiq", "garch11", "ark", "earnings", "mesquite")
 TRUSTED = {("kidiq", "full_rank"), ("garch11", "full_rank"), ("eight_schools_noncentered", "flow")}
 """Of which the verdict is known to be good, so that it is no use to say that of none."""
@@ -43,7 +47,7 @@ def worst_mean(entry, draws):
 def test_no_failure_is_silent(name, guide):
     entry = ENTRIES[name]
     try:
-        fit = phx.fit(entry.program, GUIDES[guide], entry.data(), progress=False)
+        fit = phx.fit(entry.program, GUIDES[guide], entry.data(), **OPTIONS.get(guide, {}), progress=False)
     except ValueError as refused:
         assert "guide:" in str(refused) or "fit:" in str(refused)
         assert (name, guide) not in TRUSTED
