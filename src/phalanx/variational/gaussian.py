@@ -20,6 +20,12 @@ from phalanx.variational.learned import Params
 LEAST_OWN = 0.02
 """Of its standard deviation along the directions, what a coordinate has of its own at least: digits last no further."""
 
+FARTHEST = 0.2
+"""What a step may move along a direction of a full covariance, in its standard deviation, or stretch it by."""
+
+FEW = 64
+"""Coordinates of a full covariance of which the default number of draws tells enough for its rate."""
+
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -106,10 +112,17 @@ class FullRank:
         return {"loc": place.position, "scale_tril": jnp.diag(place.scale)}
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
-        """The location by parts of the scales, and these by a triangular factor: nothing hangs on the coordinates."""
+        """The location by parts of the scales, and these by a triangular factor: nothing hangs on the coordinates.
+
+        Entries of the factor that all move at random by some rate stretch directions by that times the square root of
+        their number in a row, and the more entries, the less of each few draws tell: from `FEW` on they are divided by
+        more. What is still far is held back, as where entries agree; so is the location.
+        """
         tril = params["scale_tril"]
-        factor = biject_to(constraints.lower_cholesky)(change["scale_tril"])
-        return {"loc": params["loc"] + tril @ change["loc"], "scale_tril": tril @ factor}
+        size = len(tril)
+        stretch = change["scale_tril"] / math.sqrt(size * max(1.0, size / FEW))
+        factor = biject_to(constraints.lower_cholesky)(_held_back(stretch))
+        return {"loc": params["loc"] + tril @ _held_back(change["loc"]), "scale_tril": tril @ factor}
 
     def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
         """A position."""
@@ -204,6 +217,12 @@ class LowRank:
             params["loc"], cov_factor=params["factor"], cov_diag=own_scale(params) ** 2, validate_args=False
         )
         return jnp.asarray(normal.log_prob(flat(position)[0]))
+
+
+def _held_back(change: Array) -> Array:
+    """A change that is no longer than `FARTHEST`, and as it is near zero."""
+    length = jnp.sqrt(jnp.maximum(jnp.sum(change**2), FARTHEST**2))
+    return change * (FARTHEST / length)
 
 
 def own_scale(params: Params) -> Array:

@@ -144,3 +144,19 @@ def test_a_model_has_parameters_too():
     best = max(np.linspace(0.2, 1.0, 401), key=evidence)
     assert fit.params["noise"] == pytest.approx(best, rel=0.02)
     assert fit.posterior(20).predictive({"x": X[:2], "y": None})["y"].shape == (1, 20, 2)
+
+
+def test_a_full_covariance_of_many_coordinates_is_learned_at_the_default_rate():
+    """Steps of a fixed size for each entry, of which there are thousands, would stretch it ever further."""
+    generator, size = np.random.default_rng(0), 120
+    factors = generator.normal(size=(size, 5))
+    covariance = np.diag(generator.uniform(0.2, 2.0, size)) + factors @ factors.T
+    tril = np.linalg.cholesky(covariance).astype(np.float32)
+
+    def model():
+        phx.sample("x", dist.MultivariateNormal(np.zeros(size, np.float32), scale_tril=tril))
+
+    fit = phx.fit(model, phx.guides.full_rank(), num_steps=2500, progress=False)
+    assert fit.failed == 0
+    bounds = fit.losses.elbo  # exactly zero at the answer
+    assert bounds[-100:].mean() > -0.5 and bounds.min() > 3.0 * bounds[0]
