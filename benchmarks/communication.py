@@ -8,6 +8,7 @@ over `model`. Both are the ideal that the program is compared with. An all-reduc
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 from dataclasses import replace
@@ -20,6 +21,9 @@ import side_by_side
 BATCH = 96
 MESHES = ((1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8), (2, 4))
 """Devices along `data` and along `model`."""
+
+ARITHMETIC = 0.4 * 989e12
+"""Operations per second of a device: 40% of an H100's dense bfloat16, by its data sheet."""
 
 LINKS = {8: ("NVLink 4 within a node", 450e9), 64: ("InfiniBand NDR", 50e9), 256: ("InfiniBand NDR", 50e9)}
 """Of so many devices, what joins them, and bytes per second that one sends; from the vendors' data sheets."""
@@ -94,12 +98,23 @@ def on_mesh(steps: Any, state: Any, arrays: Any, data: int, model: int) -> dict[
     }
 
 
-def predicted(gradient: int) -> list[dict[str, Any]]:
-    """Seconds of summing a gradient over so many devices, in a ring."""
-    return [
-        {"devices": n, "links": name, "milliseconds": round(1e3 * 2 * (n - 1) / n * gradient / rate, 4)}
-        for n, (name, rate) in LINKS.items()
+def predicted(gradient: int, flops: float) -> list[dict[str, Any]]:
+    """How long summing a gradient takes in a ring, and the rows of a device whose arithmetic takes as long."""
+    found = []
+    for n, (name, rate) in LINKS.items():
+        seconds = 2 * (n - 1) / n * gradient / rate
+        rows = math.ceil(seconds * ARITHMETIC / flops)
+        found.append({"devices": n, "links": name, "milliseconds": round(1e3 * seconds, 4), "rows_as_long": rows})
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """For the README."""
+    lines = [
+        [str(r["data"]), str(r["model"]), f"{r['weights_on_a_device']:,}", f"{r['sent_in_all']:,}", f"{r['ideal']:,}"]
+        for r in rows
     ]
+    return {"columns": ["data", "model", "bytes of weights", "bytes summed in a step", "ideal"], "lines": lines}
 
 
 def main() -> None:
@@ -107,6 +122,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=side_by_side.RESULTS, help="folder for the JSON file")
     options = parser.parse_args()
     import phalanx as phx
+    from phalanx.variational.utilisation import flops_of_a_step
 
     phx.use_cpu_devices(8)
     watch, rows, predictions = side_by_side.Watch(), [], {}
@@ -120,8 +136,11 @@ def main() -> None:
             row["ideal"] = of_data + of_model
             row["ratio"] = round(row["sent_in_all"] / row["ideal"], 3) if row["ideal"] else None
         rows += found
-        predictions[name] = predicted(whole)
-    side_by_side.write("communication", rows, {"batch": BATCH}, watch, options.results, predicted=predictions)
+        steps, state, arrays = made
+        predictions[name] = predicted(whole, flops_of_a_step(steps, state, np.uint32(0), arrays) / BATCH)
+        print(json.dumps(predictions[name]))
+    more = {"meshes": rows, "predicted": predictions, "table": table(rows)}
+    side_by_side.write("communication", [], {"batch": BATCH}, watch, options.results, **more)
 
 
 if __name__ == "__main__":
