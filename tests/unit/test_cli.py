@@ -57,7 +57,7 @@ def test_info_names_devices_mesh_versions_and_cache(phalanx):
     [
         (
             ("demo", "nope"),
-            "'nope' is not one of 'digits', 'mnist', 'chains', 'covertype', 'mixture', 'movielens', 'ensemble'.",
+            "'nope' is not one of 'digits', 'mnist', 'chains', 'covertype', 'mixture', 'movielens', 'ensemble', 'vae'.",
         ),
         (("demo", "digits", "--chains", "0"), "num_chains must be a whole number, at least 1; got 0."),
         (

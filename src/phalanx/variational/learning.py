@@ -16,6 +16,7 @@ from phalanx.run.pace import Pace
 from phalanx.run.progress import Progress, Report
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.drawing import change_between
+from phalanx.variational.likelihood import bound_of
 from phalanx.variational.settling import TOLERANCE, Settling
 from phalanx.variational.step import PATIENCE, ROOM, Made, Order, State, Steps, laid_out
 from phalanx.variational.stream import EndOfData, Stream
@@ -44,6 +45,7 @@ class FitReport(Report):
         held_out_bits: that of held-out rows, when they were last looked at.
         rows_per_second: that are learned from.
         utilisation: the share of what the devices can compute that the model's own arithmetic takes; NaN of a CPU.
+        bound: what `elbo` is called; by maximum likelihood it is no bound.
     """
 
     elbo: float = float("nan")
@@ -53,6 +55,7 @@ class FitReport(Report):
     held_out_bits: float = float("nan")
     rows_per_second: float = float("nan")
     utilisation: float = float("nan")
+    bound: str = "ELBO"
 
     @property
     def what(self) -> str:
@@ -66,7 +69,7 @@ class FitReport(Report):
         held_out = "" if isnan(self.held_out_bits) else f" (held out {self.held_out_bits:.4f})"
         rate = "" if isnan(self.rows_per_second) else f", {self.rows_per_second:,.0f} rows per second"
         share = "" if isnan(self.utilisation) else f", {self.utilisation:.0%} of the devices' FLOPs"
-        return f"ELBO {self.elbo:,.2f}{error}{bits}{held_out}{rate}{share}{failed}"
+        return f"{self.bound} {self.elbo:,.2f}{error}{bits}{held_out}{rate}{share}{failed}"
 
 
 @dataclass
@@ -265,7 +268,8 @@ class Learning:
         error = float(np.sqrt((errors**2).sum()) / len(errors)) if len(errors) else float("nan")
         report = FitReport(
             "fitting", step, self.num_steps, self.steps.num_particles, float("nan"), int(self.state.failed),
-            elbo=elbo, error=error, learning_rate=float(self.rate * self.settling.rate), **self._watched(elbo),
+            elbo=elbo, error=error, learning_rate=float(self.rate * self.settling.rate),
+            bound=bound_of(self.steps.pair), **self._watched(elbo),
         )  # fmt: skip
         for one in look:
             one(report)

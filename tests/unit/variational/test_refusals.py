@@ -143,7 +143,7 @@ def test_an_objective_that_is_no_scalar():
 
 
 def test_a_guide_that_is_none():
-    with pytest.raises(TypeError, match="guide: expected a program, or one made from the model"):
+    with pytest.raises(TypeError, match="guide: expected a program, one made from the model"):
         phx.fit(regression, "mean_field", DATA, progress=False)
 
 
