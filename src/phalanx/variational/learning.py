@@ -189,10 +189,10 @@ class Learning:
                 if step == self.settling.window.end:
                     self._compare(step)
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.interrupted, step = True, self.step
             display.say(f"Interrupted: returning what was learned in {step:,} of {self.num_steps:,} steps.")
         except EndOfData:
-            self.out_of_data = True
+            self.out_of_data, step = True, self.step
             display.say(f"The data ended: returning what was learned in {step:,} of {self.num_steps:,} steps.")
         if self.settling.window.end != step or self.interrupted:
             self.result = self._best_average()
@@ -207,31 +207,43 @@ class Learning:
 
     def _advance(self, most: int, pace: Pace) -> int:
         step, began = self.step, time.perf_counter()
-        most = most if self.stream is None else 1
         count = min(most, self.settling.end_of(step) - step, self.num_steps - step)
         if self.watch is not None:
             count = min(count, self.watch.until_next(step))
         rate = np.float32(self.rate * self.settling.rate)
         order = Order(np.int32(count), rate, np.bool_(step == self.settling.window.begin))
-        state, made = self._block(self.state, self.seed, self._arrays(), order)
-        if self.stream is not None and step + count < self.num_steps:
-            self.stream.look_ahead()
-        made = jax.tree.map(lambda part: np.asarray(part)[:count], made)
-        # last, and together: an interrupt before this line leaves a shorter, whole record
-        self.state, self.made = state, [*self.made, made]
+        if self.stream is None:
+            state, made = self._block(self.state, self.seed, self.arrays, order)
+            made = jax.tree.map(lambda part: np.asarray(part)[:count], made)
+            # last, and together: an interrupt before this line leaves a shorter, whole record
+            self.state, self.made = state, [*self.made, made]
+        else:
+            made = self._one_by_one(count, order, self.stream)
         pace.learn(count, seconds := time.perf_counter() - began)
         if self.watch is not None:
             self.watch.learned(made.bound, seconds)
-        if int(state.failing) >= PATIENCE:
+        if int(self.state.failing) >= PATIENCE:
             raise FitError(self._blame())
         return step + count
 
-    def _arrays(self) -> tuple[Array, ...]:
-        """What the next steps see."""
-        if self.stream is None:
-            return self.arrays
+    def _one_by_one(self, count: int, order: Order, stream: Stream) -> Made:
+        """Steps that see a batch each. None is waited for: the host reads on while the devices are busy."""
+        found, first = [], self.step
         try:
-            return self.stream.take()
+            for number in range(count):
+                state, made = self._block(self.state, self.seed, self._next_batch(stream), order)
+                self.state, found = state, [*found, made]
+                order = order._replace(anew=np.bool_(False))
+                if first + number + 1 < self.num_steps:
+                    stream.look_ahead()
+        finally:  # the record is as long as the steps that were made, also when they were interrupted
+            whole = _joined(found)
+            self.made = [*self.made, whole]
+        return whole
+
+    def _next_batch(self, stream: Stream) -> tuple[Array, ...]:
+        try:
+            return stream.take()
         except EndOfData:
             raise
         except Exception as error:
@@ -291,9 +303,17 @@ class Learning:
         params = [name for name, bad in gradients.items() if bool(bad)]
         where = f"The log density is not finite of {', '.join(sites)}" if sites else "All log densities are finite"
         which = f"the gradient of parameters {', '.join(map(repr, params))} is not" if params else "so are gradients"
+        first = self.step - int(self.state.failing) + 1
         return (
-            f"fit: in step {self.step - PATIENCE + 1:,} and those after it the loss or its gradient is not finite. "
+            f"fit: in step {first:,} and those after it the loss or its gradient is not finite. "
             f"{where}, and {which}. Look for values that the guide draws outside of what the model can compute, such "
             f"as exp or log of large numbers; give init=, a guide that begins narrower (init_scale=), or a lower rate "
             f"(optimizer=0.01). What was learned before is the error's .fit."
         )
+
+
+def _joined(parts: list[Made]) -> Made:
+    """What steps one by one have made, on the host."""
+    empty = np.zeros(0, np.float32)
+    bound, error = (np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in Made._fields)
+    return Made(bound, error)  # pyright: ignore[reportArgumentType]  # on the devices they are arrays of JAX
