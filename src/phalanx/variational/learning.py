@@ -221,7 +221,7 @@ class Learning:
             made = self._one_by_one(count, order, self.stream)
         pace.learn(count, seconds := time.perf_counter() - began)
         if self.watch is not None:
-            self.watch.learned(made.bound, seconds)
+            self.watch.learned(np.asarray(made.bound), seconds)
         if int(self.state.failing) >= PATIENCE:
             raise FitError(self._blame())
         return step + count
