@@ -27,7 +27,10 @@ from phalanx.variational.guides import elbo
 from phalanx.variational.result import Fit
 from phalanx.variational.training import training
 
-EPOCHS, EPOCHS_OF_FEW, BATCH, RATE, CLIP = 16, 200, 100, 1e-3, 200.0
+EPOCHS, EPOCHS_OF_FEW, BATCH, RATE, CLIP = 16, 100, 100, 1e-3, 200.0
+OFTEN = 100
+"""Steps from one look to the next, at least."""
+
 WEIGHED, DRAWS = 200, 5000
 """Test images whose importance-weighted bound is taken, and draws of each."""
 
@@ -69,7 +72,7 @@ def main(options: Options) -> Fit:
         seed=options.seed,
         mesh=mesh,
         training=training(
-            every=rows.per_epoch,
+            every=max(rows.per_epoch, OFTEN),
             held_out=rows_of(held_out, vae, options.seed + 1),
             checkpoint=options.out / "checkpoint",
             log=options.out / "losses.csv",

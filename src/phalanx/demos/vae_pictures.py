@@ -76,10 +76,10 @@ def _grid(title: str, images: Any, rows: int, shape: tuple[int, ...]) -> Figure:
 def _loss(learned: Fit) -> Figure:
     figure = new_figure(6.0, 3.6)
     axes = figure.subplots()
-    epochs = range(1, len(learned.looks) + 1)
-    axes.plot(epochs, [look.bits for look in learned.looks], color=SECOND, linewidth=1.6, label="training")
-    axes.plot(epochs, [look.held_out_bits for look in learned.looks], color=ACCENT, linewidth=2, label="held out")
+    steps = [look.step for look in learned.looks]
+    axes.plot(steps, [look.bits for look in learned.looks], color=SECOND, linewidth=1.6, label="training")
+    axes.plot(steps, [look.held_out_bits for look in learned.looks], color=ACCENT, linewidth=2, label="held out")
     whole_numbers(axes.xaxis)
-    finish(axes, "Loss, bits per dimension", "epoch", "")
+    finish(axes, "Loss, bits per dimension", "steps", "")
     explain(figure)
     return figure
