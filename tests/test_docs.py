@@ -17,7 +17,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LONG = {
-    "command-line", "data", "devices", "diagnostics", "ensembles", "extending", "many-chains", "predictive", "programs",
+    "command-line", "data", "devices", "diagnostics", "ensembles", "extending", "images", "many-chains", "networks",
+    "predictive", "programs", "sampling", "thinking-in-spmd", "tracing", "variational",
     "sampling", "thinking-in-spmd", "tracing", "variational",
 }  # fmt: skip
 """Pages that take longer: `make docs` runs all of them."""

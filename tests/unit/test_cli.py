@@ -59,7 +59,7 @@ def test_info_names_devices_mesh_versions_and_cache(phalanx):
     [
         (
             ("demo", "nope"),
-            "'nope' is not one of 'digits', 'mnist', 'chains', 'covertype', 'mixture', 'movielens', 'ensemble'.",
+            "'nope' is not one of 'digits', 'mnist', 'chains', 'covertype', 'mixture', 'movielens', 'ensemble', 'vae'.",
         ),
         (("demo", "digits", "--chains", "0"), "num_chains must be a whole number, at least 1; got 0."),
         (
@@ -76,6 +76,9 @@ def test_info_names_devices_mesh_versions_and_cache(phalanx):
         (("demo", "digits", "--seed", "-1"), "seed must be a whole number from 0 to 2**32 - 1, got -1."),
         (("demo", "digits", "--samples", "1e6"), "the demo digits has no use for it, it is for mixture."),
         (("demo", "ensemble", "--chains", "4"), "it trains networks: --members and --epochs."),
+        (("demo", "vae", "--draws", "4"), "it trains networks: --epochs."),
+        (("demo", "digits", "--epochs", "4"), "it is for ensemble and vae."),
+        (("demo", "ensemble", "--binary"), "it is for vae."),
         (("demo", "digits", "--size", "3"), "No such option: --size"),
     ],
 )

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from phalanx.datasets import Classification
-from phalanx.demos.ensemble import as_bytes, load
+from phalanx.demos.ensemble import LARGE, as_bytes, load
 from phalanx.demos.options import Options
 from phalanx.demos.show import introduce
 from phalanx.demos.vae_pictures import draw_pictures
@@ -27,7 +27,10 @@ from phalanx.variational.guides import elbo
 from phalanx.variational.result import Fit
 from phalanx.variational.training import training
 
-EPOCHS, BATCH, RATE, CLIP = 20, 100, 1e-3, 200.0
+EPOCHS, EPOCHS_OF_FEW, BATCH, RATE, CLIP = 16, 100, 100, 1e-3, 200.0
+OFTEN = 100
+"""Steps from one look to the next, at least."""
+
 WEIGHED, DRAWS = 200, 5000
 """Test images whose importance-weighted bound is taken, and draws of each."""
 
@@ -46,7 +49,8 @@ def main(options: Options) -> Fit:
     data, mesh = load(options), mesh_of(options)
     train, held_out, test = images_of(data, options)
     vae = VAE(train.shape[1], binary=options.binary)
-    epochs = EPOCHS if options.epochs is None else options.epochs
+    default = EPOCHS if len(train) >= LARGE else EPOCHS_OF_FEW
+    epochs = default if options.epochs is None else options.epochs
     likelihood = "black or white, drawn anew in each step" if vae.binary else "a mixture of 2 logistics on 0 to 255"
     words = MATHEMATICS.format(
         latent=vae.latent, layers=vae.layers, pixels=vae.pixels, likelihood=likelihood, hidden=vae.hidden, rate=RATE,
@@ -68,7 +72,7 @@ def main(options: Options) -> Fit:
         seed=options.seed,
         mesh=mesh,
         training=training(
-            every=rows.per_epoch,
+            every=max(rows.per_epoch, OFTEN),
             held_out=rows_of(held_out, vae, options.seed + 1),
             checkpoint=options.out / "checkpoint",
             log=options.out / "losses.csv",

@@ -16,6 +16,7 @@ from phalanx.run.pace import Pace
 from phalanx.run.progress import Progress, Report
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.drawing import change_between
+from phalanx.variational.likelihood import bound_of
 from phalanx.variational.settling import TOLERANCE, Settling
 from phalanx.variational.step import PATIENCE, ROOM, Made, Order, State, Steps, laid_out
 from phalanx.variational.stream import EndOfData, Stream
@@ -44,6 +45,7 @@ class FitReport(Report):
         held_out_bits: that of held-out rows, when they were last looked at.
         rows_per_second: that are learned from.
         utilisation: the share of what the devices can compute that the model's own arithmetic takes; NaN of a CPU.
+        bound: what `elbo` is called; by maximum likelihood it is no bound.
     """
 
     elbo: float = float("nan")
@@ -53,6 +55,7 @@ class FitReport(Report):
     held_out_bits: float = float("nan")
     rows_per_second: float = float("nan")
     utilisation: float = float("nan")
+    bound: str = "ELBO"
 
     @property
     def what(self) -> str:
@@ -66,7 +69,7 @@ class FitReport(Report):
         held_out = "" if isnan(self.held_out_bits) else f" (held out {self.held_out_bits:.4f})"
         rate = "" if isnan(self.rows_per_second) else f", {self.rows_per_second:,.0f} rows per second"
         share = "" if isnan(self.utilisation) else f", {self.utilisation:.0%} of the devices' FLOPs"
-        return f"ELBO {self.elbo:,.2f}{error}{bits}{held_out}{rate}{share}{failed}"
+        return f"{self.bound} {self.elbo:,.2f}{error}{bits}{held_out}{rate}{share}{failed}"
 
 
 @dataclass
@@ -186,10 +189,10 @@ class Learning:
                 if step == self.settling.window.end:
                     self._compare(step)
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.interrupted, step = True, self.step
             display.say(f"Interrupted: returning what was learned in {step:,} of {self.num_steps:,} steps.")
         except EndOfData:
-            self.out_of_data = True
+            self.out_of_data, step = True, self.step
             display.say(f"The data ended: returning what was learned in {step:,} of {self.num_steps:,} steps.")
         if self.settling.window.end != step or self.interrupted:
             self.result = self._best_average()
@@ -204,31 +207,43 @@ class Learning:
 
     def _advance(self, most: int, pace: Pace) -> int:
         step, began = self.step, time.perf_counter()
-        most = most if self.stream is None else 1
         count = min(most, self.settling.end_of(step) - step, self.num_steps - step)
         if self.watch is not None:
             count = min(count, self.watch.until_next(step))
         rate = np.float32(self.rate * self.settling.rate)
         order = Order(np.int32(count), rate, np.bool_(step == self.settling.window.begin))
-        state, made = self._block(self.state, self.seed, self._arrays(), order)
-        if self.stream is not None and step + count < self.num_steps:
-            self.stream.look_ahead()
-        made = jax.tree.map(lambda part: np.asarray(part)[:count], made)
-        # last, and together: an interrupt before this line leaves a shorter, whole record
-        self.state, self.made = state, [*self.made, made]
+        if self.stream is None:
+            state, made = self._block(self.state, self.seed, self.arrays, order)
+            made = jax.tree.map(lambda part: np.asarray(part)[:count], made)
+            # last, and together: an interrupt before this line leaves a shorter, whole record
+            self.state, self.made = state, [*self.made, made]
+        else:
+            made = self._one_by_one(count, order, self.stream)
         pace.learn(count, seconds := time.perf_counter() - began)
         if self.watch is not None:
-            self.watch.learned(made.bound, seconds)
-        if int(state.failing) >= PATIENCE:
+            self.watch.learned(np.asarray(made.bound), seconds)
+        if int(self.state.failing) >= PATIENCE:
             raise FitError(self._blame())
         return step + count
 
-    def _arrays(self) -> tuple[Array, ...]:
-        """What the next steps see."""
-        if self.stream is None:
-            return self.arrays
+    def _one_by_one(self, count: int, order: Order, stream: Stream) -> Made:
+        """Steps that see a batch each. None is waited for: the host reads on while the devices are busy."""
+        found, first = [], self.step
         try:
-            return self.stream.take()
+            for number in range(count):
+                state, made = self._block(self.state, self.seed, self._next_batch(stream), order)
+                self.state, found = state, [*found, made]
+                order = order._replace(anew=np.bool_(False))
+                if first + number + 1 < self.num_steps:
+                    stream.look_ahead()
+        finally:  # the record is as long as the steps that were made, also when they were interrupted
+            whole = _joined(found)
+            self.made = [*self.made, whole]
+        return whole
+
+    def _next_batch(self, stream: Stream) -> tuple[Array, ...]:
+        try:
+            return stream.take()
         except EndOfData:
             raise
         except Exception as error:
@@ -265,7 +280,8 @@ class Learning:
         error = float(np.sqrt((errors**2).sum()) / len(errors)) if len(errors) else float("nan")
         report = FitReport(
             "fitting", step, self.num_steps, self.steps.num_particles, float("nan"), int(self.state.failed),
-            elbo=elbo, error=error, learning_rate=float(self.rate * self.settling.rate), **self._watched(elbo),
+            elbo=elbo, error=error, learning_rate=float(self.rate * self.settling.rate),
+            bound=bound_of(self.steps.pair), **self._watched(elbo),
         )  # fmt: skip
         for one in look:
             one(report)
@@ -287,9 +303,17 @@ class Learning:
         params = [name for name, bad in gradients.items() if bool(bad)]
         where = f"The log density is not finite of {', '.join(sites)}" if sites else "All log densities are finite"
         which = f"the gradient of parameters {', '.join(map(repr, params))} is not" if params else "so are gradients"
+        first = self.step - int(self.state.failing) + 1
         return (
-            f"fit: in step {self.step - PATIENCE + 1:,} and those after it the loss or its gradient is not finite. "
+            f"fit: in step {first:,} and those after it the loss or its gradient is not finite. "
             f"{where}, and {which}. Look for values that the guide draws outside of what the model can compute, such "
             f"as exp or log of large numbers; give init=, a guide that begins narrower (init_scale=), or a lower rate "
             f"(optimizer=0.01). What was learned before is the error's .fit."
         )
+
+
+def _joined(parts: list[Made]) -> Made:
+    """What steps one by one have made, on the host."""
+    empty = np.zeros(0, np.float32)
+    bound, error = (np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in Made._fields)
+    return Made(bound, error)  # pyright: ignore[reportArgumentType]  # on the devices they are arrays of JAX

@@ -47,6 +47,11 @@ class Likelihood(ProgramPair):
         return {}
 
 
+def bound_of(pair: Any) -> str:
+    """What the mean of the log weights is called, of a fit with a guide and of one without."""
+    return "log likelihood" if isinstance(pair, Likelihood) else "ELBO"
+
+
 def check_has_guide(pair: Any) -> None:
     """Refuse to draw from a fit that has no guide."""
     if isinstance(pair, Likelihood):

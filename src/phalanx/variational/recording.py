@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phalanx.posterior.record import RunRecord
 from phalanx.run.describe import source_of, versions, where_words
+from phalanx.variational.likelihood import Likelihood
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
 
@@ -16,7 +17,7 @@ def record_of(
     known = zip(problem.arguments.names, problem.arguments.whole_shapes(), problem.arguments.spreads, strict=True)
     return RunRecord(
         model=getattr(problem.model, "__name__", type(problem.model).__name__),
-        kernel=f"fit({pair.name}, {objective.name})",
+        kernel=pair.name if isinstance(pair, Likelihood) else f"fit({pair.name}, {objective.name})",
         num_chains=1,
         num_warmup=int(num_steps),
         num_samples=0,

@@ -22,7 +22,7 @@ from phalanx.variational.drawing import Drawing
 from phalanx.variational.evidence import Evidence, Weights
 from phalanx.variational.fit_file import read_fit, write_fit
 from phalanx.variational.judging import judge_fit, judge_likelihood, judge_unweighed
-from phalanx.variational.likelihood import Likelihood, check_has_guide
+from phalanx.variational.likelihood import Likelihood, bound_of, check_has_guide
 from phalanx.variational.linear_response import Covariance, covariance_of
 from phalanx.variational.page import write_page
 from phalanx.variational.pair import Pair
@@ -357,7 +357,9 @@ class Fit:
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name}{list(np.shape(v)) or ''}" for name, v in self.params.items() if hasattr(v, "shape"))
-        bound = f"ELBO {np.nanmean(self.losses.elbo[-100:]):,.2f}" if len(self.losses.elbo) else "no steps"
+        bound = (
+            f"{bound_of(self.pair)} {np.nanmean(self.losses.elbo[-100:]):,.2f}" if len(self.losses.elbo) else "no steps"
+        )
         state = "settled" if self.settled else "not settled"
         return f"Fit({self.steps:,} steps of {self.record.kernel}; {bound}; {state}; {names})"
 
