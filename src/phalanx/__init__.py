@@ -3,6 +3,7 @@
 from phalanx import datasets as datasets
 from phalanx import ensembles as ensembles
 from phalanx import flows as flows
+from phalanx import networks as networks
 from phalanx import reducers as reducers
 from phalanx.ensembles import ensemble as ensemble
 from phalanx.kernels.blackjax import from_blackjax as from_blackjax
@@ -20,6 +21,8 @@ from phalanx.mesh.processes import initialize as initialize
 from phalanx.mesh.space import Space as Space
 from phalanx.mesh.spmd import spmd as spmd
 from phalanx.mesh.take_rows import take_rows as take_rows
+from phalanx.networks.parameters import network as network
+from phalanx.networks.random_network import random_network as random_network
 from phalanx.posterior.posterior import Posterior as Posterior
 from phalanx.programs.adapters import from_logdensity as from_logdensity
 from phalanx.programs.adapters import from_numpyro as from_numpyro
@@ -35,7 +38,6 @@ from phalanx.programs.handlers import trace as trace
 from phalanx.programs.joint import Joint as Joint
 from phalanx.programs.joint import log_joint as log_joint
 from phalanx.programs.parameters import param as param
-from phalanx.programs.random_network import random_network as random_network
 from phalanx.programs.random_variable import RandomVariable as RandomVariable
 from phalanx.programs.sharded import Sharded as Sharded
 from phalanx.programs.target import Target as Target
@@ -64,7 +66,10 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     name
     for name, value in list(globals().items())
     if not name.startswith("_")
-    and (not isinstance(value, type(datasets)) or name in ("datasets", "ensembles", "flows", "guides", "reducers"))
+    and (
+        not isinstance(value, type(datasets))
+        or name in ("datasets", "ensembles", "flows", "guides", "networks", "reducers")
+    )
 ]
 
 

@@ -11,6 +11,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from phalanx.extras import require
+from phalanx.networks.linen import linen_module
+from phalanx.networks.module import Module
+from phalanx.networks.network import Network
+from phalanx.networks.nnx import nnx_module
 
 Loss = Callable[..., Any]
 """`loss(outputs, targets)`: a scalar, or a scalar and a dict of other scalars to be told."""
@@ -38,14 +42,17 @@ class Learner(NamedTuple):
     apply: Callable[[Any, Any], Any]
 
 
-def learner(init: Callable[[Array], Any], apply: Callable[..., Any], loss: Loss, optimizer: Any) -> Learner:
-    """A network given as two functions.
+def learner(
+    network: Network | Callable[[Array], Any], apply: Any = None, loss: Any = None, optimizer: Any = None
+) -> Learner:
+    """A network, `learner(network, loss, optimizer)`, or two functions, `learner(init, apply, loss, optimizer)`.
 
     Args:
-        init: `init(key)` makes its parameters, a tree of arrays: of an Equinox module the arrays that `eqx.partition`
-            gives. For Flax there are `nnx_learner` and `linen_learner`.
-        apply: `apply(params, inputs)`, its outputs; or with a third argument `key`, for dropout: None when nothing is
-            trained.
+        network: from `phx.networks.from_nnx`, `from_linen` or `from_equinox`; or a function of a key that makes
+            parameters, a tree of arrays. For modules with statistics of batches or dropout there are `nnx_learner` and
+            `linen_learner`.
+        apply: of such a function, `apply(params, inputs)`, the outputs; or with a third argument `key`, for dropout:
+            None when nothing is trained.
         loss: `loss(outputs, targets)`, a scalar, or a scalar and a dict of others to be told.
         optimizer: of optax.
 
@@ -67,9 +74,20 @@ def learner(init: Callable[[Array], Any], apply: Callable[..., Any], loss: Loss,
         >>> ensemble.predict(network.apply, x).mean.shape
         (10, 3)
     """
+    if isinstance(network, Network):
+        given = [each for each in (apply, loss, optimizer) if each is not None]  # one place is free, the first or last
+        if len(given) != 2:
+            raise TypeError(
+                "learner: of a network it takes a loss and an optimizer, learner(network, loss, optimizer)."
+            )
+        return _learner(_of_functions(network.init, network.apply), *given)
+    return _learner(_of_functions(network, apply), loss, optimizer)
+
+
+def _of_functions(init: Callable[[Array], Any], apply: Callable[..., Any]) -> Module:
     with_key = "key" in inspect.signature(apply).parameters
 
-    def begin(key: Array) -> Trained:
+    def begin(key: Array) -> tuple[Any, tuple[()]]:
         params = init(key)
         if isinstance(params, Mapping) and "params" in params and len(params) > 1:
             others = ", ".join(repr(name) for name in params if name != "params")
@@ -77,15 +95,12 @@ def learner(init: Callable[[Array], Any], apply: Callable[..., Any], loss: Loss,
                 f"learner: init makes, besides parameters, the collections {others}, which are no parameters and would "
                 f"be trained as such. Use phx.ensembles.linen_learner(module, example, loss, optimizer)."
             )
-        return Trained(params, (), optimizer.init(params))
+        return params, ()
 
-    def forward(params: Any, rest: Any, inputs: Any, key: Array | None) -> tuple[Any, Any]:
+    def train(params: Any, rest: Any, key: Array | None, inputs: Any) -> tuple[Any, Any]:
         return (apply(params, inputs, key=key) if with_key else apply(params, inputs)), rest
 
-    def predict(state: Trained, inputs: Any) -> Any:
-        return forward(state.params, state.rest, inputs, None)[0]
-
-    return Learner(begin, _update(forward, loss, optimizer), predict)
+    return Module(begin, train, lambda params, rest, inputs: train(params, rest, None, inputs)[0])
 
 
 def nnx_learner(make: Callable[[Any], Any], loss: Loss, optimizer: Any) -> Learner:
@@ -111,29 +126,7 @@ def nnx_learner(make: Callable[[Any], Any], loss: Loss, optimizer: Any) -> Learn
         >>> phx.ensemble(network.init, network.update, num_members=2).num_members
         2
     """
-    nnx = require("flax.nnx", "ensembles")
-
-    def split(key: Array) -> tuple[Any, Any, Any]:
-        return nnx.split(make(nnx.Rngs(key)), nnx.Param, ...)
-
-    graph = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))), nnx.Param, ...)[0]
-
-    def begin(key: Array) -> Trained:
-        _, params, rest = split(key)
-        return Trained(params, rest, optimizer.init(params))
-
-    def forward(params: Any, rest: Any, inputs: Any, key: Array) -> tuple[Any, Any]:
-        model = nnx.merge(graph, params, rest, copy=True)
-        model.train()
-        outputs = model(inputs)
-        return outputs, nnx.split(model, nnx.Param, ...)[2]
-
-    def predict(state: Trained, inputs: Any) -> Any:
-        model = nnx.merge(graph, state.params, state.rest)
-        model.eval()
-        return model(inputs)
-
-    return Learner(begin, _update(forward, loss, optimizer), predict)
+    return _learner(nnx_module(make), loss, optimizer)
 
 
 def linen_learner(
@@ -165,24 +158,20 @@ def linen_learner(
         >>> phx.ensemble(network.init, network.update, num_members=2).num_members
         2
     """
-    in_training, in_prediction = dict(train or {}), dict(predict or {})
+    return _learner(linen_module(module, (example,), train, predict), loss, optimizer)
 
-    def begin(key: Array) -> Trained:
-        rest = dict(module.init(key, example, **in_prediction))
-        params = rest.pop("params", {})
+
+def _learner(module: Module, loss: Loss, optimizer: Any) -> Learner:
+    """What trains a module, whichever library's."""
+
+    def init(key: Array) -> Trained:
+        params, rest = module.begin(key)
         return Trained(params, rest, optimizer.init(params))
 
-    def forward(params: Any, rest: Any, inputs: Any, key: Array) -> tuple[Any, Any]:
-        # one stream, which Linen counts through: a second with the same key would draw the same numbers
-        outputs, changed = module.apply(
-            {"params": params, **rest}, inputs, rngs={"params": key}, mutable=list(rest), **in_training
-        )
-        return outputs, {**rest, **changed}
+    def apply(state: Trained, inputs: Any) -> Any:
+        return module.predict(state.params, state.rest, inputs)
 
-    def outputs_of(state: Trained, inputs: Any) -> Any:
-        return module.apply({"params": state.params, **state.rest}, inputs, **in_prediction)
-
-    return Learner(begin, _update(forward, loss, optimizer), outputs_of)
+    return Learner(init, _update(module.train, loss, optimizer), apply)
 
 
 def _update(forward: Callable[..., Any], loss: Loss, optimizer: Any) -> Callable[..., Any]:
@@ -197,7 +186,7 @@ def _update(forward: Callable[..., Any], loss: Loss, optimizer: Any) -> Callable
         inputs, targets = batch
 
         def of(params: Any) -> tuple[Array, Any]:
-            outputs, rest = forward(params, state.rest, inputs, key)
+            outputs, rest = forward(params, state.rest, key, inputs)
             found = loss(outputs, targets)
             value, others = found if isinstance(found, tuple) else (found, {})
             return value, (rest, others)

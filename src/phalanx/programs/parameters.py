@@ -6,7 +6,7 @@ refuses a program in which a parameter has none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -30,12 +30,13 @@ class Parameter:
         init: the initial value: an array, or a pytree of arrays such as a network's weights; or a function of a key
             that makes one.
         constraint: where its values lie.
-        spec: how it is laid out over a mesh; None for a copy on every device.
+        spec: how it is laid out over a mesh, one for all of its arrays or a tree like it; None for a copy on every
+            device.
     """
 
     init: Any
     constraint: Constraint
-    spec: PartitionSpec | None = None
+    spec: Any = None
 
     def start(self, name: str, key: Array | None) -> Any:
         """The initial value, as arrays."""
@@ -53,7 +54,7 @@ def param(
     name: str,
     init: Any,
     constraint: Constraint = constraints.real,
-    spec: PartitionSpec | Sequence[Any] | None = None,
+    spec: Any = None,
 ) -> Any:
     """A parameter: a named value that `phx.fit` learns, in a guide or in a model.
 
@@ -64,7 +65,8 @@ def param(
         constraint: where its values lie, one of `numpyro.distributions.constraints`; it is learned on the real line, by
             the bijection from there.
         spec: how it is laid out over a mesh: a `jax.sharding.PartitionSpec`, or the mesh axis of each dimension, such
-            as `("model", None)`. None keeps a copy on every device.
+            as `("model", None)`; or, of a pytree of arrays, a tree like it of `PartitionSpec`. None keeps a copy on
+            every device.
 
     Returns:
         The value: what was learned or substituted; the initial one where nothing was.
@@ -87,9 +89,18 @@ def param(
             f"Parameter {name!r}: constraint must be one of numpyro.distributions.constraints, such as "
             f"constraints.positive; got {constraint!r}."
         )
-    spec = spec if spec is None or isinstance(spec, PartitionSpec) else PartitionSpec(*spec)
-    parameter = Parameter(init if callable(init) else arrays_of(name, init), constraint, spec)
+    parameter = Parameter(init if callable(init) else arrays_of(name, init), constraint, _spec_of(spec))
     return send(RandomVariable(name, None, parameter=parameter)).value
+
+
+def _spec_of(spec: Any) -> Any:
+    """A spec, or a tree of them, where the user may have written the axes of one as a tuple."""
+    is_tree = any(isinstance(leaf, PartitionSpec) for leaf in jax.tree.leaves(spec, is_leaf=_is_spec))
+    return spec if spec is None or is_tree else PartitionSpec(*spec)
+
+
+def _is_spec(node: Any) -> bool:
+    return isinstance(node, PartitionSpec)
 
 
 def arrays_of(name: str, value: Any) -> Any:

@@ -91,6 +91,16 @@ def read_shares(
             cannot leave padded rows out.
     """
     _check_axes(arguments, sizes)
+    _check_declared(whole, sizes)
+    _check_real(whole)
+    if all(size == 1 for size in sizes.values()):
+        return whole.undivided(), whole
+    reading = _Reading(program, arguments, sizes, whole)
+    return reading.shares(), reading.local
+
+
+def check_latents(program: Program, whole: TracedProgram) -> None:
+    """Refuse a program in which nothing is to be inferred."""
     if not whole.variables:
         raise ValueError(
             f"The model {getattr(program, '__name__', program)} has no random variables: nothing to infer. "
@@ -107,12 +117,6 @@ def read_shares(
             f"The model {getattr(program, '__name__', program)} has no coordinates to move: its latent variables have "
             f"shape {shapes}. Give at least one of them an element that is free."
         )
-    _check_declared(whole, sizes)
-    _check_real(whole)
-    if all(size == 1 for size in sizes.values()):
-        return whole.undivided(), whole
-    reading = _Reading(program, arguments, sizes, whole)
-    return reading.shares(), reading.local
 
 
 def named_axes(axes: Sequence[str]) -> str:

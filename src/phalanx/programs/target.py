@@ -23,7 +23,7 @@ from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.own_rows import giving_own_rows
 from phalanx.programs.rows_apart import check_level, read_rows_apart
-from phalanx.programs.shares import Shares, TracedProgram, read_shares
+from phalanx.programs.shares import Shares, TracedProgram, check_latents, read_shares
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Run, at_values, run_unconstrained, to_unconstrained
 from phalanx.programs.validity import doubts
@@ -233,6 +233,7 @@ class Target:
         if whole is None:  # who traced it has looked at its indices
             whole = TracedProgram.of_whole(model, arguments, sizes)
             IndexCheck(whole.at_zero, len(whole.position)).check(arguments)
+        check_latents(model, whole)
         self.shares: Shares
         self.shares, local = read_shares(model, arguments, sizes, whole)
         self.rows = read_rows_apart(model, arguments, sizes, self.shares, whole, local)

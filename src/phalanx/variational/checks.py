@@ -100,6 +100,21 @@ def check_fixed(optimizer: Any, objective: Objective, pair: Pair) -> None:
         raise ValueError(f"objective: {held} for the bound, phx.guides.elbo(); for {objective.name} {by_steps}.")
 
 
+def check_no_guide(guide: Any, objective: Any, optimizer: Any) -> None:
+    """Refuse, of maximum likelihood, what is about draws from a guide."""
+    if guide is not None:
+        return
+    if objective is not None and getattr(objective, "name", None) != "elbo()":
+        raise ValueError(
+            "objective: guide=None learns by maximum likelihood, and objectives weigh draws from a guide. Leave it out."
+        )
+    if isinstance(optimizer, str):
+        raise ValueError(
+            f"optimizer={optimizer!r} holds draws from a guide, and guide=None has none. Use a rate, such as 1e-3, or "
+            f"one of optax's, such as optax.adam(1e-3)."
+        )
+
+
 def check_until(until: Any) -> None:
     """Refuse a condition that is none, or one on draws, of which a fit has none."""
     if until is None or until is False:

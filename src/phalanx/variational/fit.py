@@ -34,6 +34,7 @@ from phalanx.variational.flow import Flow
 from phalanx.variational.growing import Growing
 from phalanx.variational.guides import MAKERS, elbo
 from phalanx.variational.learning import FitError, Learning
+from phalanx.variational.likelihood import Likelihood
 from phalanx.variational.minibatch import Minibatch
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
@@ -74,12 +75,14 @@ def fit(
 ) -> Fit:
     r"""Learn the parameters of a guide, and of the model, so that the guide comes close to the posterior.
 
-    What is made large is a lower bound of the evidence, $E_q[\log p(x, z) - \log q(z)]$; see `phx.guides.elbo`.
+    What is made large is a lower bound of the evidence, $E_q[\log p(x, z) - \log q(z)]$; see `phx.guides.elbo`. Of a
+    model without latent variables, `guide=None`, it is the log likelihood itself.
 
     Args:
         model: a program whose keyword arguments are the data. Its own parameters (`phx.param`) are learned too.
         guide: a program with the model's latent variables, by name, that takes some of the model's arguments or none;
-            or one made from the model, such as `phx.guides.mean_field()`.
+            or one made from the model, such as `phx.guides.mean_field()`. None learns the model's parameters by
+            maximum likelihood, where all its variables are observed: all `num_steps` are made, without particles.
         data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement. Or, of
             data that do not fit in memory, batches of rows: an iterable of such dicts, all alike, one for each step;
             `num_rows=` says how many rows they stand for. They should come in random order. A list or a loader begins
@@ -135,7 +138,9 @@ def fit(
         inference.
     """
     began = time.perf_counter()
+    checks.check_no_guide(guide, objective, optimizer)
     objective = elbo() if objective is None else objective
+    num_particles, until = (num_particles, until) if guide is not None else (1, False if until is None else until)
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
     stream = stream_of(data, num_rows, batch_size)
     data = data if stream is None else stream.first
@@ -200,7 +205,9 @@ def _pair_of(
     minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
     minibatch = minibatch if num_rows is None else Streamed.one_of(arguments, num_rows)
     problem = Problem(model, arguments, mesh, minibatch)
-    if all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
+    if guide is None:
+        pair = Likelihood(problem)
+    elif all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
         pair = FamilyPair(problem, guide.following(problem.whole) if isinstance(guide, Structured) else guide)
         IndexCheck(problem.whole.at_zero, len(problem.whole.position)).check(arguments)
         pair.check()
@@ -208,7 +215,8 @@ def _pair_of(
         pair = ProgramPair(problem, guide)
     else:
         raise TypeError(
-            f"guide: expected a program, or one made from the model, such as phx.guides.mean_field(); got {guide!r}."
+            f"guide: expected a program, one made from the model, such as phx.guides.mean_field(), or None for maximum "
+            f"likelihood; got {guide!r}."
         )
     checks.check_learned(pair.learned, pair.name)
     checks.check_solved(pair)

@@ -108,6 +108,14 @@ def judge_unweighed(*, settled: str, steps: int, failed: int) -> Verdict:
     return judged(found, [result for result in results if isinstance(result, str) and result], "")
 
 
+def judge_likelihood(*, settled: str, steps: int, failed: int) -> Verdict:
+    """Say whether learning has ended, of a fit by maximum likelihood: there is no posterior to be near to."""
+    results = (_of_end(settled), _of_failures(steps, failed))
+    found = [result for result in results if isinstance(result, Finding)]
+    passed = ["It is of maximum likelihood: values without a posterior, which nothing was compared with."]
+    return judged(found, [*passed, *(r for r in results if isinstance(r, str) and r)], "")
+
+
 def _of_weights(weights: Weights) -> Finding | str:
     k_hat, bound, total = weights.smoothed.k_hat, threshold(len(weights.log)), len(weights.log)
     if weights.reliable:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import keystr, tree_map_with_path
 
 from phalanx.programs.bijections import bijection_onto
 from phalanx.programs.parameters import Parameter
@@ -49,32 +50,40 @@ class Learned:
 
     def shardings(self, mesh: Mesh, free: Params) -> dict[str, Any]:
         """How the points of the real line are laid out; a spec of more dimensions than there are is an error."""
-        return {
-            name: jax.tree.map(lambda leaf, name=name: self._sharding(mesh, name, leaf), free[name])
-            for name in self.parameters
-        }
+        return {name: self._laid_out(mesh, name, free[name]) for name in self.parameters}
 
-    def _sharding(self, mesh: Mesh, name: str, leaf: Any) -> NamedSharding:
+    def _laid_out(self, mesh: Mesh, name: str, value: Any) -> Any:
         spec = self.parameters[name].spec
-        if spec is None:
-            return NamedSharding(mesh, PartitionSpec())
-        for axis in jax.tree.leaves(tuple(spec)):
-            if axis not in mesh.axis_names:
-                raise ValueError(
-                    f"Parameter {name!r}: spec={spec} names the axis {axis!r}, and the mesh has "
-                    f"{', '.join(map(repr, mesh.axis_names))}."
-                )
-        sharding = NamedSharding(mesh, spec)
-        try:
-            sharding.shard_shape(leaf.shape)
-        except ValueError:
+        if spec is None or isinstance(spec, PartitionSpec):
+            return jax.tree.map(lambda leaf: _sharding(mesh, repr(name), spec or PartitionSpec(), leaf), value)
+        if (found := jax.tree.structure(spec)) != (wanted := jax.tree.structure(value)):
             raise ValueError(
-                f"Parameter {name!r} of shape {leaf.shape} cannot be laid out as spec={spec} on a mesh of shape "
-                f"{dict(mesh.shape)}: each of its dimensions must divide over its axis. Leave spec= out, or choose "
-                f"another size."
-            ) from None
-        return sharding
+                f"Parameter {name!r}: spec= must be one for all of its arrays or a tree like its value; got {found}, "
+                f"and its value is {wanted}."
+            )
+        return tree_map_with_path(
+            lambda path, leaf, spec: _sharding(mesh, f"{name!r}{keystr(path)}", spec, leaf), value, spec
+        )
 
     def _each(self, name: str, apply: Any, value: Any) -> Any:
         transform = bijection_onto(self.parameters[name].constraint)
         return jax.tree.map(lambda leaf: jnp.asarray(apply(transform, leaf)), value)
+
+
+def _sharding(mesh: Mesh, name: str, spec: PartitionSpec, leaf: Any) -> NamedSharding:
+    for axis in jax.tree.leaves(tuple(spec)):
+        if axis not in mesh.axis_names:
+            raise ValueError(
+                f"Parameter {name}: spec={spec} names the axis {axis!r}, and the mesh has "
+                f"{', '.join(map(repr, mesh.axis_names))}."
+            )
+    sharding = NamedSharding(mesh, spec)
+    try:
+        sharding.shard_shape(leaf.shape)
+    except ValueError:
+        raise ValueError(
+            f"Parameter {name} of shape {leaf.shape} cannot be laid out as spec={spec} on a mesh of shape "
+            f"{dict(mesh.shape)}: each of its dimensions must divide over its axis. Leave spec= out, or choose "
+            f"another size."
+        ) from None
+    return sharding

@@ -129,7 +129,7 @@ class Learning:
         if self.out_of_data:
             return f"The data ended after {steps}, before the guide had stopped to change."
         if not self.settling.stops:
-            return f"The fit made {steps} and did not look at whether the guide still changes (until=False)."
+            return f"The fit made {steps} and did not look at whether what is learned still changes."
         return (
             f"After {steps} the guide still changes from one window of steps to the next, or where the rate is halved."
         )

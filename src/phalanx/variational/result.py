@@ -21,7 +21,8 @@ from phalanx.variational.compiled import Compiler
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.evidence import Evidence, Weights
 from phalanx.variational.fit_file import read_fit, write_fit
-from phalanx.variational.judging import judge_fit, judge_unweighed
+from phalanx.variational.judging import judge_fit, judge_likelihood, judge_unweighed
+from phalanx.variational.likelihood import Likelihood, check_has_guide
 from phalanx.variational.linear_response import Covariance, covariance_of
 from phalanx.variational.page import write_page
 from phalanx.variational.pair import Pair
@@ -108,8 +109,9 @@ class Fit:
         """What the guide's own draws are made by.
 
         Raises:
-            ValueError: when the fit was read from a file, which holds no model.
+            ValueError: when the fit was read from a file, which holds no model, or is of maximum likelihood.
         """
+        check_has_guide(self.pair)
         if self.pair is None or self.free is None:
             raise ValueError(
                 "This fit was read from a file, which holds no model and no guide. Go on with it, "
@@ -338,6 +340,8 @@ class Fit:
         return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 
     def _verdicts(self, num_draws: int) -> Verdict:
+        if isinstance(self.pair, Likelihood):
+            return judge_likelihood(settled=self.unsettled, steps=self.steps, failed=self.failed)
         if self.is_streamed:
             return judge_unweighed(settled=self.unsettled, steps=self.steps, failed=self.failed)
         weights, values = self._weighed(JUDGE_SEED, num_draws)

@@ -11,6 +11,8 @@ from jax import random
 from jax.tree_util import keystr
 from numpyro.distributions import Distribution, Normal
 
+from phalanx.networks.network import Network
+from phalanx.networks.specs import path_of
 from phalanx.programs.tracing import sample
 
 Prior = Callable[[str, tuple[int, ...]], Distribution]
@@ -18,16 +20,16 @@ Prior = Callable[[str, tuple[int, ...]], Distribution]
 
 
 def random_network(
-    name: str, init: Callable[[Any], Any], apply: Callable[[Any, Any], Any], prior: Prior | None = None
-) -> Callable[[Any], Any]:
+    name: str, network: Network | Callable[[Any], Any], apply: Callable[..., Any] | None = None,
+    prior: Prior | None = None,
+) -> Callable[..., Any]:  # fmt: skip
     """A network whose weights are random variables: inside of a program it becomes a function of its inputs.
 
     Args:
         name: what the weights' names begin with: `name.path.of.the.array`.
-        init: `init(key)` makes parameters, a tree of arrays, of which only the shapes count.
-        apply: `apply(params, inputs)`, its outputs. With Flax Linen they are `lambda key: module.init(key, example)`
-            and `module.apply`; with NNX and Equinox, functions that part the module's arrays from the rest and merge
-            them again.
+        network: from `phx.networks.from_nnx`, `from_linen` or `from_equinox`; or a function of a key that makes its
+            weights, a tree of arrays, of which only the shapes count.
+        apply: of such a function, `apply(weights, *inputs)`, its outputs.
         prior: `prior(path, shape)`, the distribution of an array of weights, of that shape; None means independent
             normals, with variance 1 over the number of inputs for matrices and kernels, and 1 for the rest.
 
@@ -35,6 +37,7 @@ def random_network(
         A function from inputs to outputs.
 
     Raises:
+        TypeError: when there is no `apply`.
         ValueError: when a prior has another shape than its weights, or `init` makes what is no weight.
 
     Example:
@@ -50,6 +53,12 @@ def random_network(
         Neal (1996), Bayesian learning for neural networks.
     """
     choose = _scaled_normal if prior is None else prior
+    init, apply = (network.init, network.apply) if isinstance(network, Network) else (network, apply)
+    if not callable(init) or not callable(apply):
+        raise TypeError(
+            f"random_network {name!r}: expected a network, such as phx.networks.from_nnx(make), or two functions, "
+            f"init and apply; got {init!r} and {apply!r}."
+        )
     shapes = jax.eval_shape(init, random.key(0))
     if isinstance(shapes, Mapping) and "params" in shapes and len(shapes) > 1:
         others = ", ".join(repr(collection) for collection in shapes if collection != "params")
@@ -64,7 +73,7 @@ def random_network(
                 f"random_network {name!r}: init makes {keystr(path)} of type {like.dtype}, which is no weight. Let it "
                 f"return the weights alone."
             )
-        own = ".".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
+        own = path_of(path)
         distribution = choose(own, like.shape)
         found = (*distribution.batch_shape, *distribution.event_shape)
         if found != like.shape:
@@ -75,7 +84,7 @@ def random_network(
         return sample(f"{name}.{own}" if own else name, distribution)
 
     params = jax.tree_util.tree_map_with_path(weights, shapes)
-    return lambda inputs: apply(params, inputs)
+    return lambda *inputs, **options: apply(params, *inputs, **options)
 
 
 def _scaled_normal(path: str, shape: tuple[int, ...]) -> Distribution:

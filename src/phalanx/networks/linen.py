@@ -1,0 +1,74 @@
+"""Modules of Flax Linen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax import Array, random
+
+from phalanx.extras import require
+from phalanx.networks.module import Module
+from phalanx.networks.network import Network, Remat, network_of
+from phalanx.networks.specs import Spec
+
+
+def from_linen(module: Any, *example: Any, spec: Spec = None, dtype: Any = None, remat: Remat = False) -> Network:
+    """A network of Flax Linen.
+
+    Args:
+        module: the module. It is called without random numbers, so that dropout must be off by default.
+        *example: inputs, of which the shapes count.
+        spec: how weights are laid out over a mesh; see `from_functions`. None is what the module says, of weights made
+            with `linen.with_partitioning`.
+        dtype: type in which it computes; see `from_functions`.
+        remat: whether to compute anew for the gradient; see `from_functions`. Of the blocks of a network one by one,
+            use `linen.remat` within the module.
+
+    Returns:
+        The network. Its `apply` takes the arguments of the module's call, and `method=`.
+
+    Raises:
+        ImportError: when Flax is not installed.
+        ValueError: when the module keeps collections other than its parameters.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, phalanx as phx
+        >>> from flax import linen
+        >>> network = phx.networks.from_linen(linen.Dense(3), jnp.ones((1, 4)))
+        >>> jax.tree.map(jnp.shape, network.init(jax.random.key(0)))
+        {'bias': (3,), 'kernel': (4, 3)}
+    """
+    return network_of(linen_module(module, example), "from_linen", spec, dtype, remat)
+
+
+def linen_module(
+    module: Any, example: tuple[Any, ...], training: Mapping[str, Any] | None = None,
+    prediction: Mapping[str, Any] | None = None,
+) -> Module:  # fmt: skip
+    """A module of Flax Linen as functions of arrays, and keyword arguments of its calls in training and prediction."""
+    linen = require("flax.linen", "ensembles")
+    in_training, in_prediction = dict(training or {}), dict(prediction or {})
+
+    def variables(key: Array) -> dict[str, Any]:
+        return dict(module.init(key, *example, **in_prediction))
+
+    def begin(key: Array) -> tuple[Any, Any]:
+        rest = linen.unbox(variables(key))
+        return rest.pop("params", {}), rest
+
+    def train(weights: Any, rest: Any, key: Array, *inputs: Any, **options: Any) -> tuple[Any, Any]:
+        # one stream, which Linen counts through: a second with the same key would draw the same numbers
+        given = {"params": weights, **rest}
+        outputs, changed = module.apply(
+            given, *inputs, rngs={"params": key}, mutable=list(rest), **{**in_training, **options}
+        )
+        return outputs, {**rest, **changed}
+
+    def predict(weights: Any, rest: Any, *inputs: Any, **options: Any) -> Any:
+        return module.apply({"params": weights, **rest}, *inputs, **{**in_prediction, **options})
+
+    like = jax.eval_shape(variables, random.key(0))
+    keeps = tuple(f"the collection {name!r}" for name in like if name != "params")
+    return Module(begin, train, predict, keeps, linen.get_partition_spec(like).get("params", {}))

@@ -1,0 +1,146 @@
+"""A network as a function of its weights: the one form that programs, fits and ensembles take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, random
+
+from phalanx.networks.module import Module
+from phalanx.networks.specs import Spec, specs_of
+
+Remat = bool | Callable[..., bool]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network.
+
+    Attributes:
+        init: `init(key)` makes its weights, a tree of arrays.
+        apply: `apply(weights, *inputs, **options)`, its outputs.
+        specs: how the weights are laid out over a mesh, a tree like them of `jax.sharding.PartitionSpec`; None for
+            copies on every device.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, phalanx as phx
+        >>> from flax import nnx
+        >>> network = phx.networks.from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
+        >>> weights = network.init(jax.random.key(0))
+        >>> jax.tree.map(jnp.shape, weights)
+        {'bias': (2,), 'kernel': (3, 2)}
+        >>> network.apply(weights, jnp.ones((5, 3))).shape
+        (5, 2)
+    """
+
+    init: Callable[[Array], Any]
+    apply: Callable[..., Any]
+    specs: Any = None
+
+
+def from_functions(
+    init: Callable[[Array], Any],
+    apply: Callable[..., Any],
+    *,
+    spec: Spec = None,
+    dtype: Any = None,
+    remat: Remat = False,
+) -> Network:
+    """A network from two functions.
+
+    Args:
+        init: `init(key)` makes its weights, a tree of arrays.
+        apply: `apply(weights, *inputs, **options)`, its outputs.
+        spec: how weights are laid out over a mesh: a function of a weight's path, such as "layers.0.kernel", and its
+            shape, that returns a `jax.sharding.PartitionSpec`, a tuple of mesh axes, or None to leave it as it is; or a
+            tree of specs like the weights.
+        dtype: type in which it computes, such as `jnp.bfloat16`; weights and outputs stay as they are, and so do
+            gradients.
+        remat: True computes what lies within the network anew for the gradient, and keeps nothing of it in memory; one
+            of `jax.checkpoint_policies` says what is kept.
+
+    Returns:
+        The network.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, phalanx as phx
+        >>> network = phx.networks.from_functions(
+        ...     lambda key: {"w": jax.random.normal(key, (4, 8))}, lambda p, x: x @ p["w"],
+        ...     spec=lambda path, shape: (None, "model"),
+        ... )
+        >>> network.specs
+        {'w': P(None, 'model')}
+    """
+
+    def predict(weights: Any, _: Any, *inputs: Any, **options: Any) -> Any:
+        return apply(weights, *inputs, **options)
+
+    module = Module(lambda key: (init(key), ()), _no_training, predict)
+    return network_of(module, "from_functions", spec, dtype, remat)
+
+
+def network_of(module: Module, what: str, spec: Spec, dtype: Any, remat: Remat) -> Network:
+    """A module as a network: a function of its weights alone, called as when nothing is trained.
+
+    Raises:
+        ValueError: naming what a module keeps from call to call.
+    """
+    if module.keeps:
+        raise ValueError(
+            f"{what}: the module keeps {', '.join(module.keeps)} from call to call, and a network is a function of its "
+            f"weights and inputs. Use a module without, such as one that normalises by layer and not by batch; an "
+            f"ensemble takes such modules, by phx.ensembles.nnx_learner or linen_learner."
+        )
+    like, rest = jax.eval_shape(module.begin, random.key(0))
+
+    @cache
+    def others() -> Any:
+        """What is in the module beside its weights."""
+        with jax.ensure_compile_time_eval():
+            return jax.jit(lambda: module.begin(random.key(0))[1])() if jax.tree.leaves(rest) else rest
+
+    def apply(weights: Any, *inputs: Any, **options: Any) -> Any:
+        return module.predict(weights, others(), *inputs, **options)
+
+    specs = specs_of(like, spec, module.specs, what)
+    return Network(lambda key: module.begin(key)[0], _remat(_computed_in(apply, dtype), remat), specs)
+
+
+def _computed_in(apply: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
+    """`apply` on weights and inputs of this type, with outputs of the weights' own."""
+    if dtype is None:
+        return apply
+
+    def lower(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.asarray(x).astype(dtype) if _is_real(x) else x, tree)
+
+    def run(weights: Any, *inputs: Any, **options: Any) -> Any:
+        own = jnp.result_type(*(leaf for leaf in jax.tree.leaves(weights) if _is_real(leaf)))
+        outputs = apply(lower(weights), *lower(inputs), **options)
+        return jax.tree.map(lambda x: x.astype(own) if _is_real(x) else x, outputs)
+
+    return run
+
+
+def _remat(apply: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
+    if remat is False:
+        return apply
+    policy = None if remat is True else remat
+
+    def run(weights: Any, *inputs: Any, **options: Any) -> Any:
+        return jax.checkpoint(lambda *given: apply(*given, **options), policy=policy)(weights, *inputs)
+
+    return run
+
+
+def _is_real(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+
+
+def _no_training(*_: Any) -> Any:
+    raise NotImplementedError  # ensembles train two functions in their own way: with a key, if they take one

@@ -1,0 +1,83 @@
+"""Modules of Flax NNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import Array
+
+from phalanx.extras import require
+from phalanx.networks.module import Module
+from phalanx.networks.network import Network, Remat, network_of
+from phalanx.networks.specs import Spec
+
+
+def from_nnx(make: Callable[[Any], Any], *, spec: Spec = None, dtype: Any = None, remat: Remat = False) -> Network:
+    """A network of Flax NNX.
+
+    Args:
+        make: `make(rngs)` makes the module, from `nnx.Rngs`. It is called as in evaluation, with dropout off.
+        spec: how weights are laid out over a mesh; see `from_functions`. None is what the module says, of weights made
+            with `nnx.with_partitioning`.
+        dtype: type in which it computes; see `from_functions`.
+        remat: whether to compute anew for the gradient; see `from_functions`. Of the blocks of a network one by one,
+            use `nnx.remat` within the module.
+
+    Returns:
+        The network. Its `apply` takes the arguments of the module's call, or those of another method that `method=`
+        names.
+
+    Raises:
+        ImportError: when Flax is not installed.
+        ValueError: when the module keeps statistics of batches.
+
+    Example:
+        >>> import jax, phalanx as phx
+        >>> from flax import nnx
+        >>> split = nnx.with_partitioning(nnx.initializers.lecun_normal(), (None, "model"))
+        >>> network = phx.networks.from_nnx(lambda rngs: nnx.Linear(3, 8, kernel_init=split, rngs=rngs))
+        >>> network.specs
+        {'bias': P(), 'kernel': P(None, 'model')}
+    """
+    return network_of(nnx_module(make), "from_nnx", spec, dtype, remat)
+
+
+def nnx_module(make: Callable[[Any], Any]) -> Module:
+    """A module of Flax NNX as functions of arrays."""
+    nnx = require("flax.nnx", "ensembles")
+
+    def split(rngs: Any) -> tuple[Any, Any, Any]:
+        # where weights lie is for the fit to say; eager sharding would ask for a mesh that is not there yet
+        with nnx.use_eager_sharding(False):
+            return nnx.split(make(rngs), nnx.Param, ...)
+
+    with nnx.use_eager_sharding(False):
+        graph, like, rest = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))), nnx.Param, ...)
+
+    def begin(key: Array) -> tuple[Any, Any]:
+        _, params, rest = split(nnx.Rngs(key))
+        return nnx.to_pure_dict(params), jax.tree.leaves(rest)
+
+    def merge(weights: Any, others: Any) -> Any:
+        params = jax.tree.map(lambda leaf: leaf, like)
+        nnx.replace_by_pure_dict(params, weights)
+        with nnx.use_eager_sharding(False):
+            return nnx.merge(graph, params, jax.tree.unflatten(jax.tree.structure(rest), others), copy=True)
+
+    def train(weights: Any, others: Any, _: Array, *inputs: Any, method: str = "__call__", **options: Any) -> Any:
+        module = merge(weights, others)
+        module.train()
+        outputs = getattr(module, method)(*inputs, **options)
+        return outputs, jax.tree.leaves(nnx.split(module, nnx.Param, ...)[2])
+
+    def predict(weights: Any, others: Any, *inputs: Any, method: str = "__call__", **options: Any) -> Any:
+        module = merge(weights, others)
+        module.eval()
+        return getattr(module, method)(*inputs, **options)
+
+    kept = nnx.split_state(rest, nnx.RngState, ...)[1]
+    keeps = tuple(sorted({type(variable).__name__ for _, variable in nnx.to_flat_state(kept)}))
+    specs = nnx.to_pure_dict(nnx.get_partition_spec(like))
+    return Module(begin, train, predict, keeps, specs)

@@ -1,0 +1,117 @@
+"""Maximum likelihood: `phx.fit(model, None, data)`, of a model without latent variables."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+from numpyro.distributions import constraints
+
+import phalanx as phx
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(32, 4)).astype(np.float32)
+DATA = {"x": X, "y": (X @ np.array([1.0, -1.0, 0.5, 0.0]) + 0.3 * RANDOM.normal(size=32)).astype(np.float32)}
+NETWORK = phx.networks.from_functions(
+    lambda key: {"w": 0.5 * jax.random.normal(key, (4, 8)), "v": 0.5 * jax.random.normal(key, (8,))},
+    lambda p, x: jax.numpy.tanh(x @ p["w"]) @ p["v"],
+    spec=lambda path, shape: {"w": (None, "model"), "v": ("model",)}[path],
+)
+SHORT = {"num_steps": 15, "optimizer": optax.adam(1e-2), "progress": False}
+
+
+def regression(x, y):
+    noise = phx.param("noise", 1.0, constraints.positive)
+    phx.sample("y", dist.Normal(x @ phx.param("w", np.zeros(4)), noise), obs=y)
+
+
+def of_network(x, y):
+    phx.sample("y", dist.Normal(phx.network("net", NETWORK)(x), 1.0), obs=y)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return phx.fit(regression, None, DATA, num_steps=2000, optimizer=0.01, progress=False)
+
+
+def test_it_finds_the_least_squares(fitted):
+    w, residuals, *_ = np.linalg.lstsq(DATA["x"], DATA["y"], rcond=None)
+    np.testing.assert_allclose(fitted.params["w"], w, atol=2e-3)
+    assert fitted.params["noise"] == pytest.approx(np.sqrt(residuals[0] / 32), rel=5e-3)
+    wanted = dist.Normal(DATA["x"] @ w, np.sqrt(residuals[0] / 32)).log_prob(DATA["y"]).sum()
+    assert fitted.losses.elbo[-1] == pytest.approx(float(wanted), abs=1e-2)
+    assert fitted.steps == fitted.timing.gradient_evaluations == 2000
+
+
+def test_there_is_no_posterior(fitted):
+    for ask in (fitted.posterior, fitted.evidence, fitted.sample, fitted.covariance, lambda: fitted.report("x.html")):
+        with pytest.raises(ValueError, match="maximum likelihood and has no guide to draw from"):
+            ask()
+    with pytest.raises(ValueError, match="maximum likelihood and has no guide"):
+        phx.mcmc(lambda x, y: phx.sample("z", dist.Normal(0.0, 1.0)), DATA, init=fitted, progress=False)
+
+
+def test_its_verdict_says_what_it_is_and_it_can_be_kept(fitted, tmp_path):
+    verdict = fitted.verdict()
+    assert [finding.topic for finding in verdict.findings] == [
+        "not settled"
+    ] and "maximum likelihood" in verdict.passed[0]
+    again = phx.Fit.load(fitted.save(tmp_path / "fit.npz"))
+    np.testing.assert_array_equal(again.params["w"], fitted.params["w"])
+
+
+def test_rows_over_data_and_weights_over_model(mesh_of):
+    alone = phx.fit(of_network, None, DATA, **SHORT)
+    mesh = mesh_of(1, 2, 4)
+    spread = phx.fit(of_network, None, phx.shard(DATA, mesh), mesh=mesh, **SHORT)
+    np.testing.assert_allclose(spread.losses.elbo, alone.losses.elbo, rtol=1e-4)
+    pieces = jax.tree.map(lambda leaf: {s.data.shape for s in leaf.addressable_shards}, spread.free["net"])
+    assert pieces == {"w": {(4, 2)}, "v": {(2,)}}
+
+
+def test_a_few_rows_at_a_time():
+    drawn = phx.fit(of_network, None, DATA, batch_size=8, **SHORT)
+    assert np.isfinite(drawn.losses.elbo).all() and drawn.losses.elbo.std() > 0
+    halves = [{name: value[i : i + 16] for name, value in DATA.items()} for i in (0, 16)]
+    streamed = phx.fit(of_network, None, halves, num_rows=32, **{**SHORT, "num_steps": 2, "optimizer": optax.sgd(0.0)})
+    whole = phx.fit(of_network, None, DATA, **{**SHORT, "num_steps": 1})
+    assert streamed.losses.elbo.mean() == pytest.approx(whole.losses.elbo[0], rel=1e-5)
+
+
+def test_rows_that_are_mixed_are_refused():
+    def mixing(x, y):
+        phx.sample("y", dist.Normal(phx.param("a", 1.0) * (x - x.mean(0, keepdims=True))[:, 0], 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="rows of 'y' in the model do not mix"):
+        phx.fit(mixing, None, DATA, batch_size=8, **SHORT)
+
+
+@pytest.mark.parametrize(
+    "model, arguments, message",
+    [
+        (lambda: phx.sample("z", dist.Normal(phx.param("a", 0.0), 1.0)), {}, "'z' of the model <lambda> has no value"),
+        (lambda: phx.param("a", 0.0), {}, "no observed variable"),
+        (regression, {"objective": phx.guides.forward_kl()}, "objective: guide=None learns by maximum likelihood"),
+        (regression, {"optimizer": "lbfgs"}, "optimizer='lbfgs' holds draws from a guide"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(model, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        phx.fit(model, None, DATA if model is regression else None, progress=False, **arguments)
+
+
+def test_with_a_guide_a_model_needs_latent_variables():
+    with pytest.raises(ValueError, match="has no latent variables: there is nothing to fit a guide to"):
+        phx.fit(regression, lambda: None, DATA, progress=False)
+
+
+def test_a_tree_of_specs_must_be_like_the_value(mesh_of):
+    def model(y):
+        w = phx.param("w", {"a": np.ones(4), "b": np.ones(2)}, spec={"a": PartitionSpec("model")})
+        phx.sample("y", dist.Normal(w["a"].sum() + w["b"].sum(), 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="Parameter 'w': spec= must be one for all of its arrays or a tree"):
+        phx.fit(model, None, {"y": DATA["y"]}, mesh=mesh_of(1, 1, 2), **SHORT)
