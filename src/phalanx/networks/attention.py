@@ -12,7 +12,7 @@ from jax import Array, lax
 def attend(
     query: Array, key: Array, value: Array, *, window: int | None = None, implementation: str = "xla"
 ) -> Array:  # fmt: skip
-    r"""Attention of each position to itself and those before it: $\sum_{j \le i} \mathrm{softmax}_j(q_i k_j / \sqrt d) v_j$.
+    r"""Each position's attention to itself and those before: $\sum_{j\le i} \mathrm{softmax}_j(q_i k_j / \sqrt d) v_j$.
 
     Args:
         query: `(batch, length, heads, width)`.
@@ -78,7 +78,12 @@ def _in_blocks(query: Array, key: Array, value: Array, window: int) -> Array:
 
 
 class Cache(NamedTuple):
-    """Keys and values of the positions that are still seen, each `(batch, kept, heads, width)`; the newest over the oldest."""
+    """Keys and values of the positions that are still seen, the newest in the place of the oldest.
+
+    Attributes:
+        key: `(batch, kept, heads, width)`.
+        value: of the same shape.
+    """
 
     key: Array
     value: Array

@@ -7,26 +7,25 @@ from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
-import numpyro.distributions as dist
 from jax import Array
 
 from phalanx.extras import require
-from phalanx.flows.likelihoods import QuantizedLogisticMixture
 from phalanx.networks.attention import Cache, attend, attend_next, check_window, empty_cache
 
 nnx: Any = require("flax.nnx", "ensembles")
 
 LEVELS = 256
+"""Of a pixel."""
 
 Attend = Callable[[Array, Array, Array], Array]
 """From queries, keys and values `(batch, positions, heads, width)` to what they find."""
 
 
 class ImageTransformer(nnx.Module):
-    r"""$p(x) = \prod_i p(x_i \mid x_{<i})$ over the pixels of an image, in raster order.
+    r"""What the distributions of $p(x) = \prod_i p(x_i \mid x_{<i})$ are made of, over pixels in raster order.
 
     A position is given the pixels near it that come before (left, above and about), where it is, and by attention what
-    is further off. Weights are laid out over `model` by their metadata: heads, and hidden units.
+    is further off. Weights say by their metadata how they are laid out over `model`: by heads, and by hidden units.
 
     Args:
         rows: of an image.
@@ -35,8 +34,8 @@ class ImageTransformer(nnx.Module):
         layers: how many.
         heads: of attention; a divisor of `width`.
         window: how many pixels before its own attention sees; None for all.
-        mixtures: components of a discretised mixture of logistics; None for a categorical distribution of 256 levels.
-        dtype: what is computed in; weights and likelihood are float32.
+        outputs: numbers for each pixel, that its distribution is made from.
+        dtype: what is computed in; weights and outputs are float32.
         implementation: of attention, as for `attend`.
         rngs: of `nnx`, where weights come from.
 
@@ -47,8 +46,8 @@ class ImageTransformer(nnx.Module):
         >>> import jax.numpy as jnp
         >>> from flax import nnx
         >>> network = ImageTransformer(4, 4, width=8, layers=1, heads=2, rngs=nnx.Rngs(0))
-        >>> network(jnp.zeros((3, 16), jnp.uint8)).log_prob(jnp.zeros((3, 16), jnp.uint8)).shape
-        (3, 16)
+        >>> network(jnp.zeros((3, 16), jnp.uint8)).shape
+        (3, 16, 256)
 
     Source:
         Parmar, Vaswani, Uszkoreit, Kaiser, Shazeer, Ku, Tran (2018), Image transformer; Child, Gray, Radford,
@@ -57,13 +56,13 @@ class ImageTransformer(nnx.Module):
 
     def __init__(
         self, rows: int, columns: int, *, width: int = 64, layers: int = 3, heads: int = 4, window: int | None = None,
-        mixtures: int | None = None, dtype: Any = jnp.float32, implementation: str = "xla", rngs: Any,
+        outputs: int = LEVELS, dtype: Any = jnp.float32, implementation: str = "xla", rngs: Any,
     ):  # fmt: skip
         if width % heads:
             raise ValueError(f"ImageTransformer: width must be a multiple of heads, got {width} and {heads}.")
         check_window(window)
         self.rows, self.columns, self.width, self.heads = rows, columns, width, heads
-        self.window, self.mixtures, self.dtype, self.implementation = window, mixtures, dtype, implementation
+        self.window, self.dtype, self.implementation = window, dtype, implementation
         self.previous = nnx.Embed(LEVELS, width, embedding_init=_normal(0.02), dtype=dtype, rngs=rngs)
         self.near = nnx.Linear(2 * len(self.offsets), width, dtype=dtype, rngs=rngs)
         self.row = nnx.Embed(rows, width, embedding_init=_normal(0.02), dtype=dtype, rngs=rngs)
@@ -71,7 +70,6 @@ class ImageTransformer(nnx.Module):
         with nnx.use_eager_sharding(False):  # weights say where they lie; who has a mesh puts them there
             self.blocks = nnx.List([Block(width, heads, layers, dtype=dtype, rngs=rngs) for _ in range(layers)])
         self.norm = nnx.LayerNorm(width, dtype=dtype, rngs=rngs)
-        outputs = LEVELS if mixtures is None else 3 * mixtures
         self.out = nnx.Linear(width, outputs, kernel_init=_normal(0.02), dtype=dtype, rngs=rngs)
 
     @property
@@ -84,50 +82,37 @@ class ImageTransformer(nnx.Module):
         """How far back the pixels near a position lie: left, above, left and right above, and two steps."""
         return 1, 2, self.columns, self.columns + 1, self.columns - 1, 2 * self.columns
 
-    def __call__(self, pixels: Array) -> dist.Distribution:
-        """The distributions of all pixels, each given those before it.
+    def __call__(self, pixels: Array) -> Array:
+        """What the distributions of all pixels are made of, each given those before it.
 
         Args:
             pixels: from 0 to 255, `(batch, rows * columns)`.
 
         Returns:
-            Distributions of batch shape `(batch, rows * columns)`.
+            `(batch, rows * columns, outputs)`.
         """
         over_all = partial(attend, window=self.window, implementation=self.implementation)
-        return self.distribution(self._outputs(pixels, jnp.arange(self.pixels), [over_all] * len(self.blocks)))
+        return self._outputs(pixels, jnp.arange(self.pixels), [over_all] * len(self.blocks))
 
-    def next(self, pixels: Array, position: Array, caches: Sequence[Cache]) -> tuple[dist.Distribution, list[Cache]]:
-        """The distribution of one pixel given those before it, `(batch,)`, and the caches with this position.
+    def next(self, pixels: Array, position: Array, caches: Sequence[Cache]) -> tuple[Array, list[Cache]]:
+        """The same of one pixel, `(batch, outputs)`, and the caches with this position.
 
         Positions are to be asked for one after the other, from 0 on, with `caches` from `self.caches(batch)`.
         """
         found: list[Cache] = []
 
-        def over_cache(cache: Cache) -> Attend:
-            def over(query: Array, key: Array, value: Array) -> Array:
-                result, new = attend_next(query, key, value, cache, position)
-                found.append(new)
-                return result
+        def over(cache: Cache, query: Array, key: Array, value: Array) -> Array:
+            result, after = attend_next(query, key, value, cache, position)
+            found.append(after)
+            return result
 
-            return over
-
-        outputs = self._outputs(pixels, position[None], [over_cache(cache) for cache in caches])
-        return self.distribution(outputs[:, 0]), found
+        outputs = self._outputs(pixels, position[None], [partial(over, cache) for cache in caches])
+        return outputs[:, 0], found
 
     def caches(self, batch: int) -> list[Cache]:
         """The caches before the first pixel."""
         shape = batch, self.pixels, self.heads, self.width // self.heads
         return [empty_cache(*shape, window=self.window, dtype=self.dtype) for _ in self.blocks]
-
-    def distribution(self, outputs: Array) -> dist.Distribution:
-        """The distribution of pixels that the last layer's outputs `(..., outputs)` stand for."""
-        if self.mixtures is None:
-            return dist.Categorical(logits=outputs)
-        logits, loc, log_scale = jnp.split(outputs, 3, axis=-1)
-        middle = LEVELS / 2
-        return QuantizedLogisticMixture(
-            logits, middle * (1 + loc), middle * jnp.exp(jnp.clip(log_scale - 2.0, -9.0, 3.0)), validate_args=False
-        )
 
     def _outputs(self, pixels: Array, positions: Array, attends: Sequence[Attend]) -> Array:
         x = self._inputs(pixels, positions)
@@ -136,7 +121,7 @@ class ImageTransformer(nnx.Module):
         return self.out(self.norm(x)).astype(jnp.float32)
 
     def _inputs(self, pixels: Array, positions: Array) -> Array:
-        """What positions are told, `(batch, positions, width)`: pixels near them that come before, and where they are."""
+        """What positions are told, `(batch, positions, width)`: pixels near that come before, and where they are."""
         reach = max(self.offsets)
         before = jnp.pad(pixels, ((0, 0), (reach, 0)))
         near = before[:, positions[:, None] + reach - jnp.asarray(self.offsets)[None]]
@@ -164,6 +149,7 @@ class Block(nnx.Module):
         self.shown = dense(4 * width, width, back, "model", None)
 
     def __call__(self, x: Array, over: Attend) -> Array:
+        """What comes in, `(batch, positions, width)`, with what attention and the dense layers add."""
         query, key, value = jnp.split(self.attended(self.first(x)), 3, axis=-1)
         x = x + self.found(over(query, key, value))
         return x + self.shown(nnx.gelu(self.hidden(self.second(x))))
