@@ -53,11 +53,13 @@ from phalanx.run.mcmc import stream as stream
 from phalanx.run.sampler import Sampler as Sampler
 from phalanx.run.until import until as until
 from phalanx.variational import guides as guides
+from phalanx.variational.batches import batches as batches
 from phalanx.variational.fit import fit as fit
 from phalanx.variational.learning import FitError as FitError
 from phalanx.variational.maximum import maximize as maximize
 from phalanx.variational.reparameterize import reparameterize as reparameterize
 from phalanx.variational.result import Fit as Fit
+from phalanx.variational.training import training as training
 
 __version__ = "0.1.0"
 

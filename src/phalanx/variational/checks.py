@@ -14,6 +14,7 @@ from phalanx.run.until import Until
 from phalanx.variational.learned import Learned
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
+from phalanx.variational.training import Training
 
 LBFGS = "lbfgs"
 """The optimizer= that holds its draws."""
@@ -113,6 +114,16 @@ def check_no_guide(guide: Any, objective: Any, optimizer: Any) -> None:
             f"optimizer={optimizer!r} holds draws from a guide, and guide=None has none. Use a rate, such as 1e-3, or "
             f"one of optax's, such as optax.adam(1e-3)."
         )
+
+
+def check_training(training: Any, optimizer: Any) -> None:
+    """Refuse what is no training, and training of what makes no steps of an optimiser."""
+    if training is None:
+        return
+    if not isinstance(training, Training):
+        raise TypeError(f"training: expected phx.training(...); got {training!r}.")
+    if isinstance(optimizer, str):
+        raise ValueError(f"training: a fit with optimizer={optimizer!r} is not watched; use one of optax's.")
 
 
 def check_until(until: Any) -> None:

@@ -43,8 +43,9 @@ from phalanx.variational.recording import record_of
 from phalanx.variational.result import Fit, Losses
 from phalanx.variational.settling import Settling
 from phalanx.variational.step import Made, State, Steps
-from phalanx.variational.stream import Stream, Streamed, stream_of
+from phalanx.variational.stream import Stream, Streamed, rows_of, stream_of
 from phalanx.variational.structured import Structured
+from phalanx.variational.training import Training
 
 RATE = 0.05
 """Of the default optimiser, Adam."""
@@ -69,6 +70,7 @@ def fit(
     seed: int = 0,
     until: Until | bool | None = None,
     init: Any = None,
+    training: Training | None = None,
     matmul_precision: str = "float32",
     on_block: Callable[[Report], Any] | None = None,
     progress: bool = True,
@@ -85,8 +87,9 @@ def fit(
             maximum likelihood, where all its variables are observed: all `num_steps` are made, without particles.
         data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement. Or, of
             data that do not fit in memory, batches of rows: an iterable of such dicts, all alike, one for each step;
-            `num_rows=` says how many rows they stand for. They should come in random order. A list or a loader begins
-            anew at its end, an iterator ends the fit; batches of fewer rows than the first are left out.
+            `num_rows=` says how many rows they stand for, unless they are `phx.batches`, which know. They should come
+            in random order. A list or a loader begins anew at its end, an iterator ends the fit; batches of fewer rows
+            than the first are left out.
         optimizer: one of optax's; or a rate for the default one, Adam at 0.05. It is lowered from there as the fit
             settles, and of a flow along a cosine besides; a rate given as a number compiles nothing new. Or "lbfgs", a
             quasi-Newton method: it needs a bound without noise, so draws are held, and doubled until more of them make
@@ -107,7 +110,9 @@ def fit(
         until: None stops when the guide no longer changes, at a rate and at half of it; `phx.until(seconds=...)` also
             when time is over; False makes all steps at one rate or, with "lbfgs", keeps to `num_particles` draws.
         init: where learning begins: a dict of values by parameter or, for a guide made from the model, by variable; a
-            fit, to go on with; or a posterior, about whose means it begins.
+            fit, to go on with; or a posterior, about whose means it begins. Data of `phx.batches` go on with the batch
+            that follows the fit's last.
+        training: from `phx.training(...)`: held-out rows, checkpoints and a log of a long fit.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         on_block: a function called after each block of steps with a report: steps done and in total, the bound and its
             error. What it raises ends the fit.
@@ -139,9 +144,12 @@ def fit(
     """
     began = time.perf_counter()
     checks.check_no_guide(guide, objective, optimizer)
+    checks.check_training(training, optimizer)
     objective = elbo() if objective is None else objective
-    num_particles, until = (num_particles, until) if guide is not None else (1, False if until is None else until)
+    num_particles = 1 if guide is None else num_particles
+    stops = guide is not None and training is None and until is not False
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
+    num_rows = rows_of(data, num_rows)
     stream = stream_of(data, num_rows, batch_size)
     data = data if stream is None else stream.first
     pair = _pair_of(model, guide, data, mesh, batch_size, num_rows)
@@ -154,11 +162,12 @@ def fit(
     with waiting(progress, "compiling"):
         free = _begin(pair, compiler, int(seed), arrays, init)
         solved = isinstance(pair, FamilyPair) and pair.family.is_solved
-        begun = pair, free, np.uint32(seed), arrays, int(num_steps), until is not False, compiler
+        begun = pair, free, np.uint32(seed), arrays, int(num_steps), stops, compiler
         if isinstance(optimizer, str):
             learning = _growing(int(num_particles), *begun)
         else:
-            learning = _learning(objective, optimizer, int(num_particles), stream, *begun)
+            learning = _learning(objective, optimizer, int(num_particles), stream, training, *begun)
+            learning.first_batch = init.seen if isinstance(init, Fit) else 0
         if not solved:
             learning.compile()
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
@@ -269,7 +278,7 @@ def _is_default(optimizer: Any) -> bool:
 
 
 def _learning(
-    objective: Objective, optimizer: Any, num_particles: int, stream: Stream | None,
+    objective: Objective, optimizer: Any, num_particles: int, stream: Stream | None, training: Training | None,
     pair: Pair, free: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int, stops: bool, compiler: Compiler,
 ) -> Learning:  # fmt: skip
     """Steps of an optimiser, each with draws of its own."""
@@ -277,7 +286,7 @@ def _learning(
     rate, transform = _optimizer_of(optimizer, num_steps if falls else None)
     steps = Steps(pair.for_steps(), objective, transform, num_particles)
     state, settling = State.of(free, transform.init(free)), Settling(num_steps, stops)
-    return Learning(steps, state, seed, arrays, num_steps, rate, settling, compiler, stream, falls)
+    return Learning(steps, state, seed, arrays, num_steps, rate, settling, compiler, stream, falls, training)
 
 
 def _growing(
@@ -315,6 +324,8 @@ def _result(
         record=record,
         unsettled="" if solved else learning.unsettled,
         steps=learning.step,
+        seen=learning.seen,
+        looks=tuple(learning.watch.looks) if isinstance(learning, Learning) and learning.watch else (),
         failed=learning.failed,
         free=learning.result,
         pair=pair,

@@ -83,6 +83,7 @@ class Growing:
     interrupted: bool = False
     unsettled: str = "The fit has not begun."
     failed: int = 0
+    seen: int = 0
 
     def compile(self) -> None:
         """Compile what climbs are made with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isnan, nan
 from typing import Any
 
 import jax
@@ -18,6 +19,8 @@ from phalanx.variational.drawing import change_between
 from phalanx.variational.settling import TOLERANCE, Settling
 from phalanx.variational.step import PATIENCE, ROOM, Made, Order, State, Steps, laid_out
 from phalanx.variational.stream import EndOfData, Stream
+from phalanx.variational.training import Training
+from phalanx.variational.watching import Watch
 
 COMPARED, NUMBERS = 256, 2**22
 """Draws that two guides are compared by, and numbers in all of them."""
@@ -37,11 +40,19 @@ class FitReport(Report):
         elbo: the bound, on average over the last block.
         error: its Monte-Carlo error.
         learning_rate: factor on the optimiser's changes.
+        bits: the loss in bits per observed number, of a fit that is watched (`training=`).
+        held_out_bits: that of held-out rows, when they were last looked at.
+        rows_per_second: that are learned from.
+        utilisation: the share of what the devices can compute that the model's own arithmetic takes; NaN of a CPU.
     """
 
     elbo: float = float("nan")
     error: float = float("nan")
     learning_rate: float = 1.0
+    bits: float = float("nan")
+    held_out_bits: float = float("nan")
+    rows_per_second: float = float("nan")
+    utilisation: float = float("nan")
 
     @property
     def what(self) -> str:
@@ -50,7 +61,12 @@ class FitReport(Report):
 
     def __str__(self) -> str:
         failed = f", {self.divergences} steps left out" if self.divergences else ""
-        return f"ELBO {self.elbo:,.2f} ± {self.error:.2g}{failed}"
+        error = "" if isnan(self.error) else f" ± {self.error:.2g}"
+        bits = "" if isnan(self.bits) else f", {self.bits:.4f} bits per dimension"
+        held_out = "" if isnan(self.held_out_bits) else f" (held out {self.held_out_bits:.4f})"
+        rate = "" if isnan(self.rows_per_second) else f", {self.rows_per_second:,.0f} rows per second"
+        share = "" if isnan(self.utilisation) else f", {self.utilisation:.0%} of the devices' FLOPs"
+        return f"ELBO {self.elbo:,.2f}{error}{bits}{held_out}{rate}{share}{failed}"
 
 
 @dataclass
@@ -64,6 +80,8 @@ class Learning:
         made: bounds and errors of all steps, in blocks.
         stream: the batches, one for each step, where data come in batches; `arrays` are then those of the first.
         falls: whether the rate falls to nothing over `num_steps`.
+        training: how it is watched, if it is.
+        first_batch: the number of the first batch, of those that have an order.
         interrupted: whether Ctrl-C has ended it.
     """
 
@@ -77,13 +95,15 @@ class Learning:
     compiler: Compiler
     stream: Stream | None = None
     falls: bool = False
+    training: Training | None = None
+    first_batch: int = 0
     made: list[Made] = field(default_factory=list)
     interrupted: bool = False
     out_of_time: bool = False
     out_of_data: bool = False
 
     def __post_init__(self) -> None:
-        self.result, self._before = self.state.free, None
+        self.result, self._before, self.watch = self.state.free, None, None
 
     def compile(self) -> None:
         """Compile what steps are made with, and lay the state out."""
@@ -94,6 +114,11 @@ class Learning:
         self._block = self.compiler(
             self.steps.block, self.state, self.seed, self.arrays, self._order, out_shardings=(layout, made)
         )
+        if self.training is not None:
+            self.watch = Watch(self.training, self.steps, self.state, self.seed, self.arrays, self.compiler)
+            self._resume(self.watch)
+        if self.stream is not None:
+            self.stream.skip_to(self.first_batch + self.step)
         if self.settling.stops:
             size = sum(leaf.size for leaf in jax.tree.leaves(self.state.free))
             change = change_between(self.steps.pair, max(16, min(COMPARED, NUMBERS // size)))
@@ -104,6 +129,11 @@ class Learning:
     def step(self) -> int:
         """Steps made."""
         return int(self.state.step)
+
+    @property
+    def seen(self) -> int:
+        """The number of the batch that comes next, of those that have an order."""
+        return self.first_batch + self.step if self.stream is not None and self.stream.is_ordered else 0
 
     @property
     def gradients(self) -> int:
@@ -136,7 +166,7 @@ class Learning:
 
     def run(self, display: Progress, look: Sequence[Callable[[Report], Any]], seconds: float | None) -> None:
         """Learn until it has settled, or steps or time are over. Ctrl-C ends it; what was learned stays."""
-        pace, began, step = Pace(), time.monotonic(), 0
+        pace, began, step = Pace(), time.monotonic(), self.step
         try:
             while step < self.num_steps and not self.settling.settled:
                 if seconds is not None and time.monotonic() - began >= seconds:
@@ -145,6 +175,8 @@ class Learning:
                 step = self._advance(min(pace.ticks, ROOM), pace)
                 if self.stream is not None and (word := self.stream.word()):
                     display.say(word)
+                if self.watch is not None and (step % self.watch.every == 0 or step == self.num_steps):
+                    self.watch.look(self.state, self.made)
                 self._show(step, [display.show, *look])
                 if step == self.settling.window.end:
                     self._compare(step)
@@ -156,11 +188,21 @@ class Learning:
             display.say(f"The data ended: returning what was learned in {step:,} of {self.num_steps:,} steps.")
         if self.settling.window.end != step or self.interrupted:
             self.result = self._best_average()
+        if self.watch is not None and self.watch.best is not None:
+            self.result = self.watch.best
+
+    def _resume(self, watch: Watch) -> None:
+        """Go on with what is in the checkpoint, if there is one."""
+        self.state, self.made = watch.resume(self.state)
+        if self.step:
+            self.result = self._best_average()
 
     def _advance(self, most: int, pace: Pace) -> int:
         step, began = self.step, time.perf_counter()
         most = most if self.stream is None else 1
         count = min(most, self.settling.end_of(step) - step, self.num_steps - step)
+        if self.watch is not None:
+            count = min(count, self.watch.until_next(step))
         rate = np.float32(self.rate * self.settling.rate)
         order = Order(np.int32(count), rate, np.bool_(step == self.settling.window.begin))
         state, made = self._block(self.state, self.seed, self._arrays(), order)
@@ -169,7 +211,9 @@ class Learning:
         made = jax.tree.map(lambda part: np.asarray(part)[:count], made)
         # last, and together: an interrupt before this line leaves a shorter, whole record
         self.state, self.made = state, [*self.made, made]
-        pace.learn(count, time.perf_counter() - began)
+        pace.learn(count, seconds := time.perf_counter() - began)
+        if self.watch is not None:
+            self.watch.learned(made.bound, seconds)
         if int(state.failing) >= PATIENCE:
             raise FitError(self._blame())
         return step + count
@@ -214,10 +258,20 @@ class Learning:
         error = float(np.sqrt((errors**2).sum()) / len(errors)) if len(errors) else float("nan")
         report = FitReport(
             "fitting", step, self.num_steps, self.steps.num_particles, float("nan"), int(self.state.failed),
-            elbo=elbo, error=error, learning_rate=float(self.rate * self.settling.rate),
+            elbo=elbo, error=error, learning_rate=float(self.rate * self.settling.rate), **self._watched(elbo),
         )  # fmt: skip
         for one in look:
             one(report)
+
+    def _watched(self, elbo: float) -> dict[str, float]:
+        """What a report says of a fit that is watched."""
+        if (watch := self.watch) is None:
+            return {}
+        looks, scale = watch.looks, watch.scale
+        return {
+            "bits": scale.bits(scale.loss(elbo)), "held_out_bits": looks[-1].held_out_bits if looks else nan,
+            "rows_per_second": watch.rows_per_second, "utilisation": watch.utilisation,
+        }  # fmt: skip
 
     def _blame(self) -> str:
         """What to say when no step has a finite gradient any more."""

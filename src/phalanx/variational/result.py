@@ -29,6 +29,7 @@ from phalanx.variational.pair import Pair
 from phalanx.variational.resampling import Resampled
 from phalanx.variational.sinks import posterior_of
 from phalanx.variational.stream import Streamed, check_all_there
+from phalanx.variational.watching import Look
 
 JUDGED = 4000
 """Draws that a verdict looks at."""
@@ -61,6 +62,9 @@ class Fit:
         unsettled: why it cannot be said that learning has ended; empty when it has.
         steps: steps made.
         failed: of these, how many were left out because their gradient was not finite.
+        seen: the number of the batch that comes next, of data of `phx.batches`.
+        looks: what was seen at each look of a fit that was watched (`training=`): step, seconds, losses in nats per row
+            and bits per dimension.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -79,6 +83,8 @@ class Fit:
     unsettled: str = ""
     steps: int = 0
     failed: int = 0
+    seen: int = 0
+    looks: tuple[Look, ...] = ()
     free: dict[str, Any] | None = field(default=None)
     pair: Pair | None = None
     arrays: tuple[Array, ...] = ()
@@ -273,7 +279,8 @@ class Fit:
         """
         parts = {
             "params": self.params, "losses": dict(self.losses._asdict()), "unsettled": self.unsettled,
-            "steps": self.steps, "failed": self.failed, "verdict": self.verdict(),
+            "steps": self.steps, "failed": self.failed, "seen": self.seen, "looks": self.looks,
+            "verdict": self.verdict(),
         }  # fmt: skip
         return write_fit(path, parts, self.timing, self.record)
 
@@ -292,8 +299,9 @@ class Fit:
         losses = Losses(**parts["losses"])
         known = {"verdict": parts["verdict"]}
         return cls(
-            parts["params"], losses, timing, record, parts["unsettled"], parts["steps"], parts["failed"], known=known
-        )
+            parts["params"], losses, timing, record, parts["unsettled"], parts["steps"], parts["failed"],
+            parts.get("seen", 0), tuple(Look(*look) for look in parts.get("looks", ())), known=known,
+        )  # fmt: skip
 
     def report(self, path: str | PathLike[str]) -> Path:
         """Write one self-contained HTML page: the verdict, the bound with its running mean, weights, marginals.

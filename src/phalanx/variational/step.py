@@ -86,7 +86,7 @@ class Steps:
         def step(carry: tuple[Array, State, Made]) -> tuple[Array, State, Made]:
             number, state, made = carry
             key = step_key(seed, state.step)
-            state, bound = self._step(state, key, self.pair.problem.step_data(arrays, key), order.rate)
+            state, bound = self.one(state, key, self.pair.problem.step_data(arrays, key), order.rate)
             told = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
             error = jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if told else jnp.nan
             return number + 1, state, Made(made.bound.at[number].set(bound.mean()), made.error.at[number].set(error))
@@ -94,7 +94,8 @@ class Steps:
         _, state, made = lax.while_loop(go_on, step, (jnp.int32(0), state, empty))
         return state, made
 
-    def _step(self, state: State, key: Array, data: Any, rate: Array) -> tuple[State, Array]:
+    def one(self, state: State, key: Array, data: Any, rate: Any) -> tuple[State, Array]:
+        """One step, and the bound of each particle."""
         still = jax.tree.map(jnp.zeros_like, state.free)
         (loss, bound), gradient = jax.value_and_grad(self._loss, has_aux=True)(still, state.free, key, data)
         finite = jnp.isfinite(loss) & all_finite(gradient)

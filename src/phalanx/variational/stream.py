@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.foreign import columns_of
 from phalanx.programs.arguments import Arguments, split_arguments
-from phalanx.variational.minibatch import Minibatch
+from phalanx.variational.batches import Batches
+from phalanx.variational.minibatch import ROWS, Minibatch
 from phalanx.variational.problem import Problem
 
 
@@ -54,14 +56,15 @@ class Streamed(Minibatch):
 class Stream:
     """Batches, each checked against the first and placed on the devices.
 
-    What can be iterated over again, such as a list or a loader, begins anew at its end; an iterator ends.
+    What can be iterated over again, such as a list or a loader, begins anew at its end; an iterator ends. Rows lie
+    along the mesh's `data` axis where it divides them.
 
     Attributes:
         first: the first batch, as the model's keyword arguments.
     """
 
     def __init__(self, data: Iterable[Any]):
-        self._source = data
+        self._source: Any = data
         self._batches: Iterator[Any] = iter(data)
         self._again = self._batches is not data
         self._number, self._next = 1, None
@@ -74,8 +77,28 @@ class Stream:
     def begin(self, problem: Problem) -> tuple[Array, ...]:
         """Say what batches are for; gives the arrays of the first."""
         self._problem = problem
-        self._next = problem.place_arrays()
+        self._next = place_rows(problem, problem.arguments)
         return self._next
+
+    def skip_to(self, step: int) -> None:
+        """Go to the batch of a step.
+
+        Raises:
+            ValueError: when batches come in no order that follows from a seed.
+        """
+        if step == 0:
+            return
+        if not self.is_ordered:
+            raise ValueError(
+                "data: these batches come in an order of their own, and cannot be gone on with where a fit has ended. "
+                "Use phx.batches(arrays, batch_size), whose order follows from a seed."
+            )
+        self._batches, self._number, self._next = self._source.from_step(step), step, None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the batch of a step follows from its number."""
+        return isinstance(self._source, Batches)
 
     def take(self) -> tuple[Array, ...]:
         """The next batch.
@@ -121,8 +144,7 @@ class Stream:
                 self._short = self._short or self._number
                 continue
             self._check(arguments)
-            problem = Problem(self._problem.model, arguments, self._problem.mesh)
-            return problem.place_arrays()
+            return place_rows(self._problem, arguments)
 
     def _is_short(self, arguments: Arguments) -> bool:
         """Whether a batch is as the first, but of fewer rows."""
@@ -148,6 +170,26 @@ class Stream:
                 f"data: batch {self._number} has {', '.join(arguments.names)}, and the first "
                 f"{', '.join(known.names)}; or what is no array differs. All batches must be alike."
             )
+
+
+def place_rows(problem: Problem, arguments: Arguments) -> tuple[Array, ...]:
+    """A batch's arrays on the mesh: rows over its `data` axis where that divides them, the rest on every device."""
+    minibatch, mesh = problem.minibatch, problem.mesh
+    assert minibatch is not None
+    along = PartitionSpec(ROWS if minibatch.size % mesh.shape[ROWS] == 0 else None)
+    return tuple(
+        jax.device_put(array, NamedSharding(mesh, along if of_rows else PartitionSpec()))
+        for array, of_rows in zip(arguments.arrays, minibatch.of_rows, strict=True)
+    )
+
+
+def rows_of(data: Any, num_rows: Any) -> Any:
+    """How many rows batches stand for, which those of `phx.batches` know."""
+    if not isinstance(data, Batches):
+        return num_rows
+    if num_rows is not None:
+        raise ValueError(f"num_rows={num_rows}: phx.batches knows how many rows there are. Leave it out.")
+    return data.num_rows
 
 
 def stream_of(data: Any, num_rows: Any, batch_size: Any) -> Stream | None:

@@ -1,0 +1,88 @@
+"""A fit under way on disk: its last state, its best parameters, and what was found on the way.
+
+A folder has an index, which names the states that are whole; it is replaced last. What a write that was cut short has
+left is not named, and is removed by the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from phalanx.extras import require
+
+INDEX, NAME = "fit.json", "{:05d}"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder that a fit is kept in."""
+
+    folder: Path
+
+    def read(self) -> dict[str, Any] | None:
+        """What is said of the fit in it; None where there is none.
+
+        Raises:
+            FileExistsError: when something else is there.
+        """
+        if (index := self.folder / INDEX).is_file():
+            return json.loads(index.read_text(encoding="utf-8"))
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise FileExistsError(
+                f"training: checkpoint={str(self.folder)!r} is there and holds no fit, so it is left alone. Name a "
+                f"folder that is new, empty, or was saved to before."
+            )
+        return None
+
+    def write(self, states: dict[str, Any], told: dict[str, Any]) -> None:
+        """Write states by name, such as `last-600`, and what is said of the fit; others in the folder are removed."""
+        folder = self.folder.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        with require("orbax.checkpoint", "ensembles").StandardCheckpointer() as writer:
+            for name, tree in states.items():
+                if not (folder / name).exists():
+                    writer.save(folder / name, _numbered(tree))
+        described = {name: _described(tree) for name, tree in states.items()}
+        new = folder / f"{INDEX}.new"
+        new.write_text(json.dumps({**told, "states": described}, indent=1) + "\n", encoding="utf-8")
+        os.replace(new, folder / INDEX)
+        for other in folder.iterdir():
+            if other.is_dir() and other.name not in states:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def restore(self, name: str, like: Any, told: dict[str, Any]) -> Any:
+        """A state in the structure, and with the layout, of `like`.
+
+        Raises:
+            ValueError: when another fit was saved.
+        """
+        if told["states"].get(name) != _described(like):
+            raise ValueError(
+                f"training: checkpoint={str(self.folder)!r} holds a fit with other parameters or another optimiser. "
+                f"Use the programs it was made with, or another folder."
+            )
+        wanted = {
+            key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+            for key, leaf in _numbered(like).items()
+        }
+        with require("orbax.checkpoint", "ensembles").StandardCheckpointer() as reader:
+            found = reader.restore(self.folder.absolute() / name, wanted)
+        leaves = [found.get(NAME.format(i), leaf) for i, leaf in enumerate(jax.tree.leaves(like))]
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _numbered(tree: Any) -> dict[str, Any]:
+    """The arrays by number; Orbax takes none without elements, and those say nothing."""
+    return {NAME.format(i): leaf for i, leaf in enumerate(jax.tree.leaves(tree)) if np.size(leaf)}
+
+
+def _described(tree: Any) -> list[list[Any]]:
+    return [[list(np.shape(leaf)), str(leaf.dtype)] for leaf in jax.tree.leaves(tree)]
