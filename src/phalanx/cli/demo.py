@@ -15,6 +15,7 @@ from phalanx.cli.options import (
     DataShards,
     Devices,
     MatrixPrecision,
+    ModelShards,
     Out,
     Precision,
     Seed,
@@ -35,12 +36,19 @@ class Demo(StrEnum):
     mixture = "mixture"
     movielens = "movielens"
     ensemble = "ensemble"
+    image_transformer = "image-transformer"
 
 
-_ONLY = {"samples": Demo.mixture, "members": Demo.ensemble, "epochs": Demo.ensemble}
-"""Options that one demo alone has."""
+_ONLY = {
+    "samples": (Demo.mixture,), "members": (Demo.ensemble,), "epochs": (Demo.ensemble, Demo.image_transformer),
+    "model_shards": (Demo.image_transformer,),
+}  # fmt: skip
+"""Options that some demos alone have."""
 
-_NEVER = {Demo.ensemble: ("chains", "warmup", "draws", "data_shards")}
+_NEVER = {
+    Demo.ensemble: ("chains", "warmup", "draws", "data_shards"),
+    Demo.image_transformer: ("chains", "warmup", "draws"),
+}
 """Options that a demo has no use for."""
 
 
@@ -54,24 +62,25 @@ def demo(
         float | None, typer.Option(help="Draws of all chains together, such as 1e9; mixture only.")
     ] = None,
     members: Annotated[int | None, typer.Option(help="Networks; ensemble only.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of training; ensemble only.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of training; of networks only.")] = None,
     devices: Devices = None,
     data_shards: DataShards = None,
+    model_shards: ModelShards = None,
     seed: Seed = 0,
     out: Out = None,
     precision: Precision = MatrixPrecision.float32,
 ) -> None:
     """Run a headline workload: prints the model, progress, summary and figures; writes a report and pictures."""
     sizes = {"samples": samples, "members": members, "epochs": epochs, "chains": chains, "warmup": warmup}
-    _check(name, **sizes, draws=draws, data_shards=data_shards)
+    _check(name, **sizes, draws=draws, data_shards=data_shards, model_shards=model_shards)
     start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)
     options = Options(
-        data, chains, warmup, draws, whole, members, epochs, data_shards, seed, precision.value, folder
+        data, chains, warmup, draws, whole, members, epochs, data_shards, model_shards, seed, precision.value, folder
     )  # fmt: skip
     with saying(f"the demo had not come to its end; what it had written is in {folder}."):
-        run = import_module(f"phalanx.demos.{name.value}").main(options)
+        run = import_module(f"phalanx.demos.{name.name}").main(options)
     if isinstance(run, Posterior) and run.record.interrupted:
         raise Interrupted(f"what there was is in {folder}.")
 
@@ -79,8 +88,10 @@ def demo(
 def _check(name: Demo, **given: object) -> None:
     """Refuse options that the demo would not look at."""
     for option, value in given.items():
-        only = _ONLY.get(option, name)
-        if value is not None and (only is not name or option in _NEVER.get(name, ())):
-            why = f"it is for {only.value}" if only is not name else "it trains networks: --members and --epochs"
+        only = _ONLY.get(option, (name,))
+        if value is not None and (name not in only or option in _NEVER.get(name, ())):
+            others = " and ".join(other.value for other in only)
+            own = " and ".join(f"--{o.replace('_', '-')}" for o, demos in _ONLY.items() if name in demos)
+            why = f"it is for {others}" if name not in only else f"it trains networks: {own}"
             hint = f"--{option.replace('_', '-')}"
             raise typer.BadParameter(f"the demo {name.value} has no use for it, {why}.", param_hint=hint)

@@ -21,6 +21,7 @@ class Options:
         samples: draws of all chains together, where a demo counts those.
         members, epochs: sizes of an ensemble.
         data_shards: devices the data are spread over.
+        model_shards: devices a network's weights are spread over.
         seed: of the run.
         precision: of matrix products.
         out: folder to write to.
@@ -34,6 +35,7 @@ class Options:
     members: int | None = None
     epochs: int | None = None
     data_shards: int | None = None
+    model_shards: int | None = None
     seed: int = 0
     precision: str = "float32"
     out: Path = Path("out")
@@ -67,3 +69,15 @@ def mesh_with(data_shards: int) -> Mesh:
             f"them."
         )
     return make_mesh(data=data_shards)
+
+
+def data_and_model(options: Options) -> Mesh:
+    """Batches over `data` and weights over `model`, as the user says; all devices along `data` if nothing is said."""
+    count, model = jax.device_count(), options.model_shards or 1
+    data = options.data_shards or max(1, count // model)
+    if data * model > count:
+        raise ValueError(
+            f"--data-shards {data} and --model-shards {model} need {data * model} devices, and there are {count}. "
+            f"Ask for more with --devices."
+        )
+    return make_mesh(chain=1, data=data, model=model, devices=jax.devices()[: data * model])
