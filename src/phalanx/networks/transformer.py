@@ -91,8 +91,12 @@ class ImageTransformer(nnx.Module):
         Returns:
             `(batch, rows * columns, outputs)`.
         """
+        return self._outputs(self.features(pixels))
+
+    def features(self, pixels: Array) -> Array:
+        """What the last layer makes its outputs from, `(batch, rows * columns, width)`."""
         over_all = partial(attend, window=self.window, implementation=self.implementation)
-        return self._outputs(pixels, jnp.arange(self.pixels), [over_all] * len(self.blocks))
+        return self._features(pixels, jnp.arange(self.pixels), [over_all] * len(self.blocks))
 
     def next(self, pixels: Array, position: Array, caches: Sequence[Cache]) -> tuple[Array, list[Cache]]:
         """The same of one pixel, `(batch, outputs)`, and the caches with this position.
@@ -106,19 +110,22 @@ class ImageTransformer(nnx.Module):
             found.append(after)
             return result
 
-        outputs = self._outputs(pixels, position[None], [partial(over, cache) for cache in caches])
-        return outputs[:, 0], found
+        features = self._features(pixels, position[None], [partial(over, cache) for cache in caches])
+        return self._outputs(features[:, 0]), found
 
     def caches(self, batch: int) -> list[Cache]:
         """The caches before the first pixel."""
         shape = batch, self.pixels, self.heads, self.width // self.heads
         return [empty_cache(*shape, window=self.window, dtype=self.dtype) for _ in self.blocks]
 
-    def _outputs(self, pixels: Array, positions: Array, attends: Sequence[Attend]) -> Array:
+    def _features(self, pixels: Array, positions: Array, attends: Sequence[Attend]) -> Array:
         x = self._inputs(pixels, positions)
         for block, over in zip(self.blocks, attends, strict=True):
             x = block(x, over)
-        return self.out(self.norm(x)).astype(jnp.float32)
+        return self.norm(x)
+
+    def _outputs(self, features: Array) -> Array:
+        return self.out(features).astype(jnp.float32)
 
     def _inputs(self, pixels: Array, positions: Array) -> Array:
         """What positions are told, `(batch, positions, width)`: pixels near that come before, and where they are."""
