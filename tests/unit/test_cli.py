@@ -58,7 +58,7 @@ def test_info_names_devices_mesh_versions_and_cache(phalanx):
         (
             ("demo", "nope"),
             "'nope' is not one of 'digits', 'mnist', 'chains', 'covertype', 'mixture', 'movielens', 'ensemble', "
-            "'image-transformer'.",
+            "'vae', 'image-transformer'.",
         ),
         (("demo", "digits", "--chains", "0"), "num_chains must be a whole number, at least 1; got 0."),
         (
@@ -80,10 +80,6 @@ def test_info_names_devices_mesh_versions_and_cache(phalanx):
             "the demo ensemble has no use for it, it is for image-transformer.",
         ),
         (("demo", "image-transformer", "--members", "2"), "has no use for it, it is for ensemble."),
-        (
-            ("demo", "image-transformer", "--data-shards", "4", "--model-shards", "4"),
-            "--data-shards 4 and --model-shards 4 need 16 devices, and there are 8. Ask for more with --devices.",
-        ),
         (("demo", "digits", "--size", "3"), "No such option: --size"),
     ],
 )

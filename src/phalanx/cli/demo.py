@@ -15,7 +15,6 @@ from phalanx.cli.options import (
     DataShards,
     Devices,
     MatrixPrecision,
-    ModelShards,
     Out,
     Precision,
     Seed,
@@ -36,20 +35,21 @@ class Demo(StrEnum):
     mixture = "mixture"
     movielens = "movielens"
     ensemble = "ensemble"
+    vae = "vae"
     image_transformer = "image-transformer"
 
 
 _ONLY = {
-    "samples": (Demo.mixture,), "members": (Demo.ensemble,), "epochs": (Demo.ensemble, Demo.image_transformer),
-    "model_shards": (Demo.image_transformer,),
+    "samples": (Demo.mixture,), "members": (Demo.ensemble,), "binary": (Demo.vae,),
+    "epochs": (Demo.ensemble, Demo.vae, Demo.image_transformer),
 }  # fmt: skip
 """Options that some demos alone have."""
 
-_NEVER = {
-    Demo.ensemble: ("chains", "warmup", "draws", "data_shards"),
-    Demo.image_transformer: ("chains", "warmup", "draws"),
-}
+_OF_CHAINS = ("chains", "warmup", "draws")
+_NEVER = {Demo.ensemble: (*_OF_CHAINS, "data_shards"), Demo.vae: _OF_CHAINS, Demo.image_transformer: _OF_CHAINS}
 """Options that a demo has no use for."""
+
+_SIZES = {Demo.ensemble: "--members and --epochs", Demo.vae: "--epochs", Demo.image_transformer: "--epochs"}
 
 
 def demo(
@@ -62,22 +62,24 @@ def demo(
         float | None, typer.Option(help="Draws of all chains together, such as 1e9; mixture only.")
     ] = None,
     members: Annotated[int | None, typer.Option(help="Networks; ensemble only.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of training; of networks only.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of training, of networks only.")] = None,
+    binary: Annotated[
+        bool, typer.Option("--binary", help="Pixels drawn to be black or white in every step; vae only.")
+    ] = False,
     devices: Devices = None,
     data_shards: DataShards = None,
-    model_shards: ModelShards = None,
     seed: Seed = 0,
     out: Out = None,
     precision: Precision = MatrixPrecision.float32,
 ) -> None:
     """Run a headline workload: prints the model, progress, summary and figures; writes a report and pictures."""
     sizes = {"samples": samples, "members": members, "epochs": epochs, "chains": chains, "warmup": warmup}
-    _check(name, **sizes, draws=draws, data_shards=data_shards, model_shards=model_shards)
+    _check(name, **sizes, draws=draws, data_shards=data_shards, binary=binary or None)
     start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)
     options = Options(
-        data, chains, warmup, draws, whole, members, epochs, data_shards, model_shards, seed, precision.value, folder
+        data, chains, warmup, draws, whole, members, epochs, data_shards, seed, precision.value, folder, binary
     )  # fmt: skip
     with saying(f"the demo had not come to its end; what it had written is in {folder}."):
         run = import_module(f"phalanx.demos.{name.name}").main(options)
@@ -90,8 +92,7 @@ def _check(name: Demo, **given: object) -> None:
     for option, value in given.items():
         only = _ONLY.get(option, (name,))
         if value is not None and (name not in only or option in _NEVER.get(name, ())):
-            others = " and ".join(other.value for other in only)
-            own = " and ".join(f"--{o.replace('_', '-')}" for o, demos in _ONLY.items() if name in demos)
-            why = f"it is for {others}" if name not in only else f"it trains networks: {own}"
+            of_others = f"it is for {' and '.join(demo.value for demo in only)}"
+            why = of_others if name not in only else f"it trains networks: {_SIZES[name]}"
             hint = f"--{option.replace('_', '-')}"
             raise typer.BadParameter(f"the demo {name.value} has no use for it, {why}.", param_hint=hint)

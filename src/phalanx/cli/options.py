@@ -21,7 +21,6 @@ Chains = Annotated[int | None, typer.Option("--chains", "--num-chains", help="Ch
 Warmup = Annotated[int | None, typer.Option("--warmup", "--num-warmup", help="Warm-up iterations per chain.")]
 Devices = Annotated[int | None, typer.Option(help="CPU devices; one per core by default.")]
 DataShards = Annotated[int | None, typer.Option(help="Devices the rows of the data are spread over.")]
-ModelShards = Annotated[int | None, typer.Option(help="Devices the weights of a network are spread over.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
 Out = Annotated[Path | None, typer.Option(help="Folder to write to; out/NAME by default.")]
 Precision = Annotated[MatrixPrecision, typer.Option(help="Precision of matrix products.")]

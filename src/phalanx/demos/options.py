@@ -19,9 +19,10 @@ class Options:
         data: folder of the data files.
         chains, warmup, draws: sizes of the run.
         samples: draws of all chains together, where a demo counts those.
-        members, epochs: sizes of an ensemble.
+        members: networks of an ensemble.
+        epochs: of training.
+        binary: whether pixels are drawn to be black or white.
         data_shards: devices the data are spread over.
-        model_shards: devices a network's weights are spread over.
         seed: of the run.
         precision: of matrix products.
         out: folder to write to.
@@ -35,10 +36,10 @@ class Options:
     members: int | None = None
     epochs: int | None = None
     data_shards: int | None = None
-    model_shards: int | None = None
     seed: int = 0
     precision: str = "float32"
     out: Path = Path("out")
+    binary: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,13 @@ def mesh_with(data_shards: int) -> Mesh:
     return make_mesh(data=data_shards)
 
 
-def data_and_model(options: Options) -> Mesh:
-    """Batches over `data` and weights over `model`, as the user says; all devices along `data` if nothing is said."""
-    count, model = jax.device_count(), options.model_shards or 1
-    data = options.data_shards or max(1, count // model)
-    if data * model > count:
+def data_and_model(options: Options, batch: int) -> Mesh:
+    """All devices: `--data-shards` of them along `data`, what is left along `model`."""
+    count = jax.device_count()
+    shards = count if options.data_shards is None else options.data_shards
+    if shards < 1 or count % shards or batch % shards:
         raise ValueError(
-            f"--data-shards {data} and --model-shards {model} need {data * model} devices, and there are {count}. "
-            f"Ask for more with --devices."
+            f"--data-shards {shards}: there are {count} devices and batches of {batch} images, which must both divide "
+            f"over as many shards. Take another number, such as --data-shards 1."
         )
-    return make_mesh(chain=1, data=data, model=model, devices=jax.devices()[: data * model])
+    return make_mesh(chain=1, data=shards, model=count // shards)

@@ -23,8 +23,12 @@ class _Autoregressive(Transform):
     domain: Any = constraints.real_vector
     codomain: Any = constraints.real_vector
 
-    def __init__(self, weights: Weights, order: Sequence[int] | None = None):
-        self.weights = weights
+    def __init__(self, weights: Weights, order: Sequence[int] | None = None, context: Array | None = None):
+        if (context is None) != ("context" not in weights):
+            raise ValueError(
+                "context: weights from init(key, size, context=n) take a context of n numbers, and others none."
+            )
+        self.weights, self.context = weights, context
         self.order = tuple(range(weights["linear"].shape[0])) if order is None else tuple(map(int, order))
         if sorted(self.order) != list(range(weights["linear"].shape[0])):
             raise ValueError(
@@ -32,20 +36,21 @@ class _Autoregressive(Transform):
             )
 
     @staticmethod
-    def init(key: Array, size: int, hidden: Sequence[int] = (32, 32)) -> Weights:
-        """Weights with which it is the identity.
+    def init(key: Array, size: int, hidden: Sequence[int] = (32, 32), context: int = 0) -> Weights:
+        """Weights with which it is the identity, or nearly so where there is a context and no hidden layer.
 
         Args:
             key: a JAX key.
             size: coordinates.
             hidden: widths of the network's layers.
+            context: numbers that are known beside, such as what an encoder says of an image.
         """
-        return init_dense(key, size, 2 * size, hidden)
+        return init_dense(key, size, 2 * size, hidden, context)
 
     def affine(self, known: Array) -> tuple[Array, Array]:
         """Shift and log scale of each coordinate, from those before it."""
         hidden = tuple(len(bias) for _, bias in self.weights["layers"][:-1])
-        return shift_and_log_scale(apply_dense(self.weights, known, masks_of(self.order, hidden)))
+        return shift_and_log_scale(apply_dense(self.weights, known, masks_of(self.order, hidden), self.context))
 
     def one_by_one(self, step: Any, like: Array) -> Array:
         """The fixed point of `step`, which knows a coordinate when it knows those before it."""
@@ -58,8 +63,8 @@ class _Autoregressive(Transform):
         return lax.fori_loop(0, len(self.order), next_one, jnp.zeros_like(like))
 
     def tree_flatten(self) -> Any:
-        """Weights are leaves."""
-        return (self.weights,), (("weights",), {"order": self.order})
+        """Weights and context are leaves."""
+        return (self.weights, self.context), (("weights", "context"), {"order": self.order})
 
 
 class InverseAutoregressive(_Autoregressive):
@@ -70,9 +75,10 @@ class InverseAutoregressive(_Autoregressive):
     Args:
         weights: a pytree, from `init`; or a `phx.param` of it.
         order: the coordinates, as they follow one another; by default as they are.
+        context: what is known beside, `(..., context)`, and has a say in every coordinate; of weights made for one.
 
     Raises:
-        ValueError: when `order` is no order of the coordinates.
+        ValueError: when `order` is no order of the coordinates, or weights and context do not go together.
 
     Example:
         >>> import jax, jax.numpy as jnp, phalanx as phx
@@ -110,9 +116,10 @@ class MaskedAutoregressive(_Autoregressive):
     Args:
         weights: a pytree, from `init`; or a `phx.param` of it.
         order: the coordinates, as they follow one another; by default as they are.
+        context: what is known beside, `(..., context)`, and has a say in every coordinate; of weights made for one.
 
     Raises:
-        ValueError: when `order` is no order of the coordinates.
+        ValueError: when `order` is no order of the coordinates, or weights and context do not go together.
 
     Example:
         >>> import jax, numpyro.distributions as dist, phalanx as phx

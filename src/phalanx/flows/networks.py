@@ -20,7 +20,7 @@ MOST_LOG_SCALE = 10.0
 Weights = dict[str, Any]
 
 
-def init_dense(key: Array, inputs: int, outputs: int, hidden: Sequence[int]) -> Weights:
+def init_dense(key: Array, inputs: int, outputs: int, hidden: Sequence[int], context: int = 0) -> Weights:
     """Weights of layers that give zero: a transform begins as the identity.
 
     Args:
@@ -28,32 +28,40 @@ def init_dense(key: Array, inputs: int, outputs: int, hidden: Sequence[int]) -> 
         inputs: how many numbers go in.
         outputs: how many come out.
         hidden: widths of the layers between.
+        context: how many numbers go in beside, which masks have no say in.
     """
     sizes = [inputs, *hidden]
+    key, beside = random.split(key) if context else (key, key)
     layers = [
         (random.normal(k, pair) / math.sqrt(pair[0]), jnp.zeros(pair[1]))
         for k, pair in zip(random.split(key, len(hidden)), pairwise(sizes), strict=True)
     ]
     last = jnp.zeros((sizes[-1], outputs)), jnp.zeros(outputs)
-    return {"layers": [*layers, last], "linear": jnp.zeros((inputs, outputs))}
+    weights = {"layers": [*layers, last], "linear": jnp.zeros((inputs, outputs))}
+    if not context:
+        return weights
+    return {**weights, "context": random.normal(beside, (context, (*hidden, outputs)[0])) / math.sqrt(context)}
 
 
-def apply_dense(weights: Weights, x: Array, masks: Sequence[np.ndarray] | None = None) -> Array:
+def apply_dense(
+    weights: Weights, x: Array, masks: Sequence[np.ndarray] | None = None, context: Array | None = None
+) -> Array:
     """From `(..., inputs)` to `(..., outputs)`.
 
     Args:
         weights: from `init_dense`.
         x: the inputs.
         masks: of each layer and then of the linear part, which weights count; None for all.
+        context: `(..., context)`, which all of the first layer hears.
     """
     kernels = [kernel for kernel, _ in weights["layers"]] + [weights["linear"]]
     if masks is not None:
         kernels = [kernel * mask for kernel, mask in zip(kernels, masks, strict=True)]
     x = jnp.clip(x, -FARTHEST, FARTHEST)
-    found = x @ kernels[-1]
+    found, heard = x @ kernels[-1], 0.0 if context is None else context @ weights["context"]
     for kernel, (_, bias) in zip(kernels[:-2], weights["layers"][:-1], strict=True):
-        x = jnp.tanh(x @ kernel + _as_row(bias, x))
-    return found + x @ kernels[-2] + _as_row(weights["layers"][-1][1], found)
+        x, heard = jnp.tanh(x @ kernel + heard + _as_row(bias, x)), 0.0
+    return found + x @ kernels[-2] + heard + _as_row(weights["layers"][-1][1], found)
 
 
 def shift_and_log_scale(raw: Array) -> tuple[Array, Array]:

@@ -11,9 +11,9 @@ from jax import Array, random
 from jax.tree_util import tree_flatten_with_path
 
 from phalanx.extras import require
+from phalanx.mesh.specs import Spec, path_of
 from phalanx.networks.module import Module
 from phalanx.networks.network import Network, Remat, network_of
-from phalanx.networks.specs import Spec, path_of
 
 
 def from_equinox(

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
+from phalanx.mesh.specs import Spec, specs_of
 from phalanx.networks.module import Module
-from phalanx.networks.specs import Spec, specs_of
 
 Remat = bool | Callable[..., bool]
 

@@ -9,9 +9,9 @@ import jax
 from jax import Array
 
 from phalanx.extras import require
+from phalanx.mesh.specs import Spec
 from phalanx.networks.module import Module
 from phalanx.networks.network import Network, Remat, network_of
-from phalanx.networks.specs import Spec
 
 
 def from_nnx(make: Callable[[Any], Any], *, spec: Spec = None, dtype: Any = None, remat: Remat = False) -> Network:

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 from jax import random
 
+from phalanx.mesh.specs import Spec, specs_of
 from phalanx.networks.network import Network
-from phalanx.networks.specs import Spec, specs_of
 from phalanx.programs.parameters import param
 
 

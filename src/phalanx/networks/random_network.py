@@ -11,8 +11,8 @@ from jax import random
 from jax.tree_util import keystr
 from numpyro.distributions import Distribution, Normal
 
+from phalanx.mesh.specs import path_of
 from phalanx.networks.network import Network
-from phalanx.networks.specs import path_of
 from phalanx.programs.tracing import sample
 
 Prior = Callable[[str, tuple[int, ...]], Distribution]

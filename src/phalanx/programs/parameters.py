@@ -30,8 +30,8 @@ class Parameter:
         init: the initial value: an array, or a pytree of arrays such as a network's weights; or a function of a key
             that makes one.
         constraint: where its values lie.
-        spec: how it is laid out over a mesh, one for all of its arrays or a tree like it; None for a copy on every
-            device.
+        spec: how it is laid out over a mesh: one for all of its arrays, a tree like it, or a rule by path; None for a
+            copy on every device.
     """
 
     init: Any
@@ -65,8 +65,8 @@ def param(
         constraint: where its values lie, one of `numpyro.distributions.constraints`; it is learned on the real line, by
             the bijection from there.
         spec: how it is laid out over a mesh: a `jax.sharding.PartitionSpec`, or the mesh axis of each dimension, such
-            as `("model", None)`; or, of a pytree of arrays, a tree like it of `PartitionSpec`. None keeps a copy on
-            every device.
+            as `("model", None)`; or, of a pytree of arrays, a tree like it of `PartitionSpec`, or a function of an
+            array's path, such as "layers.0.kernel", and its shape, that gives one. None keeps a copy on every device.
 
     Returns:
         The value: what was learned or substituted; the initial one where nothing was.
@@ -96,7 +96,7 @@ def param(
 def _spec_of(spec: Any) -> Any:
     """A spec, or a tree of them, where the user may have written the axes of one as a tuple."""
     is_tree = any(isinstance(leaf, PartitionSpec) for leaf in jax.tree.leaves(spec, is_leaf=_is_spec))
-    return spec if spec is None or is_tree else PartitionSpec(*spec)
+    return spec if spec is None or callable(spec) or is_tree else PartitionSpec(*spec)
 
 
 def _is_spec(node: Any) -> bool:

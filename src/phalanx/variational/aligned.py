@@ -118,6 +118,17 @@ class ProgramPair:
         values = {name: variable.value for name, variable in variables.items() if variable.is_latent}
         return {name: lax.stop_gradient(v) if name in self.scored else v for name, v in values.items()}
 
+    def draw_weighed(self, params: Params, key: Array, data: Values) -> tuple[dict[str, Array], Array]:
+        """Values of the latent variables, and their log density: of transforms, on the way that they were drawn."""
+        densities: dict[str, Array] = {}
+        variables = self._run(given(self.guide, params), _draw_with(key, densities), self._asked(data))
+        draw = {name: v.value for name, v in variables.items() if v.is_latent}
+        draw = {name: lax.stop_gradient(v) if name in self.scored else v for name, v in draw.items()}
+        totals = {
+            name: densities[name] if name in densities else variables[name].total_log_prob().value for name in draw
+        }
+        return draw, jnp.asarray(sum(self.guide_weights.get(name, 1.0) * total for name, total in totals.items()))
+
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
         """Its log density under the guide."""
         variables = self._run(given(self.guide, params), _at(draw), self._asked(data))
@@ -247,14 +258,20 @@ class ProgramPair:
         return {name: jnp.any(flags) for name, flags in found.items()}
 
 
-def _draw_with(key: Array) -> Tracer:
-    """A tracer that draws every variable without a value."""
+def _draw_with(key: Array, densities: dict[str, Array] | None = None) -> Tracer:
+    """A tracer that draws every variable without a value, and notes densities that are known from the drawing."""
     met = count()
 
     def draw(variable: RandomVariable, _: Forward) -> RandomVariable:
         number = next(met)
         if variable.value is None and variable.parameter is None:
             variable = replace(variable, key=random.fold_in(key, number))
+            if densities is not None and variable.distribution is not None:
+                value, between = variable.distribution.sample_with_intermediates(variable.key)
+                if between:
+                    log_prob = jnp.asarray(variable.distribution.log_prob(value, between))
+                    densities[variable.name] = jnp.sum(variable.scale * log_prob)
+                variable = replace(variable, value=value)
         return variable.complete()
 
     return draw

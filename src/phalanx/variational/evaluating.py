@@ -103,8 +103,8 @@ class Scale:
     def of(cls, problem: Problem) -> Scale:
         """Of the bound that steps see."""
         minibatch = problem.minibatch
-        observed = [v for v in problem.whole.variables.values() if v.distribution is not None and v.observed]
-        numbers = sum(math.prod(v.shape) for v in observed if not is_term(v.distribution))
+        observed = [v for v in problem.whole.variables.values() if v.observed]
+        numbers = sum(math.prod(v.shape) for v in observed if v.distribution and not is_term(v.distribution))
         if minibatch is None:
             shapes = problem.arguments.whole_shapes()
             return cls(max((s.shape[0] for s in shapes if s.shape), default=1), numbers)

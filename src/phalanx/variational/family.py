@@ -198,6 +198,11 @@ class FamilyPair:
         """A position."""
         return self.family.draw(params, key, self.latents)
 
+    def draw_weighed(self, params: Params, key: Array, data: Values) -> tuple[Any, Array]:
+        """A draw, and its log density."""
+        draw = self.draw(params, key, data)
+        return draw, self.log_guide(params, draw, data)
+
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
         """Its log density under the guide."""
         return self.family.log_prob(params, draw, self.latents)

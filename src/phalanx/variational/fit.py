@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array, random
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.extras import require
 from phalanx.mesh.keys import check_seed
@@ -119,7 +119,8 @@ def fit(
         progress: whether to show how the fit goes.
 
     Returns:
-        The fit. Its parameters are averages over the last steps. Ctrl-C returns what was learned so far.
+        The fit. Its parameters are averages over the last steps; with `training=` those of the best evaluation, or the
+        last where no rows are held out. Ctrl-C returns what was learned so far.
 
     Raises:
         TypeError: when data do not fit the model, or the optimiser, the objective or the guide is none.
@@ -241,7 +242,11 @@ def _begin(pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...],
         begun = pair.problem.alone(lambda: pair.begin(key, data, given))
         return pair.learned.free(begun.values), pair.learned.outside(begun.values), begun.misfits
 
-    compiled = compiler(begin, np.uint32(seed), arrays, given, rarely=True)
+    free, *flags = jax.eval_shape(begin, np.uint32(seed), arrays, given)
+    mesh = pair.problem.mesh
+    everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
+    laid_out = pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
+    compiled = compiler(begin, np.uint32(seed), arrays, given, out_shardings=laid_out, rarely=True)
     free, outside, misfits = compiled(np.uint32(seed), arrays, given)
     checks.check_outside(outside, pair.learned)
     for name, bad in misfits.items():
@@ -285,7 +290,7 @@ def _learning(
     falls = _is_default(optimizer) and isinstance(pair, FamilyPair) and isinstance(pair.family, Flow)
     rate, transform = _optimizer_of(optimizer, num_steps if falls else None)
     steps = Steps(pair.for_steps(), objective, transform, num_particles)
-    state, settling = State.of(free, transform.init(free)), Settling(num_steps, stops)
+    state, settling = State.of(free, transform.init(free), averages=training is None), Settling(num_steps, stops)
     return Learning(steps, state, seed, arrays, num_steps, rate, settling, compiler, stream, falls, training)
 
 

@@ -12,6 +12,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import keystr, tree_map_with_path
 
+from phalanx.mesh.specs import specs_of
 from phalanx.programs.bijections import bijection_onto
 from phalanx.programs.parameters import Parameter
 
@@ -56,14 +57,10 @@ class Learned:
         spec = self.parameters[name].spec
         if spec is None or isinstance(spec, PartitionSpec):
             return jax.tree.map(lambda leaf: _sharding(mesh, repr(name), spec or PartitionSpec(), leaf), value)
-        if (found := jax.tree.structure(spec)) != (wanted := jax.tree.structure(value)):
-            raise ValueError(
-                f"Parameter {name!r}: spec= must be one for all of its arrays or a tree like its value; got {found}, "
-                f"and its value is {wanted}."
-            )
         return tree_map_with_path(
-            lambda path, leaf, spec: _sharding(mesh, f"{name!r}{keystr(path)}", spec, leaf), value, spec
-        )
+            lambda path, leaf, spec: _sharding(mesh, f"{name!r}{keystr(path)}", spec, leaf),
+            value, specs_of(value, spec, None, f"Parameter {name!r}"),
+        )  # fmt: skip
 
     def _each(self, name: str, apply: Any, value: Any) -> Any:
         transform = bijection_onto(self.parameters[name].constraint)

@@ -112,7 +112,12 @@ class Learning:
         self._order = Order(np.int32(0), np.float32(self.rate), np.bool_(False))
         made = Made(everywhere, everywhere)
         self._block = self.compiler(
-            self.steps.block, self.state, self.seed, self.arrays, self._order, out_shardings=(layout, made)
+            self.steps.block if self.stream is None else self.steps.single,
+            self.state,
+            self.seed,
+            self.arrays,
+            self._order,
+            out_shardings=(layout, made),
         )
         if self.training is not None:
             self.watch = Watch(self.training, self.steps, self.state, self.seed, self.arrays, self.compiler)
@@ -239,12 +244,14 @@ class Learning:
         if self._before is not None and self.settling.stops:
             found = self._change(self._before, self.state.mean, self.seed, self.arrays)
             change = max(map(float, found)) / TOLERANCE
-        self._before = self.result = self.state.mean
+        self._before = self.result = self.state.mean if self.state.averages else self.state.free
         bounds = np.concatenate([made.bound for made in self.made])
         self.settling.look(step, bounds[self.settling.window.begin : step], change)
 
     def _best_average(self) -> Any:
         """Of a fit that ended within a window: its average if it is of enough steps, else that of the one before."""
+        if not self.state.averages:
+            return self.state.free
         enough = int(self.state.averaged) >= (self.settling.window.end - self.settling.window.begin) // 2
         if self._before is not None and not enough:
             return self._before
@@ -263,7 +270,7 @@ class Learning:
         for one in look:
             one(report)
 
-    def _watched(self, elbo: float) -> dict[str, float]:
+    def _watched(self, elbo: float) -> dict[str, Any]:
         """What a report says of a fit that is watched."""
         if (watch := self.watch) is None:
             return {}

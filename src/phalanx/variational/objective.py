@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,8 +25,8 @@ class Objective:
     Attributes:
         name: how the user wrote it.
         parts: what it is made of, of `log_p` and `log_q`, differentiated by everything; `_path`, along the draws alone;
-            `_fixed`, at draws that do not move; `score`, the log density of what cannot be differentiated through; and
-            `draws`.
+            `_fixed`, at draws that do not move; `_drawn`, as known from how draws were made; `score`, the log density
+            of what cannot be differentiated through; and `draws`.
         loss: from the parts, `(particle,)` each, to a scalar whose gradient is followed.
         bound: from log weights `(particle,)` to what each says of the evidence: shown, and not differentiated.
         scores: whether variables that cannot be differentiated through are learned.
@@ -44,11 +45,11 @@ def _each(log_weights: Array) -> Array:
     return log_weights
 
 
-def _elbo(parts: Parts) -> Array:
+def _elbo(parts: Parts, log_q: str = "log_q_path") -> Array:
     # Along the path, and not by the entropy in closed form where there is one, as of normals: at the end of a fit the
     # noise of the path's gradient is 0 to 0.66 of the other's, 0.09 to 0.13 of it for logistic regressions (mean_field
     # and full_rank; a regression, a logistic one and the eight schools).
-    gaps = parts["log_q_path"] - parts["log_p"]
+    gaps = parts[log_q] - parts["log_p"]
     if parts.get("score") is None:
         return jnp.mean(gaps)
     signal, count = lax.stop_gradient(gaps), gaps.size
@@ -56,13 +57,18 @@ def _elbo(parts: Parts) -> Array:
     return jnp.mean(gaps) + jnp.mean((signal - others) * parts["score"])
 
 
-def elbo() -> Objective:
+def elbo(*, path: bool = True) -> Objective:
     r"""The evidence lower bound, $E_q[\log p(x, z) - \log q(z)]$.
 
     Its gradient runs along the path of the draws alone: what is left out has mean zero, and without it the gradient is
     free of noise where the guide is the posterior ("sticking the landing"). Variables of the guide that cannot be
     differentiated through, such as discrete ones, are learned by the score function: each particle's gap, less the mean
     of the others', times the gradient of their log density.
+
+    Args:
+        path: whether the gradient runs along the path alone. It needs the density of draws as a function of them, which
+            of a transform that is slow to invert, such as `phx.flows.InverseAutoregressive`, takes a pass for each
+            coordinate. False takes the density from how draws were made, in one pass, and follows all of it.
 
     Returns:
         The objective for `phx.fit(..., objective=)`; it is the default.
@@ -76,7 +82,10 @@ def elbo() -> Objective:
         Roeder, Wu, Duvenaud (2017), Sticking the landing: simple, lower-variance gradient estimators for variational
         inference; Kool, van Hoof, Welling (2019), Buy 4 REINFORCE samples, get a baseline for free!
     """
-    return Objective("elbo()", ("log_p", "log_q_path", "score"), _elbo, _each, scores=True)
+    if path:
+        return Objective("elbo()", ("log_p", "log_q_path", "score"), _elbo, _each, scores=True)
+    whole = partial(_elbo, log_q="log_q_drawn")
+    return Objective("elbo(path=False)", ("log_p", "log_q_drawn", "score"), whole, _each, scores=True)
 
 
 def importance_weighted(count: int = 8) -> Objective:

@@ -70,6 +70,10 @@ class Pair(Protocol):
         """One draw from the guide, which its parameters can be differentiated through."""
         ...
 
+    def draw_weighed(self, params: Params, key: Array, data: Values) -> tuple[Any, Array]:
+        """The same draw, and its log density under the guide, from how it was made where that takes less."""
+        ...
+
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
         """Its log density under the guide."""
         ...
@@ -132,12 +136,16 @@ def particles(
         return jnp.asarray(sum(pair.log_model(at, draw, data).values()))
 
     def one(key: Array) -> dict[str, Any]:
-        draw = pair.draw(params, key, data)
+        if "log_q_drawn" in wanted:
+            draw, drawn = pair.draw_weighed(params, key, data)
+        else:
+            draw, drawn = pair.draw(params, key, data), None
         fixed = lax.stop_gradient(draw)
         parts = {
             "log_p": lambda: log_p(params, draw),
             "log_p_path": lambda: log_p(held, draw),
             "log_p_fixed": lambda: log_p(params, fixed),
+            "log_q_drawn": lambda: drawn,
             "log_q": lambda: pair.log_guide(params, draw, data),
             "log_q_path": lambda: pair.log_guide(held, draw, data),
             "log_q_fixed": lambda: pair.log_guide(params, fixed, data),

@@ -27,6 +27,7 @@ from phalanx.variational.linear_response import Covariance, covariance_of
 from phalanx.variational.page import write_page
 from phalanx.variational.pair import Pair
 from phalanx.variational.resampling import Resampled
+from phalanx.variational.row_bounds import RowBounds, row_bounds
 from phalanx.variational.sinks import posterior_of
 from phalanx.variational.stream import Streamed, check_all_there
 from phalanx.variational.watching import Look
@@ -240,6 +241,33 @@ class Fit:
         _check_number(num_draws)
         check_all_there(self.proposals.pair.problem, "covariance")
         return covariance_of(self.proposals, names, list(self.record.latents), num_draws, seed)
+
+    def row_bounds(self, data: Mapping[str, Any], num_draws: int = 5000, *, seed: int = 0) -> RowBounds:
+        r"""Bounds of the log likelihood of new rows, one by one: how good a model with latent variables by row is.
+
+        The importance-weighted bound of a row is $\log \frac1K \sum_k p(x, z_k) / q(z_k \mid x)$.
+
+        Args:
+            data: the model's arguments, arrays with one row for each example.
+            num_draws: $K$. By maximum likelihood there is nothing to draw, and the bounds are exact.
+            seed: of the draws.
+
+        Returns:
+            The evidence lower bound and the importance-weighted one of each row, in nats.
+
+        Raises:
+            ValueError: when the fit saw all rows at once, the guide was made from the model, or a latent variable is
+                of all rows together.
+
+        Example:
+            >>> fit.row_bounds({"x": test_images}).importance_weighted.mean()  # doctest: +SKIP
+
+        Source:
+            Burda, Grosse, Salakhutdinov (2016), Importance weighted autoencoders.
+        """
+        check_seed(seed)
+        _check_number(num_draws)
+        return row_bounds(self, data, int(num_draws), seed)
 
     def verdict(self, num_draws: int = JUDGED) -> Verdict:
         """Say whether the fit is good to use, or what is wrong with it and what to try.

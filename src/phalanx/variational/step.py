@@ -29,7 +29,7 @@ class State(NamedTuple):
         step: steps made.
         free: the parameters, on the real line.
         optimizer: what the optimiser keeps.
-        mean: the average of `free` since it was last begun anew, and over how many steps.
+        mean: the average of `free` since it was last begun anew, and over how many steps; empty where none is taken.
         averaged: that number.
         failed: steps that were left out because their loss or its gradient was not finite, and how many of them in a
             row at the end.
@@ -39,16 +39,21 @@ class State(NamedTuple):
     step: Array
     free: dict[str, Any]
     optimizer: Any
-    mean: dict[str, Any]
+    mean: Any
     averaged: Array
     failed: Array
     failing: Array
 
     @classmethod
-    def of(cls, free: dict[str, Any], optimizer: Any) -> State:
-        """A fit that begins."""
+    def of(cls, free: dict[str, Any], optimizer: Any, averages: bool = True) -> State:
+        """A fit that begins, with an average of its steps or without."""
         zero = jnp.int32(0)
-        return cls(zero, free, optimizer, free, zero, zero, zero)
+        return cls(zero, free, optimizer, free if averages else (), zero, zero, zero)
+
+    @property
+    def averages(self) -> bool:
+        """Whether an average is taken."""
+        return self.mean != ()
 
 
 class Order(NamedTuple):
@@ -87,12 +92,22 @@ class Steps:
             number, state, made = carry
             key = step_key(seed, state.step)
             state, bound = self.one(state, key, self.pair.problem.step_data(arrays, key), order.rate)
-            told = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
-            error = jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if told else jnp.nan
+            error = self._error(bound)
             return number + 1, state, Made(made.bound.at[number].set(bound.mean()), made.error.at[number].set(error))
 
         _, state, made = lax.while_loop(go_on, step, (jnp.int32(0), state, empty))
         return state, made
+
+    def single(self, state: State, seed: Array, arrays: Sequence[Array], order: Order) -> tuple[State, Made]:
+        """One step as a block: what is carried round in a loop is copied, which of large networks takes a while."""
+        key = step_key(seed, state.step)
+        state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
+        state, bound = self.one(state, key, self.pair.problem.step_data(arrays, key), order.rate)
+        return state, Made(bound.mean()[None], self._error(bound)[None])
+
+    def _error(self, bound: Array) -> Array:
+        told = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
+        return jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if told else jnp.full((), jnp.nan)
 
     def one(self, state: State, key: Array, data: Any, rate: Any) -> tuple[State, Array]:
         """One step, and the bound of each particle."""
@@ -103,7 +118,7 @@ class Steps:
         change = jax.tree.map(lambda x, d: (rate * d).astype(x.dtype), state.free, change)
         free = self.pair.moved(state.free, change)
         averaged = state.averaged + 1
-        mean = jax.tree.map(lambda m, x: m + (x - m) / averaged, state.mean, free)
+        mean = jax.tree.map(lambda m, x: m + (x - m) / averaged, state.mean, free) if state.averages else ()
         nothing = jnp.int32(0)
         moved = State(state.step, free, optimizer, mean, averaged, state.failed, nothing)
         stayed = state._replace(failed=state.failed + 1, failing=state.failing + 1)
@@ -162,4 +177,4 @@ def laid_out(pair: Pair, optimizer: Any, state: State) -> State:
     kept = tree_utils.tree_map_params(
         optimizer, lambda _, sharding: sharding, state.optimizer, free, transform_non_params=lambda _: everywhere
     )
-    return alike._replace(free=free, mean=free, optimizer=kept)
+    return alike._replace(free=free, mean=free if state.averages else (), optimizer=kept)

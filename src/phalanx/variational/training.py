@@ -30,7 +30,8 @@ def training(
 ) -> Training:
     """How a long fit is watched: every so many steps it is evaluated, logged and saved.
 
-    All `num_steps` are made. With held-out rows the fit's parameters are those of the best evaluation.
+    All `num_steps` are made. The fit's parameters are those of the best evaluation, or the last where no rows are held
+    out.
 
     Args:
         every: steps from one look to the next.

@@ -23,7 +23,7 @@ def test_bits_per_dimension_are_those_of_the_likelihood():
 @pytest.mark.slow
 def test_digits_are_learned_drawn_and_completed(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "WIDTH", 16)
-    learned = demo.main(Options(epochs=1, data_shards=2, model_shards=2, out=tmp_path))
+    learned = demo.main(Options(epochs=1, data_shards=4, out=tmp_path))
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["data"] == "digits" and result["bits_per_dimension_test"] < 6
     assert learned.looks[-1].held_out_bits < learned.looks[0].held_out_bits

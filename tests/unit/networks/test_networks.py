@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 import phalanx as phx
-from phalanx.networks.specs import path_of
+from phalanx.mesh.specs import path_of
 
 eqx = pytest.importorskip("equinox", reason="Equinox is not installed")
 
@@ -157,7 +157,7 @@ def test_a_rule_by_path_says_the_rest():
 def test_specs_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"spec= of 'first.kernel', which has shape \(4, 8\)"):
         MAKERS["functions"](spec=lambda path, shape: ("model", None, None))
-    with pytest.raises(ValueError, match="or a tree like the weights"):
+    with pytest.raises(ValueError, match="or a tree like its value"):
         MAKERS["functions"](spec={"first": PartitionSpec()})
 
 

@@ -113,5 +113,5 @@ def test_a_tree_of_specs_must_be_like_the_value(mesh_of):
         w = phx.param("w", {"a": np.ones(4), "b": np.ones(2)}, spec={"a": PartitionSpec("model")})
         phx.sample("y", dist.Normal(w["a"].sum() + w["b"].sum(), 1.0), obs=y)
 
-    with pytest.raises(ValueError, match="Parameter 'w': spec= must be one for all of its arrays or a tree"):
+    with pytest.raises(ValueError, match="Parameter 'w': spec= must be a function .* or a tree like its value"):
         phx.fit(model, None, {"y": DATA["y"]}, mesh=mesh_of(1, 1, 2), **SHORT)

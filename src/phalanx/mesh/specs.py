@@ -1,4 +1,4 @@
-"""How a network's weights are laid out over a mesh: what its module says, or a rule by path."""
+"""How a pytree of arrays is laid out over a mesh: one spec for each, from a tree or from a rule by path."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import tree_map_with_path
 
 Rule = Callable[[str, tuple[int, ...]], Any]
-"""From the path and shape of an array of weights to a spec or a tuple of axes; None leaves it as it is."""
+"""From the path and shape of an array to a spec or a tuple of axes; None leaves it as it is."""
 
 Spec = Any
-"""A rule, or a tree of specs like the weights; None leaves all as they are."""
+"""A rule, or a tree of specs like the arrays; None leaves all as they are."""
 
 
 def path_of(path: Sequence[Any]) -> str:
@@ -22,10 +22,10 @@ def path_of(path: Sequence[Any]) -> str:
 
 
 def specs_of(like: Any, spec: Spec, known: Any, what: str) -> Any:
-    """The specs of weights like these: by `spec`, and by what is `known` where it says nothing; None where none is.
+    """The specs of arrays like these: by `spec`, and by what is `known` where it says nothing; None where none is.
 
     Raises:
-        ValueError: when a tree of specs is none like the weights, or a spec has more dimensions than its weight.
+        ValueError: when a tree of specs is none like the arrays, or a spec has more dimensions than its array.
     """
     if spec is None and known is None:
         return None
@@ -44,9 +44,9 @@ def specs_of(like: Any, spec: Spec, known: Any, what: str) -> Any:
 def _checked(like: Any, specs: Any, what: str) -> Any:
     if jax.tree.structure(specs, is_leaf=_is_spec) != jax.tree.structure(like):
         raise ValueError(
-            f"{what}: spec= must be a function of an array's path and shape, or a tree like the weights with a "
-            f"jax.sharding.PartitionSpec for each; got {jax.tree.structure(specs, is_leaf=_is_spec)}, and the weights "
-            f"are {jax.tree.structure(like)}."
+            f"{what}: spec= must be a function of an array's path and shape, or a tree like its value with a "
+            f"jax.sharding.PartitionSpec for each; got {jax.tree.structure(specs, is_leaf=_is_spec)}, and the value "
+            f"is {jax.tree.structure(like)}."
         )
 
     def check(path: Any, leaf: Any, spec: Any) -> None:
