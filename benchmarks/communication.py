@@ -24,11 +24,8 @@ MESHES = [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (8, 1), (4, 2), (2, 4)
 BYTES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "u8": 1, "pred": 1, "f16": 2, "s8": 1, "f64": 8, "s64": 8}
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 
-LINKS = {
-    "H100, NVLink within 8": 450e9,
-    "H100, 400 Gb/s InfiniBand between": 50e9,
-    "TPU v5p, one link both ways": 100e9,
-}
+NEAR, FAR = "H100, NVLink within 8", "H100, 400 Gb/s InfiniBand between"
+LINKS = {NEAR: 450e9, FAR: 50e9}
 """Bytes per second that one device sends, from the vendors' data sheets."""
 
 LARGE = {"width": 1024, "layers": 24, "heads": 16, "batch": 64, "positions": 784, "peak": 989e12, "utilisation": 0.4}
@@ -154,11 +151,27 @@ def main() -> None:
         print(json.dumps(row))
     record = {
         "name": "communication", "sizes": SIZES, "batch": BATCH, "weights": weights, "steps": rows, "large": LARGE,
-        "links": LINKS, "predicted_not_measured": large,
+        "links": LINKS, "predicted_not_measured": large, "table": table(rows, large),
     }  # fmt: skip
-    table = options.results / "tables" / "communication.json"
-    table.parent.mkdir(parents=True, exist_ok=True)
-    table.write_text(json.dumps(record, indent=1) + "\n")
+    options.results.mkdir(parents=True, exist_ok=True)
+    (options.results / "communication.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def table(rows: list[dict[str, Any]], large: list[dict[str, Any]]) -> dict[str, Any]:
+    """Both in one: what was counted, and what is predicted of the large configuration."""
+    columns = ["mesh", "sent by a device in a step", "ideal", "predicted efficiency, nothing overlapped"]
+    counted = [
+        [f"data {r['data']}, model {r['model']}", f"{r['bytes'] / 1e6:.2f} MB", f"{r['ideal'] / 1e6:.2f} MB", ""]
+        for r in rows
+    ]
+    told = [
+        [
+            f"{r['devices']} accelerators, model {r['model']}: wide configuration, not measured", "",
+            f"{r['gradients_MB'] + r['activations_MB']:,} MB", f"{r['efficiency_without_overlap']}",
+        ]
+        for r in large
+    ]  # fmt: skip
+    return {"columns": columns, "lines": counted + told}
 
 
 if __name__ == "__main__":
