@@ -27,7 +27,8 @@ def alone():
     return fitted(phx.make_mesh(chain=1, data=1, model=1), training=phx.training(every=STEPS))
 
 
-@pytest.mark.parametrize("data, model", [(2, 4), pytest.param(2, 1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("data, model", [(2, 4), (2, 1)])
 def test_the_loss_is_the_same_and_each_device_has_its_part(alone, data, model):
     spread = fitted(phx.make_mesh(chain=1, data=data, model=model), training=phx.training(every=STEPS))
     np.testing.assert_allclose(spread.losses.elbo, alone.losses.elbo, rtol=2e-4)
@@ -50,6 +51,7 @@ def test_what_is_not_spread_out_is_small():
     assert whole > 1e6 and copied < whole / 100
 
 
+@pytest.mark.slow
 def test_draws_from_the_three_programs_have_the_same_latent():
     prior = phx.trace(phx.seed(lambda: SMALL.prior(3), 0))()
     encoder = phx.trace(phx.seed(SMALL.encoder, 0))(IMAGES[:3])
@@ -60,6 +62,7 @@ def test_draws_from_the_three_programs_have_the_same_latent():
     assert x.min() >= 0 and x.max() <= 255
 
 
+@pytest.mark.slow
 def test_black_and_white():
     vae = VAE(pixels=36, latent=4, hidden=16, binary=True)
     binary = (IMAGES > 128).astype(np.uint8)

@@ -75,10 +75,9 @@ def test_info_names_devices_mesh_versions_and_cache(phalanx):
         (("demo", "digits", "--seed", "-1"), "seed must be a whole number from 0 to 2**32 - 1, got -1."),
         (("demo", "digits", "--samples", "1e6"), "the demo digits has no use for it, it is for mixture."),
         (("demo", "ensemble", "--chains", "4"), "it trains networks: --members and --epochs."),
-        (
-            ("demo", "ensemble", "--model-shards", "2"),
-            "the demo ensemble has no use for it, it is for image-transformer.",
-        ),
+        (("demo", "vae", "--draws", "4"), "it trains networks: --epochs."),
+        (("demo", "digits", "--epochs", "4"), "it is for ensemble and vae and image-transformer."),
+        (("demo", "ensemble", "--binary"), "it is for vae."),
         (("demo", "image-transformer", "--members", "2"), "has no use for it, it is for ensemble."),
         (("demo", "digits", "--size", "3"), "No such option: --size"),
     ],

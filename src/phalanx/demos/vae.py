@@ -25,7 +25,7 @@ from phalanx.variational.guides import elbo
 from phalanx.variational.result import Fit
 from phalanx.variational.training import training
 
-EPOCHS, BATCH, RATE, CLIP = 20, 100, 1e-3, 200.0
+EPOCHS, BATCH, RATE, CLIP = 16, 100, 1e-3, 200.0
 WEIGHED, DRAWS = 200, 5000
 """Test images whose importance-weighted bound is taken, and draws of each."""
 

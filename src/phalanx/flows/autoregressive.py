@@ -37,7 +37,7 @@ class _Autoregressive(Transform):
 
     @staticmethod
     def init(key: Array, size: int, hidden: Sequence[int] = (32, 32), context: int = 0) -> Weights:
-        """Weights with which it is the identity, or nearly so where there is a context and no hidden layer.
+        """Weights with which it is the identity.
 
         Args:
             key: a JAX key.

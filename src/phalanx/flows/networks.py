@@ -40,7 +40,8 @@ def init_dense(key: Array, inputs: int, outputs: int, hidden: Sequence[int], con
     weights = {"layers": [*layers, last], "linear": jnp.zeros((inputs, outputs))}
     if not context:
         return weights
-    return {**weights, "context": random.normal(beside, (context, (*hidden, outputs)[0])) / math.sqrt(context)}
+    heard = random.normal(beside, (context, hidden[0])) / math.sqrt(context) if hidden else ()
+    return {**weights, "context": {"layers": heard, "linear": jnp.zeros((context, outputs))}}
 
 
 def apply_dense(
@@ -52,16 +53,19 @@ def apply_dense(
         weights: from `init_dense`.
         x: the inputs.
         masks: of each layer and then of the linear part, which weights count; None for all.
-        context: `(..., context)`, which all of the first layer hears.
+        context: `(..., context)`, which all of the first layer hears, and the outputs.
     """
     kernels = [kernel for kernel, _ in weights["layers"]] + [weights["linear"]]
     if masks is not None:
         kernels = [kernel * mask for kernel, mask in zip(kernels, masks, strict=True)]
     x = jnp.clip(x, -FARTHEST, FARTHEST)
-    found, heard = x @ kernels[-1], 0.0 if context is None else context @ weights["context"]
+    found, heard = x @ kernels[-1], 0.0
+    if context is not None:
+        found += context @ weights["context"]["linear"]
+        heard = context @ weights["context"]["layers"] if len(kernels) > 2 else 0.0
     for kernel, (_, bias) in zip(kernels[:-2], weights["layers"][:-1], strict=True):
         x, heard = jnp.tanh(x @ kernel + heard + _as_row(bias, x)), 0.0
-    return found + x @ kernels[-2] + heard + _as_row(weights["layers"][-1][1], found)
+    return found + x @ kernels[-2] + _as_row(weights["layers"][-1][1], found)
 
 
 def shift_and_log_scale(raw: Array) -> tuple[Array, Array]:

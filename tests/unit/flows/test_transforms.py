@@ -90,6 +90,39 @@ def test_any_autoregression(kind, size, hidden, seed):
     autoregression(kind, size, hidden, seed)
 
 
+@kinds
+def test_a_context_is_told_to_all_and_changes_no_order(kind):
+    size, context = 3, 2
+    weights = shaken(kind.init(jax.random.key(0), size, (5,), context), 0)
+    x, known = np.ones(size, np.float32), np.array([0.5, -1.0], np.float32)
+    jacobian = check_with(lambda c: kind(weights, context=c), x, known)
+    np.testing.assert_array_equal(np.triu(jacobian, 1), 0.0)
+    by_context = np.asarray(jax.jacfwd(lambda c: kind(weights, context=c)(x))(known))
+    assert (by_context != 0).all()
+    bare = kind.init(jax.random.key(0), size, (), context)
+    np.testing.assert_array_equal(kind(bare, context=known)(x), x)  # it begins as the identity
+
+
+def check_with(transform_of, x, known):
+    """As `check`, of events that each have a context of their own."""
+    transform = transform_of(known)
+    jacobian = np.asarray(jax.jacfwd(transform)(x))
+    assert transform.log_abs_det_jacobian(x, transform(x)) == pytest.approx(np.linalg.slogdet(jacobian)[1], abs=1e-4)
+    several = transform_of(jnp.stack([known, -known]))
+    both = several(jnp.stack([x, x]))
+    np.testing.assert_allclose(both[0], transform(x), rtol=1e-5)
+    np.testing.assert_allclose(several.inv(both), np.stack([x, x]), rtol=1e-4, atol=1e-5)
+    return jacobian
+
+
+def test_contexts_and_weights_go_together():
+    with_one = InverseAutoregressive.init(jax.random.key(0), 2, (3,), 1)
+    without = InverseAutoregressive.init(jax.random.key(0), 2, (3,))
+    for weights, context in ((with_one, None), (without, jnp.ones(1))):
+        with pytest.raises(ValueError, match="take a context of n numbers, and others none"):
+            InverseAutoregressive(weights, context=context)
+
+
 def test_one_coupling():
     coupling(5, (4,), 2, True)
 
