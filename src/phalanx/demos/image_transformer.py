@@ -86,7 +86,7 @@ def bits_per_dimension(transformer: Any, weights: Any, images: np.ndarray, batch
 
     @jax.jit
     def nats(weights: Any, pixels: Any) -> Any:
-        return -levels(transformer.apply(weights, pixels)).log_prob(pixels).sum()
+        return -jnp.sum(jnp.asarray(levels(transformer.apply(weights, pixels)).log_prob(pixels)))
 
     total = sum(float(nats(weights, images[i : i + batch])) for i in range(0, len(images), batch))
     return total / (images.size * math.log(2.0))

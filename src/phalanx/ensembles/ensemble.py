@@ -207,7 +207,7 @@ class Ensemble:
         """Loss and accuracy of the mean of the members' probabilities."""
         inputs, labels = data
         scores = self.predict(apply, inputs).scores(np.asarray(labels))
-        return {"ensemble_loss": np.float64(scores.nll), "ensemble_accuracy": np.float64(scores.accuracy)}
+        return {"ensemble_loss": np.asarray(scores.nll), "ensemble_accuracy": np.asarray(scores.accuracy)}
 
     def _each(self, what: str, name: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
         """`f(state, *shared)` of every member as one function of `shared`, compiled once for each `name`."""

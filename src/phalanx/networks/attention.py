@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+Implementation = Literal["xla", "cudnn"]
+
 
 def attend(
-    query: Array, key: Array, value: Array, *, window: int | None = None, implementation: str = "xla"
+    query: Array, key: Array, value: Array, *, window: int | None = None, implementation: Implementation = "xla"
 ) -> Array:  # fmt: skip
     r"""Each position's attention to itself and those before: $\sum_{j\le i} \mathrm{softmax}_j(q_i k_j / \sqrt d) v_j$.
 

@@ -58,7 +58,7 @@ def levels(outputs: Array, temperature: Array | float = 1.0) -> dist.Distributio
 
     At a temperature below 1 what is probable becomes more so.
     """
-    return dist.Categorical(logits=outputs / temperature)
+    return dist.CategoricalLogits(outputs / temperature)
 
 
 def logistics(outputs: Array, temperature: Array | float = 1.0) -> dist.Distribution:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from phalanx.extras import require
-from phalanx.networks.attention import Cache, attend, attend_next, check_window, empty_cache
+from phalanx.networks.attention import Cache, Implementation, attend, attend_next, check_window, empty_cache
 
 nnx: Any = require("flax.nnx", "ensembles")
 
@@ -56,7 +56,7 @@ class ImageTransformer(nnx.Module):
 
     def __init__(
         self, rows: int, columns: int, *, width: int = 64, layers: int = 3, heads: int = 4, window: int | None = None,
-        outputs: int = LEVELS, dtype: Any = jnp.float32, implementation: str = "xla", rngs: Any,
+        outputs: int = LEVELS, dtype: Any = jnp.float32, implementation: Implementation = "xla", rngs: Any,
     ):  # fmt: skip
         if width % heads:
             raise ValueError(f"ImageTransformer: width must be a multiple of heads, got {width} and {heads}.")

@@ -82,10 +82,10 @@ def rows_of(distribution: Distribution, first: Array | int, count: int) -> Distr
         return (base if _is_alike(base, len(shape)) else rows_of(base, first, count)).expand(shape)
     if isinstance(distribution, MaskedDistribution):
         mask = distribution._mask
-        whole = (
-            mask if isinstance(mask, bool) else _slice(jnp.broadcast_to(mask, distribution.batch_shape), first, count)
-        )
-        return rows_of(distribution.base_dist, first, count).mask(whole)
+        own: Any = mask
+        if not isinstance(mask, bool):
+            own = _slice(jnp.broadcast_to(mask, distribution.batch_shape), first, count)
+        return rows_of(distribution.base_dist, first, count).mask(own)
     if type(distribution) is TransformedDistribution:
         if any(jnp.ndim(leaf) for leaf in jax.tree.leaves(distribution.transforms)):
             raise _Joint("its transforms have arrays for parameters")
