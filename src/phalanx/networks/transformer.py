@@ -62,7 +62,8 @@ class ImageTransformer(nnx.Module):
             raise ValueError(f"ImageTransformer: width must be a multiple of heads, got {width} and {heads}.")
         check_window(window)
         self.rows, self.columns, self.width, self.heads = rows, columns, width, heads
-        self.window, self.dtype, self.implementation = window, dtype, implementation
+        self.window, self.dtype = window, dtype
+        self.implementation: Implementation = implementation
         self.previous = nnx.Embed(LEVELS, width, embedding_init=_normal(0.02), dtype=dtype, rngs=rngs)
         self.near = nnx.Linear(2 * len(self.offsets), width, dtype=dtype, rngs=rngs)
         self.row = nnx.Embed(rows, width, embedding_init=_normal(0.02), dtype=dtype, rngs=rngs)
