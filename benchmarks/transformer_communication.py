@@ -150,11 +150,11 @@ def main() -> None:
     for row in large:
         print(json.dumps(row))
     record = {
-        "name": "communication", "sizes": SIZES, "batch": BATCH, "weights": weights, "steps": rows, "large": LARGE,
+        "name": "transformer_communication", "sizes": SIZES, "batch": BATCH, "weights": weights, "steps": rows, "large": LARGE,
         "links": LINKS, "predicted_not_measured": large, "table": table(rows, large),
     }  # fmt: skip
     options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / "communication.json").write_text(json.dumps(record, indent=1) + "\n")
+    (options.results / "transformer_communication.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 def table(rows: list[dict[str, Any]], large: list[dict[str, Any]]) -> dict[str, Any]:
