@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from phalanx.datasets import Classification
-from phalanx.demos.ensemble import as_bytes, load
+from phalanx.demos.ensemble import LARGE, as_bytes, load
 from phalanx.demos.options import Options, data_and_model
 from phalanx.demos.show import introduce
 from phalanx.demos.vae_pictures import draw_pictures
@@ -25,7 +25,7 @@ from phalanx.variational.guides import elbo
 from phalanx.variational.result import Fit
 from phalanx.variational.training import training
 
-EPOCHS, BATCH, RATE, CLIP = 16, 100, 1e-3, 200.0
+EPOCHS, EPOCHS_OF_FEW, BATCH, RATE, CLIP = 16, 200, 100, 1e-3, 200.0
 WEIGHED, DRAWS = 200, 5000
 """Test images whose importance-weighted bound is taken, and draws of each."""
 
@@ -44,7 +44,8 @@ def main(options: Options) -> Fit:
     data, mesh = load(options), data_and_model(options, BATCH)
     train, held_out, test = images_of(data, options)
     vae = VAE(train.shape[1], binary=options.binary)
-    epochs = EPOCHS if options.epochs is None else options.epochs
+    default = EPOCHS if len(train) >= LARGE else EPOCHS_OF_FEW
+    epochs = default if options.epochs is None else options.epochs
     likelihood = "black or white, drawn anew in each step" if vae.binary else "a mixture of 2 logistics on 0 to 255"
     words = MATHEMATICS.format(
         latent=vae.latent, layers=vae.layers, pixels=vae.pixels, likelihood=likelihood, hidden=vae.hidden, rate=RATE,

@@ -12,7 +12,7 @@ from jax import random
 from phalanx.demos.vae_programs import VAE
 from phalanx.programs.handlers import seed as seeded
 from phalanx.programs.handlers import substitute
-from phalanx.report.style import ACCENT, MUTED, SECOND, explain, finish, new_figure
+from phalanx.report.style import ACCENT, MUTED, SECOND, explain, finish, new_figure, whole_numbers
 from phalanx.variational.result import Fit
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def draw_pictures(vae: VAE, learned: Fit, test: np.ndarray, side: tuple[int, ...
             "From one test image to another, along a line between what is behind them",
             decode(pairs.reshape(-1, vae.latent)), COLUMNS // 2, shape,
         ),
-        "loss": _loss(learned, vae),
+        "loss": _loss(learned),
     }  # fmt: skip
 
 
@@ -73,12 +73,13 @@ def _grid(title: str, images: Any, rows: int, shape: tuple[int, ...]) -> Figure:
     return figure
 
 
-def _loss(learned: Fit, vae: VAE) -> Figure:
+def _loss(learned: Fit) -> Figure:
     figure = new_figure(6.0, 3.6)
     axes = figure.subplots()
-    steps = [look.step for look in learned.looks]
-    axes.plot(steps, [look.bits for look in learned.looks], color=SECOND, linewidth=1.6, label="training")
-    axes.plot(steps, [look.held_out_bits for look in learned.looks], color=ACCENT, linewidth=2, label="held out")
-    finish(axes, "Evidence lower bound, negative, in bits per dimension", "steps", "")
+    epochs = range(1, len(learned.looks) + 1)
+    axes.plot(epochs, [look.bits for look in learned.looks], color=SECOND, linewidth=1.6, label="training")
+    axes.plot(epochs, [look.held_out_bits for look in learned.looks], color=ACCENT, linewidth=2, label="held out")
+    whole_numbers(axes.xaxis)
+    finish(axes, "Loss, bits per dimension", "epoch", "")
     explain(figure)
     return figure

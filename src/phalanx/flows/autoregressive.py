@@ -22,6 +22,8 @@ class _Autoregressive(Transform):
 
     domain: Any = constraints.real_vector
     codomain: Any = constraints.real_vector
+    _asked: Any = None
+    _said: Any = None
 
     def __init__(self, weights: Weights, order: Sequence[int] | None = None, context: Array | None = None):
         if (context is None) != ("context" not in weights):
@@ -49,6 +51,13 @@ class _Autoregressive(Transform):
 
     def affine(self, known: Array) -> tuple[Array, Array]:
         """Shift and log scale of each coordinate, from those before it."""
+        # A density asks twice about the same array, for the way and for its determinant. The gradient would go through
+        # the network twice, and devices would add up two gradients of its weights, where one is enough.
+        if not isinstance(known, Array) or known is not self._asked:
+            self._asked, self._said = known, self._affine(known)
+        return self._said
+
+    def _affine(self, known: Array) -> tuple[Array, Array]:
         hidden = tuple(len(bias) for _, bias in self.weights["layers"][:-1])
         return shift_and_log_scale(apply_dense(self.weights, known, masks_of(self.order, hidden), self.context))
 
