@@ -150,7 +150,8 @@ def main() -> None:
     for row in large:
         print(json.dumps(row))
     record = {
-        "name": "transformer_communication", "sizes": SIZES, "batch": BATCH, "weights": weights, "steps": rows, "large": LARGE,
+        "name": "transformer_communication", "sizes": SIZES, "batch": BATCH, "weights": weights, "steps": rows,
+        "large": LARGE,
         "links": LINKS, "predicted_not_measured": large, "table": table(rows, large),
     }  # fmt: skip
     options.results.mkdir(parents=True, exist_ok=True)
