@@ -19,7 +19,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LONG = {
     "command-line", "data", "devices", "diagnostics", "ensembles", "extending", "images", "many-chains", "networks",
     "predictive", "programs", "sampling", "thinking-in-spmd", "tracing", "variational",
-    "sampling", "thinking-in-spmd", "tracing", "variational",
 }  # fmt: skip
 """Pages that take longer: `make docs` runs all of them."""
 TIME_LIMIT = 600  # seconds; only so that a page that hangs says so

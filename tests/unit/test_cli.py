@@ -59,7 +59,8 @@ def test_info_names_devices_mesh_versions_and_cache(phalanx):
     [
         (
             ("demo", "nope"),
-            "'nope' is not one of 'digits', 'mnist', 'chains', 'covertype', 'mixture', 'movielens', 'ensemble', 'vae'.",
+            "'nope' is not one of 'digits', 'mnist', 'chains', 'covertype', 'mixture', 'movielens', 'ensemble', "
+            "'vae', 'image-transformer'.",
         ),
         (("demo", "digits", "--chains", "0"), "num_chains must be a whole number, at least 1; got 0."),
         (
@@ -77,8 +78,9 @@ def test_info_names_devices_mesh_versions_and_cache(phalanx):
         (("demo", "digits", "--samples", "1e6"), "the demo digits has no use for it, it is for mixture."),
         (("demo", "ensemble", "--chains", "4"), "it trains networks: --members and --epochs."),
         (("demo", "vae", "--draws", "4"), "it trains networks: --epochs."),
-        (("demo", "digits", "--epochs", "4"), "it is for ensemble and vae."),
+        (("demo", "digits", "--epochs", "4"), "it is for ensemble and vae and image-transformer."),
         (("demo", "ensemble", "--binary"), "it is for vae."),
+        (("demo", "image-transformer", "--members", "2"), "has no use for it, it is for ensemble."),
         (("demo", "digits", "--size", "3"), "No such option: --size"),
     ],
 )

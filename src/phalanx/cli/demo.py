@@ -36,18 +36,20 @@ class Demo(StrEnum):
     movielens = "movielens"
     ensemble = "ensemble"
     vae = "vae"
+    image_transformer = "image-transformer"
 
 
 _ONLY = {
-    "samples": (Demo.mixture,), "members": (Demo.ensemble,), "epochs": (Demo.ensemble, Demo.vae), "binary": (Demo.vae,),
+    "samples": (Demo.mixture,), "members": (Demo.ensemble,), "binary": (Demo.vae,),
+    "epochs": (Demo.ensemble, Demo.vae, Demo.image_transformer),
 }  # fmt: skip
 """Options that some demos alone have."""
 
 _OF_CHAINS = ("chains", "warmup", "draws")
-_NEVER = {Demo.ensemble: (*_OF_CHAINS, "data_shards"), Demo.vae: _OF_CHAINS}
+_NEVER = {Demo.ensemble: (*_OF_CHAINS, "data_shards"), Demo.vae: _OF_CHAINS, Demo.image_transformer: _OF_CHAINS}
 """Options that a demo has no use for."""
 
-_SIZES = {Demo.ensemble: "--members and --epochs", Demo.vae: "--epochs"}
+_SIZES = {Demo.ensemble: "--members and --epochs", Demo.vae: "--epochs", Demo.image_transformer: "--epochs"}
 
 
 def demo(
@@ -60,7 +62,7 @@ def demo(
         float | None, typer.Option(help="Draws of all chains together, such as 1e9; mixture only.")
     ] = None,
     members: Annotated[int | None, typer.Option(help="Networks; ensemble only.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of training; ensemble and vae only.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of training, of networks only.")] = None,
     binary: Annotated[
         bool, typer.Option("--binary", help="Pixels drawn to be black or white in every step; vae only.")
     ] = False,
@@ -80,7 +82,7 @@ def demo(
         data, chains, warmup, draws, whole, members, epochs, data_shards, seed, precision.value, folder, binary
     )  # fmt: skip
     with saying(f"the demo had not come to its end; what it had written is in {folder}."):
-        run = import_module(f"phalanx.demos.{name.value}").main(options)
+        run = import_module(f"phalanx.demos.{name.name}").main(options)
     if isinstance(run, Posterior) and run.record.interrupted:
         raise Interrupted(f"what there was is in {folder}.")
 

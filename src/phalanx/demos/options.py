@@ -70,3 +70,15 @@ def mesh_with(data_shards: int) -> Mesh:
             f"them."
         )
     return make_mesh(data=data_shards)
+
+
+def data_and_model(options: Options, batch: int) -> Mesh:
+    """All devices: `--data-shards` of them along `data`, what is left along `model`."""
+    count = jax.device_count()
+    shards = count if options.data_shards is None else options.data_shards
+    if shards < 1 or count % shards or batch % shards:
+        raise ValueError(
+            f"--data-shards {shards}: there are {count} devices and batches of {batch} images, which must both divide "
+            f"over as many shards. Take another number, such as --data-shards 1."
+        )
+    return make_mesh(chain=1, data=shards, model=count // shards)

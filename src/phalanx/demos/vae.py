@@ -9,16 +9,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from phalanx.datasets import Classification
 from phalanx.demos.ensemble import LARGE, as_bytes, load
-from phalanx.demos.options import Options
+from phalanx.demos.options import Options, data_and_model
 from phalanx.demos.show import introduce
 from phalanx.demos.vae_pictures import draw_pictures
 from phalanx.demos.vae_programs import VAE
 from phalanx.extras import require
-from phalanx.mesh.devices import make_mesh
 from phalanx.report import console
 from phalanx.report.figures import save_pictures
 from phalanx.variational.batches import Batches, batches
@@ -46,7 +44,7 @@ MATHEMATICS = """
 def main(options: Options) -> Fit:
     """Train, say how good it is, and write pictures, a log, a checkpoint and `result.json` to `options.out`."""
     optax = require("optax", "ensembles")
-    data, mesh = load(options), mesh_of(options)
+    data, mesh = load(options), data_and_model(options, BATCH)
     train, held_out, test = images_of(data, options)
     vae = VAE(train.shape[1], binary=options.binary)
     default = EPOCHS if len(train) >= LARGE else EPOCHS_OF_FEW
@@ -98,18 +96,6 @@ def rows_of(images: np.ndarray, vae: VAE, seed: int, size: int = BATCH) -> Batch
         return {"x": (rng.random(batch["x"].shape) < batch["x"] / 255).astype(np.uint8)}
 
     return batches({"x": images}, size, seed=seed, transform=binarise if vae.binary else None)
-
-
-def mesh_of(options: Options) -> Mesh:
-    """All devices: `--data-shards` of them along `data`, what is left along `model`."""
-    count = jax.device_count()
-    shards = count if options.data_shards is None else options.data_shards
-    if shards < 1 or count % shards or BATCH % shards:
-        raise ValueError(
-            f"--data-shards {shards}: there are {count} devices and batches of {BATCH} images, which must both divide "
-            f"over as many shards. Take another number, such as --data-shards 1."
-        )
-    return make_mesh(chain=1, data=shards, model=count // shards)
 
 
 def write(options: Options, data: Classification, vae: VAE, learned: Fit, test: np.ndarray) -> None:

@@ -30,6 +30,15 @@ def count_rows(what: str, tree: Any) -> int:
     return counts.pop()
 
 
+def check_labelled(data: Any) -> None:
+    """Refuse data of which the ensemble's own accuracy cannot be told."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise ValueError(
+            f"ensemble.train: with apply= the data must be a pair, (inputs, labels); got {type(data).__name__}. Leave "
+            f"it out, and ask ensemble.predict(apply, inputs).scores(labels)."
+        )
+
+
 def check_functions(init: Any, update: Any) -> None:
     """Refuse pieces that are no functions, or take other arguments."""
     for name, f in (("init", init), ("update", update)):

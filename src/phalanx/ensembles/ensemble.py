@@ -86,24 +86,31 @@ class Ensemble:
         return self._fetch([self._step(placed, None)])
 
     def train(
-        self, data: Any, *, batch_size: int, num_epochs: int = 1, order: str = "shared", seed: int = 0
-    ) -> Iterator[dict[str, np.ndarray]]:
+        self, data: Any, *, batch_size: int, num_epochs: int = 1, order: str = "shared", seed: int = 0,
+        drop_last: bool = False, apply: Callable[[State, Any], Array] | None = None,
+    ) -> Iterator[dict[str, np.ndarray]]:  # fmt: skip
         """Train epoch by epoch; the data are on each device once.
 
         Args:
             data: arrays with one leading row for each example, or a tree of such; `update` is given batches of it.
-            batch_size: rows of a batch; the last of an epoch may have fewer.
+            batch_size: rows of a batch; the last of an epoch may have fewer. On a mesh with a `data` axis they lie over
+                it, where they come out even.
             num_epochs: how often all rows are seen.
             order: "shared", the same batches for all; "own", an order for each member; "bootstrap", rows drawn with
                 replacement for each member.
             seed: of the order.
+            drop_last: leave out a last batch that has fewer rows; which rows it has is another matter in every epoch.
+            apply: `apply(state, inputs)`, the logits of one network, where the data are inputs and labels: after each
+                epoch `ensemble_loss` and `ensemble_accuracy` are those of the mean of the members' probabilities on
+                the training data, whatever the layout.
 
         Returns:
             An iterator that trains an epoch whenever it is asked for the next of what `update` measured, averaged over
             the epoch's rows, `(members,)` each.
 
         Raises:
-            ValueError: when rows differ in number, there are none, or an argument is out of range.
+            ValueError: when rows differ in number, there are none or fewer than a batch with `drop_last`, or an
+                argument is out of range.
             KeyboardInterrupt: on Ctrl-C, after a step of all members. The epoch does not count as trained.
         """
         rows = checks.count_rows("ensemble.train: the data", data)
@@ -113,7 +120,11 @@ class Ensemble:
         )
         check_order(order)
         check_seed(seed)
-        return self._epochs(self._layout.everywhere(data), rows, size, epochs, order, seed)
+        if drop_last and rows < size:
+            raise ValueError(f"ensemble.train: with drop_last=True the {rows} rows make no batch of {size}.")
+        if apply is not None:
+            checks.check_labelled(data)
+        return self._epochs(data, rows, size, epochs, order, seed, drop_last, apply)
 
     def predict(self, apply: Callable[[State, Any], Array], inputs: Any, *, batch_size: int = 1000) -> Prediction:
         """What every member says of rows, as probabilities.
@@ -135,7 +146,7 @@ class Ensemble:
         size = min(whole("ensemble.predict", "batch_size", batch_size), rows)
 
         def of(state: State, some: Any) -> Array:
-            logits = apply(state, some)
+            logits = apply(state, self._layout.rows(some))
             checks.check_logits(logits, len(jax.tree.leaves(some)[0]))
             return jax.nn.softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
 
@@ -180,13 +191,23 @@ class Ensemble:
         self.epoch, self.steps = counts["epoch"], counts["steps"]
 
     def _epochs(
-        self, data: Any, rows: int, batch_size: int, num_epochs: int, order: str, seed: int
-    ) -> Iterator[dict[str, np.ndarray]]:
+        self, data: Any, rows: int, batch_size: int, num_epochs: int, order: str, seed: int, drop_last: bool,
+        apply: Callable[[State, Any], Array] | None,
+    ) -> Iterator[dict[str, np.ndarray]]:  # fmt: skip
+        placed = self._layout.everywhere(data)
         for _ in range(num_epochs):
             batches = list(cut(rows_of_epoch(order, seed, self.epoch, self.num_members, rows), batch_size))
-            measured = [self._step(data, batch) for batch in batches]
+            batches = [batch for batch in batches if batch.shape[-1] == batch_size or not drop_last]
+            measured = [self._step(placed, batch) for batch in batches]
             self.epoch += 1
-            yield self._fetch(measured, [batch.shape[-1] for batch in batches])
+            found = self._fetch(measured, [batch.shape[-1] for batch in batches])
+            yield found if apply is None else {**found, **self._own_scores(apply, data)}
+
+    def _own_scores(self, apply: Callable[[State, Any], Array], data: Any) -> dict[str, np.ndarray]:
+        """Loss and accuracy of the mean of the members' probabilities."""
+        inputs, labels = data
+        scores = self.predict(apply, inputs).scores(np.asarray(labels))
+        return {"ensemble_loss": np.asarray(scores.nll), "ensemble_accuracy": np.asarray(scores.accuracy)}
 
     def _each(self, what: str, name: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
         """`f(state, *shared)` of every member as one function of `shared`, compiled once for each `name`."""
@@ -249,7 +270,7 @@ class Ensemble:
         layout = self._layout
 
         def one(state: State, key: Array, data: Any, rows: Any, number: Array) -> tuple[State, Any]:
-            batch = data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data)
+            batch = layout.rows(data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data))
             own = {"key": _key_of(key, IN_STEPS, number)} if self._takes_key else {}
             arguments = {"state": state, "batch": batch}
             with checks.one_network("update"), model_errors(self._update, arguments=arguments):
@@ -291,7 +312,8 @@ def ensemble(
             state and a dict of what it measured, scalars. `phx.ensembles.learner` makes both from a network and an
             optimiser of optax.
         num_members: how many, on however many devices.
-        mesh: the devices, from `phx.make_mesh`, along `chain`; by default all, of a CPU one for each core.
+        mesh: the devices, from `phx.make_mesh`: members lie along `chain`, and the rows of each member's batches along
+            `data`; by default all along `chain`, of a CPU one for each core.
         seed: a whole number.
 
     Returns:
@@ -300,7 +322,8 @@ def ensemble(
     Raises:
         TypeError: when `init` or `update` is no function of what they are given, or returns something else; the latter
             at the first step.
-        ValueError: when `num_members` is no whole number of at least 1, or the mesh has devices off its `chain` axis.
+        ValueError: when `num_members` is no whole number of at least 1, or the mesh has devices off its `chain` and
+            `data` axes.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np, phalanx as phx

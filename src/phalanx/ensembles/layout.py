@@ -21,6 +21,9 @@ from phalanx.mesh.devices import CHAIN, make_mesh, use_every_core
 WRITTEN_OUT = 8
 """Members of a device that are written out in one program at most: compiling takes longer with each."""
 
+DATA = "data"
+"""The axis over which the rows of a batch lie."""
+
 MEMBERS = "members of the ensemble"
 """The axis of devices. It is not called `chain`: over that, networks would average by devices and not by members."""
 
@@ -31,7 +34,7 @@ class Layout:
 
     Attributes:
         count: members.
-        mesh: the devices, all along one axis.
+        mesh: the devices, along members and, for each member, along the rows of its batches.
         width: members of a device in one group.
     """
 
@@ -47,20 +50,26 @@ class Layout:
             mesh = make_mesh()
         if not isinstance(mesh, Mesh):
             raise TypeError(f"phx.ensemble: mesh must be one of phx.make_mesh's, got {type(mesh).__name__}.")
-        if len(mesh.devices.flat) != mesh.shape.get(CHAIN):
+        chains, shards = (mesh.shape.get(axis, 1) for axis in (CHAIN, DATA))
+        if mesh.size != chains * shards:
             raise ValueError(
-                f"ensemble: members lie along the mesh's 'chain' axis alone, but the mesh is {dict(mesh.shape)}. Use "
-                f"phx.make_mesh()."
+                f"ensemble: members lie along the mesh's 'chain' axis and rows of batches along 'data', but the mesh "
+                f"is {dict(mesh.shape)}. Use phx.make_mesh(data=...)."
             )
-        devices = list(mesh.devices.flat)[: min(count, mesh.size)]
+        devices = _chain_first(mesh).reshape(chains, shards)[: min(count, chains)]
         each = -(-count // len(devices))
-        on_cpu = devices[0].platform == "cpu"
-        return cls(count, Mesh(np.asarray(devices), MEMBERS), 1 if on_cpu else each)
+        on_cpu = devices[0, 0].platform == "cpu"
+        return cls(count, Mesh(devices, (MEMBERS, DATA)), 1 if on_cpu else each)
 
     @property
     def devices(self) -> int:
-        """How many there are."""
-        return self.mesh.size
+        """How many there are along members."""
+        return self.mesh.shape[MEMBERS]
+
+    @property
+    def shards(self) -> int:
+        """Over how many devices the rows of a batch lie."""
+        return self.mesh.shape[DATA]
 
     @property
     def groups(self) -> int:
@@ -136,10 +145,36 @@ class Layout:
         result = jax.vmap(f)(*jax.tree.map(lambda leaf: leaf[0], mapped))
         return jax.tree.map(lambda leaf: _strong(leaf)[None], result)
 
+    def rows(self, batch: Any) -> Any:
+        """A member's batch, its rows over the devices that work on it; as it is where they do not come out even.
+
+        What follows is one program on all of the rows: the compiler adds up over devices.
+        """
+        if self.shards == 1:
+            return batch
+        over = NamedSharding(jax.sharding.get_abstract_mesh(), PartitionSpec(DATA))
+
+        def spread(leaf: Array) -> Array:
+            even = jnp.ndim(leaf) and leaf.shape[0] % self.shards == 0
+            return jax.lax.with_sharding_constraint(leaf, over) if even else leaf
+
+        return jax.tree.map(spread, batch)
+
     def on_mesh(self, f: Any, in_specs: Any, out_specs: Any, donate: tuple[int, ...] = ()) -> Any:
-        """`f` on every device, jitted."""
-        mapped = jax.shard_map(f, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-        return jax.jit(mapped, donate_argnums=donate)
+        """`f` for the members of every device, jitted."""
+        mapped = jax.shard_map(
+            f, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False,
+            axis_names={MEMBERS} if self.shards > 1 else {MEMBERS, DATA},
+        )  # fmt: skip
+        # networks are whole on each of the devices that work on one: the compiler might leave them in parts
+        places = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), out_specs)
+        return jax.jit(mapped, donate_argnums=donate, out_shardings=places)
+
+
+def _chain_first(mesh: Mesh) -> np.ndarray:
+    """The devices of a mesh, those of a chain together."""
+    axes = sorted(range(len(mesh.axis_names)), key=lambda i: mesh.axis_names[i] != CHAIN)
+    return mesh.devices.transpose(axes)
 
 
 def _strong(leaf: Any) -> Array:

@@ -10,3 +10,7 @@ from phalanx.networks.linen import from_linen as from_linen
 from phalanx.networks.network import Network as Network
 from phalanx.networks.network import from_functions as from_functions
 from phalanx.networks.nnx import from_nnx as from_nnx
+from phalanx.networks.pixels import image_transformer as image_transformer
+from phalanx.networks.pixels import levels as levels
+from phalanx.networks.pixels import logistics as logistics
+from phalanx.networks.pixels import pixel_sampler as pixel_sampler

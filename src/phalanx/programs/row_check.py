@@ -19,6 +19,7 @@ from jax.extend.core import jaxprs_in_params
 
 from phalanx.mesh.space import Space, Spread
 from phalanx.programs.arguments import Arguments
+from phalanx.programs.own_rows import giving_own_rows
 from phalanx.programs.row_sample import Sample, fraction, samples
 from phalanx.programs.shares import Shares, TracedProgram, named_axes
 from phalanx.programs.tracing import Program
@@ -142,7 +143,8 @@ class _Both:
 
     @classmethod
     def of(cls, check: RowCheck, arguments: Arguments, sample: Sample, spreads: Sequence[Spread]) -> _Both:
-        shares, sizes, program = check.shares, check.sizes, check.program
+        shares, sizes = check.shares, check.sizes
+        program = giving_own_rows(check.program, shares.own_rows)
         of_latents = {name: sample.spread(spread) for name, spread in check.spreads.items()}
         local_terms = {term: _resized(sample, spread) for term, spread in shares.terms.items()}
         resized = replace(shares, terms=local_terms)

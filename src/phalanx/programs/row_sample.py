@@ -49,16 +49,23 @@ class Sample:
 
 
 def samples(arguments: Arguments, spreads: Sequence[Spread], sizes: Mapping[str, int], most: float) -> Iterator[Sample]:
-    """All rows, if they are not more than this share of the data; else pieces as they lie, then telling rows."""
+    """All rows, if they are not more than this share of the data; else pieces as they lie, then telling rows.
+
+    What lies where no data do is whole in each: the program says how many rows it has.
+    """
     spreads = list(dict.fromkeys(spread for spread in (*arguments.spreads, *spreads) if spread.axes))
     if most >= 1:
         yield Sample({s: s for s in spreads}, {s: np.arange(s.rows) for s in spreads})
         return
-    smaller = {s: max(1, int(s.local_rows * most)) for s in spreads}
+    smaller = {s: max(1, int(s.local_rows * most)) if _is_of_data(s, arguments) else s.local_rows for s in spreads}
     devices = {s: int(np.prod([sizes[axis] for axis in s.axes])) for s in spreads}
     rows = {s: Spread(s.axes, count * devices[s], count) for s, count in smaller.items()}
     yield Sample(rows, {s: _pieces(s, count, devices[s]) for s, count in smaller.items()})
     yield Sample(rows, {s: _telling(arguments, s, rows[s].rows) for s in spreads})
+
+
+def _is_of_data(spread: Spread, arguments: Arguments) -> bool:
+    return any(set(spread.axes) & set(other.axes) for other in arguments.spreads)
 
 
 def _pieces(spread: Spread, count: int, devices: int) -> np.ndarray:
@@ -94,7 +101,7 @@ def _extremes(array: Any, rows: int) -> list[int]:
 def fraction(arguments: Arguments, positions: Mapping[str, Any], spreads: Mapping[str, Spread], most: int) -> float:
     """The share of the rows at which data and position have `most` numbers; 0 where what is alike has more."""
     leaves = [*zip(arguments.arrays, arguments.spreads, strict=True), *((positions[n], s) for n, s in spreads.items())]
-    sizes = [(_size(leaf), bool(spread.axes)) for leaf, spread in leaves]
+    sizes = [(_size(leaf), _is_of_data(spread, arguments)) for leaf, spread in leaves]
     alike, rows = (sum(size for size, spread in sizes if spread is wanted) for wanted in (False, True))
     return min(1.0, max(0.0, (most - alike) / max(rows, 1)))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ from phalanx.mesh.dependence import Axes, live_equations, uses_collective, varyi
 from phalanx.mesh.space import GLOBAL, Spread
 from phalanx.mesh.total import Total
 from phalanx.programs.arguments import Arguments, Layout
+from phalanx.programs.own_rows import RowsOfOneEvent, giving_own_rows
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Run, run_unconstrained
@@ -59,6 +60,7 @@ class Shares:
         others: where the deterministic values live.
         terms: where each term of the log density lives, in program order.
         sizes: devices along each of `axes`.
+        own_rows: variables that the program writes whole and a device holds its rows of, with how many there are.
     """
 
     axes: tuple[str, ...]
@@ -66,6 +68,7 @@ class Shares:
     others: Mapping[str, Spread]
     terms: Mapping[Term, Spread]
     sizes: Mapping[str, int]
+    own_rows: Mapping[str, int] = field(default_factory=dict)
 
     def weigh(self, term: Term, total: Total) -> Total:
         """This device's share of a term, given its sum over this device's rows: that, or 1/n where n compute alike."""
@@ -247,8 +250,12 @@ class _Reading:
     def __init__(self, program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram):
         self.arguments, self.whole = arguments, whole
         self.sizes = {axis: size for axis, size in sizes.items() if size > 1}
+        self.own_rows = _own_rows(whole, arguments, self.sizes)
+        on_device = giving_own_rows(program, self.own_rows)
         try:
-            self.local = TracedProgram(program, arguments.layout, arguments.local_shapes(), sizes)
+            self.local = TracedProgram(on_device, arguments.layout, arguments.local_shapes(), sizes)
+        except RowsOfOneEvent:
+            raise
         except Exception as error:
             raise ValueError(
                 f"The model runs on the whole data but not on the rows one device holds "
@@ -272,7 +279,7 @@ class _Reading:
         used |= {axis for axis in self.sizes if uses_collective(self.jaxpr, axis)}
         axes = tuple(axis for axis in self.sizes if axis in used)
         latents = tuple(replace(latent, spread=spreads[latent.name]) for latent in self.local.latents())
-        return Shares(axes, latents, others, terms, {axis: self.sizes[axis] for axis in axes})
+        return Shares(axes, latents, others, terms, {axis: self.sizes[axis] for axis in axes}, self.own_rows)
 
     # -- latent variables ---------------------------------------------------------------------------------------
 
@@ -294,23 +301,12 @@ class _Reading:
             return self._rows(f"Variable {name!r}", None, before, after)
         if not self._has_rows(axes, before, after):
             devices = math.prod(self.sizes[axis] for axis in axes)
-            if before == after and before and not any(set(s.axes) & set(axes) for s in self.arguments.spreads):
-                raise ValueError(self._not_cut(name, axes, before))
             raise ValueError(
                 f"Variable {name!r} is declared axis={named_axes(axes)}, but its shape is {before} on the whole data "
                 f"and {after} on one of {devices} devices: its rows are not spread over them. Take its size from the "
                 f"data, as in .expand([x.shape[0]]), or leave out axis=."
             )
         return self._rows(f"Variable {name!r}", frozenset(axes), before, after)
-
-    def _not_cut(self, name: str, axes: tuple[str, ...], shape: tuple[int, ...]) -> str:
-        part = f"jax.lax.axis_size({(axes[0] if len(axes) == 1 else axes)!r})"
-        return (
-            f"Variable {name!r} is declared axis={named_axes(axes)}, over which no data are sharded, so each device "
-            f"must say which part of its {shape[0]} rows it holds; as it is, all hold all. Give the size of one "
-            f"device's part, as in .expand([{shape[0]} // {part}]), use it with the part of the data that it belongs "
-            f"to (number jax.lax.axis_index), and add up with jax.lax.psum; or leave out axis=."
-        )
 
     def _widen(self, name: str, spread: Spread, found: Axes) -> Spread:
         if declared := self.whole.variables[name].axes:
@@ -449,6 +445,23 @@ class _Reading:
 
     def _rows_of_data(self) -> int:
         return max(spread.rows for spread in self.arguments.spreads)
+
+
+def _own_rows(whole: TracedProgram, arguments: Arguments, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Variables declared to lie over axes that no data lie over, with their rows in the whole."""
+    of_data = {axis for spread in arguments.spreads for axis in spread.axes}
+    found: dict[str, int] = {}
+    for name, variable in whole.variables.items():
+        devices = math.prod(sizes.get(axis, 1) for axis in variable.axes)
+        if devices == 1 or of_data & set(variable.axes) or not variable.shape:
+            continue
+        found[name] = rows = variable.shape[0]
+        if rows % devices:
+            raise ValueError(
+                f"Variable {name!r}: axis={named_axes(variable.axes)} spreads its {rows} rows over {devices} devices, "
+                f"which does not come out even. Give it a number of rows divisible by {devices}, or leave out axis=."
+            )
+    return found
 
 
 def _value_at_a_point(traced: TracedProgram, term: Term, sizes: Mapping[str, int]) -> Array:

@@ -21,6 +21,7 @@ from phalanx.mesh.space import GLOBAL, Position, Shared, Space, Spread
 from phalanx.mesh.total import Total
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.indices import IndexCheck
+from phalanx.programs.own_rows import giving_own_rows
 from phalanx.programs.rows_apart import check_level, read_rows_apart
 from phalanx.programs.shares import Shares, TracedProgram, check_latents, read_shares
 from phalanx.programs.tracing import Program
@@ -269,7 +270,8 @@ class Target:
 
     def on_device(self, arrays: Sequence[Array], lanes: int = 1) -> Density:
         """The target with one device's arrays in place, for `lanes` chains at once. Call it inside `shard_map`."""
-        return Density(self.program, self.layout, arrays, self.shares, lanes)
+        program = giving_own_rows(self.program, self.shares.own_rows)
+        return Density(program, self.layout, arrays, self.shares, lanes)
 
     def array_specs(self) -> tuple[PartitionSpec, ...]:
         """How the data's arrays are laid out."""

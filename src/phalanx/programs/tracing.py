@@ -95,7 +95,9 @@ def sample(name: str, distribution: Distribution, *, obs: Any = None, axis: str 
         distribution: any `numpyro.distributions.Distribution`.
         obs: its value when it is observed, of shape batch + event (or sample + batch + event).
         axis: mesh axis that its leading dimension is spread over. Not needed where its shape or its parameters come
-            from sharded data.
+            from sharded data. Where no data lie along the axis, as with `axis="model"` for the units of a large
+            network, write the whole shape: each device is given its rows, and the program adds up over them with
+            `jax.lax.psum`. Draws come back whole.
 
     Returns:
         The value, a plain array.

@@ -484,8 +484,8 @@ def test_what_was_saved_of_others_is_refused(tmp_path):
             "optimizer must be one of optax's",
         ),
         (
-            lambda: phx.ensemble(lambda k: k, lambda s, b: s, 2, mesh=phx.make_mesh(data=2)),
-            ValueError, "along the mesh's 'chain' axis alone",
+            lambda: phx.ensemble(lambda k: k, lambda s, b: s, 2, mesh=phx.make_mesh(data=2, model=2)),
+            ValueError, r"rows of batches along 'data', but the mesh is \{'chain': 2, 'data': 2, 'model': 2\}",
         ),
     ],
 )  # fmt: skip

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+import phalanx as phx
+from phalanx.networks.pixels import image_transformer, levels, logistics, pixel_sampler
+
+ROWS, COLUMNS = 4, 5
+PIXELS = ROWS * COLUMNS
+SMALL = {"width": 8, "layers": 2, "heads": 2}
+CASES = {
+    "all, levels": (levels, {}),
+    "window, levels": (levels, {"window": 6}),
+    "window, logistics": (logistics, {"window": 6, "outputs": 9}),
+}
+cases = pytest.mark.parametrize(
+    "likelihood, sizes",
+    [pytest.param(*c, id=n, marks=[pytest.mark.slow] if n == "all, levels" else []) for n, c in CASES.items()],
+)
+
+
+def made(**sizes):
+    """A network and weights that are far from the first ones, at which nothing would be seen of what is before."""
+    network = image_transformer(ROWS, COLUMNS, **{**SMALL, **sizes})
+    weights = network.init(jax.random.key(0))
+    leaves, tree = jax.tree.flatten(weights)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    moved = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    return network, tree.unflatten(moved)
+
+
+def some_images(count=3, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, size=(count, PIXELS)).astype(np.uint8)
+
+
+@cases
+def test_the_log_likelihood_is_the_sum_of_its_conditionals(likelihood, sizes):
+    """The program's, against distributions asked for one by one, each of which knows only the pixels before."""
+    network, weights = made(**sizes)
+    images = some_images()
+
+    def model(pixels):
+        outputs = phx.network("transformer", network)(pixels)
+        phx.sample("pixels", likelihood(outputs).to_event(1), obs=pixels)
+
+    whole = phx.trace(phx.substitute(model, {"transformer": weights}))(images)["pixels"].log_prob()
+    total, apply = np.zeros(len(images)), jax.jit(network.apply)
+    for i in range(PIXELS):
+        known = np.where(np.arange(PIXELS) < i, images, 0).astype(np.uint8)
+        one = likelihood(apply(weights, known)[:, i])
+        every = one.log_prob(jnp.arange(256)[:, None])
+        np.testing.assert_allclose(jnp.exp(every).sum(0), 1.0, rtol=1e-4)
+        total += np.asarray(every)[images[:, i], np.arange(len(images))]
+    np.testing.assert_allclose(whole, total, rtol=1e-5)
+
+
+@cases
+def test_a_pixel_changes_only_what_comes_after(likelihood, sizes):
+    network, weights = made(**sizes)
+    images = some_images(1)
+    apply = jax.jit(network.apply)
+    before = np.tile(images, (PIXELS, 1))
+    changed = before.copy()
+    changed[np.arange(PIXELS), np.arange(PIXELS)] += 101
+    moved = np.abs(np.asarray(apply(weights, changed) - apply(weights, before))).max(-1) > 1e-5
+    seen = np.triu(np.ones((PIXELS, PIXELS), bool), 1)
+    assert not moved[~seen].any()
+    assert moved[np.arange(PIXELS - 1), np.arange(1, PIXELS)].all()
+    if "window" not in sizes:
+        assert moved[seen].all()
+
+
+@pytest.mark.parametrize("window", [PIXELS - 1, PIXELS, 1000])
+def test_a_window_that_covers_all_is_none(window):
+    network, weights = made()
+    local = image_transformer(ROWS, COLUMNS, window=window, **SMALL)
+    images = some_images()
+    np.testing.assert_array_equal(local.apply(weights, images), network.apply(weights, images))
+
+
+@cases
+def test_drawing_with_the_cache_draws_what_it_draws_without(likelihood, sizes):
+    network, weights = made(**sizes)
+    images = some_images(4)
+    samplers = [pixel_sampler(network, likelihood, cached=cached) for cached in (True, False)]
+    for known, temperature in ((0, 1.0), (9, 0.5)):
+        fast, slow = (np.asarray(s(weights, jax.random.key(3), images, known, temperature)) for s in samplers)
+        np.testing.assert_array_equal(fast, slow)
+        np.testing.assert_array_equal(fast[:, :known], images[:, :known])
+        assert (fast[:, known:] != images[:, known:]).any()
+    other = samplers[0](weights, jax.random.key(4), images, 0, 1.0)
+    assert (np.asarray(other) != np.asarray(samplers[0](weights, jax.random.key(3), images, 0, 1.0))).any()
+
+
+@pytest.mark.slow
+def test_draws_have_the_networks_frequencies():
+    """Of the first two pixels, 4,000 draws against their exact probabilities: within 6 standard errors."""
+    network, weights = made()
+    images = np.zeros((4000, PIXELS), np.uint8)
+    drawn = np.asarray(pixel_sampler(network, levels)(weights, jax.random.key(0), images, 0, 1.0))
+    first = np.asarray(levels(network.apply(weights, images[:1])[0, 0]).probs)
+    each = np.zeros((256, PIXELS), np.uint8)
+    each[:, 0] = np.arange(256)
+    second = first @ np.asarray(levels(network.apply(weights, each)[:, 1]).probs)
+    for pixel, probability in ((0, first), (1, second)):
+        found = np.bincount(drawn[:, pixel], minlength=256) / 4000
+        assert (np.abs(found - probability) < 6 * np.sqrt(probability / 4000) + 1e-3).all()
+
+
+@pytest.mark.parametrize("likelihood, outputs", [(levels, 256), (logistics, 9)])
+def test_a_low_temperature_makes_what_is_probable_more_so(likelihood, outputs):
+    values = jax.random.normal(jax.random.key(0), (outputs,))
+    cold, warm = (likelihood(values, t).log_prob(jnp.arange(256)) for t in (0.5, 1.0))
+    assert -(jnp.exp(cold) * cold).sum() < -(jnp.exp(warm) * warm).sum()
+
+
+def test_half_precision_is_computed_in_and_not_kept():
+    exact, weights = made()
+    network = image_transformer(ROWS, COLUMNS, dtype=jnp.bfloat16, **SMALL)
+    assert {leaf.dtype for leaf in jax.tree.leaves(network.init(jax.random.key(0)))} == {jnp.dtype("float32")}
+    images = some_images()
+    found, expected = network.apply(weights, images), exact.apply(weights, images)
+    assert found.dtype == jnp.float32
+    products = str(jax.make_jaxpr(network.apply)(weights, images))
+    assert "bf16" in products
+    np.testing.assert_allclose(found, expected, atol=0.1 * float(jnp.abs(expected).max()))
+    assert float(jnp.abs(found - expected).max()) > 0
+
+
+def test_weights_say_how_they_lie_over_the_mesh():
+    specs = image_transformer(ROWS, COLUMNS, **SMALL).specs["blocks"][0]
+    assert specs["attended"]["kernel"] == PartitionSpec(None, "model", None)
+    assert specs["found"]["kernel"] == PartitionSpec("model", None, None)
+    assert specs["hidden"]["kernel"] == PartitionSpec(None, "model")
+    assert specs["shown"]["kernel"] == PartitionSpec("model", None)
+
+
+def test_heads_divide_the_width():
+    with pytest.raises(ValueError, match="ImageTransformer: width must be a multiple of heads, got 9 and 2."):
+        image_transformer(ROWS, COLUMNS, width=9, heads=2)
