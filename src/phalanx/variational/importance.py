@@ -15,8 +15,8 @@ from phalanx.mesh.keys import check_seed
 from phalanx.posterior.record import Timing
 from phalanx.programs.tracing import Program
 from phalanx.run.checks import data_in_one_dict
+from phalanx.variational.beginning import beginning_of, pair_of
 from phalanx.variational.compiled import Compiler
-from phalanx.variational.fit import beginning_of, pair_of
 from phalanx.variational.guides import elbo
 from phalanx.variational.recording import record_of
 from phalanx.variational.result import Fit, Losses

@@ -1,0 +1,104 @@
+"""Where a fit begins: guide and model side by side, and the initial values of what is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, random
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from phalanx.posterior.posterior import Posterior
+from phalanx.programs.arguments import split_arguments
+from phalanx.programs.indices import IndexCheck
+from phalanx.programs.parameters import arrays_of
+from phalanx.programs.target import choose_mesh
+from phalanx.programs.tracing import Program
+from phalanx.variational import checks
+from phalanx.variational.aligned import ProgramPair
+from phalanx.variational.compiled import Compiler
+from phalanx.variational.family import FamilyPair
+from phalanx.variational.guides import MAKERS
+from phalanx.variational.likelihood import Likelihood
+from phalanx.variational.minibatch import Minibatch
+from phalanx.variational.pair import Pair
+from phalanx.variational.problem import Problem
+from phalanx.variational.result import Fit
+from phalanx.variational.stream import Streamed
+from phalanx.variational.structured import Structured
+
+
+def pair_of(
+    model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None, num_rows: int | None
+) -> Pair:
+    """Guide and model side by side."""
+    if guide in MAKERS:
+        guide = guide()
+    arguments = split_arguments(model, {} if data is None else data)
+    checks.check_one_process("fit")
+    mesh = choose_mesh(arguments, mesh)
+    minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
+    minibatch = minibatch if num_rows is None else Streamed.one_of(arguments, num_rows)
+    problem = Problem(model, arguments, mesh, minibatch)
+    if guide is None:
+        pair = Likelihood(problem)
+    elif all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
+        pair = FamilyPair(problem, guide.following(problem.whole) if isinstance(guide, Structured) else guide)
+        IndexCheck(problem.whole.at_zero, len(problem.whole.position)).check(arguments)
+        pair.check()
+    elif callable(guide):
+        pair = ProgramPair(problem, guide)
+    else:
+        raise TypeError(
+            f"guide: expected a program, one made from the model, such as phx.guides.mean_field(), or None for maximum "
+            f"likelihood; got {guide!r}."
+        )
+    checks.check_solved(pair)
+    return pair
+
+
+def beginning_of(pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Any) -> dict[str, Any]:
+    """The parameters to begin with, on the real line."""
+    given = _init_of(init, pair)
+
+    def begin(seed: Array, arrays: Any, given: Any) -> Any:
+        key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.data(arrays)
+        begun = pair.problem.alone(lambda: pair.begin(key, data, given))
+        return pair.learned.free(begun.values), pair.learned.outside(begun.values), begun.misfits
+
+    free, *flags = jax.eval_shape(begin, np.uint32(seed), arrays, given)
+    mesh = pair.problem.mesh
+    everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
+    laid_out = pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
+    compiled = compiler(begin, np.uint32(seed), arrays, given, out_shardings=laid_out, rarely=True)
+    free, outside, misfits = compiled(np.uint32(seed), arrays, given)
+    checks.check_outside(outside, pair.learned)
+    for name, bad in misfits.items():
+        if np.asarray(bad):
+            raise ValueError(pair.misfit(name))
+    return free
+
+
+def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
+    """What the user gave as `init`, by name, in the types of what it is given for."""
+    if init is None:
+        return {}
+    latents = [latent.name for latent in pair.latents] if isinstance(pair, FamilyPair) else []
+    known = [*pair.learned.parameters, *latents]
+    if isinstance(init, Fit):
+        found = {name: value for name, value in init.params.items() if name in pair.learned.parameters}
+        if not found:
+            raise ValueError(
+                f"init: the fit has the parameters {', '.join(map(repr, init.params))}, and here there are "
+                f"{', '.join(map(repr, pair.learned.parameters))}: none is the same."
+            )
+    elif isinstance(init, Posterior):
+        found = {name: np.mean(init.draws[name], (0, 1)) for name in latents if name in init.draws}
+    elif isinstance(init, Mapping):
+        found = dict(init)
+    else:
+        raise TypeError(f"init: expected a dict of values by name, a fit or a posterior; got {init!r}.")
+    checks.check_init(found, known)
+    return {name: arrays_of(name, value) for name, value in found.items()}
