@@ -124,8 +124,8 @@ def _of_weights(weights: Weights) -> Finding | str:
         "heavy weights",
         f"The importance weights of {count(total, 'draw')} have a tail of shape k-hat {k_hat:.2f}, above {bound:.2f}: "
         f"the guide is too far from the posterior for its draws to stand for it.",
-        "a guide that can do more, such as phx.guides.full_rank(), another parameterisation of the model, or phx.mcmc "
-        "with init= this fit",
+        "a guide that can do more, such as phx.guides.full_rank() or phx.guides.flow(), another parameterisation of "
+        "the model, or phx.mcmc with init= this fit",
     )
 
 
