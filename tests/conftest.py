@@ -45,7 +45,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 LONG_EXAMPLES = (
     "phalanx.reducers", "phalanx.variational", "phalanx.programs.blocked", "phalanx.flows.images",
-    "phalanx.mesh.take_rows", "phalanx.run.initial",
+    "phalanx.mesh.take_rows", "phalanx.run.initial", "phalanx.posterior.calibrate", "phalanx.networks.pixels",
 )  # fmt: skip
 """Packages whose docstrings' examples take longer, most of them a whole run each; reducers have one that is short."""
 

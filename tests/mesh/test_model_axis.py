@@ -152,7 +152,12 @@ DISTRIBUTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
+QUICK = ("one parameter by row", "to_event of columns", "simplices", "masked")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in DISTRIBUTIONS]
+)
 def test_rows_have_their_own_density(name):
     with jax.numpy_rank_promotion("allow"):
         whole = DISTRIBUTIONS[name]()

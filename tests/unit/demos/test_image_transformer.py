@@ -11,6 +11,7 @@ from phalanx.demos.options import Options
 from phalanx.networks.pixels import image_transformer, levels
 
 
+@pytest.mark.slow
 def test_bits_per_dimension_are_those_of_the_likelihood():
     network = image_transformer(3, 3, width=8, layers=1, heads=2)
     weights = network.init(jax.random.key(0))

@@ -24,8 +24,9 @@ def model(y):
     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
-@pytest.mark.parametrize("batch", [pytest.param(N, marks=pytest.mark.slow), 50])
-@pytest.mark.parametrize("name", ["sghmc", pytest.param("sgld", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [N, 50])
+@pytest.mark.parametrize("name", ["sghmc", "sgld"])
 def test_a_conjugate_posterior(name, batch):
     """64 chains. Minibatches add the noise of the gradient, some 4% of the variance here; steps, as much again."""
     options = {"sgld": {"step_size": 2e-4}, "sghmc": {"step_size": 2e-5, "friction": 0.2}}[name]

@@ -90,6 +90,7 @@ def test_any_autoregression(kind, size, hidden, seed):
     autoregression(kind, size, hidden, seed)
 
 
+@pytest.mark.slow
 @kinds
 def test_a_context_is_told_to_all_and_changes_no_order(kind):
     size, context = 3, 2

@@ -48,6 +48,7 @@ def test_exact_draws_pass_and_narrow_ones_do_not(scale, good):
     np.testing.assert_array_equal(found.ranks["mean"], again.ranks["mean"])
 
 
+@pytest.mark.slow
 def test_a_fit_compiles_once():
     compilations = []
 

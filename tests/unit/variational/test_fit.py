@@ -146,6 +146,7 @@ def test_a_model_has_parameters_too():
     assert fit.posterior(20).predictive({"x": X[:2], "y": None})["y"].shape == (1, 20, 2)
 
 
+@pytest.mark.slow
 def test_a_full_covariance_of_many_coordinates_is_learned_at_the_default_rate():
     """Steps of a fixed size for each entry, of which there are thousands, would stretch it ever further."""
     generator, size = np.random.default_rng(0), 120

@@ -15,7 +15,7 @@ from phalanx.variational.matching import match
 MATCHED = {"optimizer": "batch-and-match", "progress": False}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 12), st.floats(-3.0, 5.0), st.floats(-2.0, 2.0), st.integers(0, 2**32 - 1))
 def test_the_update_solves_its_equation(size, count, log_far, log_scale, seed):
     """In float64, as it is written in the paper."""
