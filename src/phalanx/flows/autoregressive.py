@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.extend.core import get_opaque_trace_state
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 from numpyro.nn.auto_reg_nn import create_mask
@@ -23,6 +24,7 @@ class _Autoregressive(Transform):
     domain: Any = constraints.real_vector
     codomain: Any = constraints.real_vector
     _asked: Any = None
+    _where: Any = None
     _said: Any = None
 
     def __init__(self, weights: Weights, order: Sequence[int] | None = None, context: Array | None = None):
@@ -52,9 +54,11 @@ class _Autoregressive(Transform):
     def affine(self, known: Array) -> tuple[Array, Array]:
         """Shift and log scale of each coordinate, from those before it."""
         # A density asks twice about the same array, for the way and for its determinant. The gradient would go through
-        # the network twice, and devices would add up two gradients of its weights, where one is enough.
-        if not isinstance(known, Array) or known is not self._asked:
-            self._asked, self._said = known, self._affine(known)
+        # the network twice, and devices would add up two gradients of its weights, where one is enough. What was said
+        # within another trace, as of an array that a compiled function closes over, is of no use out of it.
+        where = get_opaque_trace_state()
+        if not isinstance(known, Array) or known is not self._asked or where != self._where:
+            self._asked, self._where, self._said = known, where, self._affine(known)
         return self._said
 
     def _affine(self, known: Array) -> tuple[Array, Array]:

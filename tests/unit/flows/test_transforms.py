@@ -290,3 +290,10 @@ def test_what_cannot_be_is_refused():
         MaskedAutoregressive(InverseAutoregressive.init(jax.random.key(0), 2), (0, 0))
     with pytest.raises(ValueError, match=r"multiples of 4, to be halved 2 times; got an image of shape \(4, 6, 1\)\."):
         MultiScale((4, 6, 1), [Unsqueeze(), Unsqueeze()])
+
+
+@pytest.mark.parametrize("kind", [InverseAutoregressive, MaskedAutoregressive])
+def test_what_is_said_within_a_compiled_function_stays_there(kind):
+    flow, x = kind(kind.init(jax.random.key(0), 3)), jnp.arange(3.0)
+    inside = jax.jit(lambda: flow.log_abs_det_jacobian(x, x))()  # x is closed over: the same array outside
+    np.testing.assert_array_equal(flow.log_abs_det_jacobian(x, x), inside)
