@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from jax import Array
 
 from phalanx.mesh.keys import check_seed
 
@@ -95,7 +96,7 @@ def batches(data: Mapping[str, Any], batch_size: int, *, seed: int = 0, transfor
     if not isinstance(data, Mapping) or not data:
         raise TypeError(f"batches: data must be a dict of arrays, by the model's arguments; got {type(data).__name__}.")
     check_seed(seed)
-    arrays = {name: array if hasattr(array, "shape") else np.asarray(array) for name, array in data.items()}
+    arrays = {name: _by_place(array) for name, array in data.items()}
     counts = {name: array.shape[0] if array.shape else 0 for name, array in arrays.items()}
     if len(set(counts.values())) != 1:
         raise ValueError(
@@ -106,3 +107,8 @@ def batches(data: Mapping[str, Any], batch_size: int, *, seed: int = 0, transfor
     if not isinstance(batch_size, int | np.integer) or isinstance(batch_size, bool) or not 1 <= batch_size <= rows:
         raise ValueError(f"batches: batch_size must be a whole number from 1 to the {rows} rows; got {batch_size!r}.")
     return Batches(arrays, int(batch_size), int(seed), transform)
+
+
+def _by_place(array: Any) -> Any:
+    """An array whose rows are found by their place: those of a table's column would be found by their label."""
+    return array if isinstance(array, np.ndarray | Array) else np.asarray(array)

@@ -13,7 +13,7 @@ from jax import Array, random
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.refusals import is_term
 from phalanx.variational.aligned import ProgramPair
-from phalanx.variational.batches import Batches
+from phalanx.variational.batches import Batches, batches
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.pair import log_weights, particles
 from phalanx.variational.problem import Problem
@@ -52,7 +52,7 @@ class HeldOut:
                 f"made from the model with its data. Leave it out, or write the guide."
             )
         size = _batch_size(pair, data)
-        source = data if isinstance(data, Batches) else Batches(data, size)
+        source = data if isinstance(data, Batches) else batches(data, size)
         first = split_arguments(pair.problem.model, next(source.in_order()))
         problem = replace(pair.problem, arguments=first, minibatch=Streamed.one_of(first, size))
         of_rows = replace(steps, pair=replace(pair, problem=problem))

@@ -100,7 +100,7 @@ def _of_rows(fit: Fit) -> tuple[ProgramPair, set[str]]:
     if other := [name for name, v in fit.pair.problem.whole.variables.items() if v.is_latent and name not in names]:
         raise ValueError(
             f"row_bounds: variable {other[0]!r} is of all rows together, so a row has no likelihood of its own. Use "
-            f"fit.posterior(n) and its log_likelihood()."
+            f"fit.evidence(), of all rows."
         )
     return fit.pair, names
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from jax import Array
 from phalanx.variational.checkpoint import Checkpoint
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.evaluating import HeldOut, Scale
+from phalanx.variational.problem import Problem
 from phalanx.variational.step import Made, State, Steps
 from phalanx.variational.training import Training
 from phalanx.variational.utilisation import share_of_a_step
@@ -58,6 +60,7 @@ class Watch:
             None if training.held_out is None else HeldOut.of(steps, training.held_out, seed, state.free, compiler)
         )
         self._checkpoint = None if training.checkpoint is None else Checkpoint(training.checkpoint)
+        self._data = "" if self._checkpoint is None else _digest(steps.pair.problem)
         self._seed, minibatch = int(seed), steps.pair.problem.minibatch
         self._rows = self.scale.rows if minibatch is None else minibatch.size
         self.looks: list[Look] = []
@@ -74,6 +77,11 @@ class Watch:
             raise ValueError(
                 f"training: checkpoint={str(self._checkpoint.folder)!r} holds a fit with seed={told['seed']}, and this "
                 f"one has seed={self._seed}. Give that seed, or another folder."
+            )
+        if told["data"] != self._data:
+            raise ValueError(
+                f"training: checkpoint={str(self._checkpoint.folder)!r} holds a fit to other data, or to batches in "
+                f"another order. Give the data it was made with, or another folder."
             )
         step = told["step"]
         blank = jnp.zeros(step, jnp.float32)
@@ -107,8 +115,8 @@ class Watch:
         """Evaluate, log and save; then begin to count anew."""
         step, bounds = int(state.step), np.concatenate(self._bounds)
         held_out = math.nan if self._held_out is None else self._held_out.loss(state.free)
-        better = not self.looks or not held_out >= min(look.held_out_loss for look in self.looks)
-        if self._held_out is not None and better:
+        others = [look.held_out_loss for look in self.looks if math.isfinite(look.held_out_loss)]
+        if held_out < min(others, default=math.inf):  # what is not a number is never the best
             self.best, self._best_step = state.free, step
         loss, spent = self.scale.loss(float(np.nanmean(bounds))), self._spent + self._seconds
         bits = self.scale.bits
@@ -128,5 +136,15 @@ class Watch:
             states: dict[str, Any] = {f"last-{step}": (state, whole)}
             if self.best is not None:
                 states[f"best-{self._best_step}"] = self.best
-            told = {"step": step, "seed": self._seed, "best": self._best_step, "looks": self.looks}
+            told = {"step": step, "seed": self._seed, "data": self._data, "best": self._best_step, "looks": self.looks}
             self._checkpoint.write(states, told)
+
+
+def _digest(problem: Problem) -> str:
+    """What tells data from others: all there are, or the first of the batches."""
+    found, arguments = hashlib.sha256(), problem.arguments
+    for name, array, spread in zip(arguments.names, arguments.arrays, arguments.spreads, strict=True):
+        whole = np.ascontiguousarray(array)[: spread.rows] if spread.axes else np.ascontiguousarray(array)
+        found.update(f"{name} {whole.dtype} {whole.shape} ".encode())
+        found.update(whole.tobytes())
+    return found.hexdigest()

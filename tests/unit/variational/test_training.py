@@ -280,3 +280,30 @@ def test_a_block_of_one_step_is_a_step_of_a_loop(whole):
     ]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found[0][0], found[1][0])
     assert found[0][1].bound[0] == pytest.approx(float(found[1][1].bound[0]), rel=1e-6)
+
+
+def test_columns_of_tables_are_taken_by_place():
+    pandas = pytest.importorskip("pandas")
+    values = np.arange(6.0)
+    rows = phx.batches({"column": pandas.Series(values, index=values[::-1].astype(int)), "array": values}, 3)
+    for batch, _ in zip(rows, range(4), strict=False):
+        np.testing.assert_array_equal(batch["column"], batch["array"])
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path):
+    def begin(data, **options):
+        watched = phx.training(every=2, checkpoint=tmp_path / "kept")
+        return phx.fit(model, None, phx.batches(data, 8, **options), training=watched, **{**STEPS, "num_steps": 2})
+
+    begin(DATA)
+    for data, options in (({**DATA, "x": X + 1.0}, {}), (DATA, {"seed": 1})):
+        with pytest.raises(ValueError, match="holds a fit to other data, or to batches in another order"):
+            begin(data, **options)
+
+
+def test_an_evaluation_that_is_not_a_number_is_never_the_best():
+    watched = phx.training(every=4, held_out={**HELD_OUT, "x": np.full_like(HELD_OUT["x"], np.nan)})
+    fit = phx.fit(model, None, rows(), training=watched, **STEPS)
+    assert all(math.isnan(look.held_out_loss) for look in fit.looks)
+    again = phx.fit(model, None, rows(), training=phx.training(every=4), **STEPS)  # without rows held out: the last
+    np.testing.assert_array_equal(fit.params["net"]["w"], again.params["net"]["w"])
