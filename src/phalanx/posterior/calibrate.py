@@ -83,6 +83,8 @@ def calibrate(
                 f"calibrate: the draws hold {', '.join(map(repr, draws)) or 'nothing'}, of which the model simulates "
                 f"none; keep the latent variables' draws."
             )
+        for name, true in known.items():
+            _check_shape(name, true, draws[name])
         ranks.append({name: rank_of(true, _spaced(draws[name], num_draws), generator) for name, true in known.items()})
         if on_simulation is not None:
             on_simulation(number + 1)
@@ -122,3 +124,11 @@ def _spaced(draws: np.ndarray, wanted: int) -> np.ndarray:
             f"calibrate: there are {count} draws, and num_draws={wanted}: draw more, or compare with fewer."
         )
     return draws.reshape(count, *draws.shape[2:])[(np.arange(wanted) * count) // wanted]
+
+
+def _check_shape(name: str, true: np.ndarray, draws: np.ndarray) -> None:
+    if draws.shape[2:] != true.shape:
+        raise ValueError(
+            f"calibrate: the draws of {name!r} have shape {draws.shape[2:]}, and the model simulates {true.shape}. "
+            f"Infer with the model that simulates, on the data that are given to `infer`."
+        )

@@ -90,3 +90,11 @@ def test_draws_of_nothing_that_is_simulated_are_refused():
 
     with pytest.raises(ValueError, match="hold 'else', of which the model simulates none"):
         phx.calibrate(model, lambda data, seed: Other(), DATA, num_simulations=2)
+
+
+def test_draws_of_another_shape_are_refused():
+    class Other:
+        draws: ClassVar = {"mean": np.zeros((1, 100, 2))}
+
+    with pytest.raises(ValueError, match=r"the draws of 'mean' have shape \(2,\), and the model simulates \(\)"):
+        phx.calibrate(model, lambda data, seed: Other(), DATA, num_simulations=2)
