@@ -22,12 +22,16 @@ SEARCHES = 50
 class Search(NamedTuple):
     """A search for a step size of which a single leapfrog is accepted about as often as it should be.
 
+    Where the first try beyond a step size that trajectories have found is one too many, in either direction, that step
+    size stays: a single leapfrog knows less.
+
     Source: Hoffman, Gelman (2014), The No-U-Turn Sampler, algorithm 4; here pooled over all chains.
     """
 
     step_size: float
     factor: float = 1.0
     tries: int = 0
+    is_known: bool = False
 
     @property
     def found(self) -> bool:
@@ -38,10 +42,12 @@ class Search(NamedTuple):
         """The search after a round at its step size."""
         factor = 2.0 if acceptance > target else 0.5  # so written, a NaN calls for a smaller step
         if self.tries and factor != self.factor:
-            return Search(self.step_size * min(factor, 1.0), 0.0, self.tries)  # of the two the smaller
+            stays = self.is_known and self.tries == 1
+            back = factor if stays else min(factor, 1.0)  # of the two the one before, or the smaller
+            return self._replace(step_size=self.step_size * back, factor=0.0)
         if self.tries == SEARCHES:
-            return Search(self.step_size, 0.0, self.tries)
-        return Search(self.step_size * factor, factor, self.tries + 1)
+            return self._replace(factor=0.0)
+        return self._replace(step_size=self.step_size * factor, factor=factor, tries=self.tries + 1)
 
 
 class StepSizeState(NamedTuple):
@@ -94,7 +100,8 @@ class StepSize:
     def next_window(self, state: StepSizeState, stage: Stage) -> StepSizeState:
         """Begin again, near what was found."""
         averaged = state.averaging.averaged
-        return StepSizeState(dual_averaging.start(averaged), Search(averaged) if self.searches_again else None)
+        search = Search(averaged, is_known=True) if self.searches_again else None
+        return StepSizeState(dual_averaging.start(averaged), search)
 
     def apply(self, state: StepSizeState, tuning: Any, stage: Stage) -> Any:
         """The step size to try, or to stay with."""

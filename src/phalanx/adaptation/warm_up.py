@@ -26,6 +26,9 @@ from phalanx.kernels.kernel import Kernel
 ROUNDS = 4
 """A round is a fourth as long as what came before it in the window."""
 
+UNTRIED = 4.0
+"""Ticks of a draw that the first rounds with another metric are made for, at most."""
+
 
 def tuners_of(kernel: Kernel) -> list[Tuner]:
     """What warm-up learns for a kernel, in the order in which it is applied: a search bounds trajectories most."""
@@ -91,6 +94,8 @@ class WarmUp:
         self._stuck = StuckChains(num_chains, landscape) if kernel.relocates else None
         self._tuners = tuners_of(kernel)
         self._states: list[Any] = [tuner.init(kernel.tuning, beginning, self._stage) for tuner in self._tuners]
+        self.tuning = self._applied()
+        """Hyperparameters for the next round or, at the end, for sampling."""
 
     @property
     def state(self) -> WarmUpState | None:
@@ -105,6 +110,7 @@ class WarmUp:
         self.draws, self.mean_steps, self.abandon = state.draws, state.mean_steps, state.abandon
         self._states = list(state.states)
         self._begin_window()
+        self.tuning = self._applied()
 
     @property
     def iterations(self) -> float:
@@ -117,18 +123,10 @@ class WarmUp:
         return self._stage.over
 
     @property
-    def tuning(self) -> Any:
-        """Hyperparameters for the next round or, at the end, for sampling."""
-        tuning = self._kernel.tuning
-        for tuner, state in zip(self._tuners, self._states, strict=True):
-            tuning = tuner.apply(state, tuning, self._stage)
-        return tuning
-
-    @property
     def ticks(self) -> int:
         """Ticks of the next round."""
-        if self._searching:
-            return 1
+        if self._searching:  # to abandon what is under way takes a tick
+            return 1 if self._kernel.machine.in_lock_step or not self.abandon else 2
         iterations = self._draws_of_window / self._num_chains
         left = self._windows[self._stage.window] - iterations
         longest = 1 if self._kernel.tunes_trajectory else iterations / ROUNDS + 1
@@ -136,6 +134,10 @@ class WarmUp:
 
     def learn(self, batch: Batch) -> None:
         """Take in a round."""
+        self._learn(batch)
+        self.tuning = self._applied()
+
+    def _learn(self, batch: Batch) -> None:
         self.abandon, self.relocations, self._begins = False, [], False
         count = len(batch.chain)
         if self._searching:
@@ -162,11 +164,19 @@ class WarmUp:
 
     def _update(self, batch: Batch, searching: bool) -> None:
         """Let the tuners learn of a round."""
-        used = self.tuning
         self._states = [
-            tuner.update(state, batch, used, self._stage) if isinstance(tuner, StepSize) or not searching else state
+            tuner.update(state, batch, self.tuning, self._stage)
+            if isinstance(tuner, StepSize) or not searching
+            else state
             for tuner, state in zip(self._tuners, self._states, strict=True)
         ]
+
+    def _applied(self) -> Any:
+        """What the tuners make of the kernel's hyperparameters."""
+        tuning = self._kernel.tuning
+        for tuner, state in zip(self._tuners, self._states, strict=True):
+            tuning = tuner.apply(state, tuning, self._stage)
+        return tuning
 
     def _next_window(self) -> None:
         self._stage = self._stage._replace(window=self._stage.window + 1)
@@ -180,7 +190,8 @@ class WarmUp:
             tuner.next_window(state, self._stage) for tuner, state in zip(self._tuners, self._states, strict=True)
         ]
         if self._kernel.metric is not None:
-            self.abandon, self.mean_steps = True, 1.0  # trajectories may be much shorter than before, or longer
+            self.abandon = True
+            self.mean_steps = min(self.mean_steps, UNTRIED)  # trajectories may be much shorter than before, or longer
         self._begins = self.abandon or self._kernel.machine.in_lock_step
 
     def _begin_window(self) -> None:

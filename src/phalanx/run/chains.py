@@ -120,7 +120,7 @@ class Chains:
                 self._metric, self._placed_metric = metric, jax.tree.map(to_devices, metric, layout)
             tuning = tuning._replace(metric=self._placed_metric)
         self._tuning = jax.tree.map(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf), tuning)
-        self._sent_tuning = self.executables.sent(self._tuning, jax.tree.map(lambda _: PartitionSpec(), self._tuning))
+        self._sent_tuning = self.executables.sent(self._tuning, PartitionSpec())
         return is_new
 
     @property
@@ -167,8 +167,9 @@ class Chains:
         return advanced
 
     def _order(self, draws: np.ndarray, ticks: int, thin: int) -> Order:
-        shared, chains = PartitionSpec(), PartitionSpec(CHAIN)
-        return self.executables.sent(order_of(draws, ticks, thin, self._abandon), Order(shared, chains, shared, shared))
+        order, sent = order_of(draws, ticks, thin, self._abandon), self.executables.sent
+        shared = sent(order._replace(draws=None), PartitionSpec())
+        return shared._replace(draws=sent(order.draws, PartitionSpec(CHAIN)))
 
 
 def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:

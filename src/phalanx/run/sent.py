@@ -1,6 +1,6 @@
-"""Small arguments of compiled blocks, on the devices: what was sent before is not sent again.
+"""Small arguments of compiled blocks: what was sent to the devices before is not sent again.
 
-To send a number to every device takes a tenth of a millisecond, and a block of warm-up takes as long.
+To place a number on every device takes a tenth of a millisecond, and a block of warm-up takes as long.
 """
 
 from __future__ import annotations
@@ -23,21 +23,26 @@ class Sent:
 
     def __init__(self, mesh: Mesh):
         self._mesh = mesh
-        self._arrays: dict[Any, Array] = {}
+        self._known: dict[Any, np.ndarray | Array] = {}
 
-    def __call__(self, values: Any, specs: Any) -> Any:
-        """A tree of small arrays on the devices, laid out as `specs` say; what is there already stays as it is."""
-        return jax.tree.map(self._array, values, specs)
+    def __call__(self, values: Any, spec: PartitionSpec) -> Any:
+        """A tree of small arrays as compiled blocks take them, laid out as `spec` says; JAX's own stay as they are.
 
-    def _array(self, value: Any, spec: PartitionSpec) -> Array:
-        if isinstance(value, Array):
-            return value
-        value, layout = np.asarray(value), NamedSharding(self._mesh, spec)
-        if value.nbytes > LARGEST:
-            return to_devices(value, layout)
-        key = spec, value.dtype.str, value.shape, value.tobytes()
-        if key not in self._arrays:
-            if len(self._arrays) >= MOST:
-                self._arrays.clear()
-            self._arrays[key] = to_devices(value, layout)
-        return self._arrays[key]
+        A value is placed on the devices when it is asked for again. A new one is sent by the block itself, which takes
+        less time: most step sizes are never seen again. Several processes place what they send.
+        """
+        return jax.tree.map(lambda value: value if isinstance(value, Array) else self._array(value, spec), values)
+
+    def _array(self, value: Any, spec: PartitionSpec) -> np.ndarray | Array:
+        value = np.asarray(value)
+        key = spec, value.dtype.char, value.shape, value.tobytes()
+        known = self._known.get(key)
+        if isinstance(known, Array):
+            return known
+        if known is not None or jax.process_count() > 1:
+            value = to_devices(value, NamedSharding(self._mesh, spec))
+        if value.nbytes <= LARGEST:
+            if len(self._known) >= MOST:
+                self._known.clear()
+            self._known[key] = value
+        return value
