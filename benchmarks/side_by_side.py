@@ -51,7 +51,17 @@ class Measured:
 
 def take_turns(script: str, arguments: Sequence[str], devices: Sequence[int], rounds: int) -> dict[str, list[float]]:
     """Time every way of `script`, in a process for each number of devices. The first round warms up and is dropped."""
-    processes = [_Process(script, arguments, count) for count in devices]
+    return _turns([_Process(script, arguments, count) for count in devices], rounds)
+
+
+def take_turns_of(
+    script: str, arguments: Sequence[str], settings: Sequence[Mapping[str, str]], rounds: int
+) -> dict[str, list[float]]:
+    """The same on one device, in a process for each setting of environment variables."""
+    return _turns([_Process(script, arguments, 1, variables) for variables in settings], rounds)
+
+
+def _turns(processes: Sequence[_Process], rounds: int) -> dict[str, list[float]]:
     turns = [(process, name) for process in processes for name in process.names]
     times: dict[str, list[float]] = {name: [] for _, name in turns}
     for number in range(rounds + 1):
@@ -77,9 +87,11 @@ def serve(ways: Mapping[str, Way]) -> None:
 
 
 class _Process:
-    def __init__(self, script: str, arguments: Sequence[str], devices: int):
-        command = [sys.executable, script, *arguments, "--serve-on", str(devices)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, script: str, arguments: Sequence[str], devices: int, variables: Mapping[str, str] | None = None):
+        command, environment = [sys.executable, script, *arguments, "--serve-on", str(devices)], {**os.environ}
+        environment |= variables or {}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
         self.names: list[str] = json.loads(self._line())
 
     def time(self, name: str) -> float:

@@ -17,6 +17,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.devices import CHAIN, make_mesh, use_every_core
+from phalanx.mesh.workarounds import Workaround
 
 WRITTEN_OUT = 8
 """Members of a device that are written out in one program at most: compiling takes longer with each."""
@@ -58,8 +59,8 @@ class Layout:
             )
         devices = _chain_first(mesh).reshape(chains, shards)[: min(count, chains)]
         each = -(-count // len(devices))
-        on_cpu = devices[0, 0].platform == "cpu"
-        return cls(count, Mesh(devices, (MEMBERS, DATA)), 1 if on_cpu else each)
+        apart = devices[0, 0].platform == "cpu" and Workaround.MEMBERS_APART.is_on
+        return cls(count, Mesh(devices, (MEMBERS, DATA)), 1 if apart else each)
 
     @property
     def devices(self) -> int:

@@ -19,6 +19,7 @@ from jax import Array, lax
 from phalanx.kernels.lanes_last import lanes_last
 from phalanx.mesh.random_numbers import Words, standard_normals_from, threefry
 from phalanx.mesh.total import Total
+from phalanx.mesh.workarounds import Workaround
 from phalanx.programs.shares import Latent
 from phalanx.programs.target import Density
 
@@ -103,7 +104,7 @@ class Lanes:
         Accelerators have no such vectors, and their batched products are fast: there it is `vmap`, by reasoning and
         not by measurement.
         """
-        if self.count >= MANY_LANES and jax.default_backend() == "cpu":
+        if self.count >= MANY_LANES and jax.default_backend() == "cpu" and Workaround.LANES_LAST.is_on:
             return lanes_last(one)
         return jax.vmap(one, in_axes=-1, out_axes=-1)
 

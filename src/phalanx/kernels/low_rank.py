@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec
 
 from phalanx.kernels.lanes import Lanes
 from phalanx.kernels.vector import Vector
+from phalanx.mesh.workarounds import Workaround
 
 KINDS = ("auto", "diagonal", "dense")
 """What warm-up may learn of a metric; see `phx.nuts`."""
@@ -125,7 +126,7 @@ class LaneMetric(NamedTuple):
 def _product(matrix: Array, columns: Array) -> Array:
     """A matrix product; a small one is written out, which on a CPU keeps a tick one function, as a dot would not."""
     inner = matrix.shape[1]
-    if inner <= FEW_TERMS:
+    if inner <= FEW_TERMS and Workaround.WRITTEN_OUT_PRODUCTS.is_on:
         return sum(
             (matrix[:, i, None] * columns[i, None] for i in range(1, inner)), matrix[:, 0, None] * columns[0, None]
         )

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh
 
+from phalanx.mesh.workarounds import Workaround
+
 CHAIN = "chain"
 """The axis chains are spread over. Every other axis of a mesh spreads one chain's model and data."""
 
@@ -129,7 +131,7 @@ def prefer_fused_loops() -> None:
     some 8 microseconds for a leapfrog that computes for one. XLA takes this wish from the environment alone.
     """
     flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_backend_extra_options" not in flags:
+    if Workaround.FUSED_LOOPS.is_on and "xla_backend_extra_options" not in flags:
         wish = f"--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold={SMALL_LOOP_BYTES}"
         os.environ["XLA_FLAGS"] = f"{flags} {wish}".strip()
 

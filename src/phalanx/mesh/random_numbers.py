@@ -11,7 +11,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from jax.extend.random import threefry2x32_p
 from jax.typing import DTypeLike
+
+from phalanx.mesh.workarounds import Workaround
 
 Words = tuple[Array, Array]
 """Two arrays of 32 random bits."""
@@ -68,6 +71,8 @@ def threefry(key: Words, high: Array, low: Array) -> Words:
     on a CPU makes it some seven times slower inside a compiled step.
     """
     first, second, *keys = jnp.broadcast_arrays(high, low, *key)
+    if not Workaround.WRITTEN_OUT_HASH.is_on:
+        return threefry2x32_p.bind(*keys, first, second)
     add, xor = lax.add, lax.bitwise_xor  # the operators on arrays take several times as long to trace
     schedule = (*keys, xor(xor(*keys), np.uint32(0x1BD11BDA)))
     first, second = add(first, schedule[0]), add(second, schedule[1])

@@ -14,6 +14,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun, jaxprs_in_params
 
 from phalanx.mesh.total import Total
+from phalanx.mesh.workarounds import Workaround
 
 BLOCK_ELEMENTS = 2**19
 """Elements of the widest array of a block: 2 MiB in float32, which a core's cache holds."""
@@ -122,6 +123,8 @@ def _without_last_transposes(
     The gradient of a matrix is a product, transposed. XLA folds the transpose into the product, which on a CPU makes it
     slower (by how much, benchmarks/mnist_leapfrog.py tells); products are added up as they are, and transposed once.
     """
+    if not Workaround.PRODUCTS_AS_THEY_ARE.is_on:
+        return f, lambda results: results
     program, shapes = jax.make_jaxpr(f, return_shape=True)(*example)
     structure, jaxpr, count = jax.tree.structure(shapes), program.jaxpr, len(shapes[-1])
     first, last = jaxpr.outvars[: len(jaxpr.outvars) - count], jaxpr.outvars[len(jaxpr.outvars) - count :]

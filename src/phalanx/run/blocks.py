@@ -28,6 +28,7 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
 from phalanx.mesh.placement import spread_spec
 from phalanx.mesh.total import Total
+from phalanx.mesh.workarounds import Workaround
 from phalanx.programs.shares import Latent
 from phalanx.programs.target import Target
 from phalanx.run.recorder import Recorder, RowLayout
@@ -92,8 +93,13 @@ class Blocks:
     @property
     def recorder(self) -> Recorder:
         """What stores draws on a device."""
-        on_cpu = self.target.mesh.devices.flat[0].platform == "cpu"
-        return Recorder(self.slots, self.row_layout, tuple(self.groups), on_cpu)
+        one_by_one = self.on_cpu and Workaround.WRITTEN_ROWS.is_on
+        return Recorder(self.slots, self.row_layout, tuple(self.groups), one_by_one)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the devices are."""
+        return self.target.mesh.devices.flat[0].platform == "cpu"
 
     @property
     def groups(self) -> list[tuple[str, ...]]:

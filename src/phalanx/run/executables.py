@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from phalanx.adaptation.metric import first_metric
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_devices, to_host
+from phalanx.mesh.workarounds import Workaround
 from phalanx.programs.tracing import Program
 from phalanx.run.advance import Advance, Order
 from phalanx.run.blocks import Begun, Blocks
@@ -193,7 +194,7 @@ class _Programs:
     def _folds(self, underway: Any) -> Iterator[tuple[str, Any, dict[str, str | bool]]]:
         empty = self._jit(self._fold.empty, (self._data,), self._fold.sunk_specs).trace(self._arrays)
         fold = self._jit(self._fold, (*self._given, self._fold.sunk_specs), self._fold.specs, donate=(4, 5))
-        yield "fold", fold.lower(*self._moving, underway, empty.out_info), WIDE
+        yield "fold", fold.lower(*self._moving, underway, empty.out_info), WIDE if Workaround.WIDE_VECTORS.is_on else {}
         yield "empty", empty.lower(), {}
 
     @property

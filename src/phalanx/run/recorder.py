@@ -85,13 +85,13 @@ class Recorder:
         slots: draws of each lane there is room for.
         layout: of a draw as rows.
         groups: the mesh axes that coordinates are spread over, by group.
-        on_cpu: whether the device is one.
+        one_by_one: whether lanes write their draws one after the other.
     """
 
     slots: int
     layout: RowLayout
     groups: tuple[tuple[str, ...], ...]
-    on_cpu: bool
+    one_by_one: bool
 
     def empty(self, lanes: Lanes) -> Rows:
         """No draws."""
@@ -101,7 +101,7 @@ class Recorder:
         """With the draws of a tick that are kept."""
         info = draws.ended.info._replace(num_steps=draws.since.num_steps, diverging=draws.since.diverging)
         new = self._rows({**info._asdict(), "log_density": draws.ended.log_density}, draws.ended, lanes)
-        write = _write_one_by_one if self.on_cpu else _write_together
+        write = _write_one_by_one if self.one_by_one else _write_together
         return write(state, new, draws.number, draws.kept)
 
     @property

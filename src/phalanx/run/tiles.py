@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from phalanx.kernels.lanes import group_sizes
+from phalanx.mesh.workarounds import Workaround
 from phalanx.run.blocks import Blocks
 
 CACHE_BYTES = 2**17
@@ -31,7 +32,7 @@ class Tiles(NamedTuple):
     def of(cls, blocks: Blocks, given: int | None, stores_draws: bool) -> Tiles:
         """Those of a run, whose draws are recorded or folded in tiles of as many lanes as are `given`, if any are."""
         count = blocks.count
-        if blocks.recorder.on_cpu:
+        if blocks.on_cpu and Workaround.TILES.is_on:
             lane = 4 * ARRAYS * sum(group_sizes(blocks.target.shares.latents))
             tiles = cls(tile_of(count, RECORDED_TOGETHER), tile_of(count, max(1, CACHE_BYTES // max(lane, 1))))
         else:

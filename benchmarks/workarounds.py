@@ -1,0 +1,157 @@
+"""Work-arounds for what XLA does slowly on CPUs: each on against off, where it matters most.
+
+Every work-around is a process that has it on, and one that has it off (`PHALANX_WORKAROUNDS`); they take turns. One
+that gains nothing any more can be deleted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import side_by_side
+
+AT_MOST = 1.0
+RANDOM = np.random.default_rng(0)
+
+
+def schools(kernel: str, chains: int, draws: int) -> Callable[[], Any]:
+    """Eight schools: a leapfrog is a few operations on every lane."""
+    import numpyro.distributions as dist
+
+    import phalanx as phx
+
+    def model(y: Any, sigma: Any) -> None:
+        mu = phx.sample("mu", dist.Normal(0.0, 5.0))
+        tau = phx.sample("tau", dist.HalfCauchy(5.0))
+        theta = phx.sample("theta", dist.Normal(0.0, 1.0).expand([8]))
+        phx.sample("y", dist.Normal(mu + tau * theta, sigma), obs=y)
+
+    data = {
+        "y": np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32),
+        "sigma": np.array([15, 10, 16, 11, 9, 11, 10, 18], np.float32),
+    }
+    made = {"nuts": phx.nuts, "hmc": partial(phx.hmc, 10)}[kernel](step_size=0.3)
+    return _run(model, data, made, chains, draws)
+
+
+def mixture(chains: int, draws: int) -> Callable[[], Any]:
+    """A random walk on a mixture in one dimension, of which nothing is stored."""
+    import jax.numpy as jnp
+    import numpyro.distributions as dist
+
+    import phalanx as phx
+
+    def model() -> None:
+        parts = dist.Normal(jnp.array([-3.0, 0.0, 2.0, 5.0]), jnp.array([0.5, 1.0, 0.4, 0.8]))
+        phx.sample("x", dist.MixtureSameFamily(dist.Categorical(jnp.full(4, 0.25)), parts))
+
+    return _run(model, {}, phx.rwmh(0.8), chains, draws, keep=[], reducers={"mean": phx.reducers.moments()})
+
+
+def regression(chains: int, rows: int, draws: int, classes: int = 1, block: int | None = None) -> Callable[[], Any]:
+    """A logistic or softmax regression, in blocks of rows on request."""
+    import numpyro.distributions as dist
+
+    import phalanx as phx
+
+    columns = 20 if classes == 1 else 785
+
+    def model(x: Any, y: Any) -> None:
+        w = phx.sample("w", dist.Normal(0.0, 1.0).expand([columns] if classes == 1 else [columns, classes]))
+        kind = dist.Bernoulli if classes == 1 else dist.Categorical
+        made = phx.blocked(lambda x: kind(logits=x @ w), x, block=block) if block else kind(logits=x @ w)
+        phx.sample("y", made, obs=y)
+
+    data = {
+        "x": RANDOM.normal(size=(rows, columns)).astype(np.float32),
+        "y": RANDOM.integers(max(classes, 2), size=rows),
+    }
+    return _run(model, data, phx.hmc(10, step_size=1e-3), chains, draws)
+
+
+def ensemble(members: int, steps: int) -> Callable[[], Any]:
+    """A small convolutional network's ensemble on one device."""
+    import jax
+    import optax
+    from flax import nnx
+
+    import phalanx as phx
+
+    class Network(nnx.Module):
+        def __init__(self, *, rngs: nnx.Rngs) -> None:
+            self.conv = nnx.Conv(1, 16, (3, 3), rngs=rngs)
+            self.last = nnx.Linear(16 * 14 * 14, 10, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return self.last(nnx.avg_pool(nnx.relu(self.conv(x)), (2, 2), (2, 2)).reshape(len(x), -1))
+
+    images = RANDOM.normal(size=(64 * steps, 28, 28, 1)).astype(np.float32)
+    labels = RANDOM.integers(10, size=len(images))
+    network = phx.networks.from_nnx(lambda rngs: Network(rngs=rngs))
+
+    def loss(logits: Any, labels: Any) -> Any:
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    learner = phx.ensembles.learner(network, loss, optax.sgd(0.01))
+    mesh = phx.make_mesh(devices=jax.devices()[:1])
+    trained = phx.ensemble(learner.init, learner.update, members, mesh=mesh)
+    return lambda: list(trained.train((images, labels), batch_size=64))
+
+
+def _run(model: Any, data: Any, kernel: Any, chains: int, draws: int, **options: Any) -> Callable[[], Any]:
+    import jax
+
+    import phalanx as phx
+
+    sampler = phx.compile(
+        model, data, kernel=kernel, num_chains=chains, num_warmup=0, num_samples=draws, progress=False,
+        mesh=phx.make_mesh(devices=jax.devices()[:1]), **options,
+    )  # fmt: skip
+    return partial(sampler.run, 0)
+
+
+WORK: dict[str, tuple[str, Callable[[], Callable[[], Any]]]] = {
+    "fused-loops": ("NUTS, eight schools, 4 chains", partial(schools, "nuts", 4, 4_000)),
+    "wide-vectors": ("a random walk, 4,096 chains, folded", partial(mixture, 4_096, 2_000)),
+    "written-rows": ("NUTS, eight schools, 64 chains", partial(schools, "nuts", 64, 500)),
+    "tiles": ("a random walk, 65,536 chains, folded", partial(mixture, 65_536, 200)),
+    "lanes-last": ("a logistic regression, 256 chains", partial(regression, 256, 500, 50)),
+    "products-as-they-are": ("a softmax regression in blocks, 1 chain", partial(regression, 1, 20_000, 5, 10, 2_000)),
+    "written-out-products": ("HMC, eight schools, 64 chains", partial(schools, "hmc", 64, 1_000)),
+    "written-out-hash": ("a random walk, 4,096 chains, folded", partial(mixture, 4_096, 2_000)),
+    "members-apart": ("an ensemble of 8, a step", partial(ensemble, 8, 10)),
+}
+"""Where each is measured."""
+
+
+def main() -> None:
+    parser = side_by_side.arguments(__doc__ or "", rounds=5)
+    parser.add_argument("--only", nargs="+", choices=list(WORK), default=list(WORK))
+    parser.add_argument("--name", choices=list(WORK), help=argparse.SUPPRESS)  # of the process that serves
+    options = parser.parse_args()
+    if options.serve_on:
+        turned_off = os.environ.get("PHALANX_WORKAROUNDS")
+        side_by_side.serve({"off" if turned_off else "on": side_by_side.Way(WORK[options.name][1]())})
+        return
+    watch, rows, times = side_by_side.Watch(), [], {}
+    for name in options.only:
+        found = side_by_side.take_turns_of(
+            str(Path(__file__)), ["--name", name], [{}, {"PHALANX_WORKAROUNDS": name}], options.rounds
+        )
+        what = f"{name}: {WORK[name][0]}"
+        of_this = {f"{what}, {way}": taken for way, taken in found.items()}
+        rows.append(side_by_side.compare(what, f"{what}, on", f"{what}, off", of_this, at_most=AT_MOST))
+        times |= of_this
+        print(rows[-1], file=sys.stderr)
+    side_by_side.write(Path(__file__).stem, rows, {"rounds": options.rounds}, watch, options.results, times)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What XLA does slowly on CPUs, and what is done about it: one list, so that one day it can be deleted.
+
+Each work-around is a few lines where it is used, which ask here whether it is on. The environment variable
+`PHALANX_WORKAROUNDS` says which are not: `off` turns all off, and names with commas between them, such as
+`tiles,lanes-last`, turn off those. It is read once, before anything is compiled. Draws with and without them agree up
+to rounding. `benchmarks/workarounds.py` measures each, on against off: one that gains nothing any more can go.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from functools import cache
+
+VARIABLE = "PHALANX_WORKAROUNDS"
+
+
+class Workaround(Enum):
+    """A way around something that XLA does slowly on CPUs."""
+
+    FUSED_LOOPS = "fused-loops"
+    """A loop over small arrays is one function, and no list of functions that are called one by one."""
+
+    WIDE_VECTORS = "wide-vectors"
+    """Draws that are folded are compiled for vectors as wide as the CPU has; XLA chooses narrower ones."""
+
+    WRITTEN_ROWS = "written-rows"
+    """Draws are written lane by lane, in a loop: a scatter would cut a tick into several functions."""
+
+    TILES = "tiles"
+    """Many lanes are worked on in tiles that stay in a core's cache."""
+
+    LANES_LAST = "lanes-last"
+    """Lanes are the last axis of whatever a density computes, where `jax.vmap` would make them the first."""
+
+    PRODUCTS_AS_THEY_ARE = "products-as-they-are"
+    """The gradient of a matrix over blocks of rows is transposed once at the end, and not within every product."""
+
+    WRITTEN_OUT_PRODUCTS = "written-out-products"
+    """A product with a small matrix is written out as sums: a dot would cut a tick into several functions."""
+
+    WRITTEN_OUT_HASH = "written-out-hash"
+    """The hash that random numbers come from is written out: JAX's is a loop, which is fused with nothing."""
+
+    MEMBERS_APART = "members-apart"
+    """Members of an ensemble on a device are trained one after the other: batched convolutions are slow."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is to be used; where it is used may ask for a CPU, too."""
+        return self not in _turned_off()
+
+
+@cache
+def _turned_off() -> frozenset[Workaround]:
+    said = [name.strip() for name in os.environ.get(VARIABLE, "").lower().split(",") if name.strip()]
+    if said == ["off"]:
+        return frozenset(Workaround)
+    known = {workaround.value: workaround for workaround in Workaround}
+    if strange := [name for name in said if name not in known]:
+        raise ValueError(
+            f"{VARIABLE} names {', '.join(map(repr, strange))}, which is no work-around. Set it to 'off', or to some "
+            f"of {', '.join(known)}, with commas between them."
+        )
+    return frozenset(known[name] for name in said)
