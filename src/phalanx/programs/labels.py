@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params, primi
 from phalanx.mesh.foreign import Labels, Levels
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.row_arithmetic import ELEMENTWISE
-from phalanx.programs.shares import TracedProgram
+from phalanx.programs.traced_program import TracedProgram
 
 _ALIGNED = ELEMENTWISE | {"add", "sub", "mul", "div", "add_any", "lt", "select_n", "convert_element_type"}
 _SAME_CODES = {"squeeze", "broadcast_in_dim", "reshape", "transpose", "slice", "dynamic_slice", "gather", "copy"}

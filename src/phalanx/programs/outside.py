@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from phalanx.programs.canonical import form_of
-from phalanx.programs.shares import TracedProgram
+from phalanx.programs.traced_program import TracedProgram
 
 
 def outside(whole: TracedProgram, differentiated: bool = True) -> Hashable | None:

@@ -21,7 +21,8 @@ from phalanx.mesh.space import Space, Spread
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.own_rows import giving_own_rows
 from phalanx.programs.row_sample import Sample, fraction, samples
-from phalanx.programs.shares import Shares, TracedProgram, named_axes
+from phalanx.programs.shares import Shares, named_axes
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import run_unconstrained
 

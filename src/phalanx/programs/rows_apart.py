@@ -11,7 +11,8 @@ from phalanx.programs.arguments import Arguments
 from phalanx.programs.row_check import RowCheck
 from phalanx.programs.row_proof import adds_up, has_rows, read_kinds
 from phalanx.programs.row_values import Groups
-from phalanx.programs.shares import Shares, TracedProgram
+from phalanx.programs.shares import Shares
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.tracing import Program
 
 LEVELS = ("warn", "strict", "off")

@@ -23,7 +23,9 @@ from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.own_rows import giving_own_rows
 from phalanx.programs.rows_apart import check_level, read_rows_apart
-from phalanx.programs.shares import Shares, TracedProgram, check_latents, read_shares
+from phalanx.programs.share_rule import read_shares
+from phalanx.programs.shares import Shares
+from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Run, at_values, run_unconstrained, to_unconstrained
 from phalanx.programs.validity import doubts

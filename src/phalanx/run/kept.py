@@ -25,8 +25,8 @@ from phalanx.mesh.keys import Keys
 from phalanx.mesh.total import Total
 from phalanx.programs.canonical import PLAIN, form_of, is_of_a_library
 from phalanx.programs.outside import outside
-from phalanx.programs.shares import TracedProgram
 from phalanx.programs.target import Density
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.run.executables import Executables
 from phalanx.run.reductions import Reductions
 

@@ -20,8 +20,8 @@ from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import check_level
-from phalanx.programs.shares import TracedProgram
 from phalanx.programs.target import Target, choose_mesh
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.tracing import Program
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.run import checks, kept

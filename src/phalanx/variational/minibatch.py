@@ -20,7 +20,8 @@ from phalanx.mesh.placement import spread_spec
 from phalanx.mesh.space import Spread
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.rows_apart import read_rows_apart
-from phalanx.programs.shares import TracedProgram, read_shares
+from phalanx.programs.share_rule import read_shares
+from phalanx.programs.traced_program import TracedProgram
 
 STREAM = 0x62617463
 """Sets the keys that rows are drawn with apart from those of particles."""

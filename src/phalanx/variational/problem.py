@@ -26,7 +26,8 @@ from phalanx.programs.arguments import Arguments
 from phalanx.programs.handlers import tape
 from phalanx.programs.parameters import given, meeting
 from phalanx.programs.random_variable import RandomVariable
-from phalanx.programs.shares import TracedProgram, read_shares
+from phalanx.programs.share_rule import read_shares
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.tracing import Program, Tracer, tracing
 from phalanx.programs.unconstrained import Run, run_unconstrained
 from phalanx.variational.minibatch import Minibatch

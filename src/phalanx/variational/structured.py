@@ -19,7 +19,8 @@ from numpyro.distributions import constraints
 from phalanx.mesh.dependence import varying_axes
 from phalanx.mesh.placement import spread_spec
 from phalanx.programs.parameters import Parameter
-from phalanx.programs.shares import Latent, TracedProgram
+from phalanx.programs.shares import Latent
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.variational.ascent import Place
 from phalanx.variational.coordinates import is_local
 from phalanx.variational.family import Latents

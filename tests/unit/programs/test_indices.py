@@ -16,7 +16,7 @@ from jax import lax
 import phalanx as phx
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
-from phalanx.programs.shares import TracedProgram
+from phalanx.programs.traced_program import TracedProgram
 
 G, Y = np.array([1, 2, 3]), np.zeros(3, np.float32)
 TABLE = np.arange(12.0, dtype=np.float32).reshape(3, 4)

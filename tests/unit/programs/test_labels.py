@@ -12,7 +12,7 @@ import xarray as xr
 import phalanx as phx
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.labels import LabelSearch
-from phalanx.programs.shares import TracedProgram
+from phalanx.programs.traced_program import TracedProgram
 
 COLUMNS, LEVELS = ("age", "income", "old"), ("ADAMS", "COOK", "ST LOUIS")
 X = pd.DataFrame(np.random.default_rng(0).normal(size=(6, 3)), columns=list(COLUMNS))

@@ -16,7 +16,7 @@ import pytest
 import phalanx as phx
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.outside import outside
-from phalanx.programs.shares import TracedProgram
+from phalanx.programs.traced_program import TracedProgram
 
 
 def digest(model, fill=1.0):

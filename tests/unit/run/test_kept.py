@@ -16,7 +16,7 @@ import phalanx as phx
 from phalanx.kernels import hmc
 from phalanx.kernels.lock_step import LockStep
 from phalanx.programs.arguments import split_arguments
-from phalanx.programs.shares import TracedProgram
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.run.kept import key_of, settings
 from phalanx.run.reductions import Reductions
 

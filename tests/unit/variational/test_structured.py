@@ -9,7 +9,8 @@ import pytest
 
 import phalanx as phx
 from phalanx.programs.arguments import split_arguments
-from phalanx.programs.shares import Latent, TracedProgram
+from phalanx.programs.shares import Latent
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.variational.ascent import Place
 from phalanx.variational.coordinates import size_of
 from phalanx.variational.structured import MOST, Structured, parents_of

@@ -1,0 +1,324 @@
+"""The share rule: which terms and variables of a program are local to a device, read off the program before compiling.
+
+Each device evaluates its *share* of the log density: the terms that live on it, plus 1/n of each term that n devices
+compute alike. The shares add up to the log density, and the gradients of the shares to its gradient, with one sum and
+no collective inside what is differentiated.
+
+What is local follows from the program. It is traced twice, once with the shapes of the whole data and once with those
+of one device. A variable whose leading size shrinks with the data has its rows on the devices; a term or parameter that
+depends on sharded values, through the jaxpr, is local too. Making a variable local may make others so: repeat until
+nothing changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jax import Array, random
+from numpyro.distributions import Independent
+
+from phalanx.mesh.dependence import Axes, live_equations, uses_collective, varying_axes
+from phalanx.mesh.space import GLOBAL, Spread
+from phalanx.programs.arguments import Arguments
+from phalanx.programs.own_rows import RowsOfOneEvent, giving_own_rows
+from phalanx.programs.shares import Shares, Term, named_axes
+from phalanx.programs.traced_program import TracedProgram
+from phalanx.programs.tracing import Program
+
+
+def read_shares(
+    program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram
+) -> tuple[Shares, TracedProgram]:
+    """Read off `program` what is local on a mesh with `sizes` devices along its axes, the chains' axis apart.
+
+    `whole` is its trace on the whole data. The trace on the rows of one device comes back with the shares.
+
+    Raises:
+        ValueError: naming the variable, when it contradicts how the data are sharded, has no rows to spread, or
+            cannot leave padded rows out.
+    """
+    _check_axes(arguments, sizes)
+    _check_declared(whole, sizes)
+    _check_real(whole)
+    if all(size == 1 for size in sizes.values()):
+        return whole.undivided(), whole
+    reading = _Reading(program, arguments, sizes, whole)
+    return reading.shares(), reading.local
+
+
+def _check_axes(arguments: Arguments, sizes: Mapping[str, int]) -> None:
+    for name, spread in zip(arguments.names, arguments.spreads, strict=True):
+        if other := [axis for axis in spread.axes if axis not in sizes]:
+            raise ValueError(
+                f"data: {name} is sharded over {named_axes(other)}, the axis that chains are spread over, so each "
+                f"chain would see a part of it. Shard it over {' or '.join(map(repr, sizes))}."
+            )
+
+
+def _check_real(whole: TracedProgram) -> None:
+    for name, value in whole.deterministic.items():
+        if jnp.issubdtype(value.dtype, jnp.complexfloating):
+            raise ValueError(
+                f"The deterministic value {name!r} is complex ({value.dtype}), and summaries and plots are of real "
+                f"numbers. Name its parts: phx.deterministic('real_{name}', jnp.real(value)), and jnp.imag(value) too; "
+                f"or compute it afterwards, with posterior.predict(fn)."
+            )
+
+
+def _check_declared(whole: TracedProgram, sizes: Mapping[str, int]) -> None:
+    for name, variable in whole.variables.items():
+        for axis in variable.axes:
+            if axis not in sizes:
+                raise ValueError(
+                    f"Variable {name!r}: axis={axis!r} is no axis that a variable can be spread over; choose from "
+                    f"{', '.join(map(repr, sizes))}."
+                )
+
+
+class _Reading:
+    """The two traces of a program side by side, and what they say."""
+
+    def __init__(self, program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram):
+        self.arguments, self.whole = arguments, whole
+        self.sizes = {axis: size for axis, size in sizes.items() if size > 1}
+        self.own_rows = _own_rows(whole, arguments, self.sizes)
+        on_device = giving_own_rows(program, self.own_rows)
+        try:
+            self.local = TracedProgram(on_device, arguments.layout, arguments.local_shapes(), sizes)
+        except RowsOfOneEvent:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"The model runs on the whole data but not on the rows one device holds "
+                f"({_shapes(arguments)}). Inside the model take sizes from the data, as in x.shape[0], not from "
+                f"constants, and do not mix sharded with unsharded rows. What failed: {error}"
+            ) from error
+        self.jaxpr = self.local.jaxpr
+
+    def shares(self) -> Shares:
+        spreads = self._latent_spreads()
+        outputs = self._outputs(spreads)
+        terms = {term: self._term_spread(term, outputs[term], spreads) for term in self.whole.terms}
+        others = {
+            name: self._rows(
+                f"The deterministic value {name!r}", outputs[name], before.shape, self.local.deterministic[name].shape
+            )
+            for name, before in self.whole.deterministic.items()
+        }
+        used = {axis for spread in (*terms.values(), *spreads.values()) for axis in spread.axes}
+        # Differentiated, the model's own sum over devices gives the gradient of the sum of the shares: so add those.
+        used |= {axis for axis in self.sizes if uses_collective(self.jaxpr, axis)}
+        axes = tuple(axis for axis in self.sizes if axis in used)
+        latents = tuple(replace(latent, spread=spreads[latent.name]) for latent in self.local.latents())
+        return Shares(axes, latents, others, terms, {axis: self.sizes[axis] for axis in axes}, self.own_rows)
+
+    # -- latent variables ---------------------------------------------------------------------------------------
+
+    def _latent_spreads(self) -> dict[str, Spread]:
+        spreads = {latent.name: self._first_guess(latent.name) for latent in self.local.latents()}
+        while True:
+            outputs = self._outputs(spreads)
+            wider = {name: s for name, s in spreads.items() if not outputs[name, "density"] <= set(s.axes)}
+            if not wider:
+                return spreads
+            for name, spread in wider.items():
+                spreads[name] = self._widen(name, spread, outputs[name, "density"])
+
+    def _first_guess(self, name: str) -> Spread:
+        """Where the variable says it lives, or where its shape says so."""
+        axes = tuple(axis for axis in self.sizes if axis in self.whole.variables[name].axes)
+        before, after = self.whole.variables[name].shape, self.local.variables[name].shape
+        if not axes:
+            return self._rows(f"Variable {name!r}", None, before, after)
+        if not self._has_rows(axes, before, after):
+            devices = math.prod(self.sizes[axis] for axis in axes)
+            raise ValueError(
+                f"Variable {name!r} is declared axis={named_axes(axes)}, but its shape is {before} on the whole data "
+                f"and {after} on one of {devices} devices: its rows are not spread over them. Take its size from the "
+                f"data, as in .expand([x.shape[0]]), or leave out axis=."
+            )
+        return self._rows(f"Variable {name!r}", frozenset(axes), before, after)
+
+    def _widen(self, name: str, spread: Spread, found: Axes) -> Spread:
+        if declared := self.whole.variables[name].axes:
+            raise ValueError(
+                f"Variable {name!r} is declared axis={named_axes(declared)}, but its distribution depends on what is "
+                f"sharded over {named_axes(tuple(found - set(declared)))}. Declare that axis, or none: it then "
+                f"follows from the data."
+            )
+        before, after = self.whole.variables[name].shape, self.local.variables[name].shape
+        return self._rows(f"Variable {name!r}", found | set(spread.axes), before, after)
+
+    def _rows(self, what: str, axes: Axes | None, before: tuple[int, ...], after: tuple[int, ...]) -> Spread:
+        """The spread of something shaped `before` in the whole and `after` on one device; axes None: read them off."""
+        if axes is None:
+            if before == after:
+                return GLOBAL
+            axes = self._axes_of_rows(what, before, after)
+        if not axes:
+            return GLOBAL
+        names = tuple(axis for axis in self.sizes if axis in axes)
+        devices = math.prod(self.sizes[axis] for axis in names)
+        if not self._has_rows(names, before, after):
+            raise ValueError(
+                f"{what} lives with data sharded over {named_axes(names)}, so it needs one leading row for each of "
+                f"theirs; but its shape is {before} on the whole data and {after} on one of {devices} devices. Take "
+                f"its size from the data, as in .expand([x.shape[0]]); or, if it is meant to be global, make what it "
+                f"depends on equal everywhere first, with jax.lax.pmean or psum over {named_axes(names)}."
+            )
+        return Spread(names, before[0], after[0])
+
+    def _has_rows(self, axes: tuple[str, ...], before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+        """Whether the leading dimension is spread over `axes` as the rows of the data are."""
+        if not before or not after or before[1:] != after[1:]:
+            return False
+        if not any(self._is_padded(axis) for axis in axes):
+            return before[0] == after[0] * math.prod(self.sizes[axis] for axis in axes)
+        rows = {(spread.rows, spread.local_rows) for spread in self.arguments.spreads if set(spread.axes) == set(axes)}
+        return (before[0], after[0]) in rows
+
+    def _axes_of_rows(self, what: str, before: tuple[int, ...], after: tuple[int, ...]) -> Axes:
+        rows = (before[0], after[0]) if before and after else None
+        found = {frozenset(s.axes) for s in self.arguments.spreads if s.axes and (s.rows, s.local_rows) == rows}
+        if len(found) == 1:
+            return found.pop()
+        if found:
+            where = " as over ".join(sorted(named_axes(tuple(axes)) for axes in found))
+            raise ValueError(
+                f"{what} has one row for each of the data's, but data of {before[0]} rows are sharded over {where}: "
+                f"say which, as in phx.sample(name, distribution, axis='data')."
+            )
+        raise ValueError(
+            f"{what} has shape {before} on the whole data but {after} on one device: its size follows the sharded "
+            f"rows, yet its leading dimension is not theirs. Give it one leading row for each row of the data."
+        )
+
+    # -- terms of the log density -------------------------------------------------------------------------------
+
+    def _outputs(self, spreads: Mapping[str, Spread]) -> dict[Any, Axes]:
+        """The axes that each term and deterministic value varies over, given where the latent variables live."""
+        position = [frozenset(spreads[name].axes) for name in sorted(self.local.position)]
+        arrays = [frozenset(spread.axes) for spread in self.arguments.spreads]
+        found = [axes & self.sizes.keys() for axes in varying_axes(self.jaxpr, [*position, *arrays])]
+        return dict(zip(self.local.outputs, found, strict=True))
+
+    def _term_spread(self, term: Term, axes: Axes, latents: Mapping[str, Spread]) -> Spread:
+        name, _ = term
+        before, after = self.whole.terms[term].shape, self.local.terms[term].shape
+        self._check_event(name)
+        if not axes and before != after:
+            own = latents.get(name, GLOBAL)  # log |det T'| of a shift is zero for each of its rows
+            follows = before and after and (before[0], after[0]) == (own.rows, own.local_rows)
+            axes = frozenset(own.axes) if follows else self._axes_of_rows(f"A term of variable {name!r}", before, after)
+        if not axes:
+            axes = self._if_only_shapes_differ(term)
+        names = tuple(axis for axis in self.sizes if axis in axes)
+        if not any(self._is_padded(axis) for axis in names):
+            return Spread(names)
+        self._check_no_collective(name, names)
+        devices = math.prod(self.sizes[axis] for axis in names)
+        if not self._has_rows(names, before, after):
+            raise ValueError(
+                f"Variable {name!r}: the rows of the data do not divide evenly over {devices} devices along "
+                f"{named_axes(names)}, and the padded rows cannot be left out of its log density, which has shape "
+                f"{before} on the whole data instead of one term per row. Keep the rows apart (no to_event or sum "
+                f"over them), or give a number of rows divisible by {devices}."
+            )
+        return Spread(names, before[0], after[0])
+
+    def _is_padded(self, axis: str) -> bool:
+        devices = {s.axes: math.prod(self.sizes[a] for a in s.axes) for s in self.arguments.spreads if axis in s.axes}
+        return any(s.rows != s.local_rows * devices[s.axes] for s in self.arguments.spreads if axis in s.axes)
+
+    def _check_no_collective(self, name: str, axes: tuple[str, ...]) -> None:
+        for axis in axes:
+            if uses_collective(self.jaxpr, axis):
+                raise ValueError(
+                    f"The model adds or gathers over {axis!r} itself, and the rows of the data do not divide evenly "
+                    f"over {self.sizes[axis]} devices: padded rows would count. Give a number of rows divisible by "
+                    f"{self.sizes[axis]}."
+                )
+
+    def _check_event(self, name: str) -> None:
+        """A joint density over rows, such as a multivariate normal's, is not the product of the devices' densities."""
+        pair = []
+        for traced in (self.whole, self.local):
+            distribution = traced.variables[name].distribution
+            while isinstance(distribution, Independent):
+                distribution = distribution.base_dist
+            pair.append(distribution)
+        if pair[0].event_shape != pair[1].event_shape:
+            raise ValueError(
+                f"Variable {name!r}: the event of {type(pair[0]).__name__} runs over the sharded rows (shape "
+                f"{pair[0].event_shape}), and its density is no product over rows, so it cannot be spread over "
+                f"devices. Do not shard these data."
+            )
+
+    def _if_only_shapes_differ(self, term: Term) -> Axes:
+        """The axes of a term that sees of the sharded data only how many rows there are.
+
+        Such a term, -n log(scale) say, is alike on all devices, but it is a device's and not the whole's if it adds up
+        over them. The two traces tell: where their programs differ, their values at one point are compared.
+        """
+        if live_equations(self.whole.only_jaxpr(term)) == live_equations(self.local.only_jaxpr(term)):
+            return frozenset()
+        whole, local = _value_at_a_point(self.whole, term, {}), _value_at_a_point(self.local, term, self.sizes)
+        if jnp.allclose(whole, local, rtol=1e-4):
+            return frozenset()
+        for axes in {spread.axes for spread in self.arguments.spreads if spread.axes}:
+            if jnp.allclose(whole, math.prod(self.sizes[axis] for axis in axes) * local, rtol=1e-4):
+                return frozenset(axes)
+        raise ValueError(
+            f"Variable {term[0]!r}: its log density depends on how many rows a device holds, and does not add up to "
+            f"that of the whole data. Pass the number of rows as data, for instance "
+            f"data={{'num_rows': {self._rows_of_data()}, ...}}, and use it instead of x.shape[0]."
+        )
+
+    def _rows_of_data(self) -> int:
+        return max(spread.rows for spread in self.arguments.spreads)
+
+
+def _own_rows(whole: TracedProgram, arguments: Arguments, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Variables declared to lie over axes that no data lie over, with their rows in the whole."""
+    of_data = {axis for spread in arguments.spreads for axis in spread.axes}
+    found: dict[str, int] = {}
+    for name, variable in whole.variables.items():
+        devices = math.prod(sizes.get(axis, 1) for axis in variable.axes)
+        if devices == 1 or of_data & set(variable.axes) or not variable.shape:
+            continue
+        found[name] = rows = variable.shape[0]
+        if rows % devices:
+            raise ValueError(
+                f"Variable {name!r}: axis={named_axes(variable.axes)} spreads its {rows} rows over {devices} devices, "
+                f"which does not come out even. Give it a number of rows divisible by {devices}, or leave out axis=."
+            )
+    return found
+
+
+def _value_at_a_point(traced: TracedProgram, term: Term, sizes: Mapping[str, int]) -> Array:
+    """A term's value at one generic position, the same on all devices, with ones for data."""
+    shapes = jax.tree.leaves(traced.position)
+    keys = jax.tree.unflatten(jax.tree.structure(traced.position), list(random.split(random.key(0), len(shapes))))
+
+    def value():
+        # row by row alike, so that the whole's rows and one device's have equal means
+        position = jax.tree.map(
+            lambda k, a: jnp.broadcast_to(random.normal(k, a.shape[1:], a.dtype), a.shape), keys, traced.position
+        )
+        return traced.only(term)(position, [jnp.ones(a.shape, a.dtype) for a in traced.shapes])
+
+    for axis in traced.axis_names:
+        value = _on_devices(value, axis, sizes.get(axis, 1))
+    return jax.jit(value)()
+
+
+def _on_devices(f: Callable[[], Array], axis: str, size: int) -> Callable[[], Array]:
+    return lambda: jax.vmap(lambda _: f(), axis_name=axis, axis_size=size)(jnp.zeros(size))[0]
+
+
+def _shapes(arguments: Arguments) -> str:
+    return ", ".join(f"{n} {s.shape}" for n, s in zip(arguments.names, arguments.local_shapes(), strict=True))

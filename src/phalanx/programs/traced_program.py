@@ -1,0 +1,132 @@
+"""A program traced with shapes of data alone: its variables, and what they make of the log density."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.extend.core import ClosedJaxpr
+
+from phalanx.errors.model_errors import check_nothing_leaked
+from phalanx.mesh.space import GLOBAL
+from phalanx.programs.arguments import Arguments, Layout
+from phalanx.programs.random_variable import RandomVariable
+from phalanx.programs.shares import Latent, Shares, Term
+from phalanx.programs.tracing import Program
+from phalanx.programs.unconstrained import Run, run_unconstrained
+
+
+class TracedProgram:
+    """A program traced abstractly with given shapes of data: its variables, and shapes of its terms.
+
+    `at_zero` is the trace itself, at the position of zeros: everything a run takes from the program, but gradients.
+    """
+
+    variables: dict[str, RandomVariable]
+
+    def __init__(self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int]):
+        self.program, self.layout, self.shapes = program, layout, tuple(shapes)
+        self.axis_env = list(sizes.items())
+        self.axis_names = tuple(sizes)
+
+        def at_zero(arrays):
+            run = run_unconstrained(program, None, layout.join(arrays))
+            self.variables = run.variables  # of these only names, shapes and supports are used once traced
+            return run.position, run.terms(), run.values(), run.in_support()
+
+        self.at_zero, (self.position, self.terms, self.values, _) = jax.make_jaxpr(
+            at_zero, axis_env=self.axis_env, return_shape=True
+        )(self.shapes)
+        self.deterministic = {name: v for name, v in self.values.items() if name not in self.position}
+        check_nothing_leaked(program, self.at_zero.consts)
+
+    @property
+    def start(self) -> Mapping[str, Any] | None:
+        """Where the program says that chains start, if it does."""
+        return getattr(self.program, "start", None)
+
+    @classmethod
+    def of_whole(cls, program: Program, arguments: Arguments, sizes: Mapping[str, int]) -> TracedProgram:
+        """The program on the whole data, as on one device."""
+        return cls(program, arguments.layout, arguments.whole_shapes(), dict.fromkeys(sizes, 1))
+
+    def latents(self) -> tuple[Latent, ...]:
+        """Its latent variables, taken to be global."""
+        return tuple(
+            Latent(name, v.shape, self.position[name].shape, self.position[name].dtype, str(v.distribution.support))
+            for name, v in self.variables.items()
+            if v.distribution is not None and v.is_latent
+        )
+
+    @property
+    def observes(self) -> bool:
+        """Whether data, or a term of the log density, have a say besides the priors."""
+        return any(v.observed and v.distribution is not None for v in self.variables.values())
+
+    def undivided(self) -> Shares:
+        """Its shares where every device has the whole."""
+        everywhere = dict.fromkeys(self.deterministic, GLOBAL)
+        return Shares((), self.latents(), everywhere, dict.fromkeys(self.terms, GLOBAL), {})
+
+    def gradient(self) -> ClosedJaxpr:
+        """The gradient of the log density as a function of position and data."""
+
+        def total(position, arrays):
+            terms = run_unconstrained(self.program, position, self.layout.join(arrays)).terms()
+            return sum(map(jnp.sum, terms.values()))
+
+        return jax.make_jaxpr(jax.grad(total), axis_env=self.axis_env)(self.position, self.shapes)
+
+    @cached_property
+    def jaxpr(self) -> ClosedJaxpr:
+        """Terms, deterministic values and latent values as a function of position and data; see `outputs`."""
+
+        def f(position, arrays):
+            run = run_unconstrained(self.program, position, self.layout.join(arrays))
+            return run.terms(), _deterministic(run), {name: run.variables[name].value for name in run.position}
+
+        return jax.make_jaxpr(f, axis_env=self.axis_env)(self.position, self.shapes)
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What each output of `jaxpr` is: a term, or the name of a deterministic value or latent variable."""
+        return [*sorted(self.terms), *sorted(self.deterministic), *sorted(self.position)]
+
+    def only(self, term: Term) -> Callable[..., Array]:
+        """One term, summed, as a function of position and data."""
+        return lambda position, arrays: jnp.sum(
+            run_unconstrained(self.program, position, self.layout.join(arrays)).terms()[term]
+        )
+
+    def only_jaxpr(self, term: Term) -> ClosedJaxpr:
+        """The jaxpr of one term, summed."""
+        return jax.make_jaxpr(self.only(term), axis_env=self.axis_env)(self.position, self.shapes)
+
+
+def check_latents(program: Program, whole: TracedProgram) -> None:
+    """Refuse a program in which nothing is to be inferred."""
+    if not whole.variables:
+        raise ValueError(
+            f"The model {getattr(program, '__name__', program)} has no random variables: nothing to infer. "
+            f"Call phx.sample(name, distribution) in it."
+        )
+    if not any(variable.is_latent for variable in whole.variables.values()):
+        raise ValueError(
+            f"The model {getattr(program, '__name__', program)} has no latent variables: all of "
+            f"{', '.join(map(repr, whole.variables))} are observed, so there is nothing to infer."
+        )
+    if not any(math.prod(latent.unconstrained_shape) for latent in whole.latents()):
+        shapes = ", ".join(f"{latent.name!r} {latent.shape}" for latent in whole.latents())
+        raise ValueError(
+            f"The model {getattr(program, '__name__', program)} has no coordinates to move: its latent variables have "
+            f"shape {shapes}. Give at least one of them an element that is free."
+        )
+
+
+def _deterministic(run: Run) -> dict[str, Array]:
+    return {name: v.value for name, v in run.variables.items() if v.is_computed}
