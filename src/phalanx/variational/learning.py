@@ -191,6 +191,8 @@ class Learning:
         except KeyboardInterrupt:
             self.interrupted, step = True, self.step
             display.say(f"Interrupted: returning what was learned in {step:,} of {self.num_steps:,} steps.")
+            if self.watch is not None:
+                self.watch.keep(self.state, self.made)
         except EndOfData:
             self.out_of_data, step = True, self.step
             display.say(f"The data ended: returning what was learned in {step:,} of {self.num_steps:,} steps.")

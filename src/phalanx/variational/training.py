@@ -38,9 +38,9 @@ def training(
         held_out: rows that nothing is learned from, a dict of arrays like the data, or `phx.batches` of them where a
             batch is transformed. They are evaluated in batches of the fit's size; rows that make no whole one are left
             out.
-        checkpoint: a folder. The last state and the best parameters are kept there, and the same call goes on from the
-            last, also on another mesh: losses are those of a fit that was never interrupted, bit for bit on the same
-            devices. Data that come in batches must be `phx.batches`. Another seed, other data, parameters or another
+        checkpoint: a folder. The last state and the best parameters are kept there, after Ctrl-C too, and the same call
+            goes on from the last, also on another mesh: losses are those of a fit that was never interrupted, bit for
+            bit on the same devices. Data that come in batches must be `phx.batches`. Another seed, other data, parameters or another
             optimiser are refused.
         log: a CSV file with a line for each look: steps, seconds, the loss and the held-out loss in nats per row and
             bits per dimension, rows per second.

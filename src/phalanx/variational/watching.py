@@ -89,7 +89,8 @@ class Watch:
         self.looks, self._best_step = [Look(*look) for look in told["looks"]], told["best"]
         if self._held_out is not None and self._best_step:
             self.best = self._checkpoint.restore(f"best-{self._best_step}", state.free, told)
-        self._spent = self.looks[-1].seconds if self.looks else 0.0
+        self._spent = told["seconds"]
+        self._bounds = [np.asarray(made.bound)[self.looks[-1].step if self.looks else 0 :]]
         return state, [made]
 
     def until_next(self, step: int) -> int:
@@ -123,21 +124,30 @@ class Watch:
         found = Look(step, spent, loss, bits(loss), held_out, bits(held_out), self.rows_per_second)
         self.looks.append(found)
         self._spent, self._steps, self._seconds, self._bounds = spent, 0, 0.0, []
-        self._write(step, state, made)
+        self._log_looks()
+        self.keep(state, made)
         return found
 
-    def _write(self, step: int, state: State, made: Sequence[Made]) -> None:
+    def keep(self, state: State, made: Sequence[Made]) -> None:
+        """Save where the fit is, if that was asked for."""
+        if self._checkpoint is None or not made:
+            return
+        step = int(state.step)
+        whole = Made(*(jnp.concatenate([getattr(part, name) for part in made]) for name in Made._fields))
+        states: dict[str, Any] = {f"last-{step}": (state, whole)}
+        if self.best is not None:
+            states[f"best-{self._best_step}"] = self.best
+        told = {
+            "step": step, "seconds": self._spent + self._seconds, "seed": self._seed, "data": self._data,
+            "best": self._best_step, "looks": self.looks,
+        }  # fmt: skip
+        self._checkpoint.write(states, told)
+
+    def _log_looks(self) -> None:
         if self._log is not None:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with self._log.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([Look._fields, *self.looks])
-        if self._checkpoint is not None:
-            whole = Made(*(jnp.concatenate([getattr(part, name) for part in made]) for name in Made._fields))
-            states: dict[str, Any] = {f"last-{step}": (state, whole)}
-            if self.best is not None:
-                states[f"best-{self._best_step}"] = self.best
-            told = {"step": step, "seed": self._seed, "data": self._data, "best": self._best_step, "looks": self.looks}
-            self._checkpoint.write(states, told)
 
 
 def _digest(problem: Problem) -> str:

@@ -98,6 +98,22 @@ def test_a_resumed_fit_has_the_same_losses_bit_for_bit(whole, tmp_path):
         phx.fit(model, None, rows(), training=watched, **{**STEPS, "optimizer": optax.sgd(0.1)})
 
 
+def test_ctrl_c_between_two_looks_saves_the_steps_that_were_made(whole, tmp_path):
+    watched, stopped = phx.training(every=4, held_out=HELD_OUT, checkpoint=tmp_path / "fit"), []
+
+    def press(report):
+        if report.done % 4:
+            stopped.append(report.done)
+            raise KeyboardInterrupt
+
+    broken = phx.fit(model, None, rows(), training=watched, on_block=press, **STEPS)
+    assert len(broken.losses.elbo) == stopped[0] and (tmp_path / "fit" / f"last-{stopped[0]}").is_dir()
+    resumed, (expected, _) = phx.fit(model, None, rows(), training=watched, **STEPS), whole
+    np.testing.assert_array_equal(resumed.losses.elbo, expected.losses.elbo)
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, expected.params)
+    assert [look[2:6] for look in resumed.looks] == [look[2:6] for look in expected.looks]
+
+
 @pytest.mark.slow
 def test_it_goes_on_on_another_mesh(whole, tmp_path, mesh_of):
     watched = phx.training(every=4, checkpoint=tmp_path / "fit")
