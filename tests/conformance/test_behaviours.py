@@ -120,6 +120,7 @@ def independent(y):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_coordinates_on_different_devices_are_unrelated(name, mesh_of):
     """13: they are correlated by 0.98 where devices share the momenta of their rows."""
     mesh = mesh_of(1, 4)

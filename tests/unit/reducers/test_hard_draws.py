@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import jax
@@ -16,12 +17,14 @@ R = phx.reducers
 N = 4000
 
 
-def fold(reducer, x):
-    def all_of(x):
-        first = reducer.init(x[0])
-        return jax.lax.scan(lambda s, d: (reducer.update(s, d, jnp.ones(len(d), bool)), None), first, x)[0]
+@partial(jax.jit, static_argnums=0)  # reducers of the same settings are equal: each is compiled once for a shape
+def all_of(reducer, x):
+    first = reducer.init(x[0])
+    return jax.lax.scan(lambda s, d: (reducer.update(s, d, jnp.ones(len(d), bool)), None), first, x)[0]
 
-    return jax.tree.map(np.asarray, jax.jit(all_of)(jnp.asarray(x)))
+
+def fold(reducer, x):
+    return jax.tree.map(np.asarray, all_of(reducer, jnp.asarray(x)))
 
 
 def halves(reducer, x, at=1234):

@@ -59,7 +59,9 @@ def test_thinning_keeps_every_third_draw_of_the_same_chain():
     assert (third.stats["num_steps"] == 12).all()
 
 
-@pytest.mark.parametrize("kernel", [phx.hmc(num_steps=4), phx.nuts()], ids=["hmc", "nuts"])
+@pytest.mark.parametrize(
+    "kernel", [phx.hmc(num_steps=4), pytest.param(phx.nuts(), marks=pytest.mark.slow)], ids=["hmc", "nuts"]
+)
 def test_draws_do_not_depend_on_how_a_run_is_cut_into_blocks(kernel, monkeypatch):
     sizes = {name: value for name, value in FAST.items() if name != "kernel"}
     whole = phx.mcmc(model, {"y": Y}, kernel=kernel, **sizes)
