@@ -134,7 +134,9 @@ def test_coordinates_on_different_devices_are_unrelated(name, mesh_of):
     assert np.abs(correlation).max() < 5 / np.sqrt(ess(found).min())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name == "hmc" else pytest.param(name, marks=pytest.mark.slow) for name in KERNELS]
+)
 @pytest.mark.parametrize(
     "sizes", [(2, 4), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((4, 2), (1, 8)))]
 )

@@ -30,7 +30,9 @@ def test_rows_that_divide(name, chain, data, mesh_of):
         assert_agree(on_mesh(name, 16, mesh_of(chain, data)), position, value, gradient)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if i % 4 else []) for i, name in enumerate(BY_ROW)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if i % 4 else []) for i, name in enumerate(BY_ROW)]
+)
 def test_rows_that_do_not_divide(name, mesh_of):
     with ranks(name):
         position, value, gradient, _ = truth(name, 13)
@@ -48,7 +50,11 @@ def test_fewer_rows_than_devices(name, rows, mesh_of):
 
 @pytest.mark.parametrize(
     "name",
-    ["a latent per row, by its shape", "the user's own pmean, in a scan", pytest.param(DEPENDENT, marks=pytest.mark.slow)],
+    [
+        "a latent per row, by its shape",
+        "the user's own pmean, in a scan",
+        pytest.param(DEPENDENT, marks=pytest.mark.slow),
+    ],
 )
 def test_code_that_knows_no_mesh_differentiates_the_log_density(name, mesh_of):
     position, value, gradient, _ = truth(name, 16)

@@ -58,7 +58,10 @@ def moved(phase, step_size, steps, target, metric):
     return lax.fori_loop(0, steps, lambda _, now: leapfrog(now, jnp.float32(step_size), target, metric), phase)
 
 
-@pytest.mark.parametrize("name", METRICS)
+SOME = [pytest.param(name, marks=[] if name == "dense" else pytest.mark.slow) for name in METRICS]
+
+
+@pytest.mark.parametrize("name", SOME)
 def test_a_trajectory_backwards_returns_to_its_start(name):
     def there_and_back(target, metric, keys):
         start = phase_of(target, metric, keys)
@@ -73,7 +76,7 @@ def test_a_trajectory_backwards_returns_to_its_start(name):
     assert np.abs(end - start).min() > 1e-2
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "dense" else pytest.mark.slow) for n in METRICS])
+@pytest.mark.parametrize("name", SOME)
 def test_the_energy_error_falls_with_the_square_of_the_step_size(name):
     def errors(target, metric, keys):
         start = phase_of(target, metric, keys)

@@ -23,7 +23,7 @@ def model(y):
 
 def refuses(error, words, *args, **kwargs):
     with pytest.raises(error, match=re.escape(words)):
-        phx.mcmc(*args, **{"progress": False, "num_warmup": 2, "num_samples": 2, **kwargs})
+        phx.mcmc(*args, **{"kernel": phx.hmc(1), "progress": False, "num_warmup": 2, "num_samples": 2, **kwargs})
 
 
 def test_a_model_without_random_variables():

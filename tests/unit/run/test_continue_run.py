@@ -41,13 +41,11 @@ def same(a, b):
         np.testing.assert_array_equal(a.stats[name], b.stats[name], err_msg=name)
 
 
-QUICK = [("nuts", 3)]
-
-
 @pytest.mark.parametrize(
     ("name", "thin"),
-    [pytest.param(n, t, marks=[] if (n, t) in QUICK else pytest.mark.slow) for n in KERNELS for t in (1, 3)],
+    [(n, t) for n in KERNELS for t in (1, 3)],
 )
+@pytest.mark.slow
 def test_two_halves_are_one_run(name, thin):
     sizes = {**SIZES, "kernel": KERNELS[name], "thin": thin}
     whole = phx.mcmc(model, {"y": Y}, num_samples=90, **sizes)
@@ -93,11 +91,13 @@ def test_sharded_rows_and_their_padding(tmp_path):
     y = np.arange(7.0, dtype=np.float32)
     mesh = phx.make_mesh(chain=2, data=2)
     data = phx.shard({"y": y}, mesh)
-    whole = phx.mcmc(rows, data, num_samples=50, kernel=phx.hmc(3), **SIZES)
-    half = phx.mcmc(rows, data, num_samples=20, kernel=phx.hmc(3), **SIZES)
+    sizes = {**SIZES, "kernel": phx.hmc(3), "thin": 2}
+    whole = phx.mcmc(rows, data, num_samples=50, **sizes)
+    half = phx.mcmc(rows, data, num_samples=20, **sizes)
     assert half.state.rest.at.position["level"].shape == (4, 7)
     assert half.state.tuning.metric.variance["level"].shape == (7,)
     same(half.continue_run(30), whole)
+    same(half.continue_run(10).continue_run(20), whole)  # the first part is what it was
 
 
 def test_reducers_go_on():

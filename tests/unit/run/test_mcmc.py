@@ -147,6 +147,7 @@ def test_interruption_before_the_first_draw_is_the_users_to_handle(monkeypatch):
         phx.mcmc(model, {"y": Y}, **FAST)
 
 
+@pytest.mark.slow
 def test_numpyro_models_run_unchanged():
     import numpyro
 
@@ -161,6 +162,7 @@ def test_numpyro_models_run_unchanged():
     np.testing.assert_allclose(ours.draws["mean"], wrapped.draws["mean"], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_what_a_model_reads_from_outside_may_change():
     outside = np.zeros(50, np.float32)
 

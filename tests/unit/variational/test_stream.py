@@ -113,7 +113,7 @@ def test_a_reader_that_fails_is_told_of():
 
 
 def test_what_needs_all_rows_is_refused_and_the_rest_is_there(tmp_path):
-    fit = phx.fit(model, phx.guides.mean_field(), batches(), num_rows=ROWS, **SHORT)
+    fit = phx.fit(model, guide, batches(), num_rows=ROWS, **SHORT)
     for call in (fit.evidence, fit.covariance):
         with pytest.raises(ValueError, match="came in batches, of which none is kept"):
             call()
