@@ -64,9 +64,9 @@ def over_two_axes(x, y, a):
 
 
 PLACES = [
-    pytest.param(mixed, (2, 4), id="mixed 2x4"),
+    pytest.param(mixed, (2, 4), id="mixed 2x4", marks=pytest.mark.slow),
     pytest.param(all_spread, (4, 2), id="all spread 4x2", marks=pytest.mark.slow),
-    pytest.param(over_two_axes, (2, 2, 2), id="over two axes 2x2x2", marks=pytest.mark.slow),
+    pytest.param(over_two_axes, (2, 2, 2), id="over two axes 2x2x2"),
     pytest.param(everywhere_alike, (1, 8), id="all alike 1x8", marks=pytest.mark.slow),
     pytest.param(mixed, (1, 8), id="mixed 1x8", marks=pytest.mark.slow),
     pytest.param(mixed, (4, 2), id="mixed 4x2", marks=pytest.mark.slow),

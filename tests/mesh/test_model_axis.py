@@ -73,6 +73,7 @@ def one_layer(x, y):
     phx.sample("y", dist.Normal(x[:, 0] * lax.psum(jnp.sum(jnp.sin(w)), "model"), noise), obs=y)
 
 
+@pytest.mark.slow
 def test_hmc_draws_what_one_device_draws(mesh_of):
     one, many = (run(mesh, 3, one_layer) for mesh in (mesh_of(1, 1), mesh_of(1, 1, 4)))
     for name, draws in one.draws.items():

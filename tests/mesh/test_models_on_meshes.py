@@ -41,7 +41,12 @@ def test_rows_that_do_not_divide(name, mesh_of):
 
 @pytest.mark.parametrize("rows", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "name", [DEPENDENT, "a latent per row, by its shape", "terms of one row each that see no data"]
+    "name",
+    [
+        pytest.param(DEPENDENT, marks=pytest.mark.slow),
+        "a latent per row, by its shape",
+        "terms of one row each that see no data",
+    ],
 )
 def test_fewer_rows_than_devices(name, rows, mesh_of):
     position, value, gradient, _ = truth(name, rows)
@@ -94,7 +99,7 @@ def test_positions_and_values_map_back_and_forth(name, rows, data, mesh_of):
         np.testing.assert_allclose(back[site], leaf, rtol=1e-3, atol=1e-3, err_msg=site)
 
 
-@pytest.mark.parametrize("rows", [16, 13])
+@pytest.mark.parametrize("rows", [pytest.param(16, marks=pytest.mark.slow), 13])
 @pytest.mark.parametrize("chain, data", [(2, 4), *(pytest.param(1, n, marks=pytest.mark.slow) for n in (2, 8))])
 def test_the_initial_position_is_the_same_on_every_mesh(rows, chain, data, mesh_of):
     name = DEPENDENT

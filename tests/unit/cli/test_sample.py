@@ -242,9 +242,26 @@ def test_rows_over_devices_give_the_same_answer(phalanx, folder):
     assert abs(whole.draws["slope"].mean() - spread.draws["slope"].mean()) < 5 * 0.016 * np.sqrt(2 / 100)
 
 
-def test_options_reach_the_run(phalanx, folder):
-    options = ("--kernel", "rwmh", "--keep", "double", "--keep", "slope", "--thin", "5", "--precision", "bfloat16")
-    status, *_ = phalanx("sample", "models.py:line", "--data", "rows.csv", *SIZES, *options)
+OPTIONS = ("--kernel", "rwmh", "--keep", "double", "--keep", "slope", "--thin", "5", "--precision", "bfloat16")
+
+
+def test_options_reach_the_run(phalanx, folder, monkeypatch):
+    asked = {}
+
+    def run(program, data, **options):
+        asked.update(options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sample, "mcmc", run)
+    phalanx("sample", "models.py:line", "--data", "rows.csv", *SIZES, *OPTIONS)
+    expected = {"keep": ["double", "slope"], "thin": 5, "matmul_precision": "bfloat16"}
+    assert asked | {"num_chains": 4, "num_warmup": 100, "num_samples": 100} | expected == asked
+    assert asked["kernel"].name.startswith("rwmh")
+
+
+@pytest.mark.slow
+def test_a_run_does_as_the_options_say(phalanx, folder):
+    status, *_ = phalanx("sample", "models.py:line", "--data", "rows.csv", *SIZES, *OPTIONS)
     assert status == 0
     posterior = Posterior.load(folder / "out" / "line" / "posterior.npz")
     assert posterior.draws["double"].shape == (4, 20) and list(posterior.draws) == ["double", "slope"]

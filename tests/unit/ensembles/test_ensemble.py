@@ -96,10 +96,7 @@ def agree(state, other):
 )
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in ("dropout", "nnx", "linen, two modes") else pytest.mark.slow)
-        for name in LEARNERS
-    ],
+    [pytest.param(name, marks=[] if name in ("dropout", "nnx") else pytest.mark.slow) for name in LEARNERS],
 )  # below, some are looked at in fewer steps
 def test_every_member_is_the_network_trained_alone(name, devices, members):
     learner, mesh = LEARNERS[name], phx.make_mesh(devices=jax.devices()[:devices])

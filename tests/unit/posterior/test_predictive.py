@@ -90,7 +90,7 @@ class TestPredictWithAKey:
         assert abs(noise.mean()) < 5 / np.sqrt(2000)  # one in a million fails by chance
         assert abs(noise.std() - 1) < 5 / np.sqrt(4000)
 
-    @pytest.mark.parametrize("batch_size", [1, 7])
+    @pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 7])
     def test_keys_depend_on_nothing_but_seed_chain_and_draw(self, batch_size):
         def noise(chains, draws, **how):
             return make_posterior(chains, draws).predict(lambda draw, key: jax.random.normal(key, (2,)), **how)

@@ -104,7 +104,11 @@ def test_a_given_step_size_is_kept_and_none_is_tuned():
     assert (tuned.stats["step_size"] != np.float32(0.05)).all()
 
 
-@pytest.mark.parametrize("kernel, target", [(phx.hmc(num_steps=5), 0.8), (phx.rwmh(), 0.234)], ids=["hmc", "rwmh"])
+@pytest.mark.parametrize(
+    "kernel, target",
+    [(phx.hmc(num_steps=5), 0.8), pytest.param(phx.rwmh(), 0.234, marks=pytest.mark.slow)],
+    ids=["hmc", "rwmh"],
+)
 def test_tuning_reaches_the_acceptance_it_aims_at(kernel, target):
     def gaussian():
         phx.sample("x", dist.Normal(0.0, 1.0).expand([20]))

@@ -40,6 +40,7 @@ def test_reducers_know_all_draws_so_far(monkeypatch):
     assert counts == [400, 800, 1200, 1400]
 
 
+@pytest.mark.slow
 def test_draws_and_reducers_together():
     block = next(phx.stream(model, reducers={"m": R.moments()}, **OPTIONS))
     np.testing.assert_allclose(block["m"]["x"].mean, block["x"].mean((0, 1)), rtol=1e-4, atol=1e-5)

@@ -141,7 +141,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("arguments, options, kind, message", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(
+    "arguments, options, kind, message",
+    [pytest.param(*case, id=name, marks=pytest.mark.slow if name == "local" else []) for name, case in REFUSED.items()],
+)
 def test_what_cannot_be_streamed_is_refused(arguments, options, kind, message):
     with pytest.raises(kind, match=message):
         phx.fit(*arguments, progress=False, **options)
