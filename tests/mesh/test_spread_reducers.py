@@ -13,7 +13,7 @@ import phalanx as phx
 
 R = phx.reducers
 Y = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
-SIZES = {"num_chains": 4, "num_warmup": 60, "num_samples": 150, "progress": False, "kernel": phx.hmc(4, 0.4)}
+SIZES = {"num_chains": 4, "num_warmup": 60, "num_samples": 150, "progress": False, "kernel": phx.rwmh(0.4)}
 REDUCERS = {
     "moments": R.moments(),
     "extremes": R.extremes(),

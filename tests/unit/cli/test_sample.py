@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.report.posteriors import make_posterior
 
 from phalanx.cli import by_name
 from phalanx.posterior.posterior import Posterior
@@ -193,10 +194,8 @@ def test_ctrl_c_is_status_130_and_says_what_there_is(phalanx, folder, monkeypatc
 
 
 def test_ctrl_c_in_sampling_is_status_130_with_the_draws_written(phalanx, folder, monkeypatch):
-    run = sample.mcmc
-
-    def cut_short(*arguments, **options):
-        posterior = run(*arguments, **options)
+    def cut_short(*_, **__):
+        posterior = make_posterior(4, 100)
         return replace(posterior, record=replace(posterior.record, interrupted=True))
 
     monkeypatch.setattr(sample, "mcmc", cut_short)

@@ -244,14 +244,18 @@ def network(x, y):
     phx.sample("y", dist.Normal(f(x), 0.5), obs=y)
 
 
-def test_a_network_is_a_program_that_can_be_sampled():
+def test_a_network_is_a_program():
+    variables = phx.trace(phx.seed(network, 0))(np.ones((40, 2), np.float32), np.zeros(40, np.float32))
+    assert list(variables) == ["net.first.b", "net.first.w", "net.last", "y"]
+    assert float(variables["net.first.w"].distribution.base_dist.scale) == pytest.approx(2**-0.5)
+
+
+@pytest.mark.slow
+def test_a_network_can_be_sampled():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 2)).astype(np.float32)
     y = np.sin(x[:, 0]).astype(np.float32)
-    variables = phx.trace(phx.seed(network, 0))(x, y)
-    assert list(variables) == ["net.first.b", "net.first.w", "net.last", "y"]
-    assert float(variables["net.first.w"].distribution.base_dist.scale) == pytest.approx(2**-0.5)
-    run = phx.mcmc(network, {"x": x, "y": y}, kernel=phx.hmc(8), num_warmup=150, num_samples=50, progress=False)
+    run = phx.mcmc(network, {"x": x, "y": y}, num_warmup=150, num_samples=50, progress=False)
     w, b, last = (
         run.draws[f"net.{name}"].reshape(-1, *run.draws[f"net.{name}"].shape[2:])[::5]
         for name in ("first.w", "first.b", "last")

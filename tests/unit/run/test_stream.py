@@ -20,7 +20,7 @@ def model():
     phx.sample("x", dist.Normal(0.0, 1.0).expand([2]))
 
 
-OPTIONS = {"num_chains": 4, "num_warmup": 50, "progress": False, "kernel": phx.hmc(4, 0.5)}
+OPTIONS = {"num_chains": 4, "num_warmup": 50, "progress": False, "kernel": phx.rwmh(0.5)}
 
 
 def test_blocks_are_the_draws_of_a_run():
