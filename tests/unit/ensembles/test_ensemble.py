@@ -176,12 +176,15 @@ def test_half_precision_is_averaged_in_full():
     np.testing.assert_allclose(prediction.mean.sum(-1), 1.0, rtol=1e-6)
 
 
-def test_optimisers_that_look_at_the_loss():
-    for optimizer in (optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), optax.lbfgs()):
-        learner = phx.ensembles.learner(plain, lambda p, x: x @ p["w"] + p["b"][None], loss, optimizer)
-        ensemble = phx.ensemble(learner.init, learner.update, 2)
-        losses = [ensemble.update((X, Y))["loss"] for _ in range(5)]
-        assert (losses[-1] < losses[0]).all()
+LOOKING = {"plateau": optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), "lbfgs": optax.lbfgs()}
+
+
+@pytest.mark.parametrize("name", [pytest.param("plateau", marks=pytest.mark.slow), "lbfgs"])
+def test_optimisers_that_look_at_the_loss(name):
+    learner = phx.ensembles.learner(plain, lambda p, x: x @ p["w"] + p["b"][None], loss, LOOKING[name])
+    ensemble = phx.ensemble(learner.init, learner.update, 2)
+    losses = [ensemble.update((X, Y))["loss"] for _ in range(5)]
+    assert (losses[-1] < losses[0]).all()
 
 
 def test_arrays_without_elements_go_along(tmp_path):

@@ -24,8 +24,8 @@ def model():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ("hmc", "rmh") else pytest.mark.slow) for name in ALGORITHMS]
-)  # with a gradient, and without one
+    "name", [pytest.param(name, marks=[] if name == "rmh" else pytest.mark.slow) for name in ALGORITHMS]
+)  # MALA, which takes gradients, is looked at in the conformance tests
 def test_an_algorithm_of_blackjax_recovers_a_gaussian(name, mesh_of):
     posterior = phx.mcmc(
         model,
