@@ -182,7 +182,7 @@ def test_weights_as_parameters_of_a_program():
         phx.network("net", OfNNX)
 
 
-@pytest.mark.parametrize("name", ["nnx", "linen", "functions"])
+@pytest.mark.parametrize("name", [pytest.param("nnx", marks=pytest.mark.slow), "linen", "functions"])
 def test_the_same_network_as_random_variables_and_as_a_member(name):
     network = MAKERS[name]()
 
