@@ -66,16 +66,9 @@ def test_log_density_and_gradient(sizes, mesh_of):
     )
 
 
-def one_layer(x, y):
-    """Weights that are spread, and a variable that is not."""
-    w = phx.sample("w", dist.Normal(0.0, jnp.linspace(0.5, 1.0, 8)), axis="model")
-    noise = phx.sample("noise", dist.HalfNormal(1.0))
-    phx.sample("y", dist.Normal(x[:, 0] * lax.psum(jnp.sum(jnp.sin(w)), "model"), noise), obs=y)
-
-
 @pytest.mark.slow
 def test_hmc_draws_what_one_device_draws(mesh_of):
-    one, many = (run(mesh, 3, one_layer) for mesh in (mesh_of(1, 1), mesh_of(1, 1, 4)))
+    one, many = run(mesh_of(1, 1), 3), run(mesh_of(1, 1, 4), 3)
     for name, draws in one.draws.items():
         np.testing.assert_allclose(many.draws[name], draws, rtol=1e-3, atol=1e-4, err_msg=name)
 
