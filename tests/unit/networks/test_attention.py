@@ -29,7 +29,7 @@ def by_hand(query, key, value, window):
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 3, 5, 12, 13, 40])
-@pytest.mark.parametrize("length", [1, 12, 13])
+@pytest.mark.parametrize("length", [1, pytest.param(12, marks=pytest.mark.slow), 13])
 def test_each_position_sees_its_window_and_nothing_else(length, window):
     heads = random_heads(length)
     expected = by_hand(*heads, window)

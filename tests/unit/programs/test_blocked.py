@@ -78,6 +78,7 @@ def test_any_block_gives_the_same(block):
     agree(in_blocks(block))
 
 
+@pytest.mark.slow
 def test_a_factor_of_log_densities():
     agree(as_factor)
 
