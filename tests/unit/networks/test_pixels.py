@@ -29,15 +29,10 @@ cases = pytest.mark.parametrize(
 def made(**sizes):
     """A network and weights that are far from the first ones, at which nothing would be seen of what is before."""
     network = image_transformer(ROWS, COLUMNS, **{**SMALL, **sizes})
-
-    @jax.jit
-    def moved():
-        leaves, tree = jax.tree.flatten(network.init(jax.random.key(0)))
-        keys = jax.random.split(jax.random.key(1), len(leaves))
-        away = [0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
-        return tree.unflatten([leaf + by for leaf, by in zip(leaves, away, strict=True)])
-
-    return network, moved()
+    leaves, tree = jax.tree.flatten(network.init(jax.random.key(0)))
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    moved = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    return network, tree.unflatten(moved)
 
 
 def some_images(count=3, seed=0):
