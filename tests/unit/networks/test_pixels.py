@@ -49,14 +49,19 @@ def test_the_log_likelihood_is_the_sum_of_its_conditionals(likelihood, sizes):
         outputs = phx.network("transformer", network)(pixels)
         phx.sample("pixels", likelihood(outputs).to_event(1), obs=pixels)
 
-    whole = phx.trace(phx.substitute(model, {"transformer": weights}))(images)["pixels"].log_prob()
-    total, apply = np.zeros(len(images)), jax.jit(network.apply)
+    @jax.jit
+    def of_whole(images):
+        return phx.trace(phx.substitute(model, {"transformer": weights}))(images)["pixels"].log_prob()
+
+    @jax.jit
+    def of_one(known, i):
+        return likelihood(network.apply(weights, known)[:, i]).log_prob(jnp.arange(256)[:, None])
+
+    whole, total = of_whole(images), np.zeros(len(images))
     for i in range(PIXELS):
-        known = np.where(np.arange(PIXELS) < i, images, 0).astype(np.uint8)
-        one = likelihood(apply(weights, known)[:, i])
-        every = one.log_prob(jnp.arange(256)[:, None])
-        np.testing.assert_allclose(jnp.exp(every).sum(0), 1.0, rtol=1e-4)
-        total += np.asarray(every)[images[:, i], np.arange(len(images))]
+        every = np.asarray(of_one(np.where(np.arange(PIXELS) < i, images, 0).astype(np.uint8), i))
+        np.testing.assert_allclose(np.exp(every).sum(0), 1.0, rtol=1e-4)
+        total += every[images[:, i], np.arange(len(images))]
     np.testing.assert_allclose(whole, total, rtol=1e-5)
 
 
