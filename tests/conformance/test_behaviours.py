@@ -64,9 +64,9 @@ def over_two_axes(x, y, a):
 
 
 PLACES = [
-    pytest.param(mixed, (2, 4), id="mixed 2x4"),
+    pytest.param(mixed, (2, 4), id="mixed 2x4", marks=pytest.mark.slow),
     pytest.param(all_spread, (4, 2), id="all spread 4x2", marks=pytest.mark.slow),
-    pytest.param(over_two_axes, (2, 2, 2), id="over two axes 2x2x2", marks=pytest.mark.slow),
+    pytest.param(over_two_axes, (2, 2, 2), id="over two axes 2x2x2"),
     pytest.param(everywhere_alike, (1, 8), id="all alike 1x8", marks=pytest.mark.slow),
     pytest.param(mixed, (1, 8), id="mixed 1x8", marks=pytest.mark.slow),
     pytest.param(mixed, (4, 2), id="mixed 4x2", marks=pytest.mark.slow),
@@ -120,6 +120,7 @@ def independent(y):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_coordinates_on_different_devices_are_unrelated(name, mesh_of):
     """13: they are correlated by 0.98 where devices share the momenta of their rows."""
     mesh = mesh_of(1, 4)
@@ -133,7 +134,9 @@ def test_coordinates_on_different_devices_are_unrelated(name, mesh_of):
     assert np.abs(correlation).max() < 5 / np.sqrt(ess(found).min())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name == "hmc" else pytest.param(name, marks=pytest.mark.slow) for name in KERNELS]
+)
 @pytest.mark.parametrize(
     "sizes", [(2, 4), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((4, 2), (1, 8)))]
 )

@@ -57,6 +57,7 @@ def exact_local_level():
 
 @pytest.mark.parametrize("chain, data", MESHES)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_a_latent_variable_per_row(name, chain, data, mesh_of):
     mesh = mesh_of(chain, data)
     posterior = phx.mcmc(

@@ -99,12 +99,12 @@ def test_trajectories_of_many_chains_sum_once_a_leapfrog(model, kernel, turning,
 
 
 def test_what_is_sent_is_the_gradient_of_the_global_variables_and_a_total(mesh_of):
-    mesh = mesh_of(1, 8)
-    hlo = sampling_hlo(with_a_local_variable, mesh, phx.shard({"x": X, "y": Y}, mesh), num_chains=1)
+    mesh = mesh_of(2, 4)  # where two lanes are compiled already
+    hlo = sampling_hlo(with_a_local_variable, mesh, phx.shard({"x": X, "y": Y}, mesh), num_chains=4)
     sent = [re.findall(r"f32\[([\d,]*)\]", op.split(" all-reduce(")[0]) for op in all_reduces(hlo)]
     sizes = sorted(sum(int(np.prod([int(d) for d in s.split(",") if d])) for s in shapes) for shapes in sent)
     # weights and noise; the last leapfrog of a draw also the log density in two floats, and two kinetic energies
-    assert sizes == [3 + 1, 3 + 1 + 2 + 2]
+    assert sizes == [2 * (3 + 1), 2 * (3 + 1 + 2 + 2)]
 
 
 def factorisation(watched):

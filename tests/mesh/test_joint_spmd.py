@@ -11,7 +11,7 @@ from jax import lax
 
 import phalanx as phx
 
-COUNTS = [4, 8]
+COUNTS = [4, pytest.param(8, marks=pytest.mark.slow)]
 
 
 def program(wrap, y, penalty):

@@ -66,6 +66,7 @@ def test_log_density_and_gradient(sizes, mesh_of):
     )
 
 
+@pytest.mark.slow
 def test_hmc_draws_what_one_device_draws(mesh_of):
     one, many = run(mesh_of(1, 1), 3), run(mesh_of(1, 1, 4), 3)
     for name, draws in one.draws.items():
@@ -152,7 +153,7 @@ DISTRIBUTIONS = {
 }
 
 
-QUICK = ("one parameter by row", "to_event of columns", "simplices", "masked")
+QUICK = ("one parameter by row", "to_event of all", "simplices", "masked")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ def test_rows_that_divide(name, chain, data, mesh_of):
         assert_agree(on_mesh(name, 16, mesh_of(chain, data)), position, value, gradient)
 
 
-@pytest.mark.parametrize("name", [*BY_ROW[::2], *(pytest.param(name, marks=pytest.mark.slow) for name in BY_ROW[1::2])])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if i % 4 else []) for i, name in enumerate(BY_ROW)]
+)
 def test_rows_that_do_not_divide(name, mesh_of):
     with ranks(name):
         position, value, gradient, _ = truth(name, 13)
@@ -39,14 +41,26 @@ def test_rows_that_do_not_divide(name, mesh_of):
 
 @pytest.mark.parametrize("rows", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "name", [DEPENDENT, "a latent per row, by its shape", "terms of one row each that see no data"]
+    "name",
+    [
+        pytest.param(DEPENDENT, marks=pytest.mark.slow),
+        "a latent per row, by its shape",
+        "terms of one row each that see no data",
+    ],
 )
 def test_fewer_rows_than_devices(name, rows, mesh_of):
     position, value, gradient, _ = truth(name, rows)
     assert_agree(on_mesh(name, rows, mesh_of(1, 8)), position, value, gradient)
 
 
-@pytest.mark.parametrize("name", ["a latent per row, by its shape", DEPENDENT, "the user's own pmean, in a scan"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a latent per row, by its shape",
+        "the user's own pmean, in a scan",
+        pytest.param(DEPENDENT, marks=pytest.mark.slow),
+    ],
+)
 def test_code_that_knows_no_mesh_differentiates_the_log_density(name, mesh_of):
     position, value, gradient, _ = truth(name, 16)
     mesh = mesh_of(1, 4)
@@ -71,7 +85,7 @@ MAPPED = [DEPENDENT, "simplices per row", "multivariate normals per row", "lkj a
 
 
 @pytest.mark.parametrize("rows, data", [pytest.param(16, 4, marks=pytest.mark.slow), (13, 8)])
-@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize("name", [*MAPPED[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in MAPPED[2:])])
 def test_positions_and_values_map_back_and_forth(name, rows, data, mesh_of):
     with ranks(name):
         position, _, _, values = truth(name, rows)
@@ -85,7 +99,7 @@ def test_positions_and_values_map_back_and_forth(name, rows, data, mesh_of):
         np.testing.assert_allclose(back[site], leaf, rtol=1e-3, atol=1e-3, err_msg=site)
 
 
-@pytest.mark.parametrize("rows", [16, 13])
+@pytest.mark.parametrize("rows", [pytest.param(16, marks=pytest.mark.slow), 13])
 @pytest.mark.parametrize("chain, data", [(2, 4), *(pytest.param(1, n, marks=pytest.mark.slow) for n in (2, 8))])
 def test_the_initial_position_is_the_same_on_every_mesh(rows, chain, data, mesh_of):
     name = DEPENDENT

@@ -23,7 +23,9 @@ DIMS = [None, -1, ()]
 AXES = {None: (), "data": (0,), ("model",): (1,), ("data", "model"): (0, 1)}
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("mean", "min") else []) for name in WHOLE]
+)
 def test_value_and_gradient(name):
     mesh = phx.make_mesh(chain=1, data=4, model=2)
     both = PartitionSpec("data", "model")

@@ -243,8 +243,8 @@ def test_new_data_are_checked_again_and_the_record_says_so(mesh_of):
 
     mesh = mesh_of(1, 4)
     alike = np.tile(Y[:4], 4)
-    sampler = phx.compile(model, phx.shard({"y": alike}, mesh), mesh=mesh, num_chains=1, num_warmup=20, num_samples=20,
-                          progress=False)  # fmt: skip
+    sizes = {"num_chains": 1, "num_warmup": 20, "num_samples": 20, "progress": False}
+    sampler = phx.compile(model, phx.shard({"y": alike}, mesh), kernel=phx.rwmh(0.5), mesh=mesh, **sizes)
     record = sampler.run(0).record
     assert record.passed == (
         "The devices' shares add up to the whole: 'y' tried on 16 of your rows, everything else proved from the "

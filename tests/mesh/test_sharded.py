@@ -15,7 +15,7 @@ from numpyro.distributions import biject_to
 
 import phalanx as phx
 
-COUNTS = [4, 8]
+COUNTS = [4, pytest.param(8, marks=pytest.mark.slow)]
 
 
 def data_mesh(devices):

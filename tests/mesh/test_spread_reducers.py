@@ -13,7 +13,7 @@ import phalanx as phx
 
 R = phx.reducers
 Y = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
-SIZES = {"num_chains": 4, "num_warmup": 60, "num_samples": 150, "progress": False, "kernel": phx.hmc(4, 0.4)}
+SIZES = {"num_chains": 4, "num_warmup": 60, "num_samples": 150, "progress": False, "kernel": phx.rwmh(0.4)}
 REDUCERS = {
     "moments": R.moments(),
     "extremes": R.extremes(),
@@ -28,6 +28,10 @@ REDUCERS = {
 }
 
 
+QUICK = ("moments", "quantiles", "thinned", "square")
+"""With a state for each row, with draws that are taken, of a function, and of several."""
+
+
 def rows(y):
     mean = phx.sample("mean", dist.Normal(0.0, 1.0))
     row = phx.sample("row", dist.Normal(mean, 1.0).expand(y.shape))
@@ -35,10 +39,11 @@ def rows(y):
     phx.sample("y", dist.Normal(row, 0.5), obs=y)
 
 
-def reduced(mesh, **options):
+def reduced(mesh, names=tuple(REDUCERS), **options):
     data = {"y": Y} if mesh is None else phx.shard({"y": Y}, mesh)
     mesh = phx.make_mesh(devices=jax.devices()[:1]) if mesh is None else mesh
-    return phx.mcmc(rows, data, mesh=mesh, reducers=REDUCERS, **{**SIZES, **options})
+    reducers = {name: REDUCERS[name] for name in names}
+    return phx.mcmc(rows, data, mesh=mesh, reducers=reducers, **{**SIZES, **options})
 
 
 def agree(a, b):
@@ -48,21 +53,27 @@ def agree(a, b):
 
 
 @pytest.mark.parametrize(
-    "chains, data, keep",
-    [(2, 2, []), pytest.param(1, 8, [], marks=pytest.mark.slow), pytest.param(2, 4, None, marks=pytest.mark.slow)],
-    ids=["folded 2x2", "folded 1x8", "stored 2x4"],
+    "chains, data, keep, names",
+    [
+        pytest.param(2, 2, [], QUICK, id="some, folded 2x2"),
+        *(
+            pytest.param(*sizes, list(REDUCERS), id=name, marks=pytest.mark.slow)
+            for name, sizes in {"folded 2x2": (2, 2, []), "folded 1x8": (1, 8, []), "stored 2x4": (2, 4, None)}.items()
+        ),
+    ],
 )
-def test_the_same_on_any_mesh(chains, data, keep, mesh_of):
+def test_the_same_on_any_mesh(chains, data, keep, names, mesh_of):
     """Ten rows: padded on 4 devices and on 8."""
-    found = reduced(mesh_of(chains, data), keep=keep).reduced
-    agree(found, reduced(None, keep=keep).reduced)
+    found = reduced(mesh_of(chains, data), names, keep=keep).reduced
+    agree(found, reduced(None, names, keep=keep).reduced)
     assert found["moments"]["row"].mean.shape == (10, 2) and found["square"]["both"].mean.shape == (10, 2)
     assert found["quantiles"]["row"].shape == (2, 10, 2)
 
 
 def test_states_stay_where_the_rows_are(mesh_of):
     mesh = mesh_of(2, 2)
-    sampler = phx.compile(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers=REDUCERS, **SIZES)
+    reducers = {name: REDUCERS[name] for name in QUICK}
+    sampler = phx.compile(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers=reducers, **SIZES)
     hlo = sampler.executables.fold.as_text()
     assert "all-gather" not in hlo and "all-to-all" not in hlo
     states = sampler.executables.fold.out_info.sunk.states[1]["moments"]["row"]

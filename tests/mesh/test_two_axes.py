@@ -75,8 +75,7 @@ def test_different_arrays_over_different_axes(sizes, rows_x, rows_a, mesh_of):
     "sizes, rows",
     [
         ((1, 2, 4), 13),
-        ((1, 1, 4), 16),
-        *(pytest.param(*c, marks=pytest.mark.slow) for c in (((1, 2, 2), 16), ((2, 2, 2), 13))),
+        *(pytest.param(*c, marks=pytest.mark.slow) for c in (((1, 1, 4), 16), ((1, 2, 2), 16), ((2, 2, 2), 13))),
     ],
 )
 def test_one_array_over_both_axes(sizes, rows, mesh_of):
@@ -84,7 +83,13 @@ def test_one_array_over_both_axes(sizes, rows, mesh_of):
     assert target.spread("rows").rows == rows
 
 
-@pytest.mark.parametrize("of_x, of_y", [(("model", "data"), ("model", "data")), (("model", "data"), ("data", "model"))])
+@pytest.mark.parametrize(
+    "of_x, of_y",
+    [
+        pytest.param(("model", "data"), ("model", "data"), marks=pytest.mark.slow),
+        (("model", "data"), ("data", "model")),
+    ],
+)
 @pytest.mark.parametrize("rows", [pytest.param(16, marks=pytest.mark.slow), 13])
 def test_the_order_in_which_axes_are_named_changes_nothing(of_x, of_y, rows, mesh_of):
     agree(rows_of_y, {"x": X[:rows], "y": Y[:rows]}, {"x": of_x, "y": of_y}, mesh_of(1, 2, 4))
@@ -115,7 +120,9 @@ def test_weights_spread_with_their_features(sizes, mesh_of):
     assert target.spread("w").axes == ("model",)
 
 
-@pytest.mark.parametrize("sizes, shard_y", [((1, 1, 4), None), ((2, 2, 2), "data"), ((1, 4, 1), "data")])
+@pytest.mark.parametrize(
+    "sizes, shard_y", [((1, 1, 4), None), pytest.param((2, 2, 2), "data", marks=pytest.mark.slow), ((1, 4, 1), "data")]
+)
 def test_weights_spread_where_no_data_are(sizes, shard_y, mesh_of):
     target = agree(weights_by_axis_size, {"y": Y}, {"y": shard_y}, mesh_of(*sizes))
     assert target.spread("w").axes == (("model",) if sizes[2] > 1 else ())

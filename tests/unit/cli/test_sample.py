@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.report.posteriors import make_posterior
 
 from phalanx.cli import by_name
 from phalanx.posterior.posterior import Posterior
@@ -193,16 +194,16 @@ def test_ctrl_c_is_status_130_and_says_what_there_is(phalanx, folder, monkeypatc
 
 
 def test_ctrl_c_in_sampling_is_status_130_with_the_draws_written(phalanx, folder, monkeypatch):
-    run = sample.mcmc
-
-    def cut_short(*arguments, **options):
-        posterior = run(*arguments, **options)
+    def cut_short(*_, **__):
+        posterior = make_posterior(4, 100)
         return replace(posterior, record=replace(posterior.record, interrupted=True))
 
     monkeypatch.setattr(sample, "mcmc", cut_short)
-    status, _, err = phalanx("sample", "models.py:coin", *SIZES)
-    assert status == 130 and err.endswith(
-        "phalanx: interrupted: the 100 draws of each chain until then are in out/coin.\n"
+    status, out, err = phalanx("sample", "models.py:coin", *SIZES)
+    assert (
+        status == 130
+        and "data:" not in out
+        and err.endswith("phalanx: interrupted: the 100 draws of each chain until then are in out/coin.\n")
     )
     assert {"posterior.npz", "report.html", "summary.csv"} <= {p.name for p in (folder / "out" / "coin").iterdir()}
 
@@ -240,9 +241,26 @@ def test_rows_over_devices_give_the_same_answer(phalanx, folder):
     assert abs(whole.draws["slope"].mean() - spread.draws["slope"].mean()) < 5 * 0.016 * np.sqrt(2 / 100)
 
 
-def test_options_reach_the_run(phalanx, folder):
-    options = ("--kernel", "rwmh", "--keep", "double", "--keep", "slope", "--thin", "5", "--precision", "bfloat16")
-    status, *_ = phalanx("sample", "models.py:line", "--data", "rows.csv", *SIZES, *options)
+OPTIONS = ("--kernel", "rwmh", "--keep", "double", "--keep", "slope", "--thin", "5", "--precision", "bfloat16")
+
+
+def test_options_reach_the_run(phalanx, folder, monkeypatch):
+    asked = {}
+
+    def run(program, data, **options):
+        asked.update(options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sample, "mcmc", run)
+    phalanx("sample", "models.py:line", "--data", "rows.csv", *SIZES, *OPTIONS)
+    expected = {"keep": ["double", "slope"], "thin": 5, "matmul_precision": "bfloat16"}
+    assert asked | {"num_chains": 4, "num_warmup": 100, "num_samples": 100} | expected == asked
+    assert asked["kernel"].name.startswith("rwmh")
+
+
+@pytest.mark.slow
+def test_a_run_does_as_the_options_say(phalanx, folder):
+    status, *_ = phalanx("sample", "models.py:line", "--data", "rows.csv", *SIZES, *OPTIONS)
     assert status == 0
     posterior = Posterior.load(folder / "out" / "line" / "posterior.npz")
     assert posterior.draws["double"].shape == (4, 20) and list(posterior.draws) == ["double", "slope"]
@@ -250,6 +268,7 @@ def test_options_reach_the_run(phalanx, folder):
     assert posterior.record.kernel.startswith("rwmh") and posterior.record.matmul_precision == "bfloat16"
 
 
+@pytest.mark.slow
 def test_a_model_without_data(phalanx, folder):
     status, out, _ = phalanx("sample", "models.py:coin", *SIZES)
     assert status == 0 and "data:" not in out

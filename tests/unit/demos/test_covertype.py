@@ -27,6 +27,7 @@ def rows(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_real_rows(phalanx, tmp_path, rows):
     status, out, err = phalanx("demo", "covertype", "--data", str(rows), *SIZES)
     assert status == 0, err

@@ -53,6 +53,7 @@ def test_exact_answers():
     np.testing.assert_allclose(heights / heights.max(), p / p.max(), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_all_ways_sample_the_same_density(monkeypatch):
     # long steps, so that short chains see the whole mixture
     race = Race(3.0, 0, dict.fromkeys(("Phalanx", "Phalanx, MixtureSameFamily"), lambda chains, draws: (0.0, 0.0)))

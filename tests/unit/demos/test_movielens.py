@@ -33,6 +33,7 @@ def small(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_real_ratings(phalanx, tmp_path, small):
     status, out, err = phalanx("demo", "movielens", "--data", str(small), *SIZES)
     assert status == 0, err

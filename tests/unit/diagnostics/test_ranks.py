@@ -18,8 +18,9 @@ def ranks(generator, shift=0.0, scale=1.0, simulations=200, elements=3):
     return Ranks({"x": np.stack([rank_of(t, d, generator) for t, d in zip(truth, draws, strict=True)])}, L)
 
 
-def test_a_right_method_is_found_fault_with_as_rarely_as_is_said():
-    generator, tries = np.random.default_rng(0), 400
+@pytest.mark.parametrize("tries", [100, pytest.param(2000, marks=pytest.mark.slow)])
+def test_a_right_method_is_found_fault_with_as_rarely_as_is_said(tries):
+    generator = np.random.default_rng(0)
     alarms = sum(not ranks(generator).verdict().good for _ in range(tries))
     # more than this happens once in 10,000 times
     assert alarms <= stats.binom.ppf(1 - 1e-4, tries, FALSE_ALARM)

@@ -65,7 +65,8 @@ def test_densities_of_batches_are_that_of_all_rows_on_average():
     learner = phx.ensembles.sgld(model, {"y": Y[:20]}, num_rows=N, step_size=1e-3)
     state = learner.init(jax.random.key(1))
     batches = [{"y": Y[i : i + 20]} for i in range(0, N, 20)]
-    values = [learner.update(state, batch, jax.random.key(0))[1]["log_density"] for batch in batches]
+    update = jax.jit(learner.update)
+    values = [update(state, batch, jax.random.key(0))[1]["log_density"] for batch in batches]
     whole = phx.log_joint(model)({"mean": state.position["mean"]}, Y)
     np.testing.assert_allclose(np.mean(values), whole, rtol=1e-4)
 
@@ -75,7 +76,8 @@ def test_gradients_of_batches_are_that_of_all_rows_on_average():
     state = learner.init(jax.random.key(1))
     mean = float(state.position["mean"])
     batches = [{"y": Y[i : i + 20]} for i in range(0, N, 20)]
-    moves = [float(learner.update(state, batch, jax.random.key(0))[0].position["mean"]) - mean for batch in batches]
+    update = jax.jit(learner.update)
+    moves = [float(update(state, batch, jax.random.key(0))[0].position["mean"]) - mean for batch in batches]
     np.testing.assert_allclose(np.mean(moves), 0.5e-3 * (np.sum(Y - mean) - mean), rtol=1e-3)
 
 
@@ -88,7 +90,8 @@ def test_terms_that_see_no_rows_count_once():
     learner = phx.ensembles.sgld(with_a_factor, {"y": Y[:20]}, num_rows=N, step_size=1e-3)
     state = learner.init(jax.random.key(1))
     batches = [{"y": Y[i : i + 20]} for i in range(0, N, 20)]
-    values = [learner.update(state, batch, jax.random.key(0))[1]["log_density"] for batch in batches]
+    update = jax.jit(learner.update)
+    values = [update(state, batch, jax.random.key(0))[1]["log_density"] for batch in batches]
     whole = phx.log_joint(with_a_factor)({"x": state.position["x"]}, Y)
     np.testing.assert_allclose(np.mean(values), whole, rtol=1e-4)
 
@@ -241,13 +244,17 @@ def network(x, y):
     phx.sample("y", dist.Normal(f(x), 0.5), obs=y)
 
 
-def test_a_network_is_a_program_that_can_be_sampled():
+def test_a_network_is_a_program():
+    variables = phx.trace(phx.seed(network, 0))(np.ones((40, 2), np.float32), np.zeros(40, np.float32))
+    assert list(variables) == ["net.first.b", "net.first.w", "net.last", "y"]
+    assert float(variables["net.first.w"].distribution.base_dist.scale) == pytest.approx(2**-0.5)
+
+
+@pytest.mark.slow
+def test_a_network_can_be_sampled():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 2)).astype(np.float32)
     y = np.sin(x[:, 0]).astype(np.float32)
-    variables = phx.trace(phx.seed(network, 0))(x, y)
-    assert list(variables) == ["net.first.b", "net.first.w", "net.last", "y"]
-    assert float(variables["net.first.w"].distribution.base_dist.scale) == pytest.approx(2**-0.5)
     run = phx.mcmc(network, {"x": x, "y": y}, num_warmup=150, num_samples=50, progress=False)
     w, b, last = (
         run.draws[f"net.{name}"].reshape(-1, *run.draws[f"net.{name}"].shape[2:])[::5]

@@ -94,7 +94,10 @@ def agree(state, other):
     "devices, members",
     [(2, 4), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 3), (4, 6), (8, 3), (2, 1)))],
 )
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in ("dropout", "nnx") else pytest.mark.slow) for name in LEARNERS],
+)  # below, some are looked at in fewer steps
 def test_every_member_is_the_network_trained_alone(name, devices, members):
     learner, mesh = LEARNERS[name], phx.make_mesh(devices=jax.devices()[:devices])
     ensemble = phx.ensemble(learner.init, learner.update, members, mesh=mesh)
@@ -144,7 +147,7 @@ def test_a_member_is_a_network():
     before = [ensemble.member(member) for member in (0, -1)]
     ensemble.update((X, Y))
     for member, state in zip((0, 2), before, strict=True):
-        after, _ = learner.update(state, (X, Y), jax.random.key(0))
+        after, _ = jax.jit(learner.update)(state, (X, Y), jax.random.key(0))
         agree(ensemble.member(member), after)
 
 
@@ -173,12 +176,15 @@ def test_half_precision_is_averaged_in_full():
     np.testing.assert_allclose(prediction.mean.sum(-1), 1.0, rtol=1e-6)
 
 
-def test_optimisers_that_look_at_the_loss():
-    for optimizer in (optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), optax.lbfgs()):
-        learner = phx.ensembles.learner(plain, lambda p, x: x @ p["w"] + p["b"][None], loss, optimizer)
-        ensemble = phx.ensemble(learner.init, learner.update, 2)
-        losses = [ensemble.update((X, Y))["loss"] for _ in range(5)]
-        assert (losses[-1] < losses[0]).all()
+LOOKING = {"plateau": optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), "lbfgs": optax.lbfgs()}
+
+
+@pytest.mark.parametrize("name", [pytest.param("plateau", marks=pytest.mark.slow), "lbfgs"])
+def test_optimisers_that_look_at_the_loss(name):
+    learner = phx.ensembles.learner(plain, lambda p, x: x @ p["w"] + p["b"][None], loss, LOOKING[name])
+    ensemble = phx.ensemble(learner.init, learner.update, 2)
+    losses = [ensemble.update((X, Y))["loss"] for _ in range(5)]
+    assert (losses[-1] < losses[0]).all()
 
 
 def test_arrays_without_elements_go_along(tmp_path):
@@ -249,11 +255,13 @@ def test_orders_of_their_own_differ_and_repeat():
 
     def trained(order, seed=0):
         ensemble = phx.ensemble(learner.init, learner.update, 3)
-        return [m["loss"] for m in ensemble.train((X, Y), batch_size=8, num_epochs=2, order=order, seed=seed)]
+        rows = X[:16], Y[:16]  # batches of one size, which compile once
+        return [m["loss"] for m in ensemble.train(rows, batch_size=8, num_epochs=2, order=order, seed=seed)]
 
-    np.testing.assert_array_equal(trained("own"), trained("own"))
-    assert not np.allclose(trained("own"), trained("own", seed=1))
-    assert not np.allclose(trained("own"), trained("shared"))
+    own = trained("own")
+    np.testing.assert_array_equal(own, trained("own"))
+    assert not np.allclose(own, trained("own", seed=1))
+    assert not np.allclose(own, trained("shared"))
 
 
 def test_what_is_measured_is_averaged_over_rows():
@@ -436,17 +444,17 @@ def test_a_save_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
 
 
 def test_a_saved_ensemble_goes_on_elsewhere(tmp_path):
-    learner = LEARNERS["nnx"]
+    learner, rows = LEARNERS["nnx"], (X[:16], Y[:16])  # batches of one size, which compile once
     straight = phx.ensemble(learner.init, learner.update, 5)
-    list(straight.train((X, Y), batch_size=8, num_epochs=4))
+    list(straight.train(rows, batch_size=8, num_epochs=4))
     first = phx.ensemble(learner.init, learner.update, 5, mesh=phx.make_mesh(devices=jax.devices()[:2]))
-    list(first.train((X, Y), batch_size=8, num_epochs=2))
+    list(first.train(rows, batch_size=8, num_epochs=2))
     first.save(tmp_path / "saved")
     first.save(tmp_path / "saved")  # over the one before
     second = phx.ensemble(learner.init, learner.update, 5, mesh=phx.make_mesh(devices=jax.devices()[:4]))
     second.restore(tmp_path / "saved")
-    assert (second.epoch, second.steps) == (2, 6)
-    list(second.train((X, Y), batch_size=8, num_epochs=2))
+    assert (second.epoch, second.steps) == (2, 4)
+    list(second.train(rows, batch_size=8, num_epochs=2))
     agree(second.members, straight.members)
 
 

@@ -23,7 +23,9 @@ def model():
     phx.sample("x", dist.Normal(np.array([1.0, -1.0]), np.array([0.5, 1.0])))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "rmh" else pytest.mark.slow) for name in ALGORITHMS]
+)  # MALA, which takes gradients, is looked at in the conformance tests
 def test_an_algorithm_of_blackjax_recovers_a_gaussian(name, mesh_of):
     posterior = phx.mcmc(
         model,
@@ -38,6 +40,7 @@ def test_an_algorithm_of_blackjax_recovers_a_gaussian(name, mesh_of):
     assert posterior.stats["num_steps"].min() >= 1
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_kept_compiles_once():
     kernel = phx.from_blackjax(ALGORITHMS["mala"])
     first, second = (

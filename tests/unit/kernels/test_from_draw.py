@@ -57,6 +57,7 @@ def test_a_chain_is_the_same_whatever_the_number_of_chains_and_devices(mesh_of):
         np.testing.assert_allclose(few[name], many[name][:2], rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_kernels_of_one_function_compile_once():
     def run(seed):
         kernel = phx.from_draw(langevin, step_size=0.2, metric=None)

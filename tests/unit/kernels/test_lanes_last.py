@@ -28,17 +28,27 @@ from phalanx.programs.target import Target
 LANES = 5
 
 
-def check(f: Callable[..., Any], args: list[Any], laned: list[bool], rtol: float = 2e-5) -> None:
-    """`f` of one lane, some of its arguments shared by all lanes; `args` have the lanes last where they are not."""
+def check(f: Callable[..., Any], *ways: tuple[list[Any], list[bool]], rtol: float = 2e-5) -> None:
+    """`f` of one lane in some ways, of which each has the arguments, and which of them are not shared by all lanes.
 
-    def one(*own: Any) -> Any:
-        own_ones = iter(own)
-        return f(*(next(own_ones) if has else arg for has, arg in zip(laned, args, strict=True)))
+    Those have the lanes last. All ways are one program, which takes less time to compile than a program for each.
+    """
 
-    args = [jnp.asarray(arg) for arg in args]
-    own = [arg for has, arg in zip(laned, args, strict=True) if has]
-    every = lanes_last(one), jax.vmap(one, in_axes=-1, out_axes=-1)
-    found, expected = jax.jit(lambda *own: [f(*own) for f in every])(*own)
+    def of_one(args: list[Any], laned: list[bool]) -> Callable[..., Any]:
+        def one(*own: Any) -> Any:
+            own_ones = iter(own)
+            return f(*(next(own_ones) if has else jnp.asarray(arg) for has, arg in zip(laned, args, strict=True)))
+
+        return one
+
+    ones = [of_one(*way) for way in ways]
+    owns = [[jnp.asarray(arg) for has, arg in zip(laned, args, strict=True) if has] for args, laned in ways]
+
+    def by(over_lanes: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda owns: [over_lanes(one)(*own) for one, own in zip(ones, owns, strict=True)]
+
+    every = by(lanes_last), by(lambda one: jax.vmap(one, in_axes=-1, out_axes=-1))
+    found, expected = jax.jit(lambda owns: [f(owns) for f in every])(owns)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for (path, a), b in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), path
@@ -142,8 +152,8 @@ CASES: dict[str, Case] = {
     "gather of rows": (lambda x, i: (x[i], x[:, i], x.at[i].get(mode="fill", fill_value=7)), (((3, 4), F), ((5,), N))),
     "gather in rows": (lambda x, i: jnp.take_along_axis(x, i[:, None], 1), (((4, 3), F), ((4,), N))),
     "scatter": (
-        lambda x, i, y: {name: (getattr(x.at[i], name)(y), getattr(x.at[:, i], name)(y.T))
-                         for name in ("set", "add", "multiply", "min", "max")},
+        lambda x, i, y: [*(getattr(x.at[i], name)(y) for name in ("set", "add", "multiply", "min", "max")),
+                         *(getattr(x.at[:, i], name)(y.T) for name in ("set", "add"))],
         (((3, 3), F), ((2,), N), ((2, 3), F))),
     "gradient of a gather": (jax.grad(lambda x, i: jnp.sum(x[i] ** 2)), (((3, 4), F), ((5,), N))),
     "barrier": (lambda x, y: lax.optimization_barrier((x, y)), (((3,), F), ((2, 2), F))),
@@ -199,13 +209,15 @@ SLOW = "betainc", "incomplete gamma", "incomplete gamma with a scalar", "random_
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES])
 def test_a_rule_gives_what_vmap_gives(name):
     f, operands = CASES[name]
+    ways = []
     for laned in itertools.product([True, False], repeat=len(operands)):
         if any(laned):
             args = [
                 numbers(*shape, *([LANES] if has else []), dtype=t)
                 for (shape, t), has in zip(operands, laned, strict=True)
             ]
-            check(f, args, list(laned))
+            ways.append((args, list(laned)))
+    check(f, *ways)
 
 
 def test_every_rule_has_a_case():
@@ -308,12 +320,26 @@ inputs = st.tuples(shapes, st.sampled_from([F, N, B]), st.booleans())
 steps = st.lists(st.tuples(*[st.integers(0, 1000)] * 4), min_size=1, max_size=8)
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.lists(inputs, min_size=1, max_size=3), shapes, steps)
+programs = given(st.lists(inputs, min_size=1, max_size=3), shapes, steps)
+
+
+@settings(max_examples=5, deadline=None)
+@programs
 def test_a_random_program_gives_what_vmap_gives(others, shape, steps):
+    check_program(others, shape, steps)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@programs
+def test_many_random_programs_give_what_vmap_gives(others, shape, steps):
+    check_program(others, shape, steps)
+
+
+def check_program(others, shape, steps):
     operands = [(shape, F, True), *others]
     args = [numbers(*s, *([LANES] if has else []), dtype=t, low=-1.0) for s, t, has in operands]
-    check(lambda *pool: follow(steps, list(pool)), args, [has for *_, has in operands], rtol=1e-4)
+    check(lambda *pool: follow(steps, list(pool)), (args, [has for *_, has in operands]), rtol=1e-4)
 
 
 # -- what models are made of ------------------------------------------------------------------------------------------
@@ -356,9 +382,9 @@ DISTRIBUTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("group", [*(pytest.param(n, marks=pytest.mark.slow) for n in range(3)), 3])
+@pytest.mark.parametrize("group", [*(pytest.param(n, marks=pytest.mark.slow) for n in range(7)), 7])
 def test_distributions_give_what_vmap_gives(group):
-    names = list(DISTRIBUTIONS)[group::4]
+    names = list(DISTRIBUTIONS)[group::8]
     a, b = numbers(3, low=-1.0), numbers(3, low=0.5, high=2.0)
     own = [np.stack([x + 0.01 * i for i in range(LANES)], -1) for x in (a, b)]
     with jax.numpy_rank_promotion("allow"):  # some of NumPyro's need it
@@ -372,8 +398,8 @@ def test_distributions_give_what_vmap_gives(group):
 
             return {name: jax.value_and_grad(log_prob, (0, 1, 2))(a, b, shift, name) for name in names}
 
-        for has in (False, True):  # values are observed, or drawn
-            check(value_and_grad, [*own, np.zeros(LANES if has else (), F)], [True, True, has], rtol=1e-4)
+        observed_or_drawn = [([*own, np.zeros(LANES if has else (), F)], [True, True, has]) for has in (False, True)]
+        check(value_and_grad, *observed_or_drawn, rtol=1e-4)
 
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(F)

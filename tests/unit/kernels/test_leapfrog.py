@@ -58,7 +58,10 @@ def moved(phase, step_size, steps, target, metric):
     return lax.fori_loop(0, steps, lambda _, now: leapfrog(now, jnp.float32(step_size), target, metric), phase)
 
 
-@pytest.mark.parametrize("name", METRICS)
+SOME = [pytest.param(name, marks=[] if name == "dense" else pytest.mark.slow) for name in METRICS]
+
+
+@pytest.mark.parametrize("name", SOME)
 def test_a_trajectory_backwards_returns_to_its_start(name):
     def there_and_back(target, metric, keys):
         start = phase_of(target, metric, keys)
@@ -73,7 +76,7 @@ def test_a_trajectory_backwards_returns_to_its_start(name):
     assert np.abs(end - start).min() > 1e-2
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "dense" else pytest.mark.slow) for n in METRICS])
+@pytest.mark.parametrize("name", SOME)
 def test_the_energy_error_falls_with_the_square_of_the_step_size(name):
     def errors(target, metric, keys):
         start = phase_of(target, metric, keys)
@@ -139,15 +142,20 @@ def test_trajectories_near_a_period_of_the_motion_still_mix():
 WIDTHS = np.array([0.01, 1.0, 100.0], np.float32)
 
 
-def test_hmc_learns_the_metric_where_it_learns_the_step_size():
-    def wide():
-        phx.sample("x", dist.Normal(0.0, WIDTHS))
-
+def of_different_widths(**kernel):
     sizes = {"num_chains": 8, "num_warmup": 400, "num_samples": 300, "progress": False}
-    learned = phx.mcmc(wide, kernel=phx.hmc(num_steps=5), **sizes)
+    return phx.mcmc(lambda: phx.sample("x", dist.Normal(0.0, WIDTHS)), kernel=phx.hmc(num_steps=5, **kernel), **sizes)
+
+
+def test_hmc_learns_the_metric_where_it_learns_the_step_size():
+    learned = of_different_widths()
     assert_moments(learned.draws["x"], np.zeros(3), WIDTHS)
     assert learned.stats["step_size"].mean() > 0.2  # in units of the widths; 0.02 is the most without a metric
-    plain = phx.mcmc(wide, kernel=phx.hmc(num_steps=5, metric="identity"), **sizes)
+
+
+@pytest.mark.slow
+def test_hmc_learns_no_metric_where_it_is_asked_for_none():
+    plain = of_different_widths(metric="identity")
     assert plain.stats["step_size"].mean() < 0.03
 
 

@@ -84,7 +84,7 @@ def test_a_way_that_numbers_do_not_resolve_is_not_taken():
 
 
 @pytest.mark.parametrize(
-    "name", ["mams", "nuts", *(pytest.param(name, marks=pytest.mark.slow) for name in ("chees", "hmc", "rwmh"))]
+    "name", ["mams", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nuts", "chees", "hmc", "rwmh"))]
 )
 def test_what_is_not_finite_is_a_rejected_divergence(name):
     def model():

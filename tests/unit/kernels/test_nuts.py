@@ -71,16 +71,34 @@ def test_a_chain_is_the_same_whatever_the_number_of_chains_and_devices(mesh_of):
     np.testing.assert_allclose(few, many[:, :2], rtol=5e-3, atol=5e-3)
 
 
-def test_statistics_of_trees():
-    posterior = phx.mcmc(centred, {"y": Y, "sigma": SIGMA}, kernel=phx.nuts(max_depth=3), num_warmup=50, progress=False)
+def run(**kernel):
+    sizes = {"num_chains": 16, "num_samples": 300, "progress": False}
+    return phx.mcmc(centred, {"y": Y, "sigma": SIGMA}, kernel=phx.nuts(**kernel), **sizes)
+
+
+@pytest.fixture(scope="module")
+def of_short_trees():
+    return run(max_depth=3)
+
+
+def test_statistics_of_trees(of_short_trees):
+    posterior = of_short_trees
     steps, depth = posterior.stats["num_steps"], posterior.stats["tree_depth"]
     assert depth.max() == 3 and (steps <= 7).all() and (steps >= 1).all()
     assert (steps[posterior.stats["reached_max_depth"]] == 7).all() and posterior.stats["reached_max_depth"].any()
     assert (depth[~posterior.stats["diverging"]] >= 1).any() and (2.0**depth <= steps + 1).all()
 
 
-def test_several_lanes_share_one_tuning_and_are_busy():
-    posterior = phx.mcmc(centred, {"y": Y, "sigma": SIGMA}, num_chains=16, num_samples=300, progress=False)
+def test_several_lanes_share_one_tuning_and_are_busy(of_short_trees):
+    busy(of_short_trees)
+
+
+@pytest.mark.slow
+def test_several_lanes_are_busy_however_long_their_trees():
+    busy(run())
+
+
+def busy(posterior):
     assert posterior.record.num_warmup == 250
     assert len(np.unique(posterior.stats["step_size"])) == 1
     assert 0.5 < posterior.timing.lane_efficiency <= 1.0

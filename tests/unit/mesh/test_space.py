@@ -93,8 +93,10 @@ def test_keys_and_neighbouring_coordinates_give_unrelated_normals():
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * np.sqrt(a.size) < 5.5
 
 
-@pytest.mark.parametrize("data, model, axes", [(1, 1, ("data",)), (2, 1, ("data",)), (8, 1, ("data",)),
-                                               (2, 4, ("data", "model")), (2, 4, ("model",))])  # fmt: skip
+@pytest.mark.parametrize("data, model, axes", [
+    *(pytest.param(*sizes, ("data",), marks=pytest.mark.slow) for sizes in ((1, 1), (2, 1))),
+    (8, 1, ("data",)), (2, 4, ("data", "model")), (2, 4, ("model",)),
+])  # fmt: skip
 def test_dot_and_norm_are_those_of_the_whole_on_every_device(data, model, axes):
     def f(space, shapes):
         x, y = space.normal(jax.random.key(0), shapes), space.normal(jax.random.key(1), shapes)

@@ -111,10 +111,10 @@ def test_bfloat16_computes_near_and_keeps_the_weights(name):
     exact, low = MAKERS[name](), MAKERS[name](dtype=jnp.bfloat16)
     weights = low.init(KEY)
     assert {leaf.dtype for leaf in jax.tree.leaves(weights)} == {jnp.dtype("float32")}
-    wanted, found = outputs_of(name, exact, weights), outputs_of(name, low, weights)
+    wanted, found = (jax.jit(lambda w, of=of: outputs_of(name, of, w))(weights) for of in (exact, low))
     assert found.dtype == jnp.float32 and not np.array_equal(found, wanted)
     np.testing.assert_allclose(found, wanted, rtol=0.05, atol=0.05 * np.abs(wanted).max())
-    gradient = jax.grad(lambda w: outputs_of(name, low, w).sum())(weights)
+    gradient = jax.jit(jax.grad(lambda w: outputs_of(name, low, w).sum()))(weights)
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
     program = str(jax.make_jaxpr(lambda w: outputs_of(name, low, w))(weights))
     assert "dot_general" in program and ":f32[8,2] = dot_general" not in program
@@ -182,7 +182,7 @@ def test_weights_as_parameters_of_a_program():
         phx.network("net", OfNNX)
 
 
-@pytest.mark.parametrize("name", ["nnx", "linen", "functions"])
+@pytest.mark.parametrize("name", [pytest.param("nnx", marks=pytest.mark.slow), "linen", "functions"])
 def test_the_same_network_as_random_variables_and_as_a_member(name):
     network = MAKERS[name]()
 

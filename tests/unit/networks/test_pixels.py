@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,11 +25,11 @@ cases = pytest.mark.parametrize(
 )
 
 
+@cache
 def made(**sizes):
     """A network and weights that are far from the first ones, at which nothing would be seen of what is before."""
     network = image_transformer(ROWS, COLUMNS, **{**SMALL, **sizes})
-    weights = network.init(jax.random.key(0))
-    leaves, tree = jax.tree.flatten(weights)
+    leaves, tree = jax.tree.flatten(network.init(jax.random.key(0)))
     keys = jax.random.split(jax.random.key(1), len(leaves))
     moved = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
     return network, tree.unflatten(moved)
@@ -47,14 +49,19 @@ def test_the_log_likelihood_is_the_sum_of_its_conditionals(likelihood, sizes):
         outputs = phx.network("transformer", network)(pixels)
         phx.sample("pixels", likelihood(outputs).to_event(1), obs=pixels)
 
-    whole = phx.trace(phx.substitute(model, {"transformer": weights}))(images)["pixels"].log_prob()
-    total, apply = np.zeros(len(images)), jax.jit(network.apply)
+    @jax.jit
+    def of_whole(images):
+        return phx.trace(phx.substitute(model, {"transformer": weights}))(images)["pixels"].log_prob()
+
+    @jax.jit
+    def of_one(known, i):
+        return likelihood(network.apply(weights, known)[:, i]).log_prob(jnp.arange(256)[:, None])
+
+    whole, total = of_whole(images), np.zeros(len(images))
     for i in range(PIXELS):
-        known = np.where(np.arange(PIXELS) < i, images, 0).astype(np.uint8)
-        one = likelihood(apply(weights, known)[:, i])
-        every = one.log_prob(jnp.arange(256)[:, None])
-        np.testing.assert_allclose(jnp.exp(every).sum(0), 1.0, rtol=1e-4)
-        total += np.asarray(every)[images[:, i], np.arange(len(images))]
+        every = np.asarray(of_one(np.where(np.arange(PIXELS) < i, images, 0).astype(np.uint8), i))
+        np.testing.assert_allclose(np.exp(every).sum(0), 1.0, rtol=1e-4)
+        total += every[images[:, i], np.arange(len(images))]
     np.testing.assert_allclose(whole, total, rtol=1e-5)
 
 
@@ -123,7 +130,7 @@ def test_half_precision_is_computed_in_and_not_kept():
     network = image_transformer(ROWS, COLUMNS, dtype=jnp.bfloat16, **SMALL)
     assert {leaf.dtype for leaf in jax.tree.leaves(network.init(jax.random.key(0)))} == {jnp.dtype("float32")}
     images = some_images()
-    found, expected = network.apply(weights, images), exact.apply(weights, images)
+    found, expected = (jax.jit(of.apply)(weights, images) for of in (network, exact))
     assert found.dtype == jnp.float32
     products = str(jax.make_jaxpr(network.apply)(weights, images))
     assert "bf16" in products

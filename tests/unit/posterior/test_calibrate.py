@@ -44,8 +44,8 @@ def test_exact_draws_pass_and_narrow_ones_do_not(scale, good):
     found = phx.calibrate(model, infer, DATA, num_simulations=200, on_simulation=seen.append)
     assert found.verdict().good == good and seen == list(range(1, 201))
     assert found.ranks["mean"].shape == (200,) and found.ranks["mean"].max() <= 63
-    again = phx.calibrate(model, infer, DATA, num_simulations=200)
-    np.testing.assert_array_equal(found.ranks["mean"], again.ranks["mean"])
+    again = phx.calibrate(model, infer, DATA, num_simulations=20)
+    np.testing.assert_array_equal(found.ranks["mean"][:20], again.ranks["mean"])
 
 
 @pytest.mark.slow

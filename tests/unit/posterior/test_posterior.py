@@ -299,7 +299,7 @@ def test_names_of_columns_and_levels_stay_with_the_posterior(tmp_path):
         "county": pd.Series(pd.Categorical(["ST LOUIS", "COOK", "COOK", "ST LOUIS"])),
     }
     sizes = {"num_chains": 2, "num_warmup": 5, "num_samples": 5, "progress": False}
-    sampler = phx.compile(model, data, kernel=phx.hmc(num_steps=2), **sizes)
+    sampler = phx.compile(model, data, kernel=phx.rwmh(0.5), **sizes)
     posterior = sampler.run()
     rows = ["b[age]", "b[floor]", "w[COOK]", "w[ST LOUIS]"]
     assert list(posterior.summary().index[1:]) == rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,11 +52,17 @@ def as_factor(pixels, labels):
     classes(pixels, labels, likelihood)
 
 
-def agree(model, mesh=None, data=DATA, tolerance=1e-4):
-    truth = phx.Target(whole, data)
-    position = truth.initial_position(jax.random.key(3))
-    value, gradient = truth.value_and_grad(position)
-    target = phx.Target(model, data if mesh is None else phx.shard(data, mesh), mesh=mesh)
+@cache
+def truth():
+    """A position, and what all rows at once say of it."""
+    target = phx.Target(whole, DATA)
+    position = target.initial_position(jax.random.key(3))
+    return position, *target.value_and_grad(position)
+
+
+def agree(model, mesh=None, tolerance=1e-4):
+    position, value, gradient = truth()
+    target = phx.Target(model, DATA if mesh is None else phx.shard(DATA, mesh), mesh=mesh)
     found, found_gradient = target.value_and_grad(position)
     np.testing.assert_allclose(found, value, rtol=1e-5)
     np.testing.assert_allclose(target.log_density(position), value, rtol=1e-5)
@@ -70,6 +78,7 @@ def test_any_block_gives_the_same(block):
     agree(in_blocks(block))
 
 
+@pytest.mark.slow
 def test_a_factor_of_log_densities():
     agree(as_factor)
 
@@ -103,7 +112,7 @@ def test_one_pass_has_no_more_products_than_two():
     assert loops_and_products(whole, DATA) == (0, 2)
 
 
-@pytest.mark.parametrize("block", [3, 4, 5, 12])
+@pytest.mark.parametrize("block", [3, *(pytest.param(block, marks=pytest.mark.slow) for block in (4, 5, 12))])
 def test_rows_in_the_second_dimension_of_a_product(block):
     """Then the gradient of the rows ends in a transpose, too; with blocks of 3 its shape does not tell."""
     y = (np.random.default_rng(0).random((12, 5)) < 0.5).astype(np.int8)
@@ -253,8 +262,9 @@ def test_observations_out_of_support_are_named():
         rate = phx.sample("rate", dist.HalfNormal(1.0))
         phx.sample("y", phx.blocked(lambda y: dist.Exponential(rate * jnp.ones(y.shape[0])), y), obs=y)
 
+    sizes = {"kernel": phx.rwmh(0.5), "num_warmup": 5, "num_samples": 5, "progress": False}
     with pytest.raises(ValueError, match="Variable 'y': 1 observed values lie outside"):
-        phx.mcmc(model, {"y": np.array([1.0, -2.0, 3.0], np.float32)}, num_warmup=5, num_samples=5, progress=False)
+        phx.mcmc(model, {"y": np.array([1.0, -2.0, 3.0], np.float32)}, **sizes)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,8 @@ def test_two_variables_of_one_name_are_refused():
 def test_programs_run_inside_compiled_and_batched_code():
     draws = jax.jit(jax.vmap(lambda key: phx.seed(program, key)()))(jax.random.split(jax.random.key(0), 4))
     assert draws.shape == (4, 3)
-    values = jax.vmap(lambda a: phx.log_joint(program)({"a": a, "b": jnp.zeros(3)}))(jnp.array([0.0, 1.0]))
+    of_each = jax.vmap(lambda a: phx.log_joint(program)({"a": a, "b": jnp.zeros(3)}))
+    values = jax.jit(of_each)(jnp.array([0.0, 1.0]))
     assert values[1] == pytest.approx(float(phx.log_joint(program)({"a": 1.0, "b": jnp.zeros(3)})))
 
 

@@ -30,7 +30,7 @@ def numpyro_promotes():
         yield
 
 
-QUICK = {"masks", "scoped", "autoregression"}
+QUICK = {"scoped"}
 CASES = [pytest.param(m, marks=[] if m.__name__ in QUICK else pytest.mark.slow, id=m.__name__) for m in models.MODELS]
 
 
@@ -250,5 +250,5 @@ def test_a_numpyro_model_runs_and_what_is_given_is_fixed():
     assert own == pytest.approx(float(joint), rel=1e-5)
     with pytest.raises(ValueError, match="Variable 'tau' has no value and no key"):
         phx.Target(phx.block(model, ["tau"]), data)
-    prior = phx.mcmc(model, {"rows": 2}, num_warmup=20, num_samples=20, progress=False)
+    prior = phx.mcmc(model, {"rows": 2}, kernel=phx.rwmh(0.5), num_warmup=20, num_samples=20, progress=False)
     assert prior.record.passed == ("Nothing is observed: these are draws of the prior.",)

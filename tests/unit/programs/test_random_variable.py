@@ -31,7 +31,7 @@ def drawn(distribution, **kwargs):
     (dist.Normal(0.0, 1.0), ()),
     (dist.Normal(jnp.zeros(3), 1.0), (3,)),
     (dist.Normal(0.0, 1.0).expand([2, 3]).to_event(1), (2, 3)),
-    (dist.Dirichlet(jnp.ones((4, 3))), (4, 3)),
+    pytest.param(dist.Dirichlet(jnp.ones((4, 3))), (4, 3), marks=pytest.mark.slow),
     (dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)).expand([5]), (5, 2)),
 ])  # fmt: skip
 def test_a_drawn_value_has_batch_and_event_shape(distribution, shape):

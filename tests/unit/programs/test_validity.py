@@ -73,4 +73,4 @@ def test_rows_on_devices_are_counted_once(mesh_of):
 def test_a_run_is_refused_with_the_parameter():
     message = r"^Variable 'm': its scale is -1\.0, and that of a Normal must be positive\. Give one that is"
     with pytest.raises(ValueError, match=message):
-        phx.mcmc(lambda: phx.sample("m", dist.Normal(0.0, -1.0)), progress=False)
+        phx.mcmc(lambda: phx.sample("m", dist.Normal(0.0, -1.0)), kernel=phx.rwmh(0.5), progress=False)

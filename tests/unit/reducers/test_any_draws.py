@@ -8,6 +8,7 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,9 +71,20 @@ def reduced(kind, x, where, cuts):
     return {name: reducer.finalize(states[name]) for name, reducer in REDUCERS.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(runs())
 def test_reducers_say_what_float64_says(run):
+    check(run)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(runs())
+def test_of_many_more_runs_too(run):
+    check(run)
+
+
+def check(run):
     kind, x, where, cuts = run
     found = reduced(kind, x, where, cuts)
     whole = x.astype(np.float64)

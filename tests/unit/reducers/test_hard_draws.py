@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import jax
@@ -16,12 +17,14 @@ R = phx.reducers
 N = 4000
 
 
-def fold(reducer, x):
-    def all_of(x):
-        first = reducer.init(x[0])
-        return jax.lax.scan(lambda s, d: (reducer.update(s, d, jnp.ones(len(d), bool)), None), first, x)[0]
+@partial(jax.jit, static_argnums=0)  # reducers of the same settings are equal: each is compiled once for a shape
+def all_of(reducer, x):
+    first = reducer.init(x[0])
+    return jax.lax.scan(lambda s, d: (reducer.update(s, d, jnp.ones(len(d), bool)), None), first, x)[0]
 
-    return jax.tree.map(np.asarray, jax.jit(all_of)(jnp.asarray(x)))
+
+def fold(reducer, x):
+    return jax.tree.map(np.asarray, all_of(reducer, jnp.asarray(x)))
 
 
 def halves(reducer, x, at=1234):
@@ -49,7 +52,7 @@ def hard(name):
 @pytest.mark.parametrize(
     "name",
     ["outlier first", "outlier last", "sorted", "far", "two places", "to and fro", "far and whole", "all whole numbers",
-     "bool", "bfloat16", "float16"],
+     "bool", "bfloat16", pytest.param("float16", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_moments_within_their_stated_error(name):
     x = hard(name)
@@ -119,7 +122,9 @@ def test_complex_draws_are_refused():
         R.moments().init(jnp.zeros(3, jnp.complex64))
 
 
-@pytest.mark.parametrize("reducer", [R.rhat(), R.ess(), R.thinned(R.rhat(), 2)], ids=repr)
+@pytest.mark.parametrize(
+    "reducer", [pytest.param(R.rhat(), marks=pytest.mark.slow), R.ess(), R.thinned(R.rhat(), 2)], ids=repr
+)
 def test_constant_elements_are_told_from_those_that_are_not_finite_or_stuck(reducer):
     x = np.random.default_rng(0).normal(size=(64, 4, 5)).astype(np.float32)
     x[..., 0], x[..., 1], x[..., 2], x[..., 3] = 1.1, np.nan, np.arange(4), np.inf  # element 2: chains that never move

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import jax
@@ -25,12 +26,15 @@ def rows(offset=0.0, draws=DRAWS, seed=0):
     return (offset + x * [1.0, 2.0, 0.5]).astype(np.float32)
 
 
+@partial(jax.jit, static_argnums=0)  # reducers of the same settings are equal: each is compiled once for a shape
+def all_of(reducer, x, where):
+    return jax.lax.scan(lambda state, pair: (reducer.update(state, *pair), None), reducer.init(x[0]), (x, where))[0]
+
+
 def fold(reducer, x, where=None):
     """The state after draws `(draw, chain, ...)`, as a block of a run makes it."""
     where = np.ones(x.shape[:2], bool) if where is None else where
-    step = jax.jit(lambda state, pair: (reducer.update(state, *pair), None))
-    state, _ = jax.lax.scan(step, reducer.init(jnp.asarray(x[0])), (jnp.asarray(x), jnp.asarray(where)))
-    return jax.tree.map(np.asarray, state)
+    return jax.tree.map(np.asarray, all_of(reducer, jnp.asarray(x), jnp.asarray(where)))
 
 
 def classic_rhat(x):

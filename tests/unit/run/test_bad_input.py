@@ -23,7 +23,7 @@ def model(y):
 
 def refuses(error, words, *args, **kwargs):
     with pytest.raises(error, match=re.escape(words)):
-        phx.mcmc(*args, **{"progress": False, "num_warmup": 2, "num_samples": 2, **kwargs})
+        phx.mcmc(*args, **{"kernel": phx.rwmh(0.5), "progress": False, "num_warmup": 2, "num_samples": 2, **kwargs})
 
 
 def test_a_model_without_random_variables():
@@ -109,7 +109,7 @@ def test_a_gradient_that_is_not_finite():
         x = phx.sample("x", dist.Normal(0.0, 1.0))
         phx.factor("penalty", -jnp.sqrt(x * 0.0))
 
-    refuses(ValueError, "Chain 0: the log density is finite but its gradient is not", kinked)
+    refuses(ValueError, "Chain 0: the log density is finite but its gradient is not", kinked, kernel=phx.hmc(1))
 
 
 def test_data_that_are_no_dict():

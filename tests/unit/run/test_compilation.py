@@ -22,7 +22,7 @@ if "started" in sys.argv:
 def model(y):
     mean = phx.sample("mean", dist.Normal(0.0, 1.0))
     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
-posterior = phx.mcmc(model, {"y": np.ones(3)}, kernel=phx.hmc(4), num_chains=4, num_warmup=5, num_samples=5)
+posterior = phx.mcmc(model, {"y": np.ones(3)}, kernel=phx.rwmh(0.5), num_chains=4, num_warmup=5, num_samples=5)
 print(len(posterior.record.devices), posterior.timing.compile)
 """
 

@@ -60,7 +60,7 @@ def test_tiles_change_nothing(kernel):
 
 
 @pytest.mark.parametrize(
-    "chains, data", [(2, 4), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 1), (4, 1), (8, 1)))]
+    "chains, data", [pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((2, 4), (1, 1), (4, 1), (8, 1))]
 )
 def test_reduced_is_the_same_on_any_mesh(chains, data):
     mesh = phx.make_mesh(chain=chains, data=data, devices=jax.devices()[: chains * data])

@@ -59,7 +59,9 @@ def test_thinning_keeps_every_third_draw_of_the_same_chain():
     assert (third.stats["num_steps"] == 12).all()
 
 
-@pytest.mark.parametrize("kernel", [phx.hmc(num_steps=4), phx.nuts()], ids=["hmc", "nuts"])
+@pytest.mark.parametrize(
+    "kernel", [phx.hmc(num_steps=4), pytest.param(phx.nuts(), marks=pytest.mark.slow)], ids=["hmc", "nuts"]
+)
 def test_draws_do_not_depend_on_how_a_run_is_cut_into_blocks(kernel, monkeypatch):
     sizes = {name: value for name, value in FAST.items() if name != "kernel"}
     whole = phx.mcmc(model, {"y": Y}, kernel=kernel, **sizes)
@@ -102,7 +104,11 @@ def test_a_given_step_size_is_kept_and_none_is_tuned():
     assert (tuned.stats["step_size"] != np.float32(0.05)).all()
 
 
-@pytest.mark.parametrize("kernel, target", [(phx.hmc(num_steps=5), 0.8), (phx.rwmh(), 0.234)], ids=["hmc", "rwmh"])
+@pytest.mark.parametrize(
+    "kernel, target",
+    [(phx.hmc(num_steps=5), 0.8), pytest.param(phx.rwmh(), 0.234, marks=pytest.mark.slow)],
+    ids=["hmc", "rwmh"],
+)
 def test_tuning_reaches_the_acceptance_it_aims_at(kernel, target):
     def gaussian():
         phx.sample("x", dist.Normal(0.0, 1.0).expand([20]))
@@ -145,6 +151,7 @@ def test_interruption_before_the_first_draw_is_the_users_to_handle(monkeypatch):
         phx.mcmc(model, {"y": Y}, **FAST)
 
 
+@pytest.mark.slow
 def test_numpyro_models_run_unchanged():
     import numpyro
 
@@ -159,6 +166,7 @@ def test_numpyro_models_run_unchanged():
     np.testing.assert_allclose(ours.draws["mean"], wrapped.draws["mean"], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_what_a_model_reads_from_outside_may_change():
     outside = np.zeros(50, np.float32)
 

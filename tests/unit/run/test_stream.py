@@ -20,7 +20,7 @@ def model():
     phx.sample("x", dist.Normal(0.0, 1.0).expand([2]))
 
 
-OPTIONS = {"num_chains": 4, "num_warmup": 50, "progress": False, "kernel": phx.hmc(4, 0.5)}
+OPTIONS = {"num_chains": 4, "num_warmup": 50, "progress": False, "kernel": phx.rwmh(0.5)}
 
 
 def test_blocks_are_the_draws_of_a_run():
@@ -40,6 +40,7 @@ def test_reducers_know_all_draws_so_far(monkeypatch):
     assert counts == [400, 800, 1200, 1400]
 
 
+@pytest.mark.slow
 def test_draws_and_reducers_together():
     block = next(phx.stream(model, reducers={"m": R.moments()}, **OPTIONS))
     np.testing.assert_allclose(block["m"]["x"].mean, block["x"].mean((0, 1)), rtol=1e-4, atol=1e-5)

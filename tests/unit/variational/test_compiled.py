@@ -13,7 +13,9 @@ from phalanx.run.pace import Pace
 SHORT = {"num_steps": 30, "until": False, "progress": False}
 
 
-@pytest.mark.parametrize("guide", [phx.guides.mean_field(), by_hand], ids=["family", "program"])
+@pytest.mark.parametrize(
+    "guide", [pytest.param(phx.guides.mean_field(), marks=pytest.mark.slow), by_hand], ids=["family", "program"]
+)
 def test_a_second_fit_compiles_nothing(guide):
     phx.fit(regression, guide, DATA, **SHORT)
     other = {"x": X[::-1].copy(), "y": Y + 1.0}

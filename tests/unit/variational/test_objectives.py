@@ -99,6 +99,7 @@ def test_the_doubly_reparameterised_gradient_is_that_of_the_bound():
         assert np.all(np.abs(a.mean(0) - b.mean(0)) < 4.5 * error), name
 
 
+@pytest.mark.slow
 def test_the_forward_divergence_knows_the_variances():
     """Of a normal, the closest by KL(p || q) of independent coordinates has its marginal variances."""
     mean, covariance, _ = exact()

@@ -227,6 +227,7 @@ def test_weighted_bounds_come_near_the_likelihood(latent):
     assert (np.abs(bounds.elbo - log_w.mean(0)) < 4 * math.sqrt(2 / 4000) * log_w.std(0)).all()
 
 
+@pytest.mark.slow
 def test_the_density_of_draws_is_the_same_on_the_way_and_afterwards(latent):
     pair, key, data = latent.pair, jax.random.key(3), {"x": X[:, 0]}
     params = pair.learned.constrain(latent.free)
