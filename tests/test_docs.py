@@ -17,10 +17,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LONG = {
-    "README", "command-line", "data", "devices", "diagnostics", "ensembles", "extending", "images", "many-chains",
-    "networks", "predictive", "programs", "sampling", "thinking-in-spmd", "tracing", "variational",
+    "command-line", "data", "devices", "diagnostics", "ensembles", "extending", "images", "many-chains", "networks",
+    "predictive", "programs", "sampling", "thinking-in-spmd", "tracing", "variational",
 }  # fmt: skip
-"""Pages that take longer: `make docs` runs all of them. The first block of the README runs in `test_base_install`."""
+"""Pages that take longer: `make docs` runs all of them."""
 TIME_LIMIT = 600  # seconds; only so that a page that hangs says so
 
 
