@@ -14,7 +14,7 @@ from phalanx.kernels.driver import Rest, Start
 from phalanx.kernels.low_rank import LowRank
 from phalanx.kernels.whole import by_group, by_variable, fetched, placed
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.processes import to_devices, to_host
+from phalanx.mesh.processes import all_to_devices, to_devices, to_host
 from phalanx.run.advance import Advanced, Order, Sunk
 from phalanx.run.blocks import Underway
 from phalanx.run.checks import check_beginning
@@ -117,7 +117,7 @@ class Chains:
         if isinstance(metric, LowRank):
             if is_new:
                 layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(metric))
-                self._metric, self._placed_metric = metric, jax.tree.map(to_devices, metric, layout)
+                self._metric, self._placed_metric = metric, all_to_devices(metric, layout)
             tuning = tuning._replace(metric=self._placed_metric)
         self._tuning = jax.tree.map(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf), tuning)
         self._sent_tuning = self.executables.sent(self._tuning, PartitionSpec())
