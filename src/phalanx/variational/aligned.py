@@ -43,6 +43,10 @@ class ProgramPair:
         return getattr(self.guide, "__name__", type(self.guide).__name__)
 
     @property
+    def told(self) -> None:
+        """A guide is a function that may read anything."""
+
+    @property
     def learned(self) -> Learned:
         """The parameters of both, known once the two have been traced."""
         if "parameters" not in self._met:

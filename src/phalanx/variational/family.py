@@ -7,7 +7,7 @@ before. Densities are compared at $u$, where the model's has the Jacobian of $T$
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.shares import Latent
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import at_values, run_unconstrained
+from phalanx.run.kept import is_ours
 from phalanx.variational.ascent import LogDensity, Place, good_place
 from phalanx.variational.coordinates import is_local
 from phalanx.variational.learned import Learned, Params
@@ -108,18 +109,16 @@ class FamilyPair:
         """None: every draw can be differentiated through."""
         return []
 
-    @cached_property
+    @property
+    def told(self) -> Hashable | None:
+        """The problem, and the family where it is ours."""
+        known = self.problem.told if is_ours(self.family) and not self.weights else None
+        return None if known is None else (known, self.family)
+
+    @property
     def of_model(self) -> dict[str, Parameter]:
         """The model's own parameters."""
-        met: dict[str, tuple[Parameter, Any]] = {}
-        shapes = self.problem.arguments.whole_shapes()
-        program = meeting(self.problem.model, random.key(0), met)
-
-        def run(arrays: Any) -> None:
-            run_unconstrained(program, None, self.problem.arguments.layout.join(arrays))
-
-        jax.eval_shape(lambda arrays: self.problem.alone(lambda: run(arrays)), shapes)
-        return {name: parameter for name, (parameter, _) in met.items()}
+        return self.problem.parameters
 
     @property
     def learned(self) -> Learned:
