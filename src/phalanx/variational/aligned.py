@@ -89,6 +89,10 @@ class ProgramPair:
         """The parameters after a change."""
         return jax.tree.map(jnp.add, dict(free), dict(change))
 
+    def values_moved(self, free: Params, change: Params) -> dict[str, Any]:
+        """The values that they have there."""
+        return self.learned.constrain(self.moved(free, change))
+
     def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
         """Initial values as the programs say, after looking at whether the two are aligned."""
         of_guide: dict[str, tuple[Parameter, Any]] = {}

@@ -160,9 +160,19 @@ class FamilyPair:
 
     def moved(self, free: Params, change: Params) -> dict[str, Any]:
         """The parameters after a change: the family's own by its widths, so that rates are in standard deviations."""
-        of_model = {name: jax.tree.map(jnp.add, free[name], change[name]) for name in self.of_model}
-        moved = self.family.moved(self.learned.constrain(free), change, self.latents)
-        return {**self.learned.only(moved).free(moved), **of_model}
+        of_family = self._family_moved(free, change)
+        return {**self.learned.only(of_family).free(of_family), **self._model_moved(free, change)}
+
+    def values_moved(self, free: Params, change: Params) -> dict[str, Any]:
+        """The values that they have there: the family's own without a way back and forth."""
+        of_model = self.learned.only(self.of_model).constrain(self._model_moved(free, change))
+        return {**self._family_moved(free, change), **of_model}
+
+    def _family_moved(self, free: Params, change: Params) -> dict[str, Any]:
+        return dict(self.family.moved(self.learned.constrain(free), change, self.latents))
+
+    def _model_moved(self, free: Params, change: Params) -> dict[str, Any]:
+        return {name: jax.tree.map(jnp.add, free[name], change[name]) for name in self.of_model}
 
     def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
         """Initial values: about the position of highest density among a few, or about the values given."""

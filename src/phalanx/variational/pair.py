@@ -54,6 +54,10 @@ class Pair(Protocol):
         """The parameters, on the real line, after a change that an optimiser has asked for; none at zero."""
         ...
 
+    def values_moved(self, free: Params, change: Params) -> dict[str, Any]:
+        """The values that they have there."""
+        ...
+
     @property
     def scored(self) -> list[str]:
         """The guide's variables whose draws cannot be differentiated through."""

@@ -141,7 +141,7 @@ class Steps:
         return state._replace(step=state.step + 1), jnp.where(finite, bound, jnp.nan)
 
     def _loss(self, change: Params, free: Params, key: Array, data: Any) -> tuple[Array, Array]:
-        params = self.pair.learned.constrain(self.pair.moved(free, change))
+        params = self.pair.values_moved(free, change)
         parts = particles(self.pair, params, key, self.num_particles, data, self.objective.parts)
         return self.objective.loss(parts), self.objective.bound(log_weights(parts))
 
