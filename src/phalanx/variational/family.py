@@ -262,12 +262,8 @@ class Start:
 
     def anywhere(self, key: Array) -> Array:
         """One at random, as a vector."""
-        keys = random.split(key, len(self.latents))
-        position = {
-            v.name: RADIUS * random.uniform(k, v.unconstrained_shape, v.dtype, -1.0, 1.0)
-            for k, v in zip(keys, self.latents, strict=True)
-        }
-        return flat(position)[0]
+        dtype = jnp.result_type(*(latent.dtype for latent in self.latents))
+        return RADIUS * random.uniform(key, (num_coordinates(self.latents),), dtype, -1.0, 1.0)
 
     def climbed(self, key: Array, position: Mapping[str, Array]) -> Place:
         """Where a climb from a position finds a good place for a normal."""
