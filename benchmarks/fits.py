@@ -2,8 +2,11 @@
 
 A step is measured with what is compiled at hand: a scan of `svi.update` for NumPyro. A whole fit goes from nothing,
 compiling included, to the same bound: of Phalanx until it stops by itself; of NumPyro `SVI.run` with as few steps, in
-hundreds, as come to within 0.1 nats of that bound, which is more than its user can know. A second call is the same fit
+hundreds, as come to within 0.1 nats of that bound, which is more than its user can know. Where it has not come there
+after so many that a run would take minutes, it is timed with those, and the row says so. A second call is the same fit
 with another seed. Peak memory is the most that a process which does nothing else has held.
+
+Each model and guide has a process of its own, one after the other, and what is known is written after each.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import numpy as np
 import side_by_side
 from side_by_side import Measured, Times, Way
 
-RATE, CLOSE, CHUNK, MOST = 0.05, 0.1, 100, 20_000
+RATE, CLOSE, CHUNK = 0.05, 0.1, 100
 
 
 def eight_schools() -> dict[str, np.ndarray]:
@@ -61,25 +64,27 @@ def logistic_model(x, y):
 
 @dataclass(frozen=True)
 class Work:
-    """A model, its data, the guides of both, and how much of a fit is run."""
+    """A model, its data, the guides of both, steps that are timed, and the most that NumPyro makes in a whole fit."""
 
     model: Callable[..., None]
     data: Callable[[], dict[str, np.ndarray]]
     guides: tuple[str, ...]
     particles: int
     steps: int
-    is_fitted: bool = True
+    most: int = 0
     theirs: Callable[..., None] | None = None
 
 
 WORK = {
-    "eight schools": Work(schools_model, eight_schools, ("mean field", "full rank"), 8, 2000),
-    "covertype's shape": Work(logistic_model, logistic_rows, ("mean field", "full rank"), 8, 50),
+    "eight schools": Work(schools_model, eight_schools, ("mean field", "full rank"), 8, 2000, 10_000),
+    "covertype's shape": Work(logistic_model, logistic_rows, ("mean field", "full rank"), 8, 50, 1000),
     "MovieLens' shape": Work(
-        ratings.phalanx_model, lambda: {"watched": ratings.load(None)}, ("mean field",), 1, 3, False,
-        ratings.numpyro_model,
+        ratings.phalanx_model, lambda: {"watched": ratings.load(None)}, ("mean field",), 1, 3,
+        theirs=ratings.numpyro_model,
     ),
 }  # fmt: skip
+
+CASES = [(name, guide) for name, work in WORK.items() for guide in work.guides]
 
 
 def phalanx_fit(work: Work, guide: str, data: Any, **options: Any) -> Any:
@@ -117,8 +122,8 @@ class Theirs:
 
         return jax.block_until_ready(self._scan(state, count, self.data)[0])
 
-    def needed(self, bound: float) -> int:
-        """Steps, in hundreds, until the bound is as high."""
+    def needed(self, bound: float, most: int) -> tuple[int, bool]:
+        """Steps, in hundreds, until the bound is as high, and whether it ever is."""
         import jax
         from numpyro.infer import Trace_ELBO
 
@@ -129,11 +134,11 @@ class Theirs:
             return elbo.loss(jax.random.key(1), self.svi.get_params(state), self.svi.model, self.svi.guide, **data)
 
         state = self.begun
-        for count in range(CHUNK, MOST + 1, CHUNK):
+        for count in range(CHUNK, most + 1, CHUNK):
             state = self.steps(state, CHUNK)
             if -float(loss(state, self.data)) >= bound - CLOSE:
-                return count
-        return MOST
+                return count, True
+        return most, False
 
 
 def step_ways(work: Work, guide: str, data: Any) -> dict[str, Callable[[], Measured]]:
@@ -156,11 +161,10 @@ def step_ways(work: Work, guide: str, data: Any) -> dict[str, Callable[[], Measu
 def whole_ways(work: Work, guide: str, data: Any) -> dict[str, Callable[[], Measured]]:
     import jax
 
-    import phalanx as phx
     from phalanx.variational import compiled
 
-    bound = phalanx_fit(work, guide, data).evidence().elbo
-    needed, seed = Theirs(work, guide, data).needed(bound), [0]
+    bound, seed = phalanx_fit(work, guide, data).evidence().elbo, [0]
+    needed, is_there = Theirs(work, guide, data).needed(bound, work.most)
     on_device = {name: jax.numpy.asarray(values) for name, values in data.items()}
 
     def anew(run: Callable[[], Any]) -> Callable[[], Measured]:
@@ -188,24 +192,22 @@ def whole_ways(work: Work, guide: str, data: Any) -> dict[str, Callable[[], Meas
         jax.clear_caches()
         return peer()
 
-    assert phx is not None
-    first = {"Phalanx, first": anew(ours_first), "NumPyro, first": anew(peer_first)}
-    return {**first, "Phalanx, again": anew(ours), "NumPyro, again": anew(peer)}
+    how_far = f"{needed} steps" if is_there else f"{needed} steps and not there"
+    found = {"Phalanx, first": ours_first, f"NumPyro, first, {how_far}": peer_first}
+    found |= {"Phalanx, again": ours, f"NumPyro, again, {how_far}": peer}
+    return {name: anew(run) for name, run in found.items()}
 
 
-def ways(options: argparse.Namespace) -> dict[str, Way]:
+def ways(name: str, guide: str) -> dict[str, Way]:
     import os
 
     os.environ["PHALANX_CACHE"] = "off"  # a first call compiles
-    found = {}
-    for name, work in WORK.items():
-        data = work.data()
-        for guide in work.guides:
-            for what, run in step_ways(work, guide, data).items():
-                found[f"{name}, {guide}, step: {what}"] = Way(run)
-            for what, run in (whole_ways(work, guide, data) if work.is_fitted else {}).items():
-                found[f"{name}, {guide}, fit: {what}"] = Way(run)
-    return found
+    work = WORK[name]
+    data = work.data()
+    found = {f"step: {what}": run for what, run in step_ways(work, guide, data).items()}
+    if work.most:
+        found |= {f"fit: {what}": run for what, run in whole_ways(work, guide, data).items()}
+    return {f"{name}, {guide}, {what}": Way(run) for what, run in found.items()}
 
 
 def peak(way: str) -> float:
@@ -225,35 +227,51 @@ def alone(way: str) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 
 
-def rows(times: Times) -> list[dict[str, Any]]:
+ROWS = (("a step", "step", "", 1.0), ("a whole fit", "fit", ", first", 0.5), ("a second call", "fit", ", again", 0.1))
+"""What is compared, which ways do it, and the most that the ratio may be."""
+
+
+def rows(name: str, guide: str, times: Times) -> list[dict[str, Any]]:
     found = []
-    for name, work in WORK.items():
-        for guide in work.guides:
-            kinds = [("step", "a step", "", 1.0)]
-            if work.is_fitted:
-                kinds += [("fit", "a whole fit", ", first", 0.5), ("fit", "a second call", ", again", 0.1)]
-            for kind, what, which, at_most in kinds:
-                ours, theirs = (f"{name}, {guide}, {kind}: {system}{which}" for system in ("Phalanx", "NumPyro"))
-                row = side_by_side.compare(f"{name}, {guide}: {what}", ours, theirs, times, at_most=at_most)
-                found.append({**row, "ours": "Phalanx", "theirs": "NumPyro"})
+    for what, kind, which, at_most in ROWS:
+        begins = [f"{name}, {guide}, {kind}: {system}{which}" for system in ("Phalanx", "NumPyro")]
+        if both := [way for begin in begins for way in times if way.startswith(begin)]:
+            ours, theirs = both
+            found.append(side_by_side.compare(f"{name}, {guide}: {what}", ours, theirs, times, at_most=at_most))
+    return found
+
+
+def memory() -> dict[str, Any]:
     ours, theirs = peak("Phalanx"), peak("NumPyro")
-    row = {
+    return {
         "what": "MovieLens' shape, mean field: peak memory", "ours": "Phalanx", "ours_time": round(ours, 3),
         "theirs": "NumPyro", "theirs_time": round(theirs, 3), "unit": "GB", "ratio": round(ours / theirs, 3),
         "middle_half": [round(ours / theirs, 3)] * 2, "at_most": 1.0, "met": ours <= theirs,
     }  # fmt: skip
-    return [*found, row]
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     return {"rounds": options.rounds, "rate": RATE, "particles": {name: work.particles for name, work in WORK.items()}}
 
 
+def run(options: argparse.Namespace) -> None:
+    watch, found, times = side_by_side.Watch(), [], {}
+    for number, (name, guide) in enumerate(CASES):
+        arguments = [*sys.argv[1:], "--case", str(number)]
+        times |= side_by_side.take_turns(__file__, arguments, (1,), options.rounds)
+        found += rows(name, guide, times)
+        side_by_side.save("fits", found, settings(options), watch, options.results, times)
+    side_by_side.write("fits", [*found, memory()], settings(options), watch, options.results, times)
+
+
 if __name__ == "__main__":
     parser = side_by_side.arguments(__doc__, rounds=3)
     parser.add_argument("--alone", choices=["Phalanx", "NumPyro"], help=argparse.SUPPRESS)
-    found = parser.parse_args()
-    if found.alone:
-        alone(found.alone)
+    parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.alone:
+        alone(chosen.alone)
+    elif chosen.serve_on:
+        side_by_side.serve(ways(*CASES[chosen.case]))
     else:
-        side_by_side.run(__file__, parser, (1,), ways, rows, settings)
+        run(chosen)

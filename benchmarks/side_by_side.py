@@ -176,15 +176,29 @@ def write(
     **more: Any,
 ) -> None:
     """Print the rows and put them, with the settings and the machine, into `<folder>/<name>.json`."""
+    record = save(name, rows, settings, watch, folder, times, **more)
+    if record["busy"]:
+        print(f"note: other processes kept {record['cores_taken_by_others']} cores busy meanwhile")
+    for row in rows:
+        print(json.dumps(row))
+
+
+def save(
+    name: str,
+    rows: list[dict[str, Any]],
+    settings: dict[str, Any],
+    watch: Watch,
+    folder: Path = RESULTS,
+    times: Times | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Put the rows there are into the file, so that a run which is ended early has not been for nothing."""
     record = {"name": name, "rows": rows, "settings": settings, "machine": machine(), **watch.look(), **more}
     if times is not None:
         record["milliseconds"] = {way: [round(1e3 * t, 3) for t in taken] for way, taken in times.items()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    if record["busy"]:
-        print(f"note: other processes kept {record['cores_taken_by_others']} cores busy meanwhile")
-    for row in rows:
-        print(json.dumps(row))
+    return record
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------

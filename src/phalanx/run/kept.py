@@ -65,8 +65,8 @@ def key_of(whole: TracedProgram, kernel: Kernel, reductions: Reductions, *rest: 
         return None  # a model of no latent variables is about to be refused
     parts = (
         outside(whole, kernel.uses_gradient),
-        kernel if _is_ours(kernel) else _trace_of_kernel(kernel, whole),
-        reductions if _is_ours(reductions) else _trace_of_reductions(reductions, whole),
+        kernel if is_ours(kernel) else _trace_of_kernel(kernel, whole),
+        reductions if is_ours(reductions) else _trace_of_reductions(reductions, whole),
     )
     return None if any(part is None for part in parts) else (*parts, _shapes(kernel.tuning), settings(), *rest)
 
@@ -78,14 +78,14 @@ def settings() -> Hashable:
     return tuple((name, value if isinstance(value, Hashable) else repr(value)) for name, value in found.items())
 
 
-def _is_ours(value: Any) -> bool:
-    """Whether it is told by its value: made of our own functions and of plain values all through."""
+def is_ours(value: Any) -> bool:
+    """Whether a value is told by what it is equal to: made of our own functions and of plain values all through."""
     if isinstance(value, PLAIN):
         return True
     if isinstance(value, tuple):
-        return (type(value) is tuple or _is_record_of_ours(value)) and all(map(_is_ours, value))
+        return (type(value) is tuple or _is_record_of_ours(value)) and all(map(is_ours, value))
     if is_dataclass(value) and _is_record_of_ours(value):
-        return all(_is_ours(getattr(value, field.name)) for field in fields(value) if field.compare)
+        return all(is_ours(getattr(value, field.name)) for field in fields(value) if field.compare)
     return is_of_a_library(value)
 
 

@@ -43,6 +43,10 @@ class ProgramPair:
         return getattr(self.guide, "__name__", type(self.guide).__name__)
 
     @property
+    def told(self) -> None:
+        """A guide is a function that may read anything."""
+
+    @property
     def learned(self) -> Learned:
         """The parameters of both, known once the two have been traced."""
         if "parameters" not in self._met:
@@ -84,6 +88,10 @@ class ProgramPair:
     def moved(self, free: Params, change: Params) -> dict[str, Any]:
         """The parameters after a change."""
         return jax.tree.map(jnp.add, dict(free), dict(change))
+
+    def values_moved(self, free: Params, change: Params) -> dict[str, Any]:
+        """The values that they have there."""
+        return self.learned.constrain(self.moved(free, change))
 
     def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
         """Initial values as the programs say, after looking at whether the two are aligned."""

@@ -82,11 +82,11 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
 
     def shorter(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         number, length, _ = carry
-        length = 0.4 * length
+        length = jnp.where(number > 0, 0.4 * length, length)
         return number + 1, length, gains(length)
 
-    tried = jnp.int32(0), length, gains(length)
-    _, length, found = lax.while_loop(lambda carry: (carry[0] < HALVINGS) & ~carry[2], shorter, tried)
+    untried = jnp.int32(0), length, jnp.bool_(False)
+    _, length, found = lax.while_loop(lambda carry: (carry[0] <= HALVINGS) & ~carry[2], shorter, untried)
     position = jnp.where(found, at.position + length * direction, at.position)
     value, gradient = jax.value_and_grad(log_density)(position)
     usable = found & jnp.all(jnp.isfinite(gradient))

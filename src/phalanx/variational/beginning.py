@@ -68,12 +68,17 @@ def beginning_of(pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array,
         begun = pair.problem.alone(lambda: pair.begin(key, data, given))
         return pair.learned.free(begun.values), pair.learned.outside(begun.values), begun.misfits
 
-    free, *flags = jax.eval_shape(begin, np.uint32(seed), arrays, given)
-    mesh = pair.problem.mesh
-    everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
-    laid_out = pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
-    compiled = compiler(begin, np.uint32(seed), arrays, given, out_shardings=laid_out, rarely=True)
-    free, outside, misfits = compiled(np.uint32(seed), arrays, given)
+    traced_once, arguments = jax.jit(begin), (np.uint32(seed), arrays, given)
+
+    def laid_out() -> Any:
+        free, *flags = jax.eval_shape(traced_once, *arguments)
+        mesh = pair.problem.mesh
+        everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
+        return pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
+
+    told = None if pair.told is None else (pair.told, "begin")
+    compiled = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=True, told=told)
+    free, outside, misfits = compiled(*arguments)
     checks.check_outside(outside, pair.learned)
     for name, bad in misfits.items():
         if np.asarray(bad):

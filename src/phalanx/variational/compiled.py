@@ -2,7 +2,8 @@
 
 A program is traced in every call and compiled only where no trace equal to it has been: models, guides, objectives and
 optimisers are functions that may read anything, and the trace shows what they have read. Data, seeds, rates and what is
-learned are arguments, so that other values of them make the same trace.
+learned are arguments, so that other values of them make the same trace. Where all that a program is made of is known
+beforehand, the model by its own trace and the rest by being ours, it is found by that (`told`), and not traced again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from phalanx.programs.canonical import form_of
 from phalanx.run.compilation import use_cache
 from phalanx.run.kept import settings
 
-KEEP = 32
+KEEP = 64
 
 RARELY: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 """What is called a few times is not worth optimising."""
@@ -38,28 +39,53 @@ class Compiler:
         self.count, self.seconds, self._precision = 0, 0.0, matmul_precision
 
     def __call__(
-        self, f: Callable[..., Any], *arguments: Any, out_shardings: Any = None, rarely: bool = False
+        self,
+        f: Callable[..., Any],
+        *arguments: Any,
+        out_shardings: Callable[[], Any] | None = None,
+        rarely: bool = False,
+        told: Hashable | None = None,
     ) -> Callable[..., Any]:
-        """`f`, compiled for arguments of these shapes that lie where these do; quickly, if it is `rarely` called."""
+        """`f`, compiled for arguments of these shapes that lie where these do.
+
+        Args:
+            f: the function.
+            *arguments: arrays, or trees of them, such as it will be called with.
+            out_shardings: says how its results are laid out.
+            rarely: whether it is called so rarely that optimising it would take longer.
+            told: what tells it from other functions, how results are laid out with it; None for its trace.
+        """
         began = time.perf_counter()
         try:
             with jax.default_matmul_precision(self._precision):
-                laid_out = {} if out_shardings is None else {"out_shardings": out_shardings}
-                traced = jax.jit(f, **laid_out).trace(*arguments)
-                key = _key_of(traced, arguments, out_shardings)
-                return _look_up(key) or self._compile(key, traced, RARELY if rarely else {})
+                known = None if told is None else (told, _kinds(arguments), settings())
+                found = _look_up(known) or self._traced(f, arguments, out_shardings, RARELY if rarely else {})
+                _keep(known, found)
+                return found
         finally:
             self.seconds += time.perf_counter() - began
 
-    def _compile(self, key: Hashable | None, traced: Any, options: dict[str, str | bool]) -> Any:
-        use_cache()
-        compiled = traced.lower().compile(options)
-        self.count += 1
-        if key is not None:
-            _kept[key] = compiled
-            while len(_kept) > KEEP:
-                _kept.popitem(last=False)
-        return compiled
+    def _traced(self, f: Any, arguments: Any, out_shardings: Any, options: dict[str, str | bool]) -> Any:
+        """What has been compiled of an equal trace, or is now."""
+        made = None if out_shardings is None else out_shardings()
+        traced = jax.jit(f, **({} if made is None else {"out_shardings": made})).trace(*arguments)
+        key = _key_of(traced, arguments, made)
+        if (found := _look_up(key)) is None:
+            use_cache()
+            found = traced.lower().compile(options)
+            self.count += 1
+            _keep(key, found)
+        return found
+
+
+def _keep(key: Hashable | None, compiled: Any) -> None:
+    """Keep what is used; of what was kept, forget what was not used for longest."""
+    if key is None:
+        return
+    _kept[key] = compiled
+    _kept.move_to_end(key)
+    while len(_kept) > KEEP:
+        _kept.popitem(last=False)
 
 
 def _look_up(key: Hashable | None) -> Any:
@@ -74,16 +100,14 @@ def _key_of(traced: Any, arguments: Any, out_shardings: Any) -> Hashable | None:
     form = form_of(traced.jaxpr)
     if form is None:
         return None
-    where = tuple(getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments))
     made = jax.tree.flatten(out_shardings)
-    return (
-        form,
-        jax.tree.structure(arguments),
-        where,
-        jax.tree.structure(traced.out_info),
-        *map(_hashed, made),
-        settings(),
-    )
+    return form, _kinds(arguments), jax.tree.structure(traced.out_info), *map(_hashed, made), settings()
+
+
+def _kinds(arguments: Any) -> Hashable:
+    """Of what kind arguments are, and where they lie."""
+    leaves, tree = jax.tree.flatten(arguments)
+    return tree, tuple((jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
 
 
 def _hashed(value: Any) -> Hashable:

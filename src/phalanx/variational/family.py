@@ -7,7 +7,7 @@ before. Densities are compared at $u$, where the model's has the Jacobian of $T$
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.shares import Latent
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import at_values, run_unconstrained
+from phalanx.run.kept import is_ours
 from phalanx.variational.ascent import LogDensity, Place, good_place
 from phalanx.variational.coordinates import is_local
 from phalanx.variational.learned import Learned, Params
@@ -108,18 +109,16 @@ class FamilyPair:
         """None: every draw can be differentiated through."""
         return []
 
-    @cached_property
+    @property
+    def told(self) -> Hashable | None:
+        """The problem, and the family where it is ours."""
+        known = self.problem.told if is_ours(self.family) and not self.weights else None
+        return None if known is None else (known, self.family)
+
+    @property
     def of_model(self) -> dict[str, Parameter]:
         """The model's own parameters."""
-        met: dict[str, tuple[Parameter, Any]] = {}
-        shapes = self.problem.arguments.whole_shapes()
-        program = meeting(self.problem.model, random.key(0), met)
-
-        def run(arrays: Any) -> None:
-            run_unconstrained(program, None, self.problem.arguments.layout.join(arrays))
-
-        jax.eval_shape(lambda arrays: self.problem.alone(lambda: run(arrays)), shapes)
-        return {name: parameter for name, (parameter, _) in met.items()}
+        return self.problem.parameters
 
     @property
     def learned(self) -> Learned:
@@ -161,9 +160,19 @@ class FamilyPair:
 
     def moved(self, free: Params, change: Params) -> dict[str, Any]:
         """The parameters after a change: the family's own by its widths, so that rates are in standard deviations."""
-        of_model = {name: jax.tree.map(jnp.add, free[name], change[name]) for name in self.of_model}
-        moved = self.family.moved(self.learned.constrain(free), change, self.latents)
-        return {**self.learned.only(moved).free(moved), **of_model}
+        of_family = self._family_moved(free, change)
+        return {**self.learned.only(of_family).free(of_family), **self._model_moved(free, change)}
+
+    def values_moved(self, free: Params, change: Params) -> dict[str, Any]:
+        """The values that they have there: the family's own without a way back and forth."""
+        of_model = self.learned.only(self.of_model).constrain(self._model_moved(free, change))
+        return {**self._family_moved(free, change), **of_model}
+
+    def _family_moved(self, free: Params, change: Params) -> dict[str, Any]:
+        return dict(self.family.moved(self.learned.constrain(free), change, self.latents))
+
+    def _model_moved(self, free: Params, change: Params) -> dict[str, Any]:
+        return {name: jax.tree.map(jnp.add, free[name], change[name]) for name in self.of_model}
 
     def begin(self, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
         """Initial values: about the position of highest density among a few, or about the values given."""
@@ -253,12 +262,8 @@ class Start:
 
     def anywhere(self, key: Array) -> Array:
         """One at random, as a vector."""
-        keys = random.split(key, len(self.latents))
-        position = {
-            v.name: RADIUS * random.uniform(k, v.unconstrained_shape, v.dtype, -1.0, 1.0)
-            for k, v in zip(keys, self.latents, strict=True)
-        }
-        return flat(position)[0]
+        dtype = jnp.result_type(*(latent.dtype for latent in self.latents))
+        return RADIUS * random.uniform(key, (num_coordinates(self.latents),), dtype, -1.0, 1.0)
 
     def climbed(self, key: Array, position: Mapping[str, Array]) -> Place:
         """Where a climb from a position finds a good place for a normal."""

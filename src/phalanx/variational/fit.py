@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -23,7 +24,7 @@ from phalanx.run.until import Until
 from phalanx.variational import checks
 from phalanx.variational.beginning import beginning_of, pair_of
 from phalanx.variational.compiled import Compiler
-from phalanx.variational.family import FamilyPair
+from phalanx.variational.family import FamilyPair, num_coordinates
 from phalanx.variational.fixed_draws import FixedDraws
 from phalanx.variational.flow import Flow
 from phalanx.variational.growing import Growing
@@ -42,8 +43,8 @@ from phalanx.variational.training import Training
 RATE = 0.05
 """Of the default optimiser, Adam."""
 
-CLIP = 10.0
-"""The longest gradient of a flow, in nats for a change of one of the guide's own widths."""
+LONGEST, USUAL = 10.0, 1.0
+"""The longest gradient by a family's own widths, in nats: in all, and for each coordinate, whose squares add up."""
 
 
 @run_checks.data_in_one_dict
@@ -208,12 +209,14 @@ def _learning(
     pair: Pair, free: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int, stops: bool, compiler: Compiler,
 ) -> Learning:  # fmt: skip
     """Steps of an optimiser, each with draws of its own."""
-    falls = _is_default(optimizer) and isinstance(pair, FamilyPair) and isinstance(pair.family, Flow)
+    of_ours = pair if _is_default(optimizer) and isinstance(pair, FamilyPair) else None
+    falls = of_ours is not None and isinstance(of_ours.family, Flow)
     if optimizer == checks.BATCH_AND_MATCH:
         assert isinstance(pair, FamilyPair)  # as has been checked
         matching, settling = Matching(pair, objective, None, num_particles), Settling(num_steps, stops, FIRST_MATCHES)
         return Learning(matching, State.of(free, ()), seed, arrays, num_steps, 1.0, settling, compiler)
-    rate, transform = _optimizer_of(optimizer, num_steps if falls else None)
+    longest = None if of_ours is None else max(LONGEST, USUAL * math.sqrt(num_coordinates(of_ours.latents)))
+    rate, transform = _optimizer_of(optimizer, longest, num_steps if falls else None)
     steps = Steps(pair.for_steps(), objective, transform, num_particles)
     state, settling = State.of(free, transform.init(free), averages=training is None), Settling(num_steps, stops)
     return Learning(steps, state, seed, arrays, num_steps, rate, settling, compiler, stream, falls, training)
@@ -227,8 +230,11 @@ def _growing(
     return Growing(FixedDraws.of(pair, num_particles), free, seed, arrays, num_steps, stops, compiler)
 
 
-def _optimizer_of(optimizer: Any, falls_for: int | None) -> tuple[float, Any]:
+def _optimizer_of(optimizer: Any, longest: float | None, falls_for: int | None) -> tuple[float, Any]:
     """A factor on changes, and an optimiser of optax; the default one's rate is a factor, so that no other compiles.
+
+    Gradients by a family's own widths are cut to the `longest`: of a guide that begins too wide one draw may have a
+    gradient of thousands of nats, whose square Adam takes thousands of steps to forget, and hardly moves meanwhile.
 
     The rate of a flow falls for as many steps. Each of its many weights walks about as far as the rate lets it: in a
     funnel of 100 dimensions that costs tenths of a nat, and a thousandth at the end of a cosine.
@@ -236,9 +242,11 @@ def _optimizer_of(optimizer: Any, falls_for: int | None) -> tuple[float, Any]:
     optax = require("optax", "fit")
     if _is_default(optimizer):
         default = optax.scale_by_adam()
+        if longest is not None:
+            default = optax.chain(optax.clip_by_global_norm(longest), default)
         if falls_for is not None:
             falling = optax.scale_by_schedule(optax.cosine_decay_schedule(1.0, falls_for))
-            default = optax.chain(optax.clip_by_global_norm(CLIP), default, falling)
+            default = optax.chain(default, falling)
         return -float(RATE if optimizer is None else optimizer), default
     return 1.0, optax.with_extra_args_support(optimizer)
 

@@ -14,6 +14,7 @@ from numpyro.distributions import biject_to, constraints
 
 from phalanx.programs.parameters import Parameter
 from phalanx.variational.ascent import LogDensity, Place, climb_to_top
+from phalanx.variational.coordinates import globals_of, locals_of, of_vector, size_of
 from phalanx.variational.family import Latents, by_name, flat, num_coordinates, row_spec
 from phalanx.variational.learned import Params
 
@@ -32,6 +33,20 @@ HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 def standard_log_prob(noise: Array) -> Array:
     """Log density of a vector of standard normals."""
     return -jnp.sum(0.5 * noise**2 + HALF_LOG_2PI)
+
+
+def standard_normals(key: Array, latents: Latents) -> dict[str, Array]:
+    """As many as a position has coordinates: those of all devices at once, and those of rows where the rows lie.
+
+    At once, because each call of the generator takes long to compile.
+    """
+    whole, local = globals_of(latents), locals_of(latents)
+    mine, *others = random.split(key, 1 + len(local)) if local else [key]
+    found = {v.name: random.normal(k, v.unconstrained_shape, v.dtype) for k, v in zip(others, local, strict=True)}
+    if not whole:
+        return found
+    vector = random.normal(mine, (size_of(whole),), jnp.result_type(*(v.dtype for v in whole)))
+    return {**of_vector(vector, whole), **found}
 
 
 @dataclass(frozen=True)
@@ -67,12 +82,8 @@ class MeanField:
 
     def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
         """A position."""
-        keys = random.split(key, len(latents))
-        return {
-            v.name: params[f"{v.name}.loc"]
-            + params[f"{v.name}.scale"] * random.normal(k, v.unconstrained_shape, v.dtype)
-            for k, v in zip(keys, latents, strict=True)
-        }
+        noise = standard_normals(key, latents)
+        return {name: params[f"{name}.loc"] + params[f"{name}.scale"] * part for name, part in noise.items()}
 
     def noise_size(self, latents: Latents) -> int:
         """Standard normal numbers that a position is made of."""

@@ -106,7 +106,7 @@ class Learning:
     out_of_data: bool = False
 
     def __post_init__(self) -> None:
-        self.result, self._before, self.watch = self.state.free, None, None
+        self.result, self._before, self._earlier, self.watch = self.state.free, None, None, None
 
     def compile(self) -> None:
         """Compile what steps are made with, and lay the state out."""
@@ -120,7 +120,8 @@ class Learning:
             self.seed,
             self.arrays,
             self._order,
-            out_shardings=(layout, made),
+            out_shardings=lambda: (layout, made),
+            told=self.steps.told(self.state),
         )
         if self.training is not None:
             self.watch = Watch(self.training, self.steps, self.state, self.seed, self.arrays, self.compiler)
@@ -129,9 +130,10 @@ class Learning:
             self.stream.skip_to(self.first_batch + self.step)
         if self.settling.stops:
             size = sum(leaf.size for leaf in jax.tree.leaves(self.state.free))
-            change = change_between(self.steps.pair, max(16, min(COMPARED, NUMBERS // size)))
+            count, pair = max(16, min(COMPARED, NUMBERS // size)), self.steps.pair
             arguments = self.state.free, self.state.free, self.seed, self.arrays
-            self._change = self.compiler(change, *arguments, rarely=True)
+            told = None if pair.told is None else (pair.told, "change", count)
+            self._change = self.compiler(change_between(pair, count), *arguments, rarely=True, told=told)
 
     @property
     def step(self) -> int:
@@ -256,14 +258,18 @@ class Learning:
             ) from error
 
     def _compare(self, step: int) -> None:
-        """A window has ended: is its average the one of the window before?"""
-        change = float("inf")
-        if self._before is not None and self.settling.stops:
-            found = self._change(self._before, self.state.mean, self.seed, self.arrays)
-            change = max(map(float, found)) / TOLERANCE
+        """A window has ended: is its average the one of the window before, and of the one before that?"""
+        change, across = self._since(self._before), self._since(self._earlier)
+        self._earlier = self._before
         self._before = self.result = self.state.mean if self.state.averages else self.state.free
         bounds = np.concatenate([made.bound for made in self.made])
-        self.settling.look(step, bounds[self.settling.window.begin : step], change)
+        self.settling.look(step, bounds[self.settling.window.begin : step], change, across)
+
+    def _since(self, mean: Any) -> float:
+        """How far the average has changed since another, in tolerances."""
+        if mean is None or not self.settling.stops:
+            return float("inf")
+        return max(map(float, self._change(mean, self.state.mean, self.seed, self.arrays))) / TOLERANCE
 
     def _best_average(self) -> Any:
         """Of a fit that ended within a window: its average if it is of enough steps, else that of the one before."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -57,6 +56,10 @@ def _elbo(parts: Parts, log_q: str = "log_q_path") -> Array:
     return jnp.mean(gaps) + jnp.mean((signal - others) * parts["score"])
 
 
+def _elbo_as_drawn(parts: Parts) -> Array:
+    return _elbo(parts, "log_q_drawn")
+
+
 def elbo(*, path: bool = True) -> Objective:
     r"""The evidence lower bound, $E_q[\log p(x, z) - \log q(z)]$.
 
@@ -84,8 +87,7 @@ def elbo(*, path: bool = True) -> Objective:
     """
     if path:
         return Objective("elbo()", ("log_p", "log_q_path", "score"), _elbo, _each, scores=True)
-    whole = partial(_elbo, log_q="log_q_drawn")
-    return Objective("elbo(path=False)", ("log_p", "log_q_drawn", "score"), whole, _each, scores=True)
+    return Objective("elbo(path=False)", ("log_p", "log_q_drawn", "score"), _elbo_as_drawn, _each, scores=True)
 
 
 def importance_weighted(count: int = 8) -> Objective:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -45,8 +45,17 @@ class Pair(Protocol):
         """What the guide is called."""
         ...
 
+    @property
+    def told(self) -> Hashable | None:
+        """What tells it from pairs that compute anything else; None where only the traces of its methods can."""
+        ...
+
     def moved(self, free: Params, change: Params) -> dict[str, Any]:
         """The parameters, on the real line, after a change that an optimiser has asked for; none at zero."""
+        ...
+
+    def values_moved(self, free: Params, change: Params) -> dict[str, Any]:
+        """The values that they have there."""
         ...
 
     @property
@@ -154,7 +163,14 @@ def particles(
         }
         return {name: parts[name]() for name in wanted}
 
-    return pair.problem.alone(lambda: jax.vmap(one)(keys_of(pair, key, count)))
+    return pair.problem.alone(lambda: _of_each(one, pair, key, count))
+
+
+def _of_each(one: Callable[[Array], Any], pair: Pair, key: Array, count: int) -> Any:
+    """What is made with each key; of a single one without a batch, in which products of matrices take longer."""
+    if count == 1:
+        return jax.tree.map(lambda leaf: leaf[None], one(random.fold_in(key, jnp.uint32(0))))
+    return jax.vmap(one)(keys_of(pair, key, count))
 
 
 def log_weights(parts: dict[str, Any]) -> Array:

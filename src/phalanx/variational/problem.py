@@ -7,7 +7,7 @@ model sees all rows, wherever they lie, and padded ones are cut off before it do
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any
@@ -24,7 +24,8 @@ from phalanx.mesh.placement import spread_spec
 from phalanx.mesh.space import Spread
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.handlers import tape
-from phalanx.programs.parameters import given, meeting
+from phalanx.programs.outside import outside
+from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.share_rule import read_shares
 from phalanx.programs.traced_program import TracedProgram
@@ -70,10 +71,40 @@ class Problem:
         """What `f()` gives where a model may name the axes of the mesh: it sees all there is to add."""
         return alone(f, axes_but_chain(self.mesh))
 
-    @cached_property
+    @property
     def whole(self) -> TracedProgram:
         """The model's trace on all rows, its parameters at their initial values."""
-        return TracedProgram.of_whole(self.at_start, self.arguments, axes_but_chain(self.mesh))
+        return self._whole[0]
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """The model's own."""
+        return self._whole[1]
+
+    @cached_property
+    def _whole(self) -> tuple[TracedProgram, dict[str, Parameter]]:
+        met: dict[str, tuple[Parameter, Any]] = {}
+
+        @wraps(self.model)
+        def started(**data: Any) -> Any:
+            return meeting(self.model, random.key(0), met)(**data)
+
+        whole = TracedProgram.of_whole(started, self.arguments, axes_but_chain(self.mesh))
+        return whole, {name: parameter for name, (parameter, _) in met.items()}
+
+    @cached_property
+    def told(self) -> Hashable | None:
+        """What tells this from problems that compute anything else; None where that is not known.
+
+        A model's trace on all rows says nothing of what it does with a few, and a parameter's says what it begins at
+        but not how that follows from a key.
+        """
+        if self.minibatch is not None or self.parameters:
+            return None
+        found, arguments = outside(self.whole), self.arguments
+        if found is None:
+            return None
+        return found, self.mesh, arguments.layout, arguments.spreads, arguments.local_shapes()
 
     @property
     def at_start(self) -> Program:

@@ -4,7 +4,9 @@ Iterates move about the solution with a spread that follows the rate; their aver
 windows of steps, one after the other, are compared by the guides they make: where draws of both, made with the same
 random numbers, have the same medians and widths, the fit is stationary at this rate. The rate is then halved, and
 windows are compared on. What the average is off by follows the rate, so if half the rate makes the same guide,
-no lower rate will make another. A flat-looking loss plays no part but to hold the end off while it still rises.
+no lower rate will make another. The last window is compared with the one before the last, too: over two windows what
+moves on has moved twice as far, and noise no further. A flat-looking loss plays no part but to hold the end off while
+it still rises.
 
 Source:
     Welandawe, Andersen, Vehtari, Huggins (2022), Robust, automated, and accurate black-box variational inference.
@@ -23,14 +25,14 @@ FIRST = 200
 GROWTH = 1.5
 """How much longer a window is after one that did not agree with the one before."""
 
-AGREEMENTS = 3
-"""Windows in a row that must agree, each at half the rate of the one before."""
+AGREEMENTS = 2
+"""Windows in a row that must agree, each at half the rate of the one before; and the last with that before them."""
 
 TOLERANCE = 0.05
 """The most that a median may move, in standard deviations of the guide, and a width in parts of itself."""
 
 NEAR, PATIENT = 6.0, 2
-"""In tolerances, what is nearly an agreement; and after how many of them in a row the rate is lowered."""
+"""In tolerances, what is nearly an agreement; and from how many of them in a row the rate may be lowered."""
 
 NATS = 0.05
 """A rise of the bound that is too small to wait for."""
@@ -50,7 +52,7 @@ class Settling:
     def __init__(self, num_steps: int, stops: bool = True, first: int = FIRST):
         self._num_steps, self.stops = num_steps, stops
         self.rate, self.agreements, self._before = 1.0, 0, (math.nan, math.nan)
-        self._near = 0
+        self._near, self._change, self._alike = 0, math.inf, False
         self.window = self._last(0) if not stops else self._next(0, min(first, num_steps), first=True)
         self.compared = False
         """Whether there is a window before this one."""
@@ -58,26 +60,34 @@ class Settling:
     @property
     def settled(self) -> bool:
         """Whether to stop."""
-        return self.stops and self.agreements >= AGREEMENTS
+        return self.stops and self.agreements >= AGREEMENTS and self._alike
 
     def end_of(self, step: int) -> int:
         """The step up to which nothing is decided."""
         return self.window.begin if step < self.window.begin else self.window.end
 
-    def look(self, step: int, bounds: np.ndarray, change: float) -> None:
-        """A window has ended: its bounds, and how far the average has changed since the one before, in tolerances."""
+    def look(self, step: int, bounds: np.ndarray, change: float, across: float) -> None:
+        """A window has ended.
+
+        Args:
+            step: the fit's.
+            bounds: the window's.
+            change: how far the average has changed since the window before, in tolerances.
+            across: and since the one before that.
+        """
         length = step - self.window.begin
         now = (float(np.nanmean(bounds)), float(np.nanstd(bounds)) / math.sqrt(max(len(bounds), 1)))
         rise, error = now[0] - self._before[0], math.hypot(now[1], self._before[1])
         still = not self.compared or not rise > max(NATS, 3.0 * error)  # NaN: nothing to compare with
         agrees = self.compared and change <= 1.0 and still
-        self.agreements = self.agreements + 1 if agrees else 0
-        # windows that only nearly agree, one after the other, are noise, of which a lower rate has less
+        self.agreements, self._alike = (self.agreements + 1 if agrees else 0), across <= 1.0
+        # windows that only nearly agree, one after the other, are noise, of which a lower rate has less; but where the
+        # first and the last of them are the furthest apart, they may be on their way, which a lower rate makes longer
         self._near = self._near + 1 if self.compared and still and 1.0 < change <= NEAR else 0
-        lower = agrees or self._near >= PATIENT
+        lower = agrees or (self._near >= PATIENT and across <= max(change, self._change))
         self._near = 0 if lower else self._near
         self.rate *= 0.5 if lower else 1.0
-        self._before, self.compared = now, True
+        self._before, self._change, self.compared = now, change, True
         if not self.settled:
             self.window = self._next(step, length if agrees else math.ceil(GROWTH * length))
 

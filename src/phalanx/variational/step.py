@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.sharding import NamedSharding, PartitionSpec
 
+from phalanx.programs.canonical import form_of
+from phalanx.run.kept import is_ours
 from phalanx.variational.learned import Params
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair, log_weights, particles
@@ -80,6 +82,15 @@ class Steps:
     optimizer: Any
     num_particles: int
 
+    def told(self, state: State) -> Hashable | None:
+        """What tells a block of these steps from others; None where only its trace can. An optimiser's is short."""
+        pair = self.pair.told
+        if pair is None or not is_ours(self.objective):
+            return None
+        update = None if self.optimizer is None else jax.make_jaxpr(self.optimizer.update)
+        optimizer = form_of(None if update is None else update(state.free, state.optimizer, state.free))
+        return None if optimizer is None else (type(self).__name__, pair, self.objective, optimizer, self.num_particles)
+
     def block(self, state: State, seed: Array, arrays: Sequence[Array], order: Order) -> tuple[State, Made]:
         """Steps from a state on."""
         empty = Made(jnp.full(ROOM, jnp.nan), jnp.full(ROOM, jnp.nan))
@@ -113,7 +124,7 @@ class Steps:
         """One step, and the bound of each particle."""
         still = jax.tree.map(jnp.zeros_like, state.free)
         (loss, bound), gradient = jax.value_and_grad(self._loss, has_aux=True)(still, state.free, key, data)
-        finite = jnp.isfinite(loss) & all_finite(gradient)
+        finite = all_finite((loss, gradient))
         change, optimizer = self.optimizer.update(gradient, state.optimizer, state.free)
         change = jax.tree.map(lambda x, d: (rate * d).astype(x.dtype), state.free, change)
         free = self.pair.moved(state.free, change)
@@ -130,7 +141,7 @@ class Steps:
         return state._replace(step=state.step + 1), jnp.where(finite, bound, jnp.nan)
 
     def _loss(self, change: Params, free: Params, key: Array, data: Any) -> tuple[Array, Array]:
-        params = self.pair.learned.constrain(self.pair.moved(free, change))
+        params = self.pair.values_moved(free, change)
         parts = particles(self.pair, params, key, self.num_particles, data, self.objective.parts)
         return self.objective.loss(parts), self.objective.bound(log_weights(parts))
 
@@ -164,8 +175,13 @@ def step_key(seed: Array, step: Array) -> Array:
 
 
 def all_finite(tree: Any) -> Array:
-    """Whether all numbers are finite."""
-    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+    """Whether all numbers are finite: nothing times each of them is nothing.
+
+    Sums are what compilers add up quickest. Their product with themselves is one operation, which is done once: what is
+    put together from all leaves in steps would be done again wherever it is read, with every leaf's update.
+    """
+    sums = jnp.stack([jnp.sum(jnp.abs(leaf) * 0.0).astype(jnp.float32) for leaf in jax.tree.leaves(tree)])
+    return jnp.isfinite(sums @ sums)
 
 
 def laid_out(pair: Pair, optimizer: Any, state: State) -> State:

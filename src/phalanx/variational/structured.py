@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
-from jax import Array, random
+from jax import Array
 from jax.sharding import PartitionSpec
 from numpyro.distributions import constraints
 
@@ -24,7 +24,7 @@ from phalanx.programs.traced_program import TracedProgram
 from phalanx.variational.ascent import Place
 from phalanx.variational.coordinates import is_local
 from phalanx.variational.family import Latents
-from phalanx.variational.gaussian import MeanField, standard_log_prob
+from phalanx.variational.gaussian import MeanField, standard_log_prob, standard_normals
 from phalanx.variational.learned import Params
 
 MOST = 4096
@@ -70,9 +70,7 @@ class Structured:
 
     def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
         """A position."""
-        keys = random.split(key, len(latents))
-        noise = {v.name: random.normal(k, v.unconstrained_shape, v.dtype) for k, v in zip(keys, latents, strict=True)}
-        return self.position_of(params, noise, latents)
+        return self.position_of(params, standard_normals(key, latents), latents)
 
     def position_of(self, params: Params, noise: Mapping[str, Array], latents: Latents) -> dict[str, Array]:
         """The position that standard normals make."""

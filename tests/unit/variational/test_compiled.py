@@ -24,6 +24,31 @@ def test_a_second_fit_compiles_nothing(guide):
         assert again.timing.compilations == 0
 
 
+def test_a_second_fit_of_a_family_runs_the_model_once():
+    runs = 0
+
+    def model(x, y):
+        nonlocal runs
+        runs += 1
+        regression(x, y)
+
+    first = phx.fit(model, phx.guides.mean_field(), DATA, **SHORT)
+    runs = 0
+    again = phx.fit(model, phx.guides.mean_field(), DATA, **SHORT)
+    assert runs == 1
+    np.testing.assert_array_equal(again.losses.elbo, first.losses.elbo)
+
+
+@pytest.mark.parametrize(
+    "options", [{"guide": phx.guides.mean_field(init_scale=0.5)}, {"optimizer": optax.sgd(0.01)}, {"num_particles": 3}]
+)
+def test_what_is_told_apart_is_compiled_anew(options):
+    one = phx.fit(regression, phx.guides.mean_field(), DATA, **SHORT)
+    guide = options.get("guide", phx.guides.mean_field())
+    other = phx.fit(regression, guide, DATA, **{k: v for k, v in options.items() if k != "guide"}, **SHORT)
+    assert not np.array_equal(one.losses.elbo, other.losses.elbo)
+
+
 @pytest.mark.slow
 def test_other_shapes_and_other_guides_compile_anew():
     guide = phx.guides.mean_field()
@@ -32,15 +57,16 @@ def test_other_shapes_and_other_guides_compile_anew():
     assert phx.fit(regression, guide, DATA, num_particles=3, **SHORT).timing.compilations > 0
 
 
-def test_what_a_model_reads_from_outside_is_read_anew():
+@pytest.mark.parametrize("guide", [phx.guides.mean_field(), by_hand], ids=["family", "program"])
+def test_what_a_model_reads_from_outside_is_read_anew(guide):
     shift = 0.0
 
     def model(x, y):
         regression(x, y + shift)
 
-    first = phx.fit(model, by_hand, DATA, **SHORT)
+    first = phx.fit(model, guide, DATA, **SHORT)
     shift = 5.0
-    second = phx.fit(model, by_hand, DATA, **SHORT)
+    second = phx.fit(model, guide, DATA, **SHORT)
     assert second.timing.compilations > 0 and not np.allclose(first.losses.elbo, second.losses.elbo)
 
 
