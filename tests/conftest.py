@@ -25,6 +25,7 @@ TYPE_CHECKED = [
     "phalanx.kernels.acceptance",
     "phalanx.kernels.leapfrog",
     "phalanx.kernels.vector",
+    "phalanx.mesh.keys",
     "phalanx.mesh.space",
 ]
 """Where annotations are checked at every call. What users call is left out: it refuses wrong types in its own words."""

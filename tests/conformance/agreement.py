@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from scipy.stats import norm
 
@@ -18,9 +20,10 @@ of a few hundred comparisons, one false failure in a thousand runs of the suite 
 def assert_moments(draws: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> None:
     """Mean and standard deviation of draws (chain, draw, ...) against exact ones, in Monte-Carlo standard errors."""
     limit = norm.isf(FALSE_FAILURES / 2)
-    for kind, estimate, exact in (
+    kinds: tuple[tuple[Literal["mean", "sd"], np.ndarray, np.ndarray], ...] = (
         ("mean", draws.mean((0, 1)), mean),
         ("sd", draws.std((0, 1), ddof=1), sd),
-    ):
+    )
+    for kind, estimate, exact in kinds:
         error = (estimate - exact) / mcse(draws.astype(np.float64), kind)
         assert np.abs(error).max() < limit, f"{kind}: {estimate} against {exact}, off by {error} standard errors"

@@ -18,6 +18,7 @@ from phalanx.diagnostics import ess
 from phalanx.run.executables import first_tuning, order_of
 from phalanx.run.initial import Initial
 from phalanx.run.loop import Run
+from phalanx.run.progress import Silent
 from phalanx.run.state import Aim
 
 KERNELS = {
@@ -153,7 +154,7 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
         mixed, data_on(mesh), kernel=getattr(phx, name)(), mesh=mesh, num_chains=CHAINS, num_warmup=60, num_samples=5,
         progress=False,
     )  # fmt: skip
-    inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, Aim(60, 1, "random"), _Silent())
+    inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, Aim(60, 1, "random"), Silent())
     inner.begin(Initial())
     assert set(np.concatenate([batch.chain for batch in batches])) == set(range(CHAINS))
     if batches[-1].position:
@@ -164,14 +165,6 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
             held = [np.asarray(piece.data) for piece in leaf.addressable_shards]
             assert all(np.array_equal(held[0], other) for other in held[1:])
         assert np.isfinite(np.asarray(leaf, float)).all()
-
-
-class _Silent:
-    def show(self, report):
-        pass
-
-    def say(self, words):
-        pass
 
 
 def test_tuning_the_length_of_trajectories_needs_two_chains(mesh_of):

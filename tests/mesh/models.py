@@ -120,7 +120,7 @@ def custom(x, y):
 @case("integer data", x=X, counts=COUNTS, labels=LABELS)
 def integers(x, counts, labels):
     effects = phx.sample("effects", dist.Normal(0.0, 1.0).expand([3]))
-    phx.sample("labels", dist.Categorical(logits=effects), obs=labels)
+    phx.sample("labels", dist.CategoricalLogits(effects), obs=labels)
     phx.sample("counts", dist.Poisson(jnp.exp(x @ weights() + effects[labels])), obs=counts)
 
 
@@ -262,7 +262,7 @@ def mixture(x, y):
 def simplices(labels):
     strength = phx.sample("strength", dist.HalfNormal(2.0))
     rows = phx.sample("rows", dist.Dirichlet(jnp.full(3, strength)).expand([labels.shape[0]]))
-    phx.sample("labels", dist.Categorical(rows), obs=labels)
+    phx.sample("labels", dist.CategoricalProbs(rows), obs=labels)
 
 
 @case("multivariate normals per row", promotes=True)

@@ -142,9 +142,9 @@ def test_chains_alone_say_nothing(mesh_of):
 def test_a_second_run_of_the_same_model_and_shapes_compiles_nothing():
     compiled = []
 
-    def listen(event: str, duration: float, **_: object) -> None:
+    def listen(event: str, duration_secs: float, **_: object) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(duration)
+            compiled.append(duration_secs)
 
     def run(**changes):
         arguments = {"data": {"x": X, "y": Y}, "kernel": phx.hmc(num_steps=3), "seed": 0, "num_samples": 7} | changes

@@ -60,6 +60,7 @@ def test_the_same_on_one_device_and_on_eight(name, rows, mesh_of):
 def test_parameters_of_rows_live_where_the_rows_live(mesh_of):
     mesh = mesh_of(1, 8)
     fit = phx.fit(model, GUIDES["mean_field"], phx.shard(DATA, mesh), mesh=mesh, **SHORT)
+    assert fit.free is not None
     assert {shard.data.shape for shard in fit.free["row.loc"].addressable_shards} == {(2,)}
     assert fit.free["w.loc"].sharding.is_fully_replicated
 
@@ -69,6 +70,7 @@ def test_parameters_of_rows_live_where_the_rows_live(mesh_of):
 def test_what_is_told_to_rows_lives_where_they_live(guide, mesh_of):
     mesh = mesh_of(1, 8)
     fit = phx.fit(model, guide, phx.shard(DATA, mesh), mesh=mesh, **SHORT)
+    assert fit.free is not None
     assert {shard.data.shape for shard in fit.free["row.loc"].addressable_shards} == {(2,)}
     assert fit.sample(0, 5)["row"].shape == (5, ROWS) and np.isfinite(fit.losses.elbo).all()
     if "row.on.scale" in fit.free:
@@ -90,6 +92,7 @@ def test_a_parameter_is_laid_out_as_its_spec_says(mesh_of):
     spread = phx.fit(
         model_of_weights, phx.guides.mean_field(init_scale=0.1), phx.shard(DATA, mesh), mesh=mesh, **options
     )
+    assert spread.free is not None
     assert {shard.data.shape for shard in spread.free["weights"].addressable_shards} == {(2, 2)}
     np.testing.assert_allclose(spread.losses.elbo, alone.losses.elbo, rtol=2e-4)
 

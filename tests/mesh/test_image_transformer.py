@@ -36,5 +36,6 @@ def alone():
 def test_losses_are_those_of_one_device(alone, data, model, mesh_of):
     found = learned(mesh_of(1, data, model))
     np.testing.assert_allclose(found.losses.elbo, alone.losses.elbo, rtol=1e-4)
+    assert found.free is not None
     hidden = found.free["transformer"]["blocks"][0]["hidden"]["kernel"]
     assert {shard.data.nbytes for shard in hidden.addressable_shards} == {hidden.nbytes // model}

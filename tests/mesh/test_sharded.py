@@ -119,7 +119,7 @@ def test_a_product_of_a_sharded_vector_and_a_global_number():
 
 
 def test_differences_of_log_densities():
-    x, y = np.float32([0.1, -0.5, 2.0, 1.0]), np.float32([1.1, 0.5, -2.0, 0.3])
+    x, y = np.array([0.1, -0.5, 2.0, 1.0], np.float32), np.array([1.1, 0.5, -2.0, 0.3], np.float32)
 
     def on_device(x, y, loc):
         def f(x, loc):
@@ -137,7 +137,7 @@ def test_differences_of_log_densities():
 
 def test_log_determinants_and_supports_that_depend_on_a_global_variable():
     """u -> Uniform(0, top) on each device: log density of u is that of the whole."""
-    u = np.float32([-1.0, 0.2, 0.5, 3.0])
+    u = np.array([-1.0, 0.2, 0.5, 3.0], np.float32)
 
     def piece(u, top):
         transform = biject_to(dist.Uniform(0.0, top).support)
@@ -166,13 +166,13 @@ def test_log_determinants_and_supports_that_depend_on_a_global_variable():
 
 
 def test_transformed_distributions_carry_their_log_determinant():
-    x = np.float32([0.5, 1.5, 2.5, 0.1])
+    x = np.array([0.5, 1.5, 2.5, 0.1], np.float32)
     value = phx.spmd(lambda x: phx.Sharded(dist.LogNormal(0.2, 0.7), "data").log_prob(x), data_mesh(4), "data", None)(x)
     np.testing.assert_allclose(value, dist.LogNormal(0.2, 0.7).log_prob(x).sum(), rtol=1e-5)
 
 
 def test_one_value_along_each_axis_and_one_along_both():
-    x, y = np.float32([0.0, 1.0, 2.0, 3.0]), np.float32([-1.0, 0.5])
+    x, y = np.array([0.0, 1.0, 2.0, 3.0], np.float32), np.array([-1.0, 0.5], np.float32)
     z = np.arange(8, dtype=np.float32).reshape(4, 2) / 4
 
     def joint(p, over_x, over_y, over_both):
@@ -242,7 +242,7 @@ def test_reparameterised_gradients_of_draws():
         draw = phx.Sharded(dist.Normal(loc, 1.0), "data").sample(jax.random.key(0))
         return jax.grad(f)(loc), draw
 
-    weight = np.float32([1.0, 2.0, 3.0, 4.0])
+    weight = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
     gradient, draws = phx.spmd(on_device, data_mesh(4), (None, "data"), ("data", "data"))(0.5, weight)
     np.testing.assert_allclose(gradient, np.full(4, np.sum(2 * weight * draws)), rtol=1e-5)
 

@@ -33,7 +33,8 @@ def test_the_loss_is_the_same_and_each_device_has_its_part(alone, data, model):
     spread = fitted(phx.make_mesh(chain=1, data=data, model=model), training=phx.training(every=STEPS))
     np.testing.assert_allclose(spread.losses.elbo, alone.losses.elbo, rtol=2e-4)
     assert np.abs(np.diff(alone.losses.elbo)).max() > 100.0  # they are not the same for want of learning
-    assert spread.arrays[0].sharding.spec == jax.sharding.PartitionSpec("data")
+    sharding = spread.arrays[0].sharding
+    assert isinstance(sharding, jax.sharding.NamedSharding) and sharding.spec == jax.sharding.PartitionSpec("data")
     large = [leaf for leaf in jax.tree.leaves(spread.free) if leaf.ndim == 2 and SMALL.hidden in leaf.shape]
     assert len(large) >= 12  # two networks, four layers of flows
     for leaf in large:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.statistical.posteriordb.entries import ENTRIES
@@ -22,7 +24,7 @@ GUIDES = {
     "flow": phx.guides.flow(),
     "batch_and_match": phx.guides.full_rank(),
 }
-OPTIONS = {"batch_and_match": {"optimizer": "batch-and-match"}}
+OPTIONS: dict[str, dict[str, Any]] = {"batch_and_match": {"optimizer": "batch-and-match"}}
 """How they are fitted, where it is not as usual."""
 
 NAMES = ("eight_schools_noncentered", "eight_schools_centered", "kidiq", "garch11", "ark", "earnings", "mesquite")

@@ -6,6 +6,9 @@ that a share of them is compared instead: those outside of intervals, whose numb
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -53,10 +56,16 @@ def robust_without_rows(x, y):
     phx.sample("y", dist.StudentT(4.0, x @ w, scale), obs=y)
 
 
+MOMENTS: tuple[tuple[Literal["mean", "sd"], Callable[[np.ndarray], np.ndarray]], ...] = (
+    ("mean", lambda v: v.mean((0, 1))),
+    ("sd", lambda v: v.std((0, 1))),
+)
+
+
 def compare(a, b, names):
     for name in names:
         x, y = (run.draws[name].astype(np.float64) for run in (a, b))
-        for kind, of in (("mean", lambda v: v.mean((0, 1))), ("sd", lambda v: v.std((0, 1)))):
+        for kind, of in MOMENTS:
             error = np.hypot(mcse(x, kind), mcse(y, kind))
             assert np.abs((of(x) - of(y)) / error).max() < LIMIT, (name, kind)
 

@@ -14,7 +14,7 @@ SCALE = np.array([1.2, 1.0, 5.0, 2.8])
 WEIGHT = np.array([0.2, 0.3, 0.1, 0.4])
 
 
-def log_density(x: Array) -> Array:
+def log_density(x: Array | np.ndarray) -> Array:
     """The mixture's log density at every x, up to a constant. Components are written out: all of it is elementwise."""
     heights = np.log(WEIGHT / SCALE).tolist()
     terms = [h - 0.5 * ((x - m) / s) ** 2 for h, m, s in zip(heights, LOC.tolist(), SCALE.tolist(), strict=True)]
@@ -22,7 +22,7 @@ def log_density(x: Array) -> Array:
     return highest + jnp.log(sum(jnp.exp(term - highest) for term in terms))
 
 
-def log_density_as_written(x: Array) -> Array:
+def log_density_as_written(x: Array | np.ndarray) -> Array:
     """The same as one writes it: a log-sum-exp over the components, which are the trailing dimension."""
     return logsumexp(np.log(WEIGHT / SCALE) - 0.5 * ((x[..., None] - LOC) / SCALE) ** 2, axis=-1)
 

@@ -41,7 +41,7 @@ class Prediction:
         """The ensemble's probabilities, the (weighted) mean of its members': `(rows, classes)`."""
         return np.average(self.probabilities, axis=0, weights=self.weights)
 
-    def subset(self, members: Sequence[int] | np.ndarray) -> Prediction:
+    def subset(self, members: int | Sequence[int] | np.ndarray) -> Prediction:
         """The prediction of some of the members.
 
         Raises:

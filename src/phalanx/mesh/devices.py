@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ SMALL_LOOP_BYTES = 4 * 2**20
 AXES = (CHAIN, "data", "model")
 
 
-def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: Iterable[Any] | None = None) -> Mesh:
     """Arrange devices in a mesh with the axes `chain`, `data` and `model`.
 
     Args:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jax.typing import ArrayLike
 
 from phalanx.mesh.random_numbers import Words, threefry
 
@@ -32,12 +33,12 @@ class Keys(NamedTuple):
     chain: Words
 
     @classmethod
-    def of_chains(cls, seed: Array, chains: Array) -> Keys:
+    def of_chains(cls, seed: ArrayLike, chains: ArrayLike) -> Keys:
         """The keys of the chains with these numbers."""
         seed, chains = jnp.asarray(seed, jnp.uint32), jnp.asarray(chains, jnp.uint32)
         return cls(threefry((jnp.zeros_like(seed), seed), jnp.zeros_like(chains), chains))
 
-    def of_draw(self, draw: Array) -> Words:
+    def of_draw(self, draw: ArrayLike) -> Words:
         """The key of one draw of each chain; `draw` is a number, or one for each chain."""
         draw = jnp.asarray(draw, jnp.uint32)
         return threefry(self.chain, jnp.zeros_like(draw), draw)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
 from phalanx.mesh.placement import mesh_of, spread_spec
@@ -295,18 +296,18 @@ class Target:
             for array, spec in zip(self.arguments.arrays, self.array_specs(), strict=True)
         )
 
-    def log_density(self, position: Mapping[str, Array]) -> Array:
+    def log_density(self, position: Mapping[str, ArrayLike]) -> Array:
         """Log density at a position (a dict of whole, unpadded, unconstrained values): a scalar."""
         return self._whole(lambda density, u: density.log_density(u), PartitionSpec())(position)
 
-    def value_and_grad(self, position: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+    def value_and_grad(self, position: Mapping[str, ArrayLike]) -> tuple[Array, dict[str, Array]]:
         """Log density and its gradient at a position."""
         total, gradient = self._whole(
             lambda density, u: density.value_and_grad(u), (PartitionSpec(), self.position_specs())
         )(position)
         return total.value, {name: self.trim(name, leaf) for name, leaf in gradient.items()}
 
-    def constrain(self, position: Mapping[str, Array]) -> dict[str, Array]:
+    def constrain(self, position: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Values of the latent variables, and of the deterministic ones, at a position."""
         specs = {name: spread_spec(self.spread(name)) for name in self.value_names()}
         values = self._whole(lambda density, u: density.constrain(u), specs)(position)
@@ -335,7 +336,7 @@ class Target:
         spread = self.spread(name)
         return values[(slice(None),) * leading + (slice(0, spread.rows),)] if spread.axes else values
 
-    def _whole(self, f: Callable[[Density, Any], Any], out_specs: Any) -> Callable[[Mapping[str, Array]], Any]:
+    def _whole(self, f: Callable[[Density, Any], Any], out_specs: Any) -> Callable[[Mapping[str, Any]], Any]:
         """`f(density, tree)` on whole arrays by name, rows padded on the way in."""
 
         def call(tree: Mapping[str, Any]) -> Any:

@@ -35,7 +35,7 @@ class Counts(NamedTuple):
     nan: Any
 
 
-def histogram(edges: Sequence[float]) -> Reducer:
+def histogram(edges: Sequence[float] | np.ndarray) -> Reducer:
     """How many draws lie between edges, exactly; a bin has its lower edge and not its upper one.
 
     Draws of any type are compared with the edges as they are, whole numbers with edges between them too. Each draw is

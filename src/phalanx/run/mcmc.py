@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -147,7 +147,7 @@ def stream(
     num_samples: int | None = None,
     seed: int = 0,
     **options: Any,
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], None, None]:
     """Draw, and hand over what is drawn block by block: for programs that look while chains run, or never end.
 
     Nothing accumulates; a generator that is left early leaves nothing behind.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -198,7 +198,7 @@ class Sampler:
                 run.sample(options.num_samples, options.until, stored)
         return self._done(run, data_used, clock, posterior.record.num_samples + options.num_samples)
 
-    def stream(self, seed: int = 0, num_samples: int | None = None) -> Iterator[dict[str, Any]]:
+    def stream(self, seed: int = 0, num_samples: int | None = None) -> Generator[dict[str, Any], None, None]:
         """Run all chains and hand over what they draw, block by block; nothing accumulates. See `phx.stream`."""
         check_seed(seed)
         options = self.options

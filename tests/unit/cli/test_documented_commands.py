@@ -41,6 +41,6 @@ def test_a_command_of_the_page_runs(phalanx, files: Path, command: list[str]) ->
 
 
 def test_the_page_names_every_option() -> None:
-    command = typer.main.get_command(cli.app).commands["sample"]
+    command = typer.main.get_command(cli.app).commands["sample"]  # pyright: ignore[reportAttributeAccessIssue]
     options = {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
     assert options - {"--help"} == set(re.findall(r"--[a-z-]+(?=[ `,])", PAGE[PAGE.index("## Options") :]))

@@ -213,6 +213,7 @@ def test_ctrl_c_in_sampling_is_status_130_with_the_draws_written(phalanx, folder
 def test_ctrl_c_reaches_a_job_in_the_background(folder, after):
     """Shells start such jobs with SIGINT ignored."""
     sizes = {"warm-up": ("--warmup", "100000000"), "sampling": ("--warmup", "100", "--draws", "2000000")}[after]
+    assert sample.__file__ is not None
     process = subprocess.Popen(
         [sys.executable, "-m", "phalanx", "sample", "models.py:coin", *sizes], cwd=folder, text=True,
         stderr=subprocess.PIPE, stdout=subprocess.PIPE,

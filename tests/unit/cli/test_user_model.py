@@ -106,4 +106,4 @@ def test_a_file_that_fails(file: Path, text: str, complaint: str) -> None:
 
 def test_an_error_from_elsewhere_is_left_alone(file: Path) -> None:
     with pytest.raises(ZeroDivisionError), naming_lines_of(file):
-        1 / 0  # noqa: B018
+        1 / 0  # noqa: B018  # pyright: ignore[reportUnusedExpression]

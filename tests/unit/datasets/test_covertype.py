@@ -35,7 +35,7 @@ def write_table(folder: Path, table: np.ndarray, name: str = "covtype.data") -> 
 
 
 def write_subset(folder: Path, forest: dict[str, np.ndarray]) -> Path:
-    np.savez(folder / f"covtype_subset{ROWS}.npz", **forest)
+    np.savez(folder / f"covtype_subset{ROWS}.npz", **forest)  # pyright: ignore[reportArgumentType]
     return folder
 
 

@@ -19,7 +19,7 @@ def test_each_coefficient_is_drawn_under_its_name():
     draws, figure = draw()
     labels = [[label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes]
     assert labels == [["a", "d"], ["b (no rows)"], ["c"]]
-    medians = np.concatenate([axes.collections[-1].get_offsets()[:, 0] for axes in figure.axes])
+    medians = np.concatenate([np.asarray(axes.collections[-1].get_offsets())[:, 0] for axes in figure.axes])
     np.testing.assert_allclose(medians, np.median(draws.reshape(-1, 4), 0)[[0, 3, 1, 2]])
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     assert not figure.legends

@@ -53,6 +53,7 @@ def test_generated_rows_are_said_to_be_so(monkeypatch, capsys):
 
 def test_true_coefficients_in_their_intervals_are_counted():
     data = generate_covertype(100)
+    assert data.true_weights is not None
     draws = data.true_weights + np.linspace(-1, 1, 2000).reshape(2, 1000, 1)
     draws[:, :, :5] += 0.95  # true values are where 2.5% of the draws lie below
     scores = score_binary(draws.astype(np.float32), data.test_x, data.test_y, 0.5)

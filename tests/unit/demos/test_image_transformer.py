@@ -18,7 +18,7 @@ def test_bits_per_dimension_are_those_of_the_likelihood():
     images = np.random.default_rng(0).integers(0, 256, size=(7, 9)).astype(np.uint8)
     each = levels(network.apply(weights, images)).log_prob(images)
     found = demo.bits_per_dimension(network, weights, images, batch=3)
-    np.testing.assert_allclose(found, -float(each.mean()) / np.log(2), rtol=1e-5)
+    np.testing.assert_allclose(found, -float(np.mean(each)) / np.log(2), rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -107,8 +107,8 @@ def test_no_draws_are_an_error(function):
     [
         (lambda: rhat(np.zeros(5)), "draws: expected an array of shape (chain, draw, ...); got shape (5,)."),
         (lambda: ebfmi(np.zeros((4, 5, 2))), "energy: expected an array of shape (chain, draw); got shape (4, 5, 2)."),
-        (lambda: ess(np.zeros((4, 5)), "middle"), "ess: kind must be 'bulk' or 'tail'; got 'middle'."),
-        (lambda: mcse(np.zeros((4, 5)), "median"), "mcse: kind must be 'mean' or 'sd'; got 'median'."),
+        (lambda: ess(np.zeros((4, 5)), "middle"), "ess: kind must be 'bulk' or 'tail'; got 'middle'."),  # pyright: ignore[reportArgumentType]
+        (lambda: mcse(np.zeros((4, 5)), "median"), "mcse: kind must be 'mean' or 'sd'; got 'median'."),  # pyright: ignore[reportArgumentType]
         (lambda: hdi(np.zeros((4, 5)), 94), "hdi: prob must be above 0 and below 1; got 94."),
     ],
 )

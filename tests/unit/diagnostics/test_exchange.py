@@ -24,7 +24,7 @@ def test_the_container_is_the_one_of_the_installed_arviz():
 def test_arviz_reads_it():
     draws = np.random.default_rng(0).normal(size=(4, 100, 2))
     data = to_arviz({"w": draws}, {"energy": draws[..., 0]})
-    np.testing.assert_allclose(arviz.rhat(data)["w"].values[1], arviz.rhat(draws[..., 1]))
+    np.testing.assert_allclose(arviz.rhat(data)["w"].values[1], arviz.rhat(draws[..., 1]))  # pyright: ignore[reportIndexIssue]
 
 
 def test_more_chains_than_draws_do_not_warn():

@@ -184,7 +184,7 @@ def test_the_moments_are_those_of_the_weights_passed():
 def test_before_any_weights_are_taken_predictions_are_those_of_the_network():
     learner, one = phx.ensembles.swag(LEARNER_OF_ONES, start=100, every=1), LEARNER_OF_ONES
     x = jnp.ones((3, 2))
-    np.testing.assert_array_equal(learner.apply(learner.init(jax.random.key(0)), x), one.apply(one.init(None), x))
+    np.testing.assert_array_equal(learner.apply(learner.init(jax.random.key(0)), x), one.apply(one.init(None), x))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def network(x, y):
 def test_a_network_is_a_program():
     variables = phx.trace(phx.seed(network, 0))(np.ones((40, 2), np.float32), np.zeros(40, np.float32))
     assert list(variables) == ["net.first.b", "net.first.w", "net.last", "y"]
-    assert float(variables["net.first.w"].distribution.base_dist.scale) == pytest.approx(2**-0.5)
+    assert float(variables["net.first.w"].distribution.base_dist.scale) == pytest.approx(2**-0.5)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
 
 
 @pytest.mark.slow

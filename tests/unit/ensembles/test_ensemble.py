@@ -85,7 +85,7 @@ def alone(learner, member, batches):
 
 def agree(state, other):
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True):
-        if jnp.issubdtype(getattr(b, "dtype", None), jax.dtypes.prng_key):
+        if isinstance(b, jax.Array) and jnp.issubdtype(b.dtype, jax.dtypes.prng_key):
             b = jax.random.key_data(b)
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
@@ -102,6 +102,7 @@ def test_every_member_is_the_network_trained_alone(name, devices, members):
     learner, mesh = LEARNERS[name], phx.make_mesh(devices=jax.devices()[:devices])
     ensemble = phx.ensemble(learner.init, learner.update, members, mesh=mesh)
     batches = [(X[i : i + 7], Y[i : i + 7]) for i in range(STEPS)]
+    measured = {}
     for batch in batches:
         measured = ensemble.update(batch)
     assert {value.shape for value in measured.values()} == {(members,)}
@@ -206,7 +207,7 @@ def test_batched_members_are_those_written_out(monkeypatch, width):
     of = layout.Layout.of
     for batched in (False, True):
         if batched:
-            monkeypatch.setattr(layout.Layout, "of", classmethod(lambda cls, *a: _batched(of(*a), width)))
+            monkeypatch.setattr(layout.Layout, "of", classmethod(lambda _, n, mesh: _batched(of(n, mesh), width)))
         ensemble = phx.ensemble(learner.init, learner.update, 5, mesh=phx.make_mesh(devices=jax.devices()[:2]))
         for order in ("shared", "own"):
             list(ensemble.train((X, Y), batch_size=8, order=order))
@@ -479,14 +480,14 @@ def test_what_was_saved_of_others_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "make, error, words",
     [
-        (lambda: phx.ensemble(None, lambda s, b: s, 2), TypeError, "init must be a function"),
-        (lambda: phx.ensemble(lambda k: k, 3, 2), TypeError, "update must be a function"),
+        (lambda: phx.ensemble(None, lambda s, b: s, 2), TypeError, "init must be a function"),  # pyright: ignore[reportArgumentType]
+        (lambda: phx.ensemble(lambda k: k, 3, 2), TypeError, "update must be a function"),  # pyright: ignore[reportArgumentType]
         (lambda: phx.ensemble(lambda k: k, lambda s, b: s, 0), ValueError, "num_members must be a whole number"),
         (lambda: phx.ensemble(lambda k: k, lambda s, b, rng: s, 2), TypeError, r"\(state, batch, key\) by these names"),
         (lambda: phx.ensemble(lambda k: (), lambda s, b: s, 2), ValueError, "there is no array in what it returned"),
         (lambda: phx.ensemble(lambda k: {"f": len}, lambda s, b: s, 2), TypeError, r"\['f'\] is builtin_function"),
-        (lambda: phx.ensemble(lambda k: k, lambda s, b: s, 2, seed="a"), ValueError, "seed must be a whole number"),
-        (lambda: phx.ensemble(lambda k: k, lambda s, b: s, 2, mesh=2), TypeError, "mesh must be one of phx.make_mesh"),
+        (lambda: phx.ensemble(lambda k: k, lambda s, b: s, 2, seed="a"), ValueError, "seed must be a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: phx.ensemble(lambda k: k, lambda s, b: s, 2, mesh=2), TypeError, "mesh must be one of phx.make_mesh"),  # pyright: ignore[reportArgumentType]
         (
             lambda: phx.ensembles.learner(plain, noisy, loss, optax.adam), TypeError,
             "optimizer must be one of optax's",

@@ -17,6 +17,7 @@ import scipy.special
 
 import phalanx as phx
 from phalanx.errors.model_errors import ModelError
+from phalanx.programs.unconstrained import run_unconstrained
 
 X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 GROUP = np.arange(20) % 4
@@ -128,7 +129,7 @@ def item():
 
 def numpyros():
     s = numpyro.sample("s", dist.Normal(0.0, 1.0))
-    return 1.0 if s > 0 else 2.0  # told
+    return 1.0 if s > 0 else 2.0  # told  # pyright: ignore[reportOperatorIssue]
 
 
 def of_data(x):
@@ -224,7 +225,7 @@ def unpacked():
 
 def nothing():
     s = latent()
-    return s + None  # told
+    return s + None  # told  # pyright: ignore[reportOperatorIssue]
 
 
 WRONG = [
@@ -355,7 +356,7 @@ def test_values_that_outlive_their_trace_are_refused(model):
 def test_values_of_a_trace_of_the_users_own_are_no_leak():
     def density(scale):
         target = phx.Target(lambda: phx.sample("x", dist.Normal(0.0, scale)))
-        return phx.programs.unconstrained.run_unconstrained(target.program, None, {}).terms()["x", "density"]
+        return run_unconstrained(target.program, None, {}).terms()["x", "density"]
 
     assert jax.jit(density)(2.0) == pytest.approx(dist.Normal(0.0, 2.0).log_prob(0.0))
 

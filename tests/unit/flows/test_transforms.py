@@ -196,7 +196,7 @@ def test_couplings_in_a_loop_are_couplings_one_by_one():
 
 def test_pixels_become_channels_and_go_back():
     image = jnp.arange(2 * 4 * 6 * 3.0).reshape(2, 4, 6, 3)
-    squeezed = Unsqueeze().inv(image)
+    squeezed = jnp.asarray(Unsqueeze().inv(image))
     assert squeezed.shape == (2, 2, 3, 12) == Unsqueeze().inverse_shape(image.shape)
     np.testing.assert_array_equal(Unsqueeze()(squeezed), image)
     # a pixel of the squeezed image has those of a square of two by two
@@ -234,7 +234,7 @@ def test_a_network_of_ones_own():
         return weights * x.sum((-3, -2, -1), keepdims=True) * jnp.ones_like(x), 0.1 * x.mean() * jnp.ones_like(x)
 
     layer = Coupling(jnp.float32(0.3), phx.flows.checkerboard((2, 2, 1)), network)
-    x = np.random.default_rng(0).normal(size=(2, 2, 1)).astype(np.float32)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 2, 1)), jnp.float32)
     y = layer(x)
     jacobian = jax.jacobian(lambda v: layer(v.reshape(x.shape)).ravel())(x.ravel())
     np.testing.assert_allclose(layer.inv(y), x, atol=1e-6)

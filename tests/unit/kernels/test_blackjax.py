@@ -15,7 +15,7 @@ ALGORITHMS = {
     "hmc": lambda f: blackjax.hmc(f, 0.3, np.ones(2), 5),
     "nuts": lambda f: blackjax.nuts(f, 0.5, np.ones(2)),
     "mala": lambda f: blackjax.mala(f, 0.2),
-    "rmh": lambda f: blackjax.additive_step_random_walk(f, blackjax.mcmc.random_walk.normal(np.ones(2) * 0.8)),
+    "rmh": lambda f: blackjax.additive_step_random_walk(f, blackjax.mcmc.random_walk.normal(jnp.ones(2) * 0.8)),
 }
 
 

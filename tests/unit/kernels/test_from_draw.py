@@ -71,7 +71,7 @@ def test_kernels_of_one_function_compile_once():
 
 def test_numbers_of_one_draw_are_unrelated_and_info_may_be_of_all_lanes():
     def draw(key, at, target, tuning):
-        position = sum((target.normal(key, number) for number in (1, 2)), target.normal(key))
+        position = target.normal(key) + target.normal(key, 1) + target.normal(key, 2)
         value, gradient = target.value_and_grad(position)
         return Point(position, value, gradient), Info(target.uniform(key), jnp.zeros((), bool), jnp.int32(1), -value)
 

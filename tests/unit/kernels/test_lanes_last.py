@@ -437,7 +437,8 @@ def test_lanes_of_a_target_are_what_vmap_gives(model, mesh_of, monkeypatch):
         specs = P(), target.array_specs()
         spread = jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
         compiled = jax.jit(spread).lower(position, target.place_arrays()).compile()
-        assert len(re.findall(r" all-reduce(?:-start)?\(", compiled.as_text())) == 1
+        hlo = compiled.as_text()
+        assert hlo is not None and len(re.findall(r" all-reduce(?:-start)?\(", hlo)) == 1
         return compiled(position, target.place_arrays())
 
     found = run()

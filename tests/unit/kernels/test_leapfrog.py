@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -136,7 +138,7 @@ def test_trajectories_near_a_period_of_the_motion_still_mix():
         phx.sample("y", dist.Normal(x @ weights, noise), obs=y)
 
     posterior = phx.mcmc(regression, {"x": x, "y": y}, kernel=phx.hmc(num_steps=6), progress=False)
-    assert posterior.summary()["r_hat"].max() < 1.05
+    assert posterior.summary()["r_hat"].to_numpy().max() < 1.05
 
 
 WIDTHS = np.array([0.01, 1.0, 100.0], np.float32)
@@ -166,7 +168,8 @@ def test_a_given_metric_of_rows_spread_over_devices_is_that_of_one_device(mesh_o
         phx.sample("y", dist.Normal(phx.sample("x", dist.Normal(level, 1.0).expand([len(y)])), 1.0), obs=y)
 
     y, variances = np.arange(5, dtype=np.float32), {"level": 0.2, "x": np.array([0.1, 0.5, 1.0, 2.0, 0.7])}
-    kernel, sizes = phx.hmc(4, 0.3, inverse_mass_matrix=variances), {"num_warmup": 0, "num_samples": 5, "num_chains": 2}
+    kernel = phx.hmc(4, 0.3, inverse_mass_matrix=variances)
+    sizes: dict[str, Any] = {"num_warmup": 0, "num_samples": 5, "num_chains": 2}
     draws = [
         phx.mcmc(rows, phx.shard({"y": y}, mesh), kernel=kernel, mesh=mesh, progress=False, **sizes).draws["x"]
         for mesh in (mesh_of(1, 1), mesh_of(2, 4))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,7 +79,7 @@ def test_a_way_that_numbers_do_not_resolve_is_not_taken():
         phx.sample("x", dist.Normal(0.0, 1.0).expand([3]))
 
     begin = {"x": np.random.default_rng(0).normal(size=(20_000, 3)).astype(np.float32)}
-    tuning = {"step_size": np.float32(3.0), "trajectory_length": np.float32(35.0)}
+    tuning: dict[str, Any] = {"step_size": np.float32(3.0), "trajectory_length": np.float32(35.0)}
     found, info = Drawer(model, phx.mams(), 20_000, 100).after(begin, **tuning)
     assert ((found["x"] ** 2).sum(1) < 42.0).all()
     assert info["diverging"].any()

@@ -179,7 +179,7 @@ def test_weights_as_parameters_of_a_program():
     assert arrays(variables["net"].value).keys() == arrays(network.specs).keys()
     assert arrays(variables["net"].parameter.spec)["first.kernel"] == ALONG
     with pytest.raises(TypeError, match="phx.network 'net': expected a network"):
-        phx.network("net", OfNNX)
+        phx.network("net", OfNNX)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("name", [pytest.param("nnx", marks=pytest.mark.slow), "linen", "functions"])

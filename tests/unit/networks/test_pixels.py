@@ -109,10 +109,10 @@ def test_draws_have_the_networks_frequencies():
     network, weights = made()
     images = np.zeros((4000, PIXELS), np.uint8)
     drawn = np.asarray(pixel_sampler(network, levels)(weights, jax.random.key(0), images, 0, 1.0))
-    first = np.asarray(levels(network.apply(weights, images[:1])[0, 0]).probs)
+    first = np.asarray(levels(network.apply(weights, images[:1])[0, 0]).probs)  # pyright: ignore[reportAttributeAccessIssue]
     each = np.zeros((256, PIXELS), np.uint8)
     each[:, 0] = np.arange(256)
-    second = first @ np.asarray(levels(network.apply(weights, each)[:, 1]).probs)
+    second = first @ np.asarray(levels(network.apply(weights, each)[:, 1]).probs)  # pyright: ignore[reportAttributeAccessIssue]
     for pixel, probability in ((0, first), (1, second)):
         found = np.bincount(drawn[:, pixel], minlength=256) / 4000
         assert (np.abs(found - probability) < 6 * np.sqrt(probability / 4000) + 1e-3).all()

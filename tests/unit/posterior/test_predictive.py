@@ -104,7 +104,7 @@ class TestPredictWithAKey:
         posterior = make_posterior(2, 3)
         twice = posterior.predict(lambda draw, factor=2.0: factor * draw["b"])
         np.testing.assert_allclose(twice, 2 * posterior.draws["b"], rtol=1e-5)
-        assert len(np.unique(posterior.predict(lambda draw, key=None: jax.random.normal(key)))) == 6
+        assert len(np.unique(posterior.predict(lambda draw, key=None: jax.random.normal(key)))) == 6  # pyright: ignore[reportArgumentType]
         assert len(np.unique(posterior.predict(lambda *both: both[0]["b"]))) == 6
 
     def test_a_seed_that_is_none_is_refused(self):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,18 +17,18 @@ from numpyro.infer.reparam import CircularReparam, LocScaleReparam, TransformRep
 
 import phalanx as phx
 
-Y = np.float32([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]) / 10
+Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], np.float32) / 10
 X = np.linspace(-1.0, 1.0, 8, dtype=np.float32)
 MASK = np.array([True, True, False, True, False, True, True, True])
 
-language = {"sample": numpyro.sample}
+language: dict[str, Callable[..., Any]] = {"sample": numpyro.sample}
 
 
 def sample(name, distribution, obs=None):
     return language["sample"](name, distribution, obs=obs)
 
 
-def mixed(name, distribution, obs=None):
+def mixed(name, distribution, obs=None) -> Any:
     """Every other name is ours."""
     return (phx.sample if sum(map(ord, name)) % 2 else numpyro.sample)(name, distribution, obs=obs)
 
@@ -71,7 +74,7 @@ def shapes():
     w = numpyro.sample("w", dist.Normal(0.0, 1.0), sample_shape=(3, 2))
     with numpyro.plate("p", 3):
         v = numpyro.sample("v", dist.HalfNormal(1.0), sample_shape=(3,))
-    sample("y", dist.Normal(w.sum() + v.sum(), 1.0), obs=Y)
+    sample("y", dist.Normal(jnp.sum(w) + jnp.sum(v), 1.0), obs=Y)
 
 
 def masks():
@@ -106,7 +109,7 @@ def scoped():
     a = handlers.scope(part, prefix="a")(0.0)
     with handlers.scope(prefix="b"), handlers.scope(prefix="c", divider="_"):
         b = part(a)
-    sample("y", dist.Normal(a + b, 1.0), obs=Y)
+    sample("y", dist.Normal(a + b, 1.0), obs=Y)  # pyright: ignore[reportOperatorIssue]
 
 
 def conditioned():

@@ -26,6 +26,7 @@ except ImportError:  # no dependency: its tensors are tried where it is installe
     torch = None
 
 MESH = phx.make_mesh(chain=1, data=2)
+MASKED = np.ma.MaskedArray([1.0, 2.0, 3.0], [False, True, False])
 
 
 def any_model(**data):
@@ -54,8 +55,8 @@ KINDS = {
     "big-endian": lambda x: x.astype(x.dtype.newbyteorder(">")),
 }
 if torch:
-    KINDS["torch"] = lambda x: torch.from_numpy(x.copy())
-    KINDS["torch with gradient"] = lambda x: torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    KINDS["torch"] = lambda x, torch=torch: torch.from_numpy(x.copy())
+    KINDS["torch with gradient"] = lambda x, torch=torch: torch.tensor(x, dtype=torch.float64, requires_grad=True)
 NUMBERS = st.one_of(
     hnp.arrays(
         np.int64, hnp.array_shapes(min_dims=1, max_dims=2, max_side=5), elements=st.integers(-(2**31), 2**31 - 1)
@@ -119,10 +120,10 @@ def test_sizes_and_flags_in_a_run():
         "centred": np.True_, "obs_size": np.int64(4),
     }  # fmt: skip
     sampler = phx.compile(
-        model, data, kernel=phx.rwmh(), num_chains=np.int64(2), num_warmup=np.int32(2), num_samples=np.int64(2),
+        model, data, kernel=phx.rwmh(), num_chains=np.int64(2), num_warmup=np.int32(2), num_samples=np.int64(2),  # pyright: ignore[reportArgumentType]
         thin=np.int64(1), keep="w", mesh=phx.make_mesh(devices=jax.devices()[:1]), progress=np.False_,
     )  # fmt: skip
-    posterior = sampler.run(np.uint32(3))
+    posterior = sampler.run(np.uint32(3))  # pyright: ignore[reportArgumentType]
     assert posterior.draws["w"].shape == (2, 2, 3)
     assert posterior.record.data["county"] == "int32 (4,), levels a, b, c"
     same = sampler.run(3, {**data, "y": [1.0, 2.0, 3.0, 4.0], "county": county.cat.codes.astype("int32")})
@@ -178,7 +179,7 @@ BIG = np.array([0, 1, 1_700_000_000_000])
         (TIMES.astype(float), ValueError, "x loses what tells its values apart: near 1.7e+12 numbers of float32"),
         (np.column_stack([np.arange(3.0), TIMES]), ValueError, "x[:, 1] loses what tells its values apart"),
         (1.7e9 + 60.0 * np.arange(10_000), ValueError, "x loses what tells its values apart"),
-        (np.ma.MaskedArray([1.0, 2.0, 3.0], [0, 1, 0]), ValueError, "x[1] is masked, and a model sees no mask."),
+        (MASKED, ValueError, "x[1] is masked, and a model sees no mask."),
         (pd.Series([1, None, 3], dtype="Int64"), ValueError, "x[1] is missing, and whole numbers, flags and"),
         (pd.Series(["a", None], dtype="category"), ValueError, "x[1] is missing"),
         (pl.Series([True, None]), ValueError, "x[1] is missing"),
@@ -248,7 +249,8 @@ def test_whole_numbers_pass_exactly_when_they_fit(array, kind):
     # pieces are looked at on their way to the devices, in any order
     with pytest.raises(ValueError, match=r"^shard: x\[\d\] = -?\d+ does not fit int32") as caught:
         phx.shard({"x": value}, MESH)
-    assert wrong[int(re.search(r"\d", str(caught.value)).group())]
+    place = re.search(r"\d", str(caught.value))
+    assert place is not None and wrong[int(place.group())]
 
 
 def test_an_array_that_is_gone():
@@ -269,7 +271,7 @@ def test_observations_are_looked_at_as_data_are():
     with pytest.raises(ValueError, match=re.escape("Variable 'y': the value[2] = 1700000000000 does not fit int32")):
         observing(BIG)
     with pytest.raises(ValueError, match=re.escape("Variable 'y': the value[1] is masked")):
-        observing(np.ma.MaskedArray([1.0, 2.0, 3.0], [0, 1, 0]))
+        observing(MASKED)
     with pytest.raises(ValueError, match=re.escape("Variable 'y': the value has shape (0,): it is empty")):
         phx.trace(phx.seed(lambda: phx.sample("y", dist.Normal(0.0, 1.0), obs=np.zeros(0)), 0))()
 

@@ -132,7 +132,7 @@ def test_observed_categories_are_judged_by_their_support():
 
     def model(g):
         p = phx.sample("p", dist.Dirichlet(np.ones(3)))
-        phx.sample("g", dist.Categorical(p), obs=g)
+        phx.sample("g", dist.CategoricalProbs(p), obs=g)
 
     check(model, {"g": G})
 

@@ -1,5 +1,7 @@
 """Names reach the variables whose entries the program brings together with them, and no others."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +21,7 @@ X = pd.DataFrame(np.random.default_rng(0).normal(size=(6, 3)), columns=list(COLU
 COUNTY = pd.Series(pd.Categorical([LEVELS[i] for i in (0, 2, 1, 0, 1, 2)]))
 
 
-def found(mean, x=X, county=COUNTY, other=None):
+def found(mean, x: Any = X, county: Any = COUNTY, other=None):
     """The names in a program that observes `mean(x, county, other)`."""
 
     def model(x, county, other):

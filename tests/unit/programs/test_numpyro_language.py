@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro import handlers
 from numpyro.contrib.control_flow import cond, scan
+from numpyro.infer.reparam import LocScaleReparam, Reparam
 from numpyro.infer.util import log_density, potential_energy
 from numpyro.primitives import mutable
 from tests.unit.programs import numpyro_models as models
@@ -43,7 +44,7 @@ def test_a_model_has_the_log_density_it_has_there(model, monkeypatch):
     for language in (numpyro.sample, models.mixed):
         monkeypatch.setitem(models.language, "sample", language)
         found = phx.log_joint(model)(latent), phx.Target(model).log_density(position)
-        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-4)
+        np.testing.assert_allclose(found, np.asarray(expected), rtol=2e-5, atol=1e-4)
 
 
 LAYERS = {
@@ -109,7 +110,7 @@ def test_a_reparameterisation_outside_of_ours_keeps_masks_and_scales_inside():
         with numpyro.plate("N", 3), handlers.scale(scale=2.0):
             return phx.sample("x", dist.Normal(1.0, 2.0))
 
-    config = {"x": numpyro.infer.reparam.LocScaleReparam(0)}
+    config: dict[str, Reparam] = {"x": LocScaleReparam(0)}
     values = {"x_decentered": jnp.array([0.1, 0.2, 0.3])}
     expected = log_density(handlers.reparam(part, config=config), (), {}, values)[0]
     for inside in (part, phx.trace(part), phx.scale(part, 1.0)):
@@ -155,7 +156,10 @@ def latent_in_scan():
 
 
 def latent_in_cond():
-    cond(True, *[lambda _: numpyro.sample("side", dist.Normal(0.0, 1.0))] * 2, None)
+    def side(_):
+        return numpyro.sample("side", dist.Normal(0.0, 1.0))
+
+    cond(True, side, side, None)
 
 
 def subsampled():
@@ -175,13 +179,13 @@ REFUSED = [
     (same_dim, "Two plates, one inside of the other, have the same dim"),
     (lambda: numpyro.param("theta", 1.0), "Site 'theta' is a numpyro.param"),
     (lambda: numpyro.module("net", (None, None), (3,)), "numpyro.module 'net': a network whose weights are parameters"),
-    (lambda: mutable("state", {}), "Site 'state' is a numpyro.mutable"),
+    (lambda: mutable("state", {}), "Site 'state' is a numpyro.mutable"),  # pyright: ignore[reportArgumentType]
     (lambda: numpyro.prng_key(), "The program asks for a random key"),
     (lambda: handlers.block(numpyro.sample)("x", dist.Normal(0.0, 1.0)), "The program asks for a random key"),
     (lambda: numpyro.sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"}), "Variable 'z' is discrete"),
     (lambda: phx.sample("d", dist.ProjectedNormal(jnp.ones(3))), "Variable 'd': no bijection is known"),
     (lambda: phx.sample("x", dist.Normal(0.0, 1.0).expand([0])), "has no coordinates to move"),
-    (lambda: numpyro.deterministic("pair", {"a": 1.0}), "The deterministic value 'pair' must be an array"),
+    (lambda: numpyro.deterministic("pair", {"a": 1.0}), "The deterministic value 'pair' must be an array"),  # pyright: ignore[reportArgumentType]
     (lambda: jax.vmap(lambda a: phx.sample("x", dist.Normal(a, 1.0)))(Y), "Variable 'x' is sampled inside of a"),
     (lambda: jax.jit(lambda: numpyro.sample("x", dist.Normal(0.0, 1.0)))(), "Variable 'x' is sampled inside of a"),
     (lambda: jax.lax.map(lambda a: phx.factor("f", a), Y), "Variable 'f' is sampled inside of a function"),
@@ -242,7 +246,7 @@ def test_a_numpyro_model_runs_and_what_is_given_is_fixed():
 
     data, given = {"y": Y}, {"tau": 1.5}
     for program in (phx.substitute(model, given), phx.condition(model, given), phx.do(model, given),
-                    handlers.substitute(model, given), phx.seed(phx.substitute(model, given), 0),
+                    handlers.substitute(model, given), phx.seed(phx.substitute(model, given), 0),  # pyright: ignore[reportArgumentType]
                     phx.substitute(phx.seed(model, 0), given)):  # fmt: skip
         assert list(phx.Target(program, data).initial_position(jax.random.key(0))) == ["mu"]
     own = phx.Target(phx.substitute(model, given), data).log_density({"mu": jnp.array(0.4)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import types
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.experimental import io_callback
 
 import phalanx as phx
 from phalanx.programs.arguments import split_arguments
@@ -38,7 +40,7 @@ def program(f, keep=lambda a, b: None):
 # -- however it is read: each gives a model, and what changes what it reads --------------------------------------
 
 A_GLOBAL = 0
-MODULE = types.ModuleType("settings")
+MODULE: Any = types.ModuleType("settings")
 
 
 class OfAClass:
@@ -308,7 +310,7 @@ def test_what_jitted_helpers_keep_is_what_jax_keeps():
     "f",
     [
         lambda a: jax.pure_callback(lambda v: v, a, a),
-        lambda a: jax.experimental.io_callback(lambda v: v, a, a),
+        lambda a: io_callback(lambda v: v, a, a),
     ],
     ids=["pure_callback", "io_callback"],
 )

@@ -17,9 +17,9 @@ import phalanx as phx
 class Triangle(dist.Distribution):
     """Density 2 x on (0, 1): no part of NumPyro, and nothing but a log density."""
 
-    support = constraints.unit_interval
+    support = constraints.unit_interval  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]  # as NumPyro's own do
 
-    def log_prob(self, value):
+    def log_prob(self, value):  # pyright: ignore[reportIncompatibleMethodOverride]
         return jnp.log(2 * value)
 
 

@@ -12,7 +12,7 @@ from jax import lax
 
 import phalanx as phx
 
-X = np.float32(np.random.default_rng(0).normal(size=(16, 2)))
+X = np.random.default_rng(0).normal(size=(16, 2)).astype(np.float32)
 Y = X[:, 0]
 EVEN, UNEVEN = 16, 13
 

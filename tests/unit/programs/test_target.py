@@ -13,8 +13,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import phalanx as phx
 
-X = np.float32([[0.5, 1.0], [-1.0, 0.2], [0.3, -0.7], [2.0, 1.1], [0.0, 0.4], [1.0, 1.0]])
-Y = np.float32([0.5, -1.0, 2.0, 0.1, 0.7, -0.2])
+X = np.array([[0.5, 1.0], [-1.0, 0.2], [0.3, -0.7], [2.0, 1.1], [0.0, 0.4], [1.0, 1.0]], np.float32)
+Y = np.array([0.5, -1.0, 2.0, 0.1, 0.7, -0.2], np.float32)
 
 
 def level():

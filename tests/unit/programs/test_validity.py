@@ -14,7 +14,7 @@ Y = np.abs(np.random.default_rng(0).normal(size=12)).astype(np.float32) + 0.1
 SPREAD = np.where(np.arange(12) == 7, -2.0, 1.0).astype(np.float32)
 
 
-def observed(make, y=Y):
+def observed(make, y: np.ndarray = Y):
     def model(y, spread):
         m = phx.sample("m", dist.Normal(0.0, 1.0))
         phx.sample("y", make(m, spread), obs=y)

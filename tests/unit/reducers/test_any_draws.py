@@ -68,6 +68,7 @@ def reduced(kind, x, where, cuts):
         block = folded(kind, x.shape[1])(x, where & (begin <= number) & (number < end))
         block = jax.tree.map(np.asarray, block)
         states = block if states is None else {n: r.merge(states[n], block[n]) for n, r in REDUCERS.items()}
+    assert states is not None
     return {name: reducer.finalize(states[name]) for name, reducer in REDUCERS.items()}
 
 

@@ -16,7 +16,7 @@ def test_points_and_shares_are_those_of_the_calibration():
     above, below = figure.axes
     shown = calibration.share > 0
     np.testing.assert_allclose(
-        above.lines[1].get_xydata(), np.stack([calibration.probability, calibration.frequency], 1)[shown]
+        np.asarray(above.lines[1].get_xydata()), np.stack([calibration.probability, calibration.frequency], 1)[shown]
     )
-    np.testing.assert_allclose([bar.get_height() for bar in below.patches], calibration.share)
+    np.testing.assert_allclose([bar.get_height() for bar in below.patches], calibration.share)  # pyright: ignore[reportAttributeAccessIssue]  # bars are rectangles
     assert f"{calibration.error:.3f}" in above.get_title(loc="left") + above.get_title()

@@ -49,8 +49,9 @@ def test_the_first_block_of_the_readme_needs_nothing_else(tmp_path):
         if module != "phalanx" and not any(_plain(owner) in base for owner in owners)
     }
     assert {"matplotlib", "arviz", "rich"} <= blocked
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
-    run, *_ = code.partition("posterior.report(")
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    run, *_ = block.group(1).partition("posterior.report(")
     code = f"""{BLOCK.format(blocked=blocked)}{run}
 assert posterior.verdict() and repr(posterior.summary()).endswith(str(posterior.verdict()))
 assert posterior.summary().sort_values("r_hat").loc["noise", "r_hat"] < 1.05

@@ -58,7 +58,7 @@ def test_when_jax_has_started_one_line_says_what_to_call_first(tmp_path):
 
 @pytest.fixture
 def without_jax_setting():
-    before = jax.config.jax_compilation_cache_dir
+    before = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     jax.config.update("jax_compilation_cache_dir", None)
     yield
     jax.config.update("jax_compilation_cache_dir", before)

@@ -169,7 +169,7 @@ def test_a_function_is_called_after_each_block():
     assert {report.phase for report in reports} == {"warm-up", "sampling"}
     assert reports[-1].done == reports[-1].total == 50
     with pytest.raises(TypeError, match="on_block"):
-        phx.mcmc(model, {"y": Y}, on_block=3, **SIZES)
+        phx.mcmc(model, {"y": Y}, on_block=3, **SIZES)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ZeroDivisionError):
         phx.mcmc(model, {"y": Y}, on_block=lambda report: 1 / 0, **SIZES)
 
@@ -336,7 +336,7 @@ def test_a_run_that_stores_nothing_goes_on_from_any_block(tmp_path):
     sizes = {**SIZES, "keep": [], "reducers": {"m": phx.reducers.moments()}}
     sampler = phx.compile(model, {"y": Y}, **sizes)
     sampler.executables.pace.learn(1, 0.01)
-    whole = sampler.run(3, num_samples=64, on_block=lambda report: parts.append(report.so_far()))
+    whole = sampler.run(3, num_samples=64, on_block=lambda report: parts.append(report.so_far()))  # pyright: ignore[reportOptionalCall]
     assert {part.record.folded_draws for part in parts} > {0, 1, 2, 4}
     parts = [part for part in parts if part.record.folded_draws < 64]
     for i, part in enumerate(parts[:: len(parts) // 5]):
@@ -354,7 +354,7 @@ def test_warm_up_goes_on_on_another_number_of_devices(tmp_path):
     files = []
     whole = phx.mcmc(
         model, {"y": Y}, num_samples=10, mesh=one, **SIZES,
-        on_block=lambda report: files.append(report.so_far().save(tmp_path / f"{len(files)}.npz")),
+        on_block=lambda report: files.append(report.so_far().save(tmp_path / f"{len(files)}.npz")),  # pyright: ignore[reportOptionalCall]
     )  # fmt: skip
     late = [file for file in files if phx.Posterior.load(file).state.in_warm_up]
     gone_on = phx.compile(model, {"y": Y}, mesh=four, **SIZES).continue_run(phx.Posterior.load(late[-1]), 10)

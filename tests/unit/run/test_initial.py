@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
@@ -65,13 +67,18 @@ def test_what_is_not_given_is_drawn_as_before(sampler):
     assert posterior.record.init == "random"
 
 
+def posterior_of(draws):
+    """Draws alone: nothing else of a posterior is looked at here."""
+    return phx.Posterior(draws, {}, None, None)  # pyright: ignore[reportArgumentType]
+
+
 def test_draws_of_a_posterior(sampler):
     values = {"mean": np.arange(8.0).reshape(4, 2), "unknown": np.ones((4, 2))}
-    earlier = phx.Posterior(values, {}, None, None)
+    earlier = posterior_of(values)
     found, posterior = begun(sampler, earlier)
     agree(found["mean"], [1, 3, 5, 7])
     assert posterior.record.init == "draws of a posterior (mean)"
-    fewer = phx.Posterior({"mean": np.arange(7.0).reshape(1, 7)}, {}, None, None)
+    fewer = posterior_of({"mean": np.arange(7.0).reshape(1, 7)})
     agree(begun(sampler, fewer)[0]["mean"], [0, 2, 4, 6])
 
 
@@ -136,7 +143,7 @@ def test_what_does_not_fit_is_refused(sampler, init, error, message):
 
 def test_a_posterior_of_another_model_is_refused(sampler):
     with pytest.raises(ValueError, match="the posterior has no draws of a variable of this model"):
-        sampler.run(0, init=phx.Posterior({"x": np.ones((4, 2))}, {}, None, None))
+        sampler.run(0, init=posterior_of({"x": np.ones((4, 2))}))
 
 
 def test_other_values_compile_nothing(sampler):
@@ -164,7 +171,7 @@ def test_rows_that_are_spread_and_padded(init, mesh_of):
 
 @pytest.mark.parametrize("kernel", [phx.hmc(3), pytest.param(phx.nuts(), marks=pytest.mark.slow)], ids=["hmc", "nuts"])
 def test_how_warm_up_went_is_kept(kernel, tmp_path):
-    sizes = {"num_chains": 4, "num_warmup": 60, "num_samples": 5}
+    sizes: dict[str, Any] = {"num_chains": 4, "num_warmup": 60, "num_samples": 5}
     posterior = phx.mcmc(level, {"y": np.ones(5)}, kernel=kernel, **sizes, progress=False)
     told = posterior.warmup
     assert {len(values) for values in told.values()} == {len(told["step_size"])}
@@ -181,7 +188,11 @@ def test_superchains_begin_together_and_come_apart(kernel):
     begun = []
     sizes = {"kernel": kernel, "num_chains": 8, "num_warmup": 20, "num_samples": 5, "progress": False}
     posterior = phx.mcmc(
-        level, {"y": np.ones(5)}, **sizes, init=phx.superchains(2), on_block=lambda block: begun.append(block.so_far())
+        level,
+        {"y": np.ones(5)},
+        **sizes,
+        init=phx.superchains(2),
+        on_block=lambda block: begun.append(block.so_far()),  # pyright: ignore[reportOptionalCall]
     )
     for values in begun[0].state.rest.at.position.values():
         groups = values.reshape(2, 4, -1)
@@ -203,7 +214,7 @@ def test_superchains_begin_where_they_are_told():
     ("wrong", "kind", "words"),
     [
         (lambda: phx.superchains(1), ValueError, "2 or more"),
-        (lambda: phx.superchains(2.0), TypeError, "whole number"),
+        (lambda: phx.superchains(2.0), TypeError, "whole number"),  # pyright: ignore[reportArgumentType]
         (lambda: phx.superchains(3), ValueError, "4 chains cannot be parted into 3 superchains"),
         (lambda: phx.superchains(2, phx.superchains(2)), TypeError, "give phx.superchains once"),
     ],
@@ -222,12 +233,12 @@ def test_a_run_begins_with_the_tuning_of_another():
     tuned = phx.mcmc(level, data, **sizes, num_warmup=60, num_samples=20, tuning=first)
     assert tuned.warmup["step_size"][0] == first.stats["step_size"][0, 0]
     with pytest.raises(TypeError, match="expected a posterior"):
-        phx.mcmc(level, data, **sizes, tuning=0.1)
+        phx.mcmc(level, data, **sizes, tuning=0.1)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"is of phx\.hmc, and the kernel is phx\.rwmh"):
         phx.mcmc(level, data, **{**sizes, "kernel": phx.rwmh(0.5)}, tuning=first)
     with pytest.raises(ValueError, match="of other variables"):
         phx.mcmc(lambda: phx.sample("x", dist.Normal(0.0, 1.0)), **sizes, tuning=first)
     begun = []
-    phx.mcmc(level, data, **sizes, num_warmup=60, num_samples=1, on_block=lambda block: begun.append(block.so_far()))
+    phx.mcmc(level, data, **sizes, num_warmup=60, num_samples=1, on_block=lambda block: begun.append(block.so_far()))  # pyright: ignore[reportOptionalCall]
     with pytest.raises(ValueError, match="still in warm-up"):
         phx.mcmc(level, data, **sizes, num_warmup=0, tuning=begun[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import replace
+from typing import Any
 
 import blackjax
 import jax
@@ -21,7 +22,7 @@ from phalanx.run.kept import key_of, settings
 from phalanx.run.reductions import Reductions
 
 STEP, LIMIT = 0.1, 0.0
-QUICK = {"kernel": phx.rwmh(0.5), "num_chains": 2, "num_warmup": 1, "num_samples": 4, "progress": False}
+QUICK: dict[str, Any] = {"kernel": phx.rwmh(0.5), "num_chains": 2, "num_warmup": 1, "num_samples": 4, "progress": False}
 
 
 def model(y):
@@ -125,9 +126,9 @@ def test_what_calls_back_is_never_found():
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("jax_threefry_partitionable", not jax.config.jax_threefry_partitionable),
+        ("jax_threefry_partitionable", not jax.config.jax_threefry_partitionable),  # pyright: ignore[reportAttributeAccessIssue]
         ("jax_default_prng_impl", "rbg"),
-        ("jax_enable_checks", not jax.config.jax_enable_checks),
+        ("jax_enable_checks", not jax.config.jax_enable_checks),  # pyright: ignore[reportAttributeAccessIssue]
         ("jax_debug_nans", True),
         ("jax_numpy_rank_promotion", "allow"),
         ("jax_default_matmul_precision", "bfloat16"),
@@ -160,7 +161,7 @@ def test_a_second_call_is_of_what_is_read_then():
     above = phx.reduce(lambda v: (v["x"] > reads["limit"]).astype(jnp.float32), phx.reducers.moments())
     found = []
     for reads["row"], reads["limit"] in [(0, -99.0), (0, -99.0), (1, -99.0), (1, 99.0)]:
-        posterior = phx.mcmc(model, {"columns": columns}, **QUICK | {"num_samples": 200}, reducers={"above": above})
+        posterior = phx.mcmc(model, {"columns": columns}, **{**QUICK, "num_samples": 200}, reducers={"above": above})
         high = posterior.draws["x"][:, 100:].mean() > 3.5
         found.append((bool(high), float(posterior.reduced["above"].mean), posterior.timing.compilations > 0))
     assert found == [(False, 1, True), (False, 1, False), (True, 1, True), (True, 0, True)]

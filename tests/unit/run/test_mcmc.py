@@ -12,6 +12,7 @@ import phalanx as phx
 from phalanx.adaptation.step_size import SEARCHES
 from phalanx.run import sampler as sampler_module
 from phalanx.run.pace import Pace
+from phalanx.run.progress import Silent
 
 Y = np.array([1.0, 2.0, 4.0], np.float32)
 FAST = {"kernel": phx.hmc(num_steps=4), "num_warmup": 20, "num_samples": 30, "progress": False}
@@ -74,7 +75,9 @@ def test_draws_do_not_depend_on_how_a_run_is_cut_into_blocks(kernel, monkeypatch
 class OneByOne(Pace):
     """A tick at a time."""
 
-    ticks = 1
+    @property
+    def ticks(self) -> int:
+        return 1
 
 
 def test_seeds_differ_and_repeat():
@@ -127,7 +130,7 @@ def test_interruption_returns_the_draws_so_far(monkeypatch):
     whole = sampler.run(0)
     shown = []
 
-    class Interrupting(sampler_module.make_progress(False).__class__):
+    class Interrupting(Silent):
         def show(self, report):
             shown.append(report)
             if report.phase == "sampling" and report.done >= 3:
@@ -142,7 +145,7 @@ def test_interruption_returns_the_draws_so_far(monkeypatch):
 
 
 def test_interruption_before_the_first_draw_is_the_users_to_handle(monkeypatch):
-    class Interrupting(sampler_module.make_progress(False).__class__):
+    class Interrupting(Silent):
         def show(self, report):
             raise KeyboardInterrupt
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -109,7 +110,7 @@ def test_waiting_counts_the_seconds_on_a_terminal():
 def test_a_model_that_is_compiled_says_so(capsys, monkeypatch):
     monkeypatch.setattr("phalanx.run.progress.FIRST_WAIT", 0.0)
     one = phx.make_mesh(devices=jax.devices()[:1])
-    options = dict(kernel=phx.rwmh(0.5), num_warmup=2, num_samples=4, mesh=one)
+    options: dict[str, Any] = dict(kernel=phx.rwmh(0.5), num_warmup=2, num_samples=4, mesh=one)
 
     def model():
         phx.sample("x", dist.Normal(0.0, 1.0))

@@ -40,6 +40,6 @@ def test_what_cannot_be_is_refused():
         phx.guides.flow(transform="spline")
     for hidden in ((), (0,), (1.5,), (True,)):
         with pytest.raises(ValueError, match="hidden must be whole numbers above 0, a layer each"):
-            phx.guides.flow(hidden=hidden)
+            phx.guides.flow(hidden=hidden)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="the first argument is the model, a function; got int"):
-        phx.guides.structured(3)
+        phx.guides.structured(3)  # pyright: ignore[reportArgumentType]

@@ -68,6 +68,7 @@ def test_rows_over_data_and_weights_over_model(mesh_of):
     mesh = mesh_of(1, 2, 4)
     spread = phx.fit(of_network, None, phx.shard(DATA, mesh), mesh=mesh, **SHORT)
     np.testing.assert_allclose(spread.losses.elbo, alone.losses.elbo, rtol=1e-4)
+    assert spread.free is not None
     pieces = jax.tree.map(lambda leaf: {s.data.shape for s in leaf.addressable_shards}, spread.free["net"])
     assert pieces == {"w": {(4, 2)}, "v": {(2,)}}
 

@@ -59,7 +59,9 @@ def test_the_gradient_is_that_of_all_rows_in_expectation(name):
     """Each coordinate is off by 4.5 standard errors with probability 7e-6."""
     model, guide = CASES[name]
     part = phx.fit(model, guide, DATA, batch_size=6, **SHORT)
-    pair = replace(part.pair, problem=replace(part.pair.problem, minibatch=None))
+    assert part.pair is not None
+    problem = replace(part.pair.problem, minibatch=None)
+    pair = replace(part.pair, problem=problem)  # pyright: ignore[reportArgumentType]  # every pair is a dataclass
     of_part, of_whole = gradients(part), gradients(replace(part, pair=pair))
     for key in of_part:
         a, b = np.asarray(of_part[key], float), np.asarray(of_whole[key], float)
@@ -86,9 +88,11 @@ def test_no_row_crosses_devices(mesh_of):
     fit = phx.fit(
         shared, phx.guides.mean_field(init_scale=0.2), phx.shard(DATA, mesh), batch_size=8, mesh=mesh, **SHORT
     )
+    assert fit.pair is not None and fit.free is not None
     steps = Steps(fit.pair.for_steps(), phx.guides.elbo(), None, 2)
     compiled = jax.jit(steps.gradient).lower(fit.free, random.key(0), fit.arrays).compile()
     text = compiled.as_text()
+    assert text is not None
     assert not re.search(r"all-gather|all-to-all|collective-permute|reduce-scatter", text)
     assert "all-reduce" in text
     assert State.of(fit.free, ()).step == 0 and jnp.isfinite(fit.losses.elbo).all()

@@ -20,14 +20,14 @@ DRAWS = 4000
 
 
 def mixture(y):
-    z = phx.sample("z", dist.Categorical(probs=WEIGHTS))
+    z = phx.sample("z", dist.CategoricalProbs(WEIGHTS))
     shift = phx.sample("shift", dist.Normal(0.0, 0.5))
     phx.sample("y", dist.Normal(jnp.asarray(MEANS)[z] + shift, 1.0), obs=y)
 
 
 def of_both(y):
     """A discrete variable, and one that is reparameterised and depends on it."""
-    z = phx.sample("z", dist.Categorical(logits=phx.param("logits", jnp.array([0.1, 0.0, -0.2]))))
+    z = phx.sample("z", dist.CategoricalLogits(phx.param("logits", jnp.array([0.1, 0.0, -0.2]))))
     loc = phx.param("loc", jnp.array([0.3, 0.1, -0.3]))
     phx.sample("shift", dist.Normal(loc[z], phx.param("scale", 0.4, constraints.positive)))
 
@@ -53,6 +53,7 @@ def test_the_score_function_is_unbiased_beside_reparameterised_variables():
     """Each coordinate is off by 4.5 standard errors with probability 7e-6."""
     fit = phx.fit(mixture, of_both, {"y": 1.0}, **SHORT)
     found, bounds = gradients(fit, phx.guides.elbo(), 4)
+    assert fit.pair is not None and fit.free is not None
     constrain = fit.pair.learned.constrain
     expected = jax.grad(lambda free: -exact_bound(constrain(free)))(fit.free)
     for name, values in found.items():

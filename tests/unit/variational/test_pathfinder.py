@@ -31,9 +31,9 @@ def test_the_covariance_is_that_of_bfgs(size, filled):
     steps = rng.normal(size=(filled, size))
     changes = steps @ (root @ root.T)
     diagonal = np.exp(0.3 * rng.normal(size=size))
-    rows = [np.concatenate([np.zeros((MEMORY - filled, size)), x]).astype(np.float32) for x in (steps, changes)]
+    s, y = (jnp.asarray(np.concatenate([np.zeros((MEMORY - filled, size)), x])) for x in (steps, changes))
     zero = jnp.zeros(size)
-    climb = Climb(zero, jnp.float32(0), jnp.ones(size), *rows, np.arange(MEMORY) >= MEMORY - filled, jnp.bool_(True))
+    climb = Climb(zero, jnp.float32(0), jnp.ones(size), s, y, np.arange(MEMORY) >= MEMORY - filled, jnp.bool_(True))
     expected, at = dense(diagonal, steps, changes), rng.normal(size=size)
 
     @jax.jit
@@ -45,7 +45,7 @@ def test_the_covariance_is_that_of_bfgs(size, filled):
     loc, covariance, log_prob = found_of(climb, diagonal.astype(np.float32), at.astype(np.float32))
     np.testing.assert_allclose(loc, expected @ np.ones(size), rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(covariance, expected, rtol=2e-3, atol=2e-3)
-    truth = multivariate_normal(np.asarray(loc, float), expected).logpdf(at)
+    truth = multivariate_normal(np.asarray(loc, float), expected).logpdf(at)  # pyright: ignore[reportArgumentType]
     np.testing.assert_allclose(log_prob, truth, rtol=1e-3, atol=1e-2)
 
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="num_paths must be a number above 0"):
         phx.guides.pathfinder(num_paths=0)
     with pytest.raises(ValueError, match="num_paths must be a whole number"):
-        phx.guides.pathfinder(num_paths=1.5)
+        phx.guides.pathfinder(num_paths=1.5)  # pyright: ignore[reportArgumentType]
 
     def never():
         phx.sample("x", dist.Normal(0.0, 1.0))

@@ -200,7 +200,8 @@ def test_what_a_reducer_of_draws_from_a_fit_cannot_do():
     def fail(state):
         raise RuntimeError("no result")
 
-    parts = [getattr(phx.reducers.moments(), part) for part in ("init", "update", "merge")]
-    posterior = fit.posterior(50, reducers={"mine": phx.reducers.Reducer("mine()", *parts, fail)})
+    moments = phx.reducers.moments()
+    mine = phx.reducers.Reducer("mine()", moments.init, moments.update, moments.merge, fail)
+    posterior = fit.posterior(50, reducers={"mine": mine})
     assert posterior.reduced["mine"].reason == "finalizing, RuntimeError: no result"
     assert "reducers['mine'] failed" in str(posterior.verdict())

@@ -12,6 +12,7 @@ from tests.unit.variational.test_structured import hierarchy
 
 import phalanx as phx
 from phalanx.programs.unconstrained import run_unconstrained
+from phalanx.variational.family import FamilyPair
 from phalanx.variational.transport import push, ready
 
 SHORT = {"num_steps": 5, "until": False, "progress": False}
@@ -41,6 +42,7 @@ def total_of(program, position, data):
 def test_the_density_is_the_models(guide):
     fit = phx.fit(bounded, guide, {"y": Y}, **SHORT)
     program = phx.reparameterize(bounded, fit)
+    assert isinstance(fit.pair, FamilyPair)
     size = sum(int(np.prod(latent.unconstrained_shape)) for latent in fit.pair.latents)
     noise = jnp.asarray(np.random.default_rng(1).normal(size=size), jnp.float32)
     found, values = total_of(program, {"noise": noise}, {"y": Y})
@@ -70,9 +72,9 @@ def test_the_density_of_normals_is_the_models(fit):
 
 def test_what_cannot_be_is_refused(fit):
     with pytest.raises(TypeError, match="reparameterize: the first argument is the model, a function; got int"):
-        phx.reparameterize(1, fit)
+        phx.reparameterize(1, fit)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="reparameterize: the second argument is a fit, from phx.fit; got dict"):
-        phx.reparameterize(regression, {})
+        phx.reparameterize(regression, {})  # pyright: ignore[reportArgumentType]
     with pytest.raises(
         ValueError, match="variable 'each' is not among those of the fit, 'w': it was made with another"
     ):
@@ -159,7 +161,7 @@ def test_a_funnel_is_gone_through():
     posterior = phx.mcmc(phx.reparameterize(funnel, fit), progress=False)
     summary = posterior.summary().filter(regex="^(omega|x)", axis=0)
     assert len(summary) == 100 and posterior.stats["diverging"].sum() == 0
-    assert min(summary["ess_bulk"].min(), summary["ess_tail"].min()) > 1000
+    assert summary[["ess_bulk", "ess_tail"]].to_numpy().min() > 1000
     tail = 0.0478
     effective = summary.loc["omega", "ess_tail"]
     assert abs((posterior.draws["omega"] < -5).mean() - tail) < 4.5 * np.sqrt(tail * (1 - tail) / effective)

@@ -41,14 +41,16 @@ def test_the_gradient_is_that_of_all_rows():
     """With the same draws, the mean over the batches of an epoch is the gradient of all rows, but for rounding."""
     part = phx.fit(model, guide, batches(), num_rows=ROWS, **SHORT)
     whole = phx.fit(model, guide, DATA, **SHORT)
-    key = random.key(3)
+    assert part.pair is not None
+    names, free, key = part.pair.problem.arguments.names, part.free, random.key(3)
+    assert free is not None
 
     def gradient_of(fit):
         steps = Steps(fit.pair.for_steps(), phx.guides.elbo(), None, 4)
-        return jax.jit(lambda arrays: steps.gradient(part.free, key, arrays)[0])
+        return jax.jit(lambda arrays: steps.gradient(free, key, arrays)[0])
 
     gradient = gradient_of(part)
-    found = [gradient(tuple(batch[name] for name in part.pair.problem.arguments.names)) for batch in batches()]
+    found = [gradient(tuple(batch[name] for name in names)) for batch in batches()]
     expected = gradient_of(whole)(whole.arrays)
     for name, value in expected.items():
         np.testing.assert_allclose(np.mean([g[name] for g in found], 0), value, rtol=1e-3, atol=1e-3)

@@ -120,6 +120,7 @@ def test_it_goes_on_on_another_mesh(whole, tmp_path, mesh_of):
     broken_off(tmp_path / "fit", 8, watched)
     resumed = phx.fit(model, None, rows(), training=watched, mesh=mesh_of(1, 2, 4), **STEPS)
     np.testing.assert_allclose(resumed.losses.elbo, whole[0].losses.elbo, rtol=1e-4)
+    assert resumed.free is not None
     assert {shard.data.shape for shard in resumed.free["net"]["w"].addressable_shards} == {(4, 2)}
     assert {shard.data.shape for shard in resumed.arrays[0].addressable_shards} == {(4, 4)}
 
@@ -170,7 +171,7 @@ def test_what_cannot_be_watched_is_refused(tmp_path):
     with pytest.raises(ValueError, match="every must be a whole number"):
         phx.training(every=0)
     with pytest.raises(TypeError, match=r"training: expected phx.training\(...\)"):
-        phx.fit(model, None, rows(), training=3, **STEPS)
+        phx.fit(model, None, rows(), training=3, **STEPS)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="phx.batches knows how many rows"):
         phx.fit(model, None, rows(), num_rows=48, **STEPS)
 
