@@ -36,7 +36,7 @@ class Blocked(Distribution):
         block: rows of a block; None where they are to be chosen.
     """
 
-    arg_constraints: ClassVar[dict[str, Any]] = {}
+    arg_constraints: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
     pytree_aux_fields = ("fn", "block")
     pytree_data_fields = ("rows",)
 
