@@ -40,15 +40,17 @@ def row(name: str, guide: str) -> dict[str, object]:
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(ENTRIES)
-    rows = []
+    names, rows = sys.argv[1:] or list(ENTRIES), []
     for name in names:
         for guide in GUIDES:
             rows.append(row(name, guide))
             print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
     table = FOLDER / "results" / "tables" / "guides.json"  # apart from the times, of which README.md has a table
     table.parent.mkdir(parents=True, exist_ok=True)
-    table.write_text(json.dumps(rows, indent=1) + "\n")
+    known = json.loads(table.read_text()) if table.exists() else []  # posteriors that were not asked for stay
+    whole = [*(row for row in known if row["posterior"] not in names), *rows]
+    whole.sort(key=lambda row: list(ENTRIES).index(str(row["posterior"])))
+    table.write_text(json.dumps(whole, indent=1) + "\n")
     silent = [r for r in rows if "SILENT" in str(r["outcome"])]
     print(f"{len(rows)} fits, {len(silent)} silent failures")
 

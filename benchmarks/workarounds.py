@@ -56,17 +56,18 @@ def mixture(chains: int, draws: int) -> Callable[[], Any]:
 
 
 def regression(chains: int, rows: int, draws: int, classes: int = 1, block: int | None = None) -> Callable[[], Any]:
-    """A logistic or softmax regression, in blocks of rows on request."""
+    """A linear, logistic or softmax regression by the number of classes, 0, 1 or more; in blocks of rows on request."""
     import numpyro.distributions as dist
 
     import phalanx as phx
 
-    columns = 20 if classes == 1 else 785
+    columns = 20 if classes < 2 else 785
+    kind = {0: lambda mean: dist.Normal(mean, 1.0), 1: lambda logits: dist.Bernoulli(logits=logits)}
+    of_rows = kind.get(classes, lambda logits: dist.CategoricalLogits(logits))
 
     def model(x: Any, y: Any) -> None:
-        w = phx.sample("w", dist.Normal(0.0, 1.0).expand([columns] if classes == 1 else [columns, classes]))
-        kind = dist.Bernoulli if classes == 1 else dist.Categorical
-        made = phx.blocked(lambda x: kind(logits=x @ w), x, block=block) if block else kind(logits=x @ w)
+        w = phx.sample("w", dist.Normal(0.0, 1.0).expand([columns] if classes < 2 else [columns, classes]))
+        made = phx.blocked(lambda x: of_rows(x @ w), x, block=block) if block else of_rows(x @ w)
         phx.sample("y", made, obs=y)
 
     data = {
@@ -123,6 +124,7 @@ WORK: dict[str, tuple[str, Callable[[], Callable[[], Any]]]] = {
     "written-rows": ("NUTS, eight schools, 64 chains", partial(schools, "nuts", 64, 500)),
     "tiles": ("a random walk, 65,536 chains, folded", partial(mixture, 65_536, 200)),
     "lanes-last": ("a logistic regression, 256 chains", partial(regression, 256, 500, 50)),
+    "rows-of-lanes": ("a linear regression, 2 chains", partial(regression, 2, 5_000, 200, 0)),
     "products-as-they-are": ("a softmax regression in blocks, 1 chain", partial(regression, 1, 20_000, 5, 10, 2_000)),
     "written-out-products": ("HMC, eight schools, 64 chains", partial(schools, "hmc", 64, 1_000)),
     "written-out-hash": ("a random walk, 4,096 chains, folded", partial(mixture, 4_096, 2_000)),

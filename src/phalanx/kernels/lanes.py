@@ -104,9 +104,13 @@ class Lanes:
         Accelerators have no such vectors, and their batched products are fast: there it is `vmap`, by reasoning and
         not by measurement.
         """
-        if self.count >= MANY_LANES and jax.default_backend() == "cpu" and Workaround.LANES_LAST.is_on:
+        on_cpu = jax.default_backend() == "cpu"
+        if self.count >= MANY_LANES and on_cpu and Workaround.LANES_LAST.is_on:
             return lanes_last(one)
-        return jax.vmap(one, in_axes=-1, out_axes=-1)
+        every = jax.vmap(one, in_axes=-1, out_axes=-1)
+        if on_cpu and Workaround.ROWS_OF_LANES.is_on:
+            return lambda *parts: every(*(lax.optimization_barrier(part.T).T for part in parts))
+        return every
 
     def words(self, key: Words, draw: Array) -> list[Words]:
         """Two random words for every coordinate of every lane, by group, given its key and the number of its draw."""

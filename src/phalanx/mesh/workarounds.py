@@ -33,6 +33,9 @@ class Workaround(Enum):
     LANES_LAST = "lanes-last"
     """Lanes are the last axis of whatever a density computes, where `jax.vmap` would make them the first."""
 
+    ROWS_OF_LANES = "rows-of-lanes"
+    """A few lanes' positions are laid out lane by lane before they meet a matrix: a product with columns is slower."""
+
     PRODUCTS_AS_THEY_ARE = "products-as-they-are"
     """The gradient of a matrix over blocks of rows is transposed once at the end, and not within every product."""
 
