@@ -21,7 +21,7 @@ import phalanx as phx
 from phalanx.programs.arguments import split_arguments
 
 try:
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]  # no extra has it
 except ImportError:  # no dependency: its tensors are tried where it is installed
     torch = None
 
