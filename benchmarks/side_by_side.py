@@ -166,23 +166,6 @@ def run(
     write(Path(script).stem, rows(times), settings(options), watch, options.results, times)
 
 
-def write(
-    name: str,
-    rows: list[dict[str, Any]],
-    settings: dict[str, Any],
-    watch: Watch,
-    folder: Path = RESULTS,
-    times: Times | None = None,
-    **more: Any,
-) -> None:
-    """Print the rows and put them, with the settings and the machine, into `<folder>/<name>.json`."""
-    record = save(name, rows, settings, watch, folder, times, **more)
-    if record["busy"]:
-        print(f"note: other processes kept {record['cores_taken_by_others']} cores busy meanwhile")
-    for row in rows:
-        print(json.dumps(row))
-
-
 def save(
     name: str,
     rows: list[dict[str, Any]],
@@ -192,13 +175,25 @@ def save(
     times: Times | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Put the rows there are into the file, so that a run which is ended early has not been for nothing."""
+    """Put the rows, with the settings and the machine, into `<folder>/<name>.json`.
+
+    What is saved after each row has not been for nothing where a run is ended early.
+    """
     record = {"name": name, "rows": rows, "settings": settings, "machine": machine(), **watch.look(), **more}
     if times is not None:
         record["milliseconds"] = {way: [round(1e3 * t, 3) for t in taken] for way, taken in times.items()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     return record
+
+
+def write(*arguments: Any, **more: Any) -> None:
+    """The same as `save`, and the rows are printed."""
+    record = save(*arguments, **more)
+    if record["busy"]:
+        print(f"note: other processes kept {record['cores_taken_by_others']} cores busy meanwhile")
+    for row in record["rows"]:
+        print(json.dumps(row))
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ compiled anew each time.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -28,28 +27,11 @@ from phalanx.programs.outside import outside
 from phalanx.programs.target import Density
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.run.executables import Executables
+from phalanx.run.recent import Recent
 from phalanx.run.reductions import Reductions
 
-KEEP = 8
-
-_kept: OrderedDict[Hashable, Executables] = OrderedDict()
-
-
-def look_up(key: Hashable | None) -> Executables | None:
-    """What was compiled for this key."""
-    if key is None or key not in _kept:
-        return None
-    _kept.move_to_end(key)
-    return _kept[key]
-
-
-def keep(key: Hashable | None, executables: Executables) -> None:
-    """Keep what was compiled; of what was kept, forget what was not used for longest."""
-    if key is None:
-        return
-    _kept[key] = executables
-    while len(_kept) > KEEP:
-        _kept.popitem(last=False)
+EXECUTABLES: Recent[Executables] = Recent(8)
+"""Compiled blocks."""
 
 
 def key_of(whole: TracedProgram, kernel: Kernel, reductions: Reductions, *rest: Hashable) -> Hashable | None:

@@ -238,7 +238,7 @@ def compile(
         whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.spreads,
         arguments.local_shapes(), num_chains, keep, tile, matmul_precision,
     )  # fmt: skip
-    executables, compilations = kept.look_up(key), 0
+    executables, compilations = kept.EXECUTABLES.look_up(key), 0
     if executables is None:
         target = Target.of(model, arguments, mesh, whole, check)
         arrays = target.place_arrays()
@@ -250,7 +250,7 @@ def compile(
             reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()))
             executables = compile_blocks(reducing, tile, arrays, matmul_precision)
         compilations = executables.count
-        kept.keep(key, executables)
+        kept.EXECUTABLES.keep(key, executables)
     else:
         executables = executables.serving(model, reductions)
         target = executables.blocks.target.with_arguments(arguments, check)

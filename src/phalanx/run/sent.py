@@ -13,9 +13,10 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.processes import to_devices
+from phalanx.run.recent import Recent
 
 MOST, LARGEST = 1024, 4096
-"""Arrays remembered, and bytes of one; then all are forgotten, and larger ones are sent each time."""
+"""Arrays remembered, and bytes of one: larger ones are sent each time."""
 
 
 class Sent:
@@ -23,7 +24,7 @@ class Sent:
 
     def __init__(self, mesh: Mesh):
         self._mesh = mesh
-        self._known: dict[Any, np.ndarray | Array] = {}
+        self._known: Recent[np.ndarray | Array] = Recent(MOST)
 
     def __call__(self, values: Any, spec: PartitionSpec) -> Any:
         """A tree of small arrays as compiled blocks take them, laid out as `spec` says; JAX's own stay as they are.
@@ -36,13 +37,11 @@ class Sent:
     def _array(self, value: Any, spec: PartitionSpec) -> np.ndarray | Array:
         value = np.asarray(value)
         key = spec, value.dtype.char, value.shape, value.tobytes()
-        known = self._known.get(key)
+        known = self._known.look_up(key)
         if isinstance(known, Array):
             return known
         if known is not None or jax.process_count() > 1:
             value = to_devices(value, NamedSharding(self._mesh, spec))
         if value.nbytes <= LARGEST:
-            if len(self._known) >= MOST:
-                self._known.clear()
-            self._known[key] = value
+            self._known.keep(key, value)
         return value
