@@ -180,7 +180,7 @@ def whole_ways(work: Work, guide: str, data: Any) -> dict[str, Callable[[], Meas
         return phalanx_fit(work, guide, data, seed=seed[0])
 
     def ours_first() -> Any:
-        compiled._kept.clear()
+        compiled.COMPILED.clear()
         jax.clear_caches()
         return ours()
 

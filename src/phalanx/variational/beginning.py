@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from phalanx.programs.target import choose_mesh
 from phalanx.programs.tracing import Program
 from phalanx.variational import checks
 from phalanx.variational.aligned import ProgramPair
-from phalanx.variational.compiled import Compiler
+from phalanx.variational.compiled import Compiled, Compiler
 from phalanx.variational.family import FamilyPair
 from phalanx.variational.guides import MAKERS
 from phalanx.variational.likelihood import Likelihood
@@ -59,31 +60,52 @@ def pair_of(
     return pair
 
 
-def beginning_of(pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Any) -> dict[str, Any]:
-    """The parameters to begin with, on the real line."""
-    given = _init_of(init, pair)
+@dataclass(frozen=True)
+class FirstParameters:
+    """The parameters to begin with, which are computed when it is called; what computes them is compiled meanwhile."""
 
-    def begin(seed: Array, arrays: Any, given: Any) -> Any:
-        key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.data(arrays)
-        begun = pair.problem.alone(lambda: pair.begin(key, data, given))
-        return pair.learned.free(begun.values), pair.learned.outside(begun.values), begun.misfits
+    pair: Pair
+    program: Compiled
+    arguments: tuple[Any, ...]
 
-    traced_once, arguments = jax.jit(begin), (np.uint32(seed), arrays, given)
+    @classmethod
+    def of(cls, pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Any) -> FirstParameters:
+        """Begin to compile, after a look at what the user gave as `init`."""
+        given = _init_of(init, pair)
 
-    def laid_out() -> Any:
-        free, *flags = jax.eval_shape(traced_once, *arguments)
-        mesh = pair.problem.mesh
-        everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
-        return pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
+        def begin(seed: Array, arrays: Any, given: Any) -> Any:
+            key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.data(arrays)
+            begun = pair.problem.alone(lambda: pair.begin(key, data, given))
+            return pair.learned.free(begun.values), pair.learned.outside(begun.values), begun.misfits
 
-    told = None if pair.told is None else (pair.told, "begin")
-    compiled = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=True, told=told)
-    free, outside, misfits = compiled(*arguments)
-    checks.check_outside(outside, pair.learned)
-    for name, bad in misfits.items():
-        if np.asarray(bad):
-            raise ValueError(pair.misfit(name))
-    return free
+        traced_once, arguments = jax.jit(begin), (np.uint32(seed), arrays, given)
+
+        def laid_out() -> Any:
+            free, *flags = jax.eval_shape(traced_once, *arguments)
+            mesh = pair.problem.mesh
+            everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
+            return pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
+
+        told = None if pair.told is None else (pair.told, "begin")
+        return cls(pair, compiler(traced_once, *arguments, out_shardings=laid_out, rarely=True, told=told), arguments)
+
+    @property
+    def shapes(self) -> dict[str, Any]:
+        """Their shapes, on the real line."""
+        return self.program.made[0]
+
+    def __call__(self) -> dict[str, Any]:
+        """The parameters, on the real line.
+
+        Raises:
+            ValueError: when what was given lies outside of where it may, naming it.
+        """
+        free, outside, misfits = self.program(*self.arguments)
+        checks.check_outside(outside, self.pair.learned)
+        for name, bad in misfits.items():
+            if np.asarray(bad):
+                raise ValueError(self.pair.misfit(name))
+        return free
 
 
 def _init_of(init: Any, pair: Pair) -> dict[str, Any]:

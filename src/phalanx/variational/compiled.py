@@ -8,9 +8,8 @@ beforehand, the model by its own trace and the rest by being ours, it is found b
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -18,25 +17,50 @@ import jax
 from phalanx.programs.canonical import form_of
 from phalanx.run.compilation import use_cache
 from phalanx.run.kept import settings
-
-KEEP = 64
+from phalanx.run.recent import Recent
 
 RARELY: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 """What is called a few times is not worth optimising."""
 
-_kept: OrderedDict[Hashable, Any] = OrderedDict()
+
+class Compiled:
+    """A program that is compiled while its caller goes on; the first call waits for it.
+
+    Attributes:
+        made: shapes of what it gives.
+    """
+
+    def __init__(self, traced: Any, options: dict[str, str | bool]):
+        self.made, pool = traced.out_info, ThreadPoolExecutor(1)
+        self._program = pool.submit(traced.lower().compile, options)
+        pool.shutdown(wait=False)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What it gives."""
+        return self._program.result()(*arguments)
+
+    def wait(self) -> None:
+        """Until it can be called."""
+        self._program.result()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it could not be compiled, as where memory is short."""
+        return self._program.done() and self._program.exception() is not None
+
+
+COMPILED: Recent[Compiled] = Recent(64)
 
 
 class Compiler:
-    """Compiles, and counts how often and how long.
+    """Compiles, and counts how often.
 
     Attributes:
         count: programs compiled.
-        seconds: spent on tracing and compiling.
     """
 
     def __init__(self, matmul_precision: str = "float32") -> None:
-        self.count, self.seconds, self._precision = 0, 0.0, matmul_precision
+        self.count, self._precision = 0, matmul_precision
 
     def __call__(
         self,
@@ -45,7 +69,7 @@ class Compiler:
         out_shardings: Callable[[], Any] | None = None,
         rarely: bool = False,
         told: Hashable | None = None,
-    ) -> Callable[..., Any]:
+    ) -> Compiled:
         """`f`, compiled for arguments of these shapes that lie where these do.
 
         Args:
@@ -55,44 +79,28 @@ class Compiler:
             rarely: whether it is called so rarely that optimising it would take longer.
             told: what tells it from other functions, how results are laid out with it; None for its trace.
         """
-        began = time.perf_counter()
-        try:
-            with jax.default_matmul_precision(self._precision):
-                known = None if told is None else (told, _kinds(arguments), settings())
-                found = _look_up(known) or self._traced(f, arguments, out_shardings, RARELY if rarely else {})
-                _keep(known, found)
-                return found
-        finally:
-            self.seconds += time.perf_counter() - began
+        with jax.default_matmul_precision(self._precision):
+            known = None if told is None else (told, _kinds(arguments), settings())
+            found = _look_up(known) or self._traced(f, arguments, out_shardings, RARELY if rarely else {})
+            COMPILED.keep(known, found)
+            return found
 
-    def _traced(self, f: Any, arguments: Any, out_shardings: Any, options: dict[str, str | bool]) -> Any:
+    def _traced(self, f: Any, arguments: Any, out_shardings: Any, options: dict[str, str | bool]) -> Compiled:
         """What has been compiled of an equal trace, or is now."""
         made = None if out_shardings is None else out_shardings()
         traced = jax.jit(f, **({} if made is None else {"out_shardings": made})).trace(*arguments)
         key = _key_of(traced, arguments, made)
         if (found := _look_up(key)) is None:
             use_cache()
-            found = traced.lower().compile(options)
+            found = Compiled(traced, options)
             self.count += 1
-            _keep(key, found)
+            COMPILED.keep(key, found)
         return found
 
 
-def _keep(key: Hashable | None, compiled: Any) -> None:
-    """Keep what is used; of what was kept, forget what was not used for longest."""
-    if key is None:
-        return
-    _kept[key] = compiled
-    _kept.move_to_end(key)
-    while len(_kept) > KEEP:
-        _kept.popitem(last=False)
-
-
-def _look_up(key: Hashable | None) -> Any:
-    if key is None or key not in _kept:
-        return None
-    _kept.move_to_end(key)
-    return _kept[key]
+def _look_up(key: Hashable | None) -> Compiled | None:
+    found = COMPILED.look_up(key)
+    return None if found is None or found.failed else found
 
 
 def _key_of(traced: Any, arguments: Any, out_shardings: Any) -> Hashable | None:

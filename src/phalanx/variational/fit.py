@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from phalanx.run import checks as run_checks
 from phalanx.run.progress import Report, make_progress, waiting
 from phalanx.run.until import Until
 from phalanx.variational import checks
-from phalanx.variational.beginning import beginning_of, pair_of
+from phalanx.variational.beginning import FirstParameters, pair_of
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.family import FamilyPair, num_coordinates
 from phalanx.variational.fixed_draws import FixedDraws
@@ -36,6 +37,7 @@ from phalanx.variational.pair import Pair
 from phalanx.variational.recording import record_of
 from phalanx.variational.result import Fit, Losses
 from phalanx.variational.settling import Settling
+from phalanx.variational.solved import Solved
 from phalanx.variational.step import Made, State, Steps
 from phalanx.variational.stream import Stream, rows_of, stream_of
 from phalanx.variational.training import Training
@@ -158,23 +160,17 @@ def fit(
     compiler = Compiler(matmul_precision)
     arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem)
     with waiting(progress, "compiling"):
-        free = beginning_of(pair, compiler, int(seed), arrays, init)
-        solved = isinstance(pair, FamilyPair) and pair.family.is_solved
-        begun = pair, free, np.uint32(seed), arrays, int(num_steps), stops, compiler
-        if isinstance(optimizer, str) and optimizer == checks.LBFGS:
-            learning = _growing(int(num_particles), *begun)
-        else:
-            learning = _learning(objective, optimizer, int(num_particles), stream, training, *begun)
-            learning.first_batch = init.seen if isinstance(init, Fit) else 0
-        if not solved:
-            learning.compile()
+        first = FirstParameters.of(pair, compiler, int(seed), arrays, init)
+        begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, compiler
+        learning = _learning(objective, optimizer, int(num_particles), stream, training, init, *begun)
+        learning.compile()
+        learning.begin(first())
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
     with make_progress(progress) as display:
         seconds = until.seconds if isinstance(until, Until) else None
         try:
-            if not solved:
-                learning.run(display, [] if on_block is None else [on_block], seconds)
+            learning.run(display, [] if on_block is None else [on_block], seconds)
         except FitError as error:
             failed = error
     timing = Timing(
@@ -182,7 +178,7 @@ def fit(
         gradient_evaluations=learning.gradients, compilations=compiler.count,
     )  # fmt: skip
     record = record_of(pair, objective, num_steps, num_particles, int(seed), started, learning.interrupted)
-    result = _result(learning, solved, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
+    result = _result(learning, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
     if failed is not None:
         failed.fit = result
         raise failed
@@ -206,28 +202,32 @@ def _is_default(optimizer: Any) -> bool:
 
 def _learning(
     objective: Objective, optimizer: Any, num_particles: int, stream: Stream | None, training: Training | None,
-    pair: Pair, free: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int, stops: bool, compiler: Compiler,
-) -> Learning:  # fmt: skip
-    """Steps of an optimiser, each with draws of its own."""
-    of_ours = pair if _is_default(optimizer) and isinstance(pair, FamilyPair) else None
-    falls = of_ours is not None and isinstance(of_ours.family, Flow)
-    if optimizer == checks.BATCH_AND_MATCH:
+    init: Any, pair: Pair, shapes: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int, stops: bool,
+    compiler: Compiler,
+) -> Learning | Growing | Solved:  # fmt: skip
+    """What learns: steps, each with draws of its own, climbs with fixed draws, or nothing."""
+    if isinstance(pair, FamilyPair) and pair.family.is_solved:
+        return Solved(shapes)
+    if isinstance(optimizer, str) and optimizer == checks.LBFGS:
+        return Growing(FixedDraws.of(pair, num_particles), shapes, seed, arrays, num_steps, stops, compiler)
+    if isinstance(optimizer, str) and optimizer == checks.BATCH_AND_MATCH:
         assert isinstance(pair, FamilyPair)  # as has been checked
         matching, settling = Matching(pair, objective, None, num_particles), Settling(num_steps, stops, FIRST_MATCHES)
-        return Learning(matching, State.of(free, ()), seed, arrays, num_steps, 1.0, settling, compiler)
+        begins = partial(State.of, optimizer=())
+        return Learning(matching, begins, shapes, seed, arrays, num_steps, 1.0, settling, compiler)
+    of_ours = pair if _is_default(optimizer) and isinstance(pair, FamilyPair) else None
+    falls = of_ours is not None and isinstance(of_ours.family, Flow)
     longest = None if of_ours is None else max(LONGEST, USUAL * math.sqrt(num_coordinates(of_ours.latents)))
     rate, transform = _optimizer_of(optimizer, longest, num_steps if falls else None)
-    steps = Steps(pair.for_steps(), objective, transform, num_particles)
-    state, settling = State.of(free, transform.init(free), averages=training is None), Settling(num_steps, stops)
-    return Learning(steps, state, seed, arrays, num_steps, rate, settling, compiler, stream, falls, training)
 
+    def begins_averaging(free: Any) -> State:
+        return State.of(free, transform.init(free), averages=training is None)
 
-def _growing(
-    num_particles: int, pair: Pair, free: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int,
-    stops: bool, compiler: Compiler,
-) -> Growing:  # fmt: skip
-    """Climbs with fixed draws."""
-    return Growing(FixedDraws.of(pair, num_particles), free, seed, arrays, num_steps, stops, compiler)
+    return Learning(
+        Steps(pair.for_steps(), objective, transform, num_particles), begins_averaging, shapes, seed, arrays, num_steps,
+        rate, Settling(num_steps, stops), compiler, stream, falls, training,
+        first_batch=init.seen if isinstance(init, Fit) else 0,
+    )  # fmt: skip
 
 
 def _optimizer_of(optimizer: Any, longest: float | None, falls_for: int | None) -> tuple[float, Any]:
@@ -252,7 +252,7 @@ def _optimizer_of(optimizer: Any, longest: float | None, falls_for: int | None) 
 
 
 def _result(
-    learning: Learning | Growing, solved: bool, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any
+    learning: Learning | Growing | Solved, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any
 ) -> Fit:
     bounds = [np.concatenate([getattr(made, name) for made in learning.made] or [np.zeros(0)]) for name in Made._fields]
     return Fit(
@@ -260,7 +260,7 @@ def _result(
         losses=Losses(*bounds),
         timing=timing,
         record=record,
-        unsettled="" if solved else learning.unsettled,
+        unsettled=learning.unsettled,
         steps=learning.step,
         seen=learning.seen,
         looks=tuple(learning.watch.looks) if isinstance(learning, Learning) and learning.watch else (),

@@ -63,7 +63,7 @@ class Growing:
 
     Attributes:
         fixed: the bound.
-        result: the parameters, on the real line.
+        result: the parameters, on the real line; their shapes before it begins.
         doubles: whether there will be more draws than at first.
         made: bounds and errors of all steps, in blocks.
         gradients: gradients of the log density, one for each draw and step.
@@ -86,9 +86,12 @@ class Growing:
     seen: int = 0
 
     def compile(self) -> None:
-        """Compile what climbs are made with."""
-        count = np.int32(1)
-        self._hold = self.compiler(self.fixed.hold, self.seed, np.uint32(0), count, rarely=True)
+        """Compile what is the same wherever it begins."""
+        self._hold = self.compiler(self.fixed.hold, self.seed, np.uint32(0), np.int32(1), rarely=True)
+
+    def begin(self, free: dict[str, Any]) -> None:
+        """Begin there, and compile what climbs are made with."""
+        self.result, count = free, np.int32(1)
         draws = self._hold(self.seed, np.uint32(0), count)
         self._begin = self.compiler(self._begun, self.result, draws, self.arrays, rarely=True)
         stage, _ = self._begin(self.result, draws, self.arrays)

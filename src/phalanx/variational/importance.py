@@ -15,7 +15,7 @@ from phalanx.mesh.keys import check_seed
 from phalanx.posterior.record import Timing
 from phalanx.programs.tracing import Program
 from phalanx.run.checks import data_in_one_dict
-from phalanx.variational.beginning import beginning_of, pair_of
+from phalanx.variational.beginning import FirstParameters, pair_of
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.guides import elbo
 from phalanx.variational.recording import record_of
@@ -73,7 +73,7 @@ def importance(
     pair = pair_of(model, proposal, data, mesh, None, None)
     compiler, arrays = Compiler(), pair.problem.place_arrays()
     known = pair.learned  # what the programs name is met before any value is asked for
-    free = beginning_of(pair, compiler, int(seed), arrays, init)
+    free = FirstParameters.of(pair, compiler, int(seed), arrays, init)()
     nothing = np.zeros(0, np.float32)
     return Fit(
         params=jax.tree.map(np.asarray, dict(known.constrain(free))),

@@ -78,7 +78,8 @@ class Learning:
 
     Attributes:
         steps: the compiled block, and what it is made of.
-        state: after the last block.
+        begins: the state that a fit begins with, from parameters on the real line.
+        shapes: of these.
         settling: what decides on windows and rates.
         made: bounds and errors of all steps, in blocks.
         stream: the batches, one for each step, where data come in batches; `arrays` are then those of the first.
@@ -89,7 +90,8 @@ class Learning:
     """
 
     steps: Steps
-    state: State
+    begins: Callable[[Any], State]
+    shapes: dict[str, Any]
     seed: np.uint32
     arrays: tuple[Array, ...]
     num_steps: int
@@ -106,34 +108,43 @@ class Learning:
     out_of_data: bool = False
 
     def __post_init__(self) -> None:
-        self.result, self._before, self._earlier, self.watch = self.state.free, None, None, None
+        self.state: State = jax.eval_shape(self.begins, self.shapes)
+        """After the last block; before it begins, its shapes."""
+        self.result: Any = self.shapes
+        self._before, self._earlier, self.watch = None, None, None
 
     def compile(self) -> None:
-        """Compile what steps are made with, and lay the state out."""
-        self.state = jax.device_put(self.state, layout := laid_out(self.steps.pair, self.steps.optimizer, self.state))
-        everywhere = jax.tree.leaves(layout.step)[0]
+        """Compile what steps are made with."""
+        self._layout = laid_out(self.steps.pair, self.steps.optimizer, self.state)
+        state = jax.tree.map(lambda leaf, where: leaf.update(sharding=where), self.state, self._layout)
+        everywhere = jax.tree.leaves(self._layout.step)[0]
         self._order = Order(np.int32(0), np.float32(self.rate), np.bool_(False))
         made = Made(everywhere, everywhere)
         self._block = self.compiler(
             self.steps.block if self.stream is None else self.steps.single,
-            self.state,
+            state,
             self.seed,
             self.arrays,
             self._order,
-            out_shardings=lambda: (layout, made),
-            told=self.steps.told(self.state),
+            out_shardings=lambda: (self._layout, made),
+            told=self.steps.told(state),
         )
+        if self.settling.stops:
+            size = sum(leaf.size for leaf in jax.tree.leaves(state.free))
+            count, pair = max(16, min(COMPARED, NUMBERS // size)), self.steps.pair
+            arguments = state.free, state.free, self.seed, self.arrays
+            told = None if pair.told is None else (pair.told, "change", count)
+            self._change = self.compiler(change_between(pair, count), *arguments, rarely=True, told=told)
+
+    def begin(self, free: dict[str, Any]) -> None:
+        """Begin there, or where a checkpoint says, once steps can be made."""
+        self.state, self.result = jax.device_put(self.begins(free), self._layout), free
         if self.training is not None:
             self.watch = Watch(self.training, self.steps, self.state, self.seed, self.arrays, self.compiler)
             self._resume(self.watch)
         if self.stream is not None:
             self.stream.skip_to(self.first_batch + self.step)
-        if self.settling.stops:
-            size = sum(leaf.size for leaf in jax.tree.leaves(self.state.free))
-            count, pair = max(16, min(COMPARED, NUMBERS // size)), self.steps.pair
-            arguments = self.state.free, self.state.free, self.seed, self.arrays
-            told = None if pair.told is None else (pair.told, "change", count)
-            self._change = self.compiler(change_between(pair, count), *arguments, rarely=True, told=told)
+        self._block.wait()
 
     @property
     def step(self) -> int:
