@@ -26,6 +26,10 @@ from phalanx.kernels.kernel import Kernel
 ROUNDS = 4
 """A round is a fourth as long as what came before it in the window."""
 
+SETTLED_ROUNDS = 24
+"""A round is no shorter than such a part of a window that begins with the metric of the one before: what the step size
+should be about is known."""
+
 UNTRIED = 4.0
 """Ticks of a draw that the first rounds with another metric are made for, at most."""
 
@@ -128,9 +132,11 @@ class WarmUp:
         if self._searching:  # to abandon what is under way takes a tick
             return 1 if self._kernel.machine.in_lock_step or not self.abandon else 2
         iterations = self._draws_of_window / self._num_chains
-        left = self._windows[self._stage.window] - iterations
+        window = self._windows[self._stage.window]
         longest = 1 if self._kernel.tunes_trajectory else iterations / ROUNDS + 1
-        return max(1, math.ceil(min(longest, left) * self.mean_steps))
+        if self._stage.window and self._kernel.metric is None:
+            longest = max(longest, window / SETTLED_ROUNDS)
+        return max(1, math.ceil(min(longest, window - iterations) * self.mean_steps))
 
     def learn(self, batch: Batch) -> None:
         """Take in a round."""

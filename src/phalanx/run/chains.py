@@ -41,7 +41,7 @@ class Chains:
     def __init__(self, executables: Executables, seed: int, arrays: tuple[Array, ...]):
         self.executables, self.blocks = executables, executables.blocks
         self.seed, self.arrays = np.uint32(seed), arrays
-        self._sent_seed = executables.sent(self.seed, PartitionSpec())
+        self._sent_seed = executables.sent.array(self.seed, PartitionSpec())
         self.mean_steps = 1.0
         """Ticks of a draw, on average."""
         self.first = np.ones(self.blocks.num_chains, np.int64)
@@ -167,9 +167,12 @@ class Chains:
         return advanced
 
     def _order(self, draws: np.ndarray, ticks: int, thin: int) -> Order:
-        order, sent = order_of(draws, ticks, thin, self._abandon), self.executables.sent
-        shared = sent(order._replace(draws=None), PartitionSpec())
-        return shared._replace(draws=sent(order.draws, PartitionSpec(CHAIN)))
+        order, send = order_of(draws, ticks, thin, self._abandon), self.executables.sent.array
+        shared = PartitionSpec()
+        return Order(
+            send(order.ticks, shared), send(order.draws, PartitionSpec(CHAIN)), send(order.thin, shared),
+            send(order.abandon, shared),
+        )  # fmt: skip
 
 
 def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:

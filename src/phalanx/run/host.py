@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,23 +23,19 @@ GROWTH = 2
 """How much more room is made for draws each time it does not suffice."""
 
 
-class HostBlock(NamedTuple):
+@dataclass(frozen=True)
+class HostBlock:
     """What a block drew.
 
     Attributes:
         rows: of each group of coordinates, `(slot, chain, device, row)`.
-        stats: statistics by name, `(slot, chain)`.
         count: draws of each chain; slots from there on are empty.
+        layout: of a row.
     """
 
     rows: list[np.ndarray]
-    stats: dict[str, np.ndarray]
     count: np.ndarray
-
-    @property
-    def filled(self) -> np.ndarray:
-        """Which slots hold a draw, `(slot, chain)`."""
-        return np.arange(len(self.rows[0]))[:, None] < self.count[None]
+    layout: RowLayout
 
     @classmethod
     def fetched(cls, sunk: Sunk, layout: RowLayout) -> HostBlock:
@@ -47,27 +45,28 @@ class HostBlock(NamedTuple):
         for array, width in zip(recorded, layout.widths, strict=True):
             fetched = fetch_slots(array, int(count.max()))
             rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
-        return cls(rows, layout.statistics([rows[0][:, :, 0]]), count)
+        return cls(rows, count, layout)
 
-    @property
-    def evaluations(self) -> int:
-        """Of the log density, for these draws."""
-        return int(self.stats["num_steps"][self.filled].sum(dtype=np.int64))
+    @cached_property
+    def filled(self) -> np.ndarray:
+        """Which slots hold a draw, `(slot, chain)`."""
+        return np.arange(len(self.rows[0]))[:, None] < self.count[None]
 
-    def batch(self, layout: RowLayout) -> Batch:
+    @cached_property
+    def stats(self) -> dict[str, np.ndarray]:
+        """Statistics by name, `(slot, chain)`."""
+        return self.layout.statistics([self.rows[0][:, :, 0]])
+
+    def batch(self) -> Batch:
         """The draws one after the other, chain by chain, so that their order does not depend on the devices."""
-        filled = self.filled.T
-
-        def chosen(values: Any) -> np.ndarray:
-            return np.swapaxes(values, 0, 1)[filled]
-
+        filled, layout = self.filled.T, self.layout
+        rows = [np.swapaxes(part, 0, 1)[filled] for part in self.rows]
         vectors = [
-            [chosen(part).reshape(filled.sum(), math.prod(part.shape[2:])) for part in layout.vectors(self.rows, part)]
+            [part.reshape(len(part), math.prod(part.shape[1:])) for part in layout.vectors(rows, part)]
             for part in range(layout.parts)
         ]
         position, gradient = (*vectors, [])[:2]
-        stats = {name: chosen(values) for name, values in self.stats.items()}
-        return Batch(position, gradient, stats, np.nonzero(filled)[0])
+        return Batch(position, gradient, layout.statistics([rows[0][:, 0]]), np.nonzero(filled)[0])
 
 
 def fetch_slots(array: Array, slots: int) -> np.ndarray:
@@ -94,9 +93,9 @@ class Latest(NamedTuple):
     log_density: Total
 
     @classmethod
-    def after(cls, block: HostBlock, layout: RowLayout, before: Latest | None) -> Latest | None:
+    def after(cls, block: HostBlock, before: Latest | None) -> Latest | None:
         """Those after a block, in which some chains may have ended no draw."""
-        chain = np.flatnonzero(block.count)
+        chain, layout = np.flatnonzero(block.count), block.layout
         if not len(chain):
             return before
         rows = [part[block.count[chain] - 1, chain] for part in block.rows]
@@ -132,7 +131,7 @@ class HostDraws:
     """
 
     def __init__(self, blocks: Blocks, total: int, room: int, stored: Stored, latest: Latest | None):
-        self._target, self._layout, self.total, self._room = blocks.target, blocks.row_layout, total, room
+        self._target, self.total, self._room = blocks.target, total, room
         self._draws, self._stats = dict(stored.draws), dict(stored.stats)
         self.counts, self.latest = stored.counts, latest
         self.divergences = stored.divergences
@@ -156,7 +155,7 @@ class HostDraws:
         for name, rows in block.stats.items():
             self._store(self._stats, name, rows.astype(STAT_TYPES.get(name, rows.dtype)), filled)
         divergences = self.divergences + int(block.stats["diverging"][filled].sum())
-        counts, latest = self.counts + block.count, Latest.after(block, self._layout, self.latest)
+        counts, latest = self.counts + block.count, Latest.after(block, self.latest)
         # last, and together: an interrupt before this line leaves a shorter, whole record
         self.counts, self.latest, self.divergences = counts, latest, divergences
 

@@ -32,9 +32,10 @@ class Sent:
         A value is placed on the devices when it is asked for again. A new one is sent by the block itself, which takes
         less time: most step sizes are never seen again. Several processes place what they send.
         """
-        return jax.tree.map(lambda value: value if isinstance(value, Array) else self._array(value, spec), values)
+        return jax.tree.map(lambda value: value if isinstance(value, Array) else self.array(value, spec), values)
 
-    def _array(self, value: Any, spec: PartitionSpec) -> np.ndarray | Array:
+    def array(self, value: Any, spec: PartitionSpec) -> np.ndarray | Array:
+        """One of them."""
         value = np.asarray(value)
         key = spec, value.dtype.char, value.shape, value.tobytes()
         known = self._known.look_up(key)

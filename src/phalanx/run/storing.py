@@ -77,14 +77,15 @@ class Storing:
         advanced = self._chains.record(goal.draws, ticks, self._thin)
         block = HostBlock.fetched(advanced.sunk, self._blocks.row_layout)
         values, states = self._read(advanced.sunk.states[0], advanced.sunk.count)
-        if block.count.any() and not self._blocks.kernel.machine.in_lock_step:
-            self._chains.mean_steps = float(block.stats["num_steps"][block.filled].mean()) / self._thin
+        steps = block.stats["num_steps"][block.filled]
+        if len(steps) and not self._blocks.kernel.machine.in_lock_step:
+            self._chains.mean_steps = float(steps.mean()) / self._thin
         self.draws.add(values, block)
         if states is not None:
             self._reduced.add_states(states)
         rates, ticks = block.stats["acceptance_rate"][block.filled], int(to_host(advanced.ticks).max())
         count, total, divergences = self.draws.count, self.draws.total, self.draws.divergences
-        return Progressed(count, total, rates, divergences, block.evaluations, ticks)
+        return Progressed(count, total, rates, divergences, int(steps.sum(dtype=np.int64)), ticks)
 
     def _read(self, rows: Any, count: Array) -> tuple[dict[str, Array], Any]:
         """The variables of the rows, and what reducers make of them."""

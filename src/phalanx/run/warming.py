@@ -107,9 +107,9 @@ class Warming:
         while left:
             now = min(left, slots, chains.executables.pace.ticks)
             block = HostBlock.fetched(chains.record(goal, now).sunk, layout)
-            batches.append(block.batch(layout))
+            batches.append(block.batch())
             chains.first = chains.first + block.count
-            evaluations += block.evaluations
+            evaluations += int(batches[-1].stats["num_steps"].sum(dtype=np.int64))
             left -= now
         if len(batches) == 1:
             return batches[0], evaluations, ticks
