@@ -122,8 +122,7 @@ class Steps:
 
     def one(self, state: State, key: Array, data: Any, rate: Any) -> tuple[State, Array]:
         """One step, and the bound of each particle."""
-        still = jax.tree.map(jnp.zeros_like, state.free)
-        (loss, bound), gradient = jax.value_and_grad(self._loss, has_aux=True)(still, state.free, key, data)
+        loss, bound, gradient = self._loss_and_gradient(state.free, key, data)
         finite = all_finite((loss, gradient))
         change, optimizer = self.optimizer.update(gradient, state.optimizer, state.free)
         change = jax.tree.map(lambda x, d: (rate * d).astype(x.dtype), state.free, change)
@@ -140,15 +139,25 @@ class Steps:
         state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), moved, stayed)
         return state._replace(step=state.step + 1), jnp.where(finite, bound, jnp.nan)
 
-    def _loss(self, change: Params, free: Params, key: Array, data: Any) -> tuple[Array, Array]:
-        params = self.pair.values_moved(free, change)
-        parts = particles(self.pair, params, key, self.num_particles, data, self.objective.parts)
-        return self.objective.loss(parts), self.objective.bound(log_weights(parts))
+    def _loss_and_gradient(self, free: Params, key: Array, data: Any) -> tuple[Array, Array, dict[str, Any]]:
+        """The loss, the bound of each particle, and the gradient by a change of the parameters that is none.
+
+        It is taken by their values, and carried from there to the change, so that the change itself is not computed.
+        """
+
+        def loss_of(params: Params) -> tuple[Array, Array]:
+            parts = particles(self.pair, params, key, self.num_particles, data, self.objective.parts)
+            return self.objective.loss(parts), self.objective.bound(log_weights(parts))
+
+        (loss, bound), by_value = jax.value_and_grad(loss_of, has_aux=True)(self.pair.learned.constrain(free))
+        still = jax.tree.map(jnp.zeros_like, free)
+        (gradient,) = jax.vjp(lambda change: self.pair.values_moved(free, change), still)[1](by_value)
+        return loss, bound, gradient
 
     def gradient(self, free: Params, key: Array, arrays: Sequence[Array]) -> tuple[dict[str, Any], Array]:
         """The gradient that a step with this key follows, in the steps' own units, and the bound of each particle."""
-        data, still = self.pair.problem.step_data(arrays, key), jax.tree.map(jnp.zeros_like, free)
-        return jax.grad(self._loss, has_aux=True)(still, free, key, data)
+        _, bound, gradient = self._loss_and_gradient(free, key, self.pair.problem.step_data(arrays, key))
+        return gradient, bound
 
     def blame(self, state: State, seed: Array, arrays: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Of the last step: each variable's part of the log density, summed over draws, and where gradients are bad."""
@@ -162,9 +171,7 @@ class Steps:
 
         keys = jax.vmap(lambda i: random.fold_in(key, i))(jnp.arange(self.num_particles, dtype=jnp.uint32))
         parts = self.pair.problem.alone(lambda: jax.vmap(one)(keys))
-        gradient = jax.grad(self._loss, has_aux=True)(jax.tree.map(jnp.zeros_like, state.free), state.free, key, data)[
-            0
-        ]
+        _, _, gradient = self._loss_and_gradient(state.free, key, data)
         bad = {name: ~all_finite(leaf) for name, leaf in gradient.items()}
         return {name: jnp.sum(~jnp.isfinite(part)) for name, part in parts.items()}, bad
 
