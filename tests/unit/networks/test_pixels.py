@@ -131,7 +131,9 @@ def test_a_low_temperature_makes_what_is_probable_more_so(likelihood, outputs):
 def test_half_precision_is_computed_in_and_not_kept():
     exact, weights = made()
     network = image_transformer(ROWS, COLUMNS, dtype=jnp.bfloat16, **SMALL)
-    assert {leaf.dtype for leaf in jax.tree.leaves(jax.eval_shape(network.init, jax.random.key(0)))} == {jnp.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(jax.eval_shape(network.init, jax.random.key(0)))} == {
+        jnp.dtype("float32")
+    }
     images = some_images()
     found, expected = (jax.jit(of.apply)(weights, images) for of in (network, exact))
     assert found.dtype == jnp.float32
