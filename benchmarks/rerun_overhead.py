@@ -2,7 +2,8 @@
 
 The model is a regression of 500 rows on 20 columns, whose run is short, so that overhead shows. Above the sampling is
 the wall time of the call less the time inside the compiled blocks. The rounds of warm-up, each of which is a block,
-are counted: what is learned between them takes most of it, of HMC with a metric twice as often as without.
+are counted: what is learned between them takes most of it, of HMC with a metric twice as often as without. A call with
+no warm-up has what is left: the trace that tells whether anything must be compiled, data, and the posterior.
 """
 
 from __future__ import annotations
@@ -37,7 +38,15 @@ class Timed:
         return getattr(self._block, name)
 
 
-def calls(metric: str, rounds: int) -> tuple[dict[str, list[float]], dict[str, int]]:
+CASES = (
+    ("a second call, no warm-up", "identity", 0),
+    ("a second call, no metric", "identity", 500),
+    ("a second call, with a metric", "auto", 500),
+)
+"""What is called, its metric, and iterations of warm-up."""
+
+
+def calls(metric: str, num_warmup: int, rounds: int) -> tuple[dict[str, list[float]], dict[str, int]]:
     """Seconds of each call, and inside its blocks; programs compiled, and rounds of warm-up of the last."""
     import numpy as np
     import numpyro.distributions as dist
@@ -55,9 +64,10 @@ def calls(metric: str, rounds: int) -> tuple[dict[str, list[float]], dict[str, i
 
     def call(seed: int) -> Any:
         kernel = phx.hmc(num_steps=10, metric=metric)
-        sizes = {"num_chains": 4, "num_warmup": 500, "num_samples": 500}
+        sizes = {"num_chains": 4, "num_warmup": num_warmup, "num_samples": 500}
         return phx.mcmc(model, {"x": x, "y": y}, kernel=kernel, seed=seed, **sizes, progress=False)
 
+    kept.EXECUTABLES.clear()  # blocks of another case have a clock on them already
     call(0)
     key, executables = kept.EXECUTABLES.last()  # the blocks of that run, with a clock on each
     blocks = {name: Timed(getattr(executables, name)) for name in ("begin", "record", "constrain")}
@@ -71,15 +81,15 @@ def calls(metric: str, rounds: int) -> tuple[dict[str, list[float]], dict[str, i
             times["call"].append(time.perf_counter() - began)
             times["inside the blocks"].append(Timed.seconds)
             compilations += posterior.timing.compilations
-        warm_up = len(posterior.warmup["step_size"])
+        warm_up = len(posterior.warmup.get("step_size", ()))
     return times, {"compilations": compilations, "rounds_of_warm_up": warm_up}
 
 
 def main() -> None:
     options = side_by_side.arguments(__doc__ or "", rounds=9).parse_args()
     watch, rows, settings, taken = side_by_side.Watch(), [], {"rounds": options.rounds}, {}
-    for metric, what in (("identity", "a second call, no metric"), ("auto", "a second call, with a metric")):
-        times, counted = calls(metric, options.rounds)
+    for what, metric, num_warmup in CASES:
+        times, counted = calls(metric, num_warmup, options.rounds)
         row = side_by_side.compare(what, "call", "inside the blocks", times, at_most=float("inf"))
         both = zip(times["call"], times["inside the blocks"], strict=True)
         above = sorted(call - inside for call, inside in both)[options.rounds // 2]
