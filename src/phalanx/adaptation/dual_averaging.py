@@ -36,10 +36,10 @@ class DualAveraging(NamedTuple):
         return math.exp(self.log_averaged)
 
 
-def start(step_size: float, lean: float = 1.0) -> DualAveraging:
-    """Begin at `step_size`, leaning to `lean` times it: one too large is quickly mended, one too small is not."""
+def start(step_size: float) -> DualAveraging:
+    """Begin at `step_size`, and lean to it."""
     log_step_size = math.log(step_size)
-    return DualAveraging(log_step_size, log_step_size, 0.0, 0, log_step_size + math.log(lean))
+    return DualAveraging(log_step_size, log_step_size, 0.0, 0, log_step_size)
 
 
 def update(state: DualAveraging, acceptance_rate: float, target: float) -> DualAveraging:

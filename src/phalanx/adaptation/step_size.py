@@ -1,4 +1,4 @@
-"""The step size: a search for its order of magnitude on single leapfrogs, then dual averaging of whole draws."""
+"""The step size: a search for its order of magnitude on single steps, then dual averaging of whole draws."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from phalanx.adaptation.acceptance import harmonic_mean, harmonic_mean_of_normal
 from phalanx.adaptation.dual_averaging import DualAveraging
 from phalanx.adaptation.tuner import Batch, Stage
 
-LEAN = 10.0
-"""How much larger than the first step size tuning leans to where no search has found a good one."""
-
 SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
 
 
 class Search(NamedTuple):
-    """A search for a step size of which a single leapfrog is accepted about as often as it should be.
+    """A search for a step size of which a single leapfrog, or proposal, is accepted about as often as it should be.
 
     Where the first try beyond a step size that trajectories have found is one too many, in either direction, that step
     size stays: a single leapfrog knows less.
@@ -63,14 +60,12 @@ class StepSize:
 
     Attributes:
         target: the acceptance rate to aim at.
-        searches: whether to search before averaging.
         searches_again: whether to search in every window, because the metric has changed.
         of_trajectories: whether a draw's rate is that of one trajectory, and not a mean over one.
         bound: the hyperparameter that makes a trajectory a single leapfrog.
     """
 
     target: float
-    searches: bool
     searches_again: bool
     of_trajectories: bool
     bound: str | None
@@ -78,8 +73,8 @@ class StepSize:
     def init(self, tuning: Any, beginning: Batch, stage: Stage) -> StepSizeState:
         """Where tuning starts."""
         step_size = float(tuning.step_size)
-        search = Search(step_size) if self.searches and stage.tunes else None
-        return StepSizeState(dual_averaging.start(step_size, LEAN), search)
+        search = Search(step_size) if stage.tunes else None
+        return StepSizeState(dual_averaging.start(step_size), search)
 
     def update(self, state: StepSizeState, batch: Batch, tuning: Any, stage: Stage) -> StepSizeState:
         """Another try of the search, or an update of the average."""

@@ -26,10 +26,6 @@ from phalanx.kernels.kernel import Kernel
 ROUNDS = 4
 """A round is a fourth as long as what came before it in the window."""
 
-SETTLED_ROUNDS = 24
-"""A round is no shorter than such a part of a window that begins with the metric of the one before: what the step size
-should be about is known."""
-
 UNTRIED = 4.0
 """Ticks of a draw that the first rounds with another metric are made for, at most."""
 
@@ -43,12 +39,8 @@ def tuners_of(kernel: Kernel) -> list[Tuner]:
     if kernel.tunes_trajectory:
         found.append(TrajectoryLength(float(kernel.tuning.trajectory_length), learns_metric))
     if kernel.target_acceptance is not None:
-        searches = kernel.uses_gradient  # a random walk's acceptance is too noisy for a search
-        found.append(
-            StepSize(
-                kernel.target_acceptance, searches, searches and learns_metric, searches and in_lock_step, kernel.bound
-            )
-        )
+        of_trajectories = kernel.uses_gradient and in_lock_step
+        found.append(StepSize(kernel.target_acceptance, learns_metric, of_trajectories, kernel.bound))
     return found
 
 
@@ -134,8 +126,6 @@ class WarmUp:
         iterations = self._draws_of_window / self._num_chains
         window = self._windows[self._stage.window]
         longest = 1 if self._kernel.tunes_trajectory else iterations / ROUNDS + 1
-        if self._stage.window and self._kernel.metric is None:
-            longest = max(longest, window / SETTLED_ROUNDS)
         return max(1, math.ceil(min(longest, window - iterations) * self.mean_steps))
 
     def learn(self, batch: Batch) -> None:

@@ -12,7 +12,7 @@ from phalanx.adaptation import dual_averaging
 
 def tuned(initial, target, updates, noise=0.0):
     """The step size after tuning where steps of size e are accepted with probability exp(-e), plus noise."""
-    random, state = np.random.default_rng(0), dual_averaging.start(initial, lean=10.0)
+    random, state = np.random.default_rng(0), dual_averaging.start(initial)
     for number in range(updates):
         if number == updates // 2:  # as at the end of a window
             state = dual_averaging.start(state.averaged)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import jax
+import numpyro.distributions as dist
 import pytest
 
+import phalanx as phx
 from phalanx.adaptation.step_size import Search
 
 TARGET = 0.8
@@ -37,3 +40,14 @@ def test_what_is_farther_off_is_left(found):
 
 def test_a_rate_that_is_no_number_calls_for_a_smaller_step():
     assert Search(1.0).after(math.nan, TARGET).step_size == 0.5
+
+
+@pytest.mark.parametrize("scale", [1e-1, 1e5])
+def test_a_random_walk_finds_the_order_of_its_step_size_in_a_short_warm_up(scale):
+    def model():
+        phx.sample("x", dist.Normal(0.0, scale).expand([5]))
+
+    sizes = {"num_chains": 8, "num_warmup": 100, "num_samples": 200, "progress": False}
+    mesh = phx.make_mesh(devices=jax.devices()[:1])
+    posterior = phx.mcmc(model, kernel=phx.rwmh(), mesh=mesh, **sizes)
+    assert 0.1 < posterior.stats["acceptance_rate"].mean() < 0.4
