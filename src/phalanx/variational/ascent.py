@@ -125,7 +125,11 @@ def inverse_times(at: Climb, vector: Array) -> Array:
 
 
 def curvature(log_density: LogDensity, position: Array, key: Array) -> Array:
-    """The diagonal of the negative Hessian: exact for few coordinates, estimated for many."""
+    """The diagonal of the negative Hessian: exact for few coordinates, estimated for many.
+
+    An estimate that is below zero says that the noise of probes is larger than the curvature, and by its size how large
+    both are: it counts as positive.
+    """
     gradient = jax.grad(log_density)
 
     def times(vector: Array) -> Array:
@@ -139,7 +143,8 @@ def curvature(log_density: LogDensity, position: Array, key: Array) -> Array:
         signs = random.rademacher(key, (size,), position.dtype)
         return signs * times(signs)
 
-    return jnp.mean(lax.map(probe, random.split(key, PROBES)), 0)
+    probes = PROBES if size < MANY else FEW_PROBES
+    return jnp.abs(jnp.mean(lax.map(probe, random.split(key, probes)), 0))
 
 
 def negative_hessian(log_density: LogDensity, position: Array) -> Array:
@@ -209,6 +214,10 @@ class Place(NamedTuple):
 LOOKS = (0, 5, 5, 10, 20, 40)
 """Steps of a climb between two looks at how good a normal about the place would be."""
 
+MANY, FEW_LOOKS, FEW_PROBES = 2**14, (0, 10), 8
+"""Coordinates that are many, and looks and random vectors then: each takes as long as several steps of a fit, which
+have come as far after the same time."""
+
 DRAWS = 16
 """Draws that tell."""
 
@@ -240,5 +249,6 @@ def good_place(log_density: LogDensity, position: Array, key: Array) -> Place:
     begun = Climb.begin(log_density, position)
     # of a place where no normal is any good, narrow scales are all that is safe
     first = Place(position, jnp.full_like(position, 0.1))
-    given = jnp.array(LOOKS), random.split(key, len(LOOKS))
+    looks = LOOKS if position.size < MANY else FEW_LOOKS
+    given = jnp.array(looks), random.split(key, len(looks))
     return lax.scan(look, (begun, jnp.float32(-jnp.inf).astype(begun.value.dtype), first), given)[0][2]

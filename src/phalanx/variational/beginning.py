@@ -30,6 +30,9 @@ from phalanx.variational.result import Fit
 from phalanx.variational.stream import Streamed
 from phalanx.variational.structured import Structured
 
+MANY = 2**20
+"""Numbers in the data from which on it pays to compile for speed what is computed once."""
+
 
 def pair_of(
     model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None, num_rows: int | None
@@ -87,7 +90,9 @@ class FirstParameters:
             return pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
 
         told = None if pair.told is None else (pair.told, "begin")
-        return cls(pair, compiler(traced_once, *arguments, out_shardings=laid_out, rarely=True, told=told), arguments)
+        is_quick = sum(array.size for array in arrays) < MANY
+        program = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=is_quick, told=told)
+        return cls(pair, program, arguments)
 
     @property
     def shapes(self) -> dict[str, Any]:
