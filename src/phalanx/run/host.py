@@ -61,7 +61,7 @@ class HostBlock:
         """The draws one after the other, chain by chain, so that their order does not depend on the devices."""
         filled, layout = self.filled.T, self.layout
         rows = [np.swapaxes(part, 0, 1)[filled] for part in self.rows]
-        vectors = [
+        vectors: list[list[Any]] = [
             [part.reshape(len(part), math.prod(part.shape[1:])) for part in layout.vectors(rows, part)]
             for part in range(layout.parts)
         ]

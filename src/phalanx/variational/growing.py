@@ -102,6 +102,7 @@ class Growing:
             guides = self.result, self.result
             self._change = self.compiler(change, *guides, self.seed, self.arrays, rarely=True)
             self._gain = self.compiler(self.fixed.gain, *guides, draws, self.arrays, rarely=True)
+        self._block.wait()
 
     @property
     def step(self) -> int:
