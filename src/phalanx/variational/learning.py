@@ -9,6 +9,7 @@ from math import isnan, nan
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -108,7 +109,7 @@ class Learning:
     out_of_data: bool = False
 
     def __post_init__(self) -> None:
-        self.state: State = jax.eval_shape(self.begins, self.shapes)
+        self.state: State = _shapes_of(self.begins, self.shapes)
         """After the last block; before it begins, its shapes."""
         self.result: Any = self.shapes
         self._before, self._earlier, self.watch = None, None, None
@@ -329,6 +330,15 @@ class Learning:
             f"as exp or log of large numbers; give init=, a guide that begins narrower (init_scale=), or a lower rate "
             f"(optimizer=0.01). What was learned before is the error's .fit."
         )
+
+
+def _shapes_of(begins: Callable[[Any], State], shapes: Any) -> State:
+    """The shapes of the state that a fit begins with."""
+    try:
+        return jax.eval_shape(begins, shapes)
+    except jax.errors.JAXTypeError:  # an optimiser that looks at values when it begins is shown zeros
+        state = begins(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
+        return jax.eval_shape(lambda: jax.tree.map(jnp.asarray, state))
 
 
 def _joined(parts: list[Made]) -> Made:

@@ -87,6 +87,17 @@ def test_any_optimiser_of_optax():
     np.testing.assert_allclose(fit.params["loc"], mean, atol=0.5 * np.sqrt(covariance.max()))
 
 
+def test_an_optimiser_that_looks_at_the_values_it_begins_with():
+    def begin(params):
+        return {"length": float(sum(np.abs(np.asarray(leaf)).sum() for leaf in params.values()))}
+
+    def update(updates, state, params=None):
+        return {name: -0.01 * leaf / (1.0 + state["length"]) for name, leaf in updates.items()}, state
+
+    fit = phx.fit(regression, by_hand, DATA, optimizer=optax.GradientTransformation(begin, update), **SHORT)
+    assert fit.steps == 30 and np.isfinite(fit.losses.elbo).all()
+
+
 def test_ctrl_c_returns_what_was_learned(ctrl_c):
     def stop(report):
         if report.done >= 20:
