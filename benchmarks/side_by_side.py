@@ -51,17 +51,17 @@ class Measured:
 
 def take_turns(script: str, arguments: Sequence[str], devices: Sequence[int], rounds: int) -> dict[str, list[float]]:
     """Time every way of `script`, in a process for each number of devices. The first round warms up and is dropped."""
-    return _turns([_Process(script, arguments, count) for count in devices], rounds)
+    return _turns([Process(script, arguments, count) for count in devices], rounds)
 
 
 def take_turns_of(
     script: str, arguments: Sequence[str], settings: Sequence[Mapping[str, str]], rounds: int
 ) -> dict[str, list[float]]:
     """The same on one device, in a process for each setting of environment variables."""
-    return _turns([_Process(script, arguments, 1, variables) for variables in settings], rounds)
+    return _turns([Process(script, arguments, 1, variables) for variables in settings], rounds)
 
 
-def _turns(processes: Sequence[_Process], rounds: int) -> dict[str, list[float]]:
+def _turns(processes: Sequence[Process], rounds: int) -> dict[str, list[float]]:
     turns = [(process, name) for process in processes for name in process.names]
     times: dict[str, list[float]] = {name: [] for _, name in turns}
     for number in range(rounds + 1):
@@ -86,7 +86,9 @@ def serve(ways: Mapping[str, Way]) -> None:
         print(done.seconds / done.units, flush=True)
 
 
-class _Process:
+class Process:
+    """A script that serves its ways on so many devices, under environment variables of its own."""
+
     def __init__(self, script: str, arguments: Sequence[str], devices: int, variables: Mapping[str, str] | None = None):
         command, environment = [sys.executable, script, *arguments, "--serve-on", str(devices)], {**os.environ}
         environment |= variables or {}
@@ -95,11 +97,13 @@ class _Process:
         self.names: list[str] = json.loads(self._line())
 
     def time(self, name: str) -> float:
+        """Seconds per unit of one of its ways."""
         self._process.stdin.write(name + "\n")
         self._process.stdin.flush()
         return float(self._line())
 
     def end(self) -> None:
+        """Let it go."""
         self._process.stdin.close()
         self._process.wait()
 

@@ -1,5 +1,8 @@
 """Phalanx: probabilistic programming for many chains, big data and big models, on JAX."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from phalanx import datasets as datasets
 from phalanx import ensembles as ensembles
 from phalanx import flows as flows
@@ -53,15 +56,30 @@ from phalanx.run.mcmc import mcmc as mcmc
 from phalanx.run.mcmc import stream as stream
 from phalanx.run.sampler import Sampler as Sampler
 from phalanx.run.until import until as until
-from phalanx.variational import guides as guides
-from phalanx.variational.batches import batches as batches
-from phalanx.variational.fit import fit as fit
-from phalanx.variational.importance import importance as importance
-from phalanx.variational.learning import FitError as FitError
-from phalanx.variational.maximum import maximize as maximize
-from phalanx.variational.reparameterize import reparameterize as reparameterize
-from phalanx.variational.result import Fit as Fit
-from phalanx.variational.training import training as training
+
+if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when first asked for
+    from phalanx.variational import guides as guides
+    from phalanx.variational.batches import batches as batches
+    from phalanx.variational.fit import fit as fit
+    from phalanx.variational.importance import importance as importance
+    from phalanx.variational.learning import FitError as FitError
+    from phalanx.variational.maximum import maximize as maximize
+    from phalanx.variational.reparameterize import reparameterize as reparameterize
+    from phalanx.variational.result import Fit as Fit
+    from phalanx.variational.training import training as training
+
+_LEARNING = {
+    "Fit": "result",
+    "FitError": "learning",
+    "batches": "batches",
+    "fit": "fit",
+    "guides": "guides",
+    "importance": "importance",
+    "maximize": "maximum",
+    "reparameterize": "reparameterize",
+    "training": "training",
+}
+"""The module of `phalanx.variational` that each of those is in."""
 
 __version__ = "0.1.0"
 
@@ -69,12 +87,18 @@ __version__ = "0.1.0"
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     name
     for name, value in list(globals().items())
-    if not name.startswith("_")
-    and (
-        not isinstance(value, type(datasets))
-        or name in ("datasets", "ensembles", "flows", "guides", "networks", "reducers")
-    )
+    if not (name.startswith("_") or name in ("Any", "TYPE_CHECKING", "import_module"))
+    and (not isinstance(value, type(datasets)) or name in ("datasets", "ensembles", "flows", "networks", "reducers"))
 ]
+__all__ += list(_LEARNING)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LEARNING:
+        raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
+    module = import_module(f"phalanx.variational.{_LEARNING[name]}")
+    globals()[name] = module if name == "guides" else getattr(module, name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,8 @@ assert settings() == before, "importing phalanx changed a setting"
 jax.config.update("jax_num_cpu_devices", 3)  # raises if JAX has started
 new = {name.split(".")[0] for name in set(sys.modules) - modules}
 extras = {"arviz", "blackjax", "matplotlib", "pandas", "rich", "sklearn", "typer", "xarray"}
-print(" ".join(sorted(new & extras)))
+print(" ".join(sorted(new & extras)), *(name for name in sys.modules if name.startswith("phalanx.variational")))
+phalanx.fit, phalanx.guides.mean_field  # what learns is imported when it is asked for
 """
 
 

@@ -8,6 +8,9 @@ Source: Salmon, Moraes, Dror, Shaw (2011), Parallel random numbers: as easy as 1
 
 from __future__ import annotations
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
@@ -73,6 +76,11 @@ def threefry(key: Words, high: Array, low: Array) -> Words:
     first, second, *keys = jnp.broadcast_arrays(high, low, *key)
     if not Workaround.WRITTEN_OUT_HASH.is_on:
         return threefry2x32_p.bind(*keys, first, second)
+    return _written_out(first, second, *keys)
+
+
+@partial(jax.jit, inline=True)  # a run hashes in many places: of each shape it is traced once
+def _written_out(first: Array, second: Array, *keys: Array) -> Words:
     add, xor = lax.add, lax.bitwise_xor  # the operators on arrays take several times as long to trace
     schedule = (*keys, xor(xor(*keys), np.uint32(0x1BD11BDA)))
     first, second = add(first, schedule[0]), add(second, schedule[1])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
 from phalanx.kernels.driver import Start
+from phalanx.mesh.total import Total
 from phalanx.programs.target import INITIAL_RADIUS, Density
 
 ATTEMPTS = 20
@@ -55,7 +55,8 @@ def finite_start(density: Density, needs_gradient: bool, key: Array, given: Give
 
     # the first look is a turn of the loop, too: the model is compiled once
     zeros = {v.name: jnp.zeros(v.unconstrained_shape, v.dtype) for v in density.shares.latents}
-    total = jax.tree.map(lambda part: jnp.zeros((), part.dtype), jax.eval_shape(density.total, zeros))
+    height = jnp.zeros((), jnp.result_type(*zeros.values()))
+    total = Total(height, height)
     nothing = Start(zeros, total, dict(zeros) if needs_gradient else {})
     no = jnp.zeros((), bool)
     _, start, good, misfits = lax.while_loop(missed, again, (jnp.int32(0), nothing, no, dict.fromkeys(zeros, no)))
