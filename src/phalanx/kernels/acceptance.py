@@ -20,15 +20,18 @@ def broken_down(error: Array) -> Array:
     return jnp.where(jnp.isfinite(error), error, jnp.inf)
 
 
-def metropolis(uniform: Array, log_ratio: Array) -> tuple[Array, Array]:
+def metropolis(uniform: Array, log_ratio: Array) -> tuple[Array, Array, Array]:
     r"""Accept with probability $\min(1, e^{r})$, given a uniform on [0, 1); what is not finite is never accepted.
 
     Returns:
-        Whether to accept, and the probability of it.
+        Whether to accept, the probability of it, and whether the ratio is not finite.
     """
-    probability = jnp.minimum(1.0, jnp.exp(-broken_down(-log_ratio)))
+    # Of what comes out of an exponential all else is told: a compiler of loops evaluates that once, and whatever is
+    # cheaper, such as a log density without one, again for everything it is asked for.
+    found = jnp.exp(jnp.minimum(jnp.where(jnp.isfinite(log_ratio), log_ratio, jnp.nan), 0.0))
+    broken = jnp.isnan(found)
     # u < probability rather than log u < ratio: u may be zero, and a ratio of -inf must never pass
-    return uniform < probability, probability
+    return uniform < found, jnp.where(broken, 0.0, found), broken
 
 
 def decide(
@@ -49,6 +52,6 @@ def decide(
         Where the lanes go on, and what they did.
     """
     error = broken_down(error)
-    accepted, rate = metropolis(uniform, -error)
+    accepted, rate, _ = metropolis(uniform, -error)
     info = Info(rate, error > DIVERGENCE_THRESHOLD, jnp.asarray(num_steps), energy + jnp.where(accepted, error, 0.0))
     return choose(accepted, proposal, at), info

@@ -57,10 +57,10 @@ class RandomWalk:
         """A draw of every lane: propose a normal step, accept or stay."""
         position = now.at.position + tuning.step_size * now.own.normals
         log_density = target.value(position)
-        accepted, acceptance_rate = metropolis(now.own.uniform, log_density - now.at.log_density)
+        accepted, rate, broken = metropolis(now.own.uniform, log_density - now.at.log_density)
         at = choose(accepted, Point(position, log_density, now.at.gradient), now.at)
         one = jnp.ones(target.count, jnp.int32)
-        info = Info(acceptance_rate, ~jnp.isfinite(log_density.value), one, -at.log_density)
+        info = Info(rate, broken, one, -at.log_density)
         draw = now.draw + 1
         return LaneState(draw, at, _random(target, keys.chain, draw)), jnp.ones(target.count, bool), info
 

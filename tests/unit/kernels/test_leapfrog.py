@@ -121,8 +121,9 @@ def test_kinetic_energy_is_half_the_squared_norm_under_the_identity():
     "log_ratio, probability", [(0.5, 1.0), (jnp.log(0.3), 0.3), (-jnp.inf, 0.0), (jnp.nan, 0.0), (jnp.inf, 0.0)]
 )
 def test_the_metropolis_rule(log_ratio, probability):
-    accepted, rate = metropolis(jnp.array([0.0, 0.29, 0.31, 0.99]), jnp.full(4, log_ratio))
+    accepted, rate, broken = metropolis(jnp.array([0.0, 0.29, 0.31, 0.99]), jnp.full(4, log_ratio))
     np.testing.assert_allclose(rate, probability, rtol=1e-6)
+    assert (broken == ~np.isfinite(log_ratio)).all()
     np.testing.assert_array_equal(accepted, np.array([0.0, 0.29, 0.31, 0.99]) < probability)
 
 
