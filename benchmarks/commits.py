@@ -96,7 +96,9 @@ def compared(name: str, trees: dict[str, Path], options: argparse.Namespace) -> 
                 taken = processes[label].time(way)
                 if number:
                     times[label].append(taken)
-        yield side_by_side.compare(f"{name}: {way}", "now", "before", times, at_most=AT_MOST)
+        unit, scale = ("ns", 1e6) if min(times["now"]) < 1e-6 else ("ms", 1.0)
+        scaled = {label: [scale * seconds for seconds in taken] for label, taken in times.items()}
+        yield side_by_side.compare(f"{name}: {way}", "now", "before", scaled, at_most=AT_MOST, unit=unit)
     for process in processes.values():
         process.end()
 
