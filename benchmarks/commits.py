@@ -3,7 +3,8 @@
     python benchmarks/commits.py a028b06
 
 The commit is unpacked beside. Each of the two runs its own script on its own package, so that both say the same things
-in the words of their day; peers are left out. Starting anew, and calling again, are measured here.
+in the words of their day: an effective sample is what each takes for one. Peers are left out. Starting anew, and
+calling again, are measured here.
 """
 
 from __future__ import annotations
@@ -39,17 +40,19 @@ CASES: dict[str, tuple[int, list[str]]] = {
 AT_MOST = 1.05
 
 
-def calls() -> dict[str, Way]:
-    """Eight schools from a fresh process, and called again; see `fresh_process` and `rerun_overhead`."""
+def calls(folder: Path) -> dict[str, Way]:
+    """Eight schools from a fresh process, and called again; see `fresh_process` and `rerun_overhead`.
+
+    What is compiled is kept in the folder.
+    """
     import numpy as np
     import numpyro.distributions as dist
     from fresh_process import OURS, timed
 
     import phalanx as phx
 
-    caches = [tempfile.mkdtemp() for _ in range(2)]
-    new, seeds = (Path(caches[0]) / str(number) for number in itertools.count()), itertools.count()
-    warm, random = caches[1], np.random.default_rng(0)
+    new, seeds = (folder / str(number) for number in itertools.count()), itertools.count()
+    warm, random = str(folder / "warm"), np.random.default_rng(0)
     timed(OURS, warm)
 
     x = random.normal(size=(500, 20)).astype(np.float32)
@@ -121,7 +124,8 @@ def main() -> None:
         import phalanx as phx
 
         phx.use_cpu_devices(options.serve_on)
-        side_by_side.serve(calls())
+        with tempfile.TemporaryDirectory() as caches:
+            side_by_side.serve(calls(Path(caches)))
         return
     watch, rows = side_by_side.Watch(), []
     with ExitStack() as stack:

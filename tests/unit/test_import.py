@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 CHECK = """
 import sys, warnings, logging, signal
@@ -27,6 +30,18 @@ def test_import_has_no_side_effects_and_loads_no_extra():
     done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+def test_what_is_imported_when_asked_for_is_what_type_checkers_know():
+    import phalanx as phx
+
+    tree = ast.parse(Path(phx.__file__).read_text())
+    (known,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    imports = {alias.name: node.module for node in known.body for alias in node.names}
+    for name, module in imports.items():
+        found = getattr(phx, name)
+        assert found is getattr(importlib.import_module(module), name) and name in phx.__all__
+    assert set(imports) == set(phx._LEARNING)
 
 
 def test_what_shows_is_what_is_public():
