@@ -37,7 +37,8 @@ def test_what_is_imported_when_asked_for_is_what_type_checkers_know():
 
     tree = ast.parse(Path(phx.__file__).read_text())
     (known,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    imports = {alias.name: node.module for node in known.body for alias in node.names}
+    inside = [node for node in known.body if isinstance(node, ast.ImportFrom)]
+    imports = {alias.name: str(node.module) for node in inside for alias in node.names}
     for name, module in imports.items():
         found = getattr(phx, name)
         assert found is getattr(importlib.import_module(module), name) and name in phx.__all__
