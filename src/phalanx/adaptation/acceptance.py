@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from functools import cache
 
-import numpy as np
 from scipy.special import ndtr, ndtri
 
 LEAST = 0.01
@@ -25,7 +24,7 @@ LEAST = 0.01
 lets some eight draws in a thousand fail: fewer cost leapfrogs on posteriors that have no narrow tails."""
 
 
-def harmonic_mean(rates: np.ndarray, expected: float) -> float:
+def harmonic_mean(inverse: float, expected: float) -> float:
     r"""The harmonic mean of acceptance rates, to first order in their inverses' around what is expected.
 
     It is $h (2 - h m)$, where $m$ is the mean of inverses and $h$ what is expected: linear, so that its mean over
@@ -33,10 +32,9 @@ def harmonic_mean(rates: np.ndarray, expected: float) -> float:
     the others' success. No less than $h - 1$, or a first round would decide for all.
 
     Args:
-        rates: of acceptance; what is not a number has not been accepted.
+        inverse: mean of the inverses of acceptance rates, none of which counts as less than `LEAST`.
         expected: their harmonic mean where the step size is right.
     """
-    inverse = float(np.mean(1.0 / np.fmax(rates, LEAST)))
     return expected - min(expected * (expected * inverse - 1), 1.0)
 
 

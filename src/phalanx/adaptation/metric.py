@@ -10,60 +10,31 @@ import numpy as np
 
 from phalanx.adaptation.fisher import Correlations, correlations, scales, uncorrelated
 from phalanx.adaptation.moments import Moments
-from phalanx.adaptation.tuner import Batch, Stage, Vectors
+from phalanx.adaptation.tuner import Sample, Stage, Sums
 from phalanx.kernels.low_rank import LowRank
 
 RANK = 128
 """Directions along which correlations are learned where there are more coordinates than this."""
 
-MOST_BYTES = 128 * 2**20
-"""Memory for a window's draws; when they need more, every other one is forgotten."""
-
 
 class Seen(NamedTuple):
-    """What a window's draws have told.
-
-    Attributes:
-        position, gradient: moments, by group of coordinates.
-        rows: draws of the global coordinates and of their gradients, side by side; empty where only variances are
-            learned.
-        every: one in so many draws is among them.
-        count: draws they were taken from.
-    """
+    """Moments of a window's draws, and of gradients there, by group of coordinates."""
 
     position: tuple[Moments, ...]
     gradient: tuple[Moments, ...]
-    rows: tuple[np.ndarray, ...] = ()
-    every: int = 1
-    count: int = 0
 
     @classmethod
     def nothing(cls, sizes: Sequence[int]) -> Seen:
         """At the start of a window."""
-        none = tuple(Moments.of(np.zeros((0, size))) for size in sizes)
+        none = tuple(map(Moments.nothing, sizes))
         return cls(none, none)
 
-    def then(self, position: Vectors, gradient: Vectors, keeps_rows: bool) -> Seen:
+    def then(self, sums: Sums) -> Seen:
         """After more draws."""
-        # side by side: of few numbers each operation costs more than what it does
-        rows = [np.concatenate(parts, axis=1) for parts in zip(position, gradient, strict=True)]
-        # in float32 a gradient far out may overflow, and one such draw would spoil all
-        if not all(np.isfinite(part).all() for part in rows):
-            good = np.all([np.isfinite(part).all(1) for part in rows], axis=0)
-            rows = [part[good] for part in rows]
-        new = [Moments.of(part).split(part.shape[1] // 2) for part in rows]
-        seen = self._replace(
-            position=tuple(a.merge(b) for a, (b, _) in zip(self.position, new, strict=True)),
-            gradient=tuple(a.merge(b) for a, (_, b) in zip(self.gradient, new, strict=True)),
+        return Seen(
+            tuple(a.merge(b) for a, b in zip(self.position, sums.position, strict=True)),
+            tuple(a.merge(b) for a, b in zip(self.gradient, sums.gradient, strict=True)),
         )
-        return seen._with_rows(rows[0]) if keeps_rows else seen
-
-    def _with_rows(self, rows: np.ndarray) -> Seen:
-        every = self.every
-        kept = (*self.rows, np.ascontiguousarray(rows[-self.count % every :: every]))  # no view of those left out
-        if sum(rows.nbytes for rows in kept) > MOST_BYTES:
-            kept, every = (np.concatenate(kept)[::2],), 2 * every
-        return self._replace(rows=kept, every=every, count=self.count + len(rows))
 
 
 class MetricState(NamedTuple):
@@ -90,9 +61,9 @@ class Metric:
     bound: str | None = None
     early_bound: int | None = None
 
-    def init(self, tuning: Any, beginning: Batch, stage: Stage) -> MetricState:
+    def init(self, tuning: Any, beginning: Sums, stage: Stage) -> MetricState:
         """Unit mass; in a warm-up, the scales that the gradients tell where the chains begin; or one learned before."""
-        sizes, dtype = [part.shape[1] for part in beginning.position], tuning.step_size.dtype
+        sizes, dtype = [len(part.mean) for part in beginning.position], tuning.step_size.dtype
         if tuning.metric is not None:
             return _known(tuning.metric, sizes)
         ones = tuple(np.ones(size) for size in sizes)
@@ -100,22 +71,21 @@ class Metric:
         state = MetricState(_as_arrays(ones, apart, dtype), ones, apart, Seen.nothing(sizes))
         if not stage.tunes:
             return state
-        variance = _scales(state, state.seen.then(beginning.position, beginning.gradient, keeps_rows=False))
+        variance = _scales(state, state.seen.then(beginning))
         return state._replace(metric=_as_arrays(variance, apart, dtype), variance=variance)
 
-    def update(self, state: MetricState, batch: Batch, tuning: Any, stage: Stage) -> MetricState:
+    def update(self, state: MetricState, sums: Sums, tuning: Any, stage: Stage) -> MetricState:
         """Take in draws."""
-        rank = self._rank(len(state.variance[0]))
-        return state._replace(seen=state.seen.then(batch.position, batch.gradient, keeps_rows=rank > 0))
+        return state._replace(seen=state.seen.then(sums))
 
-    def next_window(self, state: MetricState, stage: Stage) -> MetricState:
+    def next_window(self, state: MetricState, sample: Sample | None, stage: Stage) -> MetricState:
         """Take over the metric that the window's draws suggest, and begin the next window."""
         variance, found = _scales(state, state.seen), state.correlations
         size, rank = len(variance[0]), self._rank(len(variance[0]))
-        if sum(map(len, state.seen.rows)) > 1:
-            together = np.concatenate(state.seen.rows).astype(np.float64)
-            position, gradient = np.split(together, 2, axis=1)
-            found = correlations(position, gradient, variance[0], rank, self.kind == "dense")
+        if rank and sample is not None:
+            position, gradient = _finite(sample.position[0], sample.gradient[0])
+            if len(position) > 1:
+                found = correlations(position, gradient, variance[0], rank, self.kind == "dense")
         sizes = [size, *map(len, variance[1:])]
         metric = _as_arrays(variance, found, state.metric.rest.dtype)
         return MetricState(metric, variance, found, Seen.nothing(sizes))
@@ -133,6 +103,12 @@ class Metric:
         return {"diagonal": 0, "dense": size, "auto": min(size, RANK)}[self.kind]
 
 
+def _finite(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Draws in float64; in float32 a gradient far out may overflow, and one such draw would spoil all."""
+    good = np.isfinite(position).all(1) & np.isfinite(gradient).all(1)
+    return position[good].astype(np.float64), gradient[good].astype(np.float64)
+
+
 def _known(metric: LowRank, sizes: Sequence[int]) -> MetricState:
     """A metric that another warm-up has learned."""
     variance = tuple(np.asarray(part, np.float64) for part in metric.variance)
@@ -143,8 +119,7 @@ def _known(metric: LowRank, sizes: Sequence[int]) -> MetricState:
 
 def first_metric(kind: str, sizes: Sequence[int], tuning: Any) -> LowRank:
     """The metric before anything is learned, given how many coordinates each group has."""
-    nothing = [np.zeros((0, size)) for size in sizes]
-    return Metric(kind).init(tuning, Batch(nothing, nothing, {}, np.zeros(0, int)), Stage(0, 0, 0)).metric
+    return Metric(kind).init(tuning, Sums.nothing(sizes), Stage(0, 0, 0)).metric
 
 
 def _scales(state: MetricState, seen: Seen) -> tuple[np.ndarray, ...]:

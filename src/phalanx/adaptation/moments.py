@@ -18,28 +18,21 @@ class Moments(NamedTuple):
     squares: np.ndarray
 
     @classmethod
-    def of(cls, rows: np.ndarray) -> Moments:
-        """Those of `rows`, (draw, coordinate)."""
-        rows = rows.astype(np.float64)
-        mean = rows.sum(0) / max(len(rows), 1)
-        apart = rows - mean
-        return cls(len(rows), mean, np.einsum("ij,ij->j", apart, apart))
+    def nothing(cls, size: int) -> Moments:
+        """Of no draws, of so many coordinates."""
+        return cls(0, np.zeros(size), np.zeros(size))
 
-    def split(self, at: int) -> tuple[Moments, Moments]:
-        """Those of the first coordinates, up to `at`, and of the others."""
-        return tuple(Moments(self.count, self.mean[part], self.squares[part]) for part in (slice(at), slice(at, None)))  # pyright: ignore[reportReturnType]
+    @classmethod
+    def together(cls, counts: np.ndarray, means: np.ndarray, squares: np.ndarray) -> Moments:
+        """Those of several sets of draws, `(set,)` and `(set, coordinate)`."""
+        count = counts.sum()
+        mean = counts @ means / max(count, 1)
+        return cls(int(count), mean, squares.sum(0) + counts @ np.square(means - mean))
 
     def merge(self, other: Moments) -> Moments:
         """Those of both sets of draws."""
-        count = self.count + other.count
-        if not count:
-            return self
-        difference = other.mean - self.mean
-        return Moments(
-            count,
-            self.mean + difference * (other.count / count),
-            self.squares + other.squares + np.square(difference) * (self.count * other.count / count),
-        )
+        counts = np.array([self.count, other.count])
+        return Moments.together(counts, np.stack([self.mean, other.mean]), np.stack([self.squares, other.squares]))
 
     @property
     def variance(self) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from phalanx.adaptation import dual_averaging
 from phalanx.adaptation.acceptance import harmonic_mean, harmonic_mean_of_normal_errors
 from phalanx.adaptation.dual_averaging import DualAveraging
-from phalanx.adaptation.tuner import Batch, Stage
+from phalanx.adaptation.tuner import Sample, Stage, Sums
 
 SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
@@ -70,29 +70,28 @@ class StepSize:
     of_trajectories: bool
     bound: str | None
 
-    def init(self, tuning: Any, beginning: Batch, stage: Stage) -> StepSizeState:
+    def init(self, tuning: Any, beginning: Sums, stage: Stage) -> StepSizeState:
         """Where tuning starts."""
         step_size = float(tuning.step_size)
         search = Search(step_size) if stage.tunes else None
         return StepSizeState(dual_averaging.start(step_size), search)
 
-    def update(self, state: StepSizeState, batch: Batch, tuning: Any, stage: Stage) -> StepSizeState:
+    def update(self, state: StepSizeState, sums: Sums, tuning: Any, stage: Stage) -> StepSizeState:
         """Another try of the search, or an update of the average."""
-        rates = batch.stats["acceptance_rate"].astype(np.float64)
+        acceptance, target = sums.mean("acceptance_rate"), self.target
         if state.search is not None:
-            search = state.search.after(float(rates.mean()), self.target)
+            search = state.search.after(acceptance, target)
             if search.found:
                 return StepSizeState(dual_averaging.start(search.step_size))
             return state._replace(search=search)
         if not stage.tunes:
             return state
-        acceptance, target = float(rates.mean()), self.target
         if self.of_trajectories:
             target = harmonic_mean_of_normal_errors(target)
-            acceptance = harmonic_mean(rates, target)
+            acceptance = harmonic_mean(sums.inverse_rates / sums.draws, target)
         return state._replace(averaging=dual_averaging.update(state.averaging, acceptance, target))
 
-    def next_window(self, state: StepSizeState, stage: Stage) -> StepSizeState:
+    def next_window(self, state: StepSizeState, sample: Sample | None, stage: Stage) -> StepSizeState:
         """Begin again, near what was found."""
         averaged = state.averaging.averaged
         search = Search(averaged, is_known=True) if self.searches_again else None

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phalanx.adaptation.metric import Vectors
 from phalanx.adaptation.regions import Normal, Region, log_mass_at_least, log_mass_at_most, normals
+from phalanx.adaptation.tuner import Sample
 
 SETTLED = 20
 """Draws that chains must have made in a window on average. Before, many are on their way, and to different places."""
@@ -38,7 +38,7 @@ POINTS = 256
 """Evaluations of the log density in each of them."""
 
 MOST_NUMBERS = 2**24
-"""Coordinates of all draws remembered; beyond, every other draw is forgotten."""
+"""Coordinates of so many draws of all chains, at most; with more nothing is told."""
 
 
 class Landscape(NamedTuple):
@@ -65,7 +65,7 @@ class Relocation(NamedTuple):
 
 
 class StuckChains:
-    """What each chain has seen since the window began.
+    """Finds chains that are stuck, by what each has drawn in a window.
 
     Args:
         num_chains: chains in all.
@@ -74,36 +74,15 @@ class StuckChains:
 
     def __init__(self, num_chains: int, landscape: Landscape):
         self._num_chains, self._landscape = num_chains, landscape
-        self._tells = num_chains > 1 and SETTLED * num_chains * len(landscape.columns) <= MOST_NUMBERS
-        self.forget(0)
+        self.tells = num_chains > 1 and SETTLED * num_chains * len(landscape.columns) <= MOST_NUMBERS
+        """Whether chains can be told apart: there is room for enough draws of all."""
 
-    def forget(self, window: int) -> None:
-        """Begin a window."""
-        self._random = np.random.default_rng([self._landscape.seed, window])
-        self._count, self._every = np.zeros(self._num_chains, int), 1
-        self._seen: list[tuple[Region, np.ndarray]] = []
-
-    def see(self, position: Vectors, log_density: np.ndarray, chain: np.ndarray) -> None:
-        """Take in draws; `chain` says whose each is, in ascending order."""
-        if not self._tells or not len(chain):
-            return
-        made = np.bincount(chain, minlength=self._num_chains)
-        first = np.cumsum(made) - made
-        number = (self._count - first)[chain] + np.arange(len(chain))
-        self._count += made
-        rows = np.concatenate(position, axis=1)[:, self._landscape.columns]
-        self._remember(Region(rows, log_density, chain), number)
-        while sum(region.rows.size for region, _ in self._seen) > MOST_NUMBERS:
-            self._every *= 2
-            seen, self._seen = self._seen, []
-            for region, numbers in seen:
-                self._remember(region, numbers)
-
-    def relocations(self) -> list[Relocation]:
-        """The chains to be moved; mostly none."""
-        if not self._tells or self._count.mean() < SETTLED:
+    def relocations(self, sample: Sample, window: int) -> list[Relocation]:
+        """The chains to be moved after a window, mostly none; the number of the window seeds what is drawn here."""
+        if not self.tells or len(sample.chain) < SETTLED * self._num_chains:
             return []
-        draws = self._window()
+        rows = np.concatenate(sample.position, axis=1)[:, self._landscape.columns].astype(np.float64)
+        draws = Region(rows, sample.log_density, sample.chain)
         places = self._places(draws)
         if len(places) < 2:
             return []
@@ -112,7 +91,7 @@ class StuckChains:
         most, margin = np.array([log_mass_at_most(region) for region in regions]), self._margin(draws)
         if not (most < max(guess for _, guess in guesses) - margin).any():
             return []
-        home, least = self._home(guesses)
+        home, least = self._home(guesses, np.random.default_rng([self._landscape.seed, window]))
         stray = most < least - margin
         chains = [(chain, most[i]) for i in np.flatnonzero(stray) for chain in places[i]]
         return [
@@ -123,20 +102,6 @@ class StuckChains:
     def _margin(self, draws: Region) -> float:
         finite = np.abs(draws.log_density[np.isfinite(draws.log_density)])
         return MARGIN + PER_COORDINATE * len(self._landscape.columns) + ROUNDING * float(finite.max())
-
-    def _remember(self, region: Region, number: np.ndarray) -> None:
-        if self._every == 1:  # nothing to leave out
-            self._seen.append((region, number))
-            return
-        kept = number % self._every == 0
-        self._seen.append((Region(*(part[kept] for part in region)), number[kept]))
-
-    def _window(self) -> Region:
-        """All draws of the window, chain by chain."""
-        together = Region(*(np.concatenate(parts) for parts in zip(*(region for region, _ in self._seen), strict=True)))
-        order = np.argsort(together.chain, kind="stable")
-        rows, log_density, chain = (part[order] for part in together)
-        return Region(rows.astype(np.float64), log_density, chain)
 
     def _places(self, draws: Region) -> list[np.ndarray]:
         """Chains by where they are: with the highest of those left go all that overlap with it."""
@@ -157,17 +122,17 @@ class StuckChains:
             left = left[~here]
         return places
 
-    def _home(self, guesses: list[tuple[Normal | None, float]]) -> tuple[int, float]:
+    def _home(
+        self, guesses: list[tuple[Normal | None, float]], random: np.random.Generator
+    ) -> tuple[int, float]:  # fmt: skip
         """The place that has most of the mass for certain, and the bound from below."""
         largest = sorted(range(len(guesses)), key=lambda i: -guesses[i][1])[:LARGEST]
-        bounds = {i: self._at_least(guesses[i][0]) for i in largest}
+        bounds = {i: self._at_least(guesses[i][0], random) for i in largest}
         home = max(largest, key=bounds.__getitem__)
         return home, bounds[home]
 
-    def _at_least(self, fit: Normal | None) -> float:
-        if fit is None:
-            return -math.inf
-        return log_mass_at_least(fit, self._landscape.log_density, self._random, POINTS)
+    def _at_least(self, fit: Normal | None, random: np.random.Generator) -> float:
+        return -math.inf if fit is None else log_mass_at_least(fit, self._landscape.log_density, random, POINTS)
 
 
 def _guess(region: Region) -> tuple[Normal | None, float]:

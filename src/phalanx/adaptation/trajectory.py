@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.adaptation.tuner import Batch, Stage
+from phalanx.adaptation.tuner import Sample, Stage, Sums
 
 RATE, DECAY, DECAY_OF_SQUARES = 0.05, 0.5, 0.95
 """Of Adam. The mean decays fast, since a round already averages over all chains."""
@@ -63,22 +63,19 @@ class Trajectory(NamedTuple):
         """The length to keep."""
         return math.exp(self.log_average)
 
-    def after(self, changes: np.ndarray, jumps: np.ndarray, acceptance: np.ndarray, shortest: float) -> Trajectory:
+    def after(self, change: float, jump: float, acceptance: float, shortest: float) -> Trajectory:
         """After a round.
 
         Args:
-            changes: each draw's gradient of ChEES, weighed by acceptance.
-            jumps: of the squared distance between the ends of its trajectory.
-            acceptance: its rate.
+            change: sum of its draws' gradients of ChEES, weighed by acceptance.
+            jump: sum of those of the squared distance between the ends of a trajectory.
+            acceptance: sum of acceptance rates.
             shortest: a length not to fall below.
 
         Returns:
             The length to go on with.
         """
-        weight = float(np.sum(acceptance, dtype=np.float64))
-        change, jump = (
-            float(np.sum(x, dtype=np.float64)) / weight if weight > 0 else math.nan for x in (changes, jumps)
-        )
+        change, jump = (x / acceptance if acceptance > 0 else math.nan for x in (change, jump))
         if not (math.isfinite(change) and math.isfinite(jump)):
             return self
         adams = self.change.after(change), self.jump.after(jump)
@@ -101,17 +98,18 @@ class TrajectoryLength:
     first: float
     begins_again: bool
 
-    def init(self, tuning: Any, beginning: Batch, stage: Stage) -> Trajectory:
+    def init(self, tuning: Any, beginning: Sums, stage: Stage) -> Trajectory:
         """The first length."""
         return Trajectory.start(self.first)
 
-    def update(self, state: Trajectory, batch: Batch, tuning: Any, stage: Stage) -> Trajectory:
+    def update(self, state: Trajectory, sums: Sums, tuning: Any, stage: Stage) -> Trajectory:
         """A step of Adam."""
-        changes, jumps = batch.stats["trajectory_gradient"], batch.stats["jump_gradient"]
-        rates = batch.stats["acceptance_rate"].astype(np.float64)
-        return state.after(changes, jumps, rates, float(tuning.step_size))
+        change, jump, acceptance = (
+            sums.stats[name] for name in ("trajectory_gradient", "jump_gradient", "acceptance_rate")
+        )
+        return state.after(change, jump, acceptance, float(tuning.step_size))
 
-    def next_window(self, state: Trajectory, stage: Stage) -> Trajectory:
+    def next_window(self, state: Trajectory, sample: Sample | None, stage: Stage) -> Trajectory:
         """Begin again.
 
         A length found under a poor metric may be too long by far, and from one too long none leads back. That of the

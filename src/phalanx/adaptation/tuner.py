@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from phalanx.adaptation.moments import Moments
+
 Vectors = Sequence[np.ndarray]
 """Draws `(draw, coordinate)`: the global coordinates, then one array for each group of those spread over devices."""
 
 
-class Batch(NamedTuple):
-    """Draws that ended in a round, chain by chain: vectors `(draw, coordinate)` by group, statistics `(draw,)`."""
+class Sample(NamedTuple):
+    """Draws themselves, chain by chain: vectors `(draw, coordinate)` by group, log densities and chains `(draw,)`."""
 
     position: Vectors
     gradient: Vectors
-    stats: Mapping[str, np.ndarray]
+    log_density: np.ndarray
     chain: np.ndarray
+
+
+class Sums(NamedTuple):
+    """What the draws that ended in a round add up to, over all chains: the devices add them up, for every process.
+
+    Attributes:
+        draws: how many there are.
+        stats: sums of their statistics, by name.
+        inverse_rates: sum of the inverses of their acceptance rates; see `phalanx.adaptation.acceptance`.
+        position, gradient: moments, by group of coordinates; none where no metric is learned.
+    """
+
+    draws: int
+    stats: Mapping[str, float]
+    inverse_rates: float
+    position: tuple[Moments, ...] = ()
+    gradient: tuple[Moments, ...] = ()
+
+    @classmethod
+    def nothing(cls, sizes: Sequence[int] = ()) -> Sums:
+        """Of no draws; `sizes` are the coordinates of each group."""
+        none = tuple(map(Moments.nothing, sizes))
+        return cls(0, {}, 0.0, none, none)
+
+    def mean(self, name: str) -> float:
+        """Mean of a statistic; NaN of no draws."""
+        return self.stats[name] / self.draws if self.draws else math.nan
+
+    def merge(self, other: Sums) -> Sums:
+        """Those of both sets of draws."""
+        return Sums(
+            self.draws + other.draws,
+            {name: total + other.stats[name] for name, total in self.stats.items()},
+            self.inverse_rates + other.inverse_rates,
+            tuple(a.merge(b) for a, b in zip(self.position, other.position, strict=True)),
+            tuple(a.merge(b) for a, b in zip(self.gradient, other.gradient, strict=True)),
+        )
 
 
 class Stage(NamedTuple):
@@ -57,16 +97,16 @@ class Tuner(Protocol):
     name, and reads the others'.
     """
 
-    def init(self, tuning: Any, beginning: Batch, stage: Stage) -> Any:
-        """The state at the start, given the kernel's hyperparameters, and positions and gradients of all chains."""
+    def init(self, tuning: Any, beginning: Sums, stage: Stage) -> Any:
+        """The state at the start, given the kernel's hyperparameters, and moments of where all chains begin."""
         ...
 
-    def update(self, state: Any, batch: Batch, tuning: Any, stage: Stage) -> Any:
+    def update(self, state: Any, sums: Sums, tuning: Any, stage: Stage) -> Any:
         """The state after a round that used a tuning."""
         ...
 
-    def next_window(self, state: Any, stage: Stage) -> Any:
-        """The state when another window begins in which things are tuned."""
+    def next_window(self, state: Any, sample: Sample | None, stage: Stage) -> Any:
+        """The state when another window begins in which things are tuned, given a sample of the draws of the last."""
         ...
 
     def apply(self, state: Any, tuning: Any, stage: Stage) -> Any:

@@ -1,9 +1,10 @@
 """Warm-up, pooled over every chain on every device: which rounds to run, and what to learn from them.
 
 The chains run in short rounds. After each, the acceptance rates of the draws that ended in it, from all chains alike,
-move the one step size they share; at the end of a window the draws themselves give a new metric. All of it is plain
-arithmetic on the host: the compiled block knows nothing of it. With 64 chains a window has 64 times the draws, so that
-warm-up needs fewer iterations the more chains there are.
+move the one step size they share; at the end of a window the moments of its draws give a new metric. The devices add up
+what draws say, and what is learned from the sums is plain arithmetic on the host, the same in every process: the
+compiled block knows nothing of it. With 64 chains a window has 64 times the draws, so that warm-up needs fewer
+iterations the more chains there are.
 
 A round is a number of ticks, not of draws: chains in a long trajectory do not keep the others waiting.
 """
@@ -11,16 +12,15 @@ A round is a number of ticks, not of draws: chains in a long trajectory do not k
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.schedule import windows
 from phalanx.adaptation.step_size import StepSize, StepSizeState
 from phalanx.adaptation.stuck import Landscape, Relocation, StuckChains
 from phalanx.adaptation.trajectory import TrajectoryLength
-from phalanx.adaptation.tuner import Batch, Stage, Tuner
+from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 from phalanx.kernels.kernel import Kernel
 
 ROUNDS = 4
@@ -69,11 +69,11 @@ class WarmUp:
         kernel: the kernel to tune.
         num_chains: chains in all.
         num_warmup: iterations per chain.
-        beginning: positions and gradients where the chains begin.
+        beginning: moments of the positions, and of the gradients there, where the chains begin.
         landscape: what the chains move in, as seen from the host.
     """
 
-    def __init__(self, kernel: Kernel, num_chains: int, num_warmup: int, beginning: Batch, landscape: Landscape):
+    def __init__(self, kernel: Kernel, num_chains: int, num_warmup: int, beginning: Sums, landscape: Landscape):
         self._kernel, self._num_chains = kernel, num_chains
         tuned = num_warmup if kernel.tuned_steps is None else min(num_warmup, kernel.tuned_steps)
         lengths = windows(tuned, kernel.metric is not None)
@@ -105,13 +105,20 @@ class WarmUp:
         self._stage = self._stage._replace(window=state.window)
         self.draws, self.mean_steps, self.abandon = state.draws, state.mean_steps, state.abandon
         self._states = list(state.states)
-        self._begin_window()
+        self._draws_of_window = 0
         self.tuning = self._applied()
 
     @property
     def iterations(self) -> float:
         """Draws made of each chain, on average."""
         return self.draws / self._num_chains
+
+    @property
+    def sampled_groups(self) -> int | None:
+        """Groups of coordinates of which draws themselves are looked at; None is all, because chains may be stuck."""
+        if self._stuck is not None and self._stuck.tells:
+            return None
+        return int(self._kernel.metric not in (None, "diagonal"))  # of the global ones correlations are learned
 
     @property
     def over(self) -> bool:
@@ -121,47 +128,44 @@ class WarmUp:
     @property
     def ticks(self) -> int:
         """Ticks of the next round."""
-        if self._searching:  # to abandon what is under way takes a tick
+        if self.searching:  # to abandon what is under way takes a tick
             return 1 if self._kernel.machine.in_lock_step or not self.abandon else 2
         iterations = self._draws_of_window / self._num_chains
         window = self._windows[self._stage.window]
         longest = 1 if self._kernel.tunes_trajectory else iterations / ROUNDS + 1
         return max(1, math.ceil(min(longest, window - iterations) * self.mean_steps))
 
-    def learn(self, batch: Batch) -> None:
-        """Take in a round."""
-        self._learn(batch)
+    def learn(self, sums: Sums, draws: Callable[[], Sample | None]) -> None:
+        """Take in a round; `draws` makes a sample of the draws of the window, when it ends."""
+        self._learn(sums, draws)
         self.tuning = self._applied()
 
-    def _learn(self, batch: Batch) -> None:
+    def _learn(self, sums: Sums, draws: Callable[[], Sample | None]) -> None:
         self.abandon, self.relocations, self._begins = False, [], False
-        count = len(batch.chain)
-        if self._searching:
-            if count:  # none where the round ended trajectories of another metric
-                self._update(batch, searching=True)
+        if self.searching:
+            if sums.draws:  # none where the round ended trajectories of another metric
+                self._update(sums, searching=True)
             return
-        if not count:  # longer trajectories than ever
+        if not sums.draws:  # longer trajectories than ever
             self.mean_steps *= 2
             return
         if not self._kernel.machine.in_lock_step:
-            self.mean_steps = float(batch.stats["num_steps"].mean(dtype=np.float64))
-        if self._stuck is not None:
-            self._stuck.see(batch.position, batch.stats["log_density"], batch.chain)
-        self._update(batch, searching=False)
-        self.draws += count
-        self._draws_of_window += count
+            self.mean_steps = sums.mean("num_steps")
+        self._update(sums, searching=False)
+        self.draws += sums.draws
+        self._draws_of_window += sums.draws
         if self._draws_of_window >= self._windows[self._stage.window] * self._num_chains:
-            self._next_window()
+            self._next_window(draws)
 
     @property
-    def _searching(self) -> bool:
+    def searching(self) -> bool:
         """Whether the next round is a single leapfrog, of which the step size alone learns."""
         return any(isinstance(state, StepSizeState) and state.search is not None for state in self._states)
 
-    def _update(self, batch: Batch, searching: bool) -> None:
+    def _update(self, sums: Sums, searching: bool) -> None:
         """Let the tuners learn of a round."""
         self._states = [
-            tuner.update(state, batch, self.tuning, self._stage)
+            tuner.update(state, sums, self.tuning, self._stage)
             if isinstance(tuner, StepSize) or not searching
             else state
             for tuner, state in zip(self._tuners, self._states, strict=True)
@@ -174,23 +178,20 @@ class WarmUp:
             tuning = tuner.apply(state, tuning, self._stage)
         return tuning
 
-    def _next_window(self) -> None:
-        self._stage = self._stage._replace(window=self._stage.window + 1)
-        if self._stuck is not None and not self.over:  # at the end no time is left to come apart again
-            self.relocations = self._stuck.relocations()
+    def _next_window(self, draws: Callable[[], Sample | None]) -> None:
+        window, self._draws_of_window = self._stage.window, 0
+        self._stage = self._stage._replace(window=window + 1)
+        sample = None if self.over else draws()  # at the end no time is left to come apart again
+        if self._stuck is not None and sample is not None:
+            self.relocations = self._stuck.relocations(sample, window)
             self.abandon = bool(self.relocations)
-        self._begin_window()
         if not self._stage.tunes:
             return
         self._states = [
-            tuner.next_window(state, self._stage) for tuner, state in zip(self._tuners, self._states, strict=True)
+            tuner.next_window(state, sample, self._stage)
+            for tuner, state in zip(self._tuners, self._states, strict=True)
         ]
         if self._kernel.metric is not None:
             self.abandon = True
             self.mean_steps = min(self.mean_steps, UNTRIED)  # trajectories may be much shorter than before, or longer
         self._begins = self.abandon or self._kernel.machine.in_lock_step
-
-    def _begin_window(self) -> None:
-        self._draws_of_window = 0
-        if self._stuck is not None:
-            self._stuck.forget(self._stage.window)

@@ -33,17 +33,21 @@ from phalanx.programs.shares import Latent
 from phalanx.programs.target import Target
 from phalanx.run.recorder import Recorder, RowLayout
 from phalanx.run.starts import Given, finite_start
+from phalanx.run.summing import Summing
 from phalanx.run.thinning import SinceKept
 
 # Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
 
 
 class Begun(NamedTuple):
-    """Where chains begin, and what is wrong there if anything is."""
+    """Where chains begin, and what is wrong there if anything is.
+
+    The position is in `rows` too, with its gradient, as if each chain had drawn it, where a metric learns of it.
+    """
 
     underway: Any
     position: Any
-    gradient: Any
+    rows: Any
     finite: Any
     misfits: Any
     invalid: Any
@@ -97,6 +101,11 @@ class Blocks:
         return Recorder(self.slots, self.row_layout, tuple(self.groups), one_by_one)
 
     @property
+    def summing(self) -> Summing:
+        """What adds up the draws that are recorded."""
+        return Summing(self.row_layout, tuple(self.groups))
+
+    @property
     def on_cpu(self) -> bool:
         """Whether the devices are."""
         return self.target.mesh.devices.flat[0].platform == "cpu"
@@ -119,8 +128,9 @@ class Blocks:
         start, finite, misfits = over_lanes(find, self.count)(first, given.values)
         machine = self.machine.start(lanes, start, keys, jnp.int32(INITIAL_POSITION + 1))
         underway = Underway(machine, SinceKept.none(self.count))
-        gradient = lanes.flatten(start.gradient) if start.gradient else ()
-        return Begun(underway, lanes.flatten(start.position), gradient, finite, misfits, lanes.density.invalid())
+        position = lanes.flatten(start.position)
+        rows = () if self.kernel.metric is None else self.recorder.first(position, lanes.flatten(start.gradient), lanes)
+        return Begun(underway, position, rows, finite, misfits, lanes.density.invalid())
 
     def contributions(self, arrays: Sequence[Array], position: Sequence[Array]) -> dict[str, Array]:
         """What each variable contributes to the log density where the chains begin."""
@@ -171,8 +181,8 @@ class Blocks:
         """Layout of where chains begin."""
         chains = PartitionSpec(CHAIN)
         position = tuple(PartitionSpec(CHAIN, axes or None) for axes in self.groups)
-        gradient = position if self.kernel.uses_gradient else ()
-        return Begun(self.underway_specs(), position, gradient, chains, chains, PartitionSpec())
+        rows = () if self.kernel.metric is None else self.recorder.specs
+        return Begun(self.underway_specs(), position, rows, chains, chains, PartitionSpec())
 
     def given_specs(self) -> Given:
         """Layout of initial values."""

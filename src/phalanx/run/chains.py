@@ -10,9 +10,10 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
+from phalanx.adaptation.tuner import Sums
 from phalanx.kernels.driver import Rest, Start
 from phalanx.kernels.low_rank import LowRank
-from phalanx.kernels.whole import by_group, by_variable, fetched, placed
+from phalanx.kernels.whole import by_variable, fetched, placed
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import all_to_devices, to_devices, to_host
 from phalanx.run.advance import Advanced, Order, Sunk
@@ -24,9 +25,6 @@ from phalanx.run.initial import Initial
 from phalanx.run.portable import on_mesh, portable
 from phalanx.run.state import RunState
 from phalanx.run.thinning import SinceKept
-
-Groups = list[np.ndarray]
-"""Vectors of all chains on the host, `(chain, coordinate)`, one array for each group of coordinates."""
 
 
 class Chains:
@@ -52,23 +50,26 @@ class Chains:
         self._metric: Any = None
         self._placed_metric: Any = None
         self._abandon = False
+        self._began = 0.0
+        """When the latest block did."""
 
     # -- where they are ---------------------------------------------------------------------------------------------
 
-    def begin(self, initial: Initial) -> tuple[Groups, Groups]:
-        """Find where to begin: positions, and gradients there."""
+    def begin(self, initial: Initial) -> Sums:
+        """Find where to begin, and what positions and gradients there add up to."""
         begun = self.executables.start(self.seed, self.arrays, initial)
         initial.check(begun.misfits)
         check_beginning(self.blocks, begun, self.arrays, tuple(initial.values))
         self._underway = begun.underway
-        position, gradient = ([to_host(part) for part in x] for x in (begun.position, begun.gradient))
-        if not initial.superchains:
-            return position, gradient
-        leaders = initial.leaders(self.blocks.num_chains)
-        self.put_beside(leaders)
-        return [part[leaders] for part in position], [part[leaders] for part in gradient]
+        rows = begun.rows
+        if initial.superchains:
+            leaders = initial.leaders(self.blocks.num_chains)
+            self.put_beside(leaders)
+            rows = [_taken(part, leaders, 1) for part in rows]
+        one_each = self.executables.sent.array(np.ones(self.blocks.num_chains, np.int32), PartitionSpec(CHAIN))
+        return self.executables.summed(rows, one_each) if rows else Sums.nothing()
 
-    def resume(self, state: RunState) -> tuple[Groups, Groups]:
+    def resume(self, state: RunState) -> None:
         """Be where the chains of a state were, tuned as they were; the inverse of `rest`."""
         target = self.blocks.target
         self.tune(on_mesh(state.tuning, target), abandon=False)
@@ -76,9 +77,6 @@ class Chains:
         rest, since = placed(state.rest, target), placed(state.since, target)
         self._underway = Underway(self.executables.resume(self.seed, self.arrays, rest), since)
         self.first = np.asarray(state.rest.draw, np.int64) - state.thin * state.stored.counts
-        at = state.rest.at
-        position, gradient = (by_group(target, x, zero=True) if x else () for x in (at.position, at.gradient))
-        return list(position), list(gradient)
 
     def rest(self) -> tuple[Rest, SinceKept]:
         """Where chains are between two draws, whole and by variable, and what they did since the draw last kept."""
@@ -92,6 +90,18 @@ class Chains:
         position, gradient = (by_variable(target, x) if x else {} for x in (latest.position, latest.gradient))
         rest = Rest((self.first + draws).astype(np.int32), Start(position, latest.log_density, gradient), ())
         return rest, SinceKept(nothing, nothing, nothing.astype(bool))
+
+    def positions(self, count: int) -> list[dict[str, np.ndarray]]:
+        """Where the first chains are, whole and by variable."""
+        assert self._underway is not None
+        parts = [to_host(part[:, :count]) for part in self._underway.machine.at.position.parts]
+        chains = range(min(count, self.blocks.num_chains))
+        return [by_variable(self.blocks.target, [part[:, chain] for part in parts]) for chain in chains]
+
+    def count_draws(self) -> None:
+        """Have the draws of sampling numbered from here."""
+        assert self._underway is not None
+        self.first = np.asarray(to_host(self._underway.machine.draw), np.int64)
 
     @property
     def replays(self) -> bool:
@@ -148,7 +158,7 @@ class Chains:
         """Have what lanes begin with computed where draws compute it: another program may round in another way."""
         nothing, first, self._abandon = np.zeros(self.blocks.num_chains), self.first, True
         folds = self.executables.record is None or (samples and not self.executables.stores_draws)
-        self.fold(nothing, 1, 1, None) if folds else self.record(nothing, 1)
+        self.wait(self.fold(nothing, 1, 1, None) if folds else self.record(nothing, 1))
         self.first = first  # nothing was under way
 
     def end_trajectories(self) -> None:
@@ -158,13 +168,22 @@ class Chains:
             sunk = self.fold(goal, self.executables.pace.ticks, 1, sunk).sunk
 
     def _advance(self, program: Any, draws: np.ndarray, ticks: int, thin: int, *sunk: Sunk) -> Advanced:
-        order, began = self._order(draws, ticks, thin), time.perf_counter()
+        order, self._began = self._order(draws, ticks, thin), time.perf_counter()
         if self._abandon and not self.blocks.kernel.machine.in_lock_step:
             self.first = self.first + 1  # what is abandoned has used its number
         advanced = program(self._sent_seed, self.arrays, self._sent_tuning, order, self._underway, *sunk)
         self._underway, self._abandon = advanced.underway, False
-        self.executables.pace.learn(int(to_host(advanced.ticks).max()), time.perf_counter() - began)
         return advanced
+
+    def wait(self, advanced: Advanced) -> int:
+        """Wait for the end of a block; returns its ticks."""
+        ticks = int(to_host(advanced.ticks).max())
+        self.ended(ticks)
+        return ticks
+
+    def ended(self, ticks: int) -> None:
+        """Be told that the latest block has ended, just now, after so many ticks."""
+        self.executables.pace.learn(ticks, time.perf_counter() - self._began)
 
     def _order(self, draws: np.ndarray, ticks: int, thin: int) -> Order:
         order, send = order_of(draws, ticks, thin, self._abandon), self.executables.sent.array

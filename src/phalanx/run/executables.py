@@ -15,6 +15,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.adaptation.metric import first_metric
+from phalanx.adaptation.tuner import Sums
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.mesh.workarounds import Workaround
@@ -43,6 +44,7 @@ class Executables:
         reducing: what becomes of draws that are reduced.
         begin: where the chains start.
         record: chains move, and their draws are recorded; None where none are stored and nothing is to be tuned.
+        sums: what recorded draws add up to; None with it.
         constrain: the variables of the recorded rows; None where none are stored.
         reduce: the reducers of those rows; None where none are stored, or none reduced.
         fold, empty: chains move, and their draws are counted and reduced, beginning with nothing; None where draws are
@@ -56,6 +58,7 @@ class Executables:
     reducing: Reducing
     begin: Callable[..., Any]
     record: Any = None
+    sums: Any = None
     constrain: Any = None
     reduce: Any = None
     fold: Any = None
@@ -72,7 +75,7 @@ class Executables:
     @property
     def count(self) -> int:
         """Programs compiled."""
-        programs = (self.begin, self.record, self.constrain, self.reduce, self.fold, self.empty)
+        programs = (self.begin, self.record, self.sums, self.constrain, self.reduce, self.fold, self.empty)
         return sum(program is not None for program in programs)
 
     @property
@@ -83,6 +86,10 @@ class Executables:
     def start(self, seed: np.uint32, arrays: Sequence[Array], initial: Initial) -> Begun:
         """Begin all chains, where `initial` says."""
         return self.begin(seed, arrays, initial.given(self.blocks.target, self.blocks.num_chains))
+
+    def summed(self, rows: Sequence[Array], count: Array | np.ndarray) -> Sums:
+        """What the first `count` of the recorded draws of each chain add up to."""
+        return self.blocks.summing.fetched(self.sums(rows, count))
 
     @cached_property
     def prior(self) -> Callable[..., Any]:
@@ -190,6 +197,13 @@ class _Programs:
             if reductions.entries:
                 reduce = self._jit(self._reducing.of_rows, (*specs, self._chains), self._reducing.specs)
                 yield "reduce", reduce.lower(self._arrays, rows, self._order.draws), {}
+        if rows is not None:
+            yield "sums", self._sums(rows), {}
+
+    def _sums(self, rows: Any) -> Any:
+        sums = self._jit(self._blocks.summing, (self._blocks.recorder.specs, self._chains), self._blocks.summing.specs)
+        with jax.enable_x64(True):
+            return sums.lower(rows, self._order.draws)
 
     def _folds(self, underway: Any) -> Iterator[tuple[str, Any, dict[str, str | bool]]]:
         empty = self._jit(self._fold.empty, (self._data,), self._fold.sunk_specs).trace(self._arrays)

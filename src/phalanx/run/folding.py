@@ -72,6 +72,7 @@ class Folding:
     def advance(self, goal: Goal, ticks: int) -> Progressed:
         """Fold a block; its round is over when every chain has drawn as many."""
         advanced = self._chains.fold(goal.draws, ticks, self._thin, self._sunk)
+        ticks = self._chains.wait(advanced)
         sunk, evaluations = advanced.sunk, self._reduced.evaluations
         done, counts = int(to_host(sunk.count).min()), sunk.states[0]
         rates = to_host(counts.acceptance) / np.maximum(to_host(counts.draws), 1)
@@ -80,9 +81,7 @@ class Folding:
             self._sunk, done = None, 0
         else:
             self._sunk = sunk
-        return self._progressed(
-            done, rates, self._reduced.evaluations - evaluations, int(to_host(advanced.ticks).max())
-        )
+        return self._progressed(done, rates, self._reduced.evaluations - evaluations, ticks)
 
     def _progressed(self, done: int, rates: np.ndarray, evaluations: int, ticks: int) -> Progressed:
         drawn = self.kept + done

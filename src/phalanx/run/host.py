@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array
 
-from phalanx.adaptation.tuner import Batch
+from phalanx.adaptation.tuner import Sample
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.total import Total
 from phalanx.run.advance import Sunk
@@ -38,12 +38,19 @@ class HostBlock:
     layout: RowLayout
 
     @classmethod
-    def fetched(cls, sunk: Sunk, layout: RowLayout) -> HostBlock:
-        """What the recorder has, without the slots that no chain filled."""
-        count, (recorded,) = to_host(sunk.count), sunk.states
+    def fetched(cls, sunk: Sunk, layout: RowLayout, groups: int | None = None, every: int = 1) -> HostBlock:
+        """What the recorder has, without the slots that no chain filled.
+
+        Args:
+            sunk: the recorder's.
+            layout: of its rows.
+            groups: of coordinates that are fetched; None for all.
+            every: one in so many chains is.
+        """
+        count, (recorded,) = to_host(sunk.count)[::every], sunk.states
         rows = []
-        for array, width in zip(recorded, layout.widths, strict=True):
-            fetched = fetch_slots(array, int(count.max()))
+        for array, width in zip(recorded[:groups], layout.widths, strict=False):
+            fetched = fetch_slots(array[:, ::every] if every > 1 else array, int(count.max()))
             rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
         return cls(rows, count, layout)
 
@@ -52,12 +59,17 @@ class HostBlock:
         """Which slots hold a draw, `(slot, chain)`."""
         return np.arange(len(self.rows[0]))[:, None] < self.count[None]
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """Which draw of its chain each slot holds, `(slot, chain)`."""
+        return np.broadcast_to(np.arange(len(self.filled))[:, None], self.filled.shape)
+
     @cached_property
     def stats(self) -> dict[str, np.ndarray]:
         """Statistics by name, `(slot, chain)`."""
         return self.layout.statistics([self.rows[0][:, :, 0]])
 
-    def batch(self) -> Batch:
+    def sample(self) -> Sample:
         """The draws one after the other, chain by chain, so that their order does not depend on the devices."""
         filled, layout = self.filled.T, self.layout
         rows = [np.swapaxes(part, 0, 1)[filled] for part in self.rows]
@@ -66,7 +78,8 @@ class HostBlock:
             for part in range(layout.parts)
         ]
         position, gradient = (*vectors, [])[:2]
-        return Batch(position, gradient, layout.statistics([rows[0][:, 0]]), np.nonzero(filled)[0])
+        log_density = layout.total([rows[0][:, 0]], "log_density").in_double()
+        return Sample(position, gradient, log_density, np.nonzero(filled)[0])
 
 
 def fetch_slots(array: Array, slots: int) -> np.ndarray:

@@ -10,14 +10,15 @@ import numpy as np
 from jax import Array
 
 from phalanx.adaptation.stuck import Relocation
+from phalanx.adaptation.tuner import Sums
 from phalanx.adaptation.warm_up import WarmUpState
 from phalanx.kernels.driver import Rest
 from phalanx.kernels.kernel import Kernel
-from phalanx.kernels.whole import by_variable
+from phalanx.kernels.whole import by_group
 from phalanx.mesh.processes import Interrupts
-from phalanx.run.chains import Chains, Groups
+from phalanx.run.chains import Chains
 from phalanx.run.drain import Drain
-from phalanx.run.executables import Executables
+from phalanx.run.executables import Executables, whole_sizes
 from phalanx.run.folding import Folding
 from phalanx.run.host import HostDraws, Latest
 from phalanx.run.host_fold import HostFold
@@ -68,7 +69,6 @@ class Run:
         self._marks = on_block is not None
         """Whether somebody may ask for the run's state where it cannot be told from what is on the devices then."""
         self._marked: RunState | None = None
-        self._last: Groups = []
         self._latest: Latest | None = None
         self._acceptance = math.nan
 
@@ -89,38 +89,41 @@ class Run:
 
     def begin(self, initial: Initial) -> None:
         """Find where to begin, and tune."""
-        self._warm_up(*self.chains.begin(initial), None)
+        self._warm_up(self.chains.begin(initial), None)
 
     def go_on(self, state: RunState) -> None:
         """Put the chains, and the tuning, where they were; and tune on, if that was not over."""
-        position, gradient = self.chains.resume(state)
+        self.chains.resume(state)
         if state.in_warm_up:
-            self._warm_up(position, gradient, on_mesh(state.tuners, self.blocks.target))
+            nothing = Sums.nothing(whole_sizes(self.blocks))
+            self._warm_up(nothing, on_mesh(state.tuners, self.blocks.target))
             return
         if not self.kernel.machine.in_lock_step:
             self.chains.rest_a_tick(samples=True)
         if self.chains.replays:
-            self._latest = Latest(tuple(position), tuple(gradient), state.rest.at.log_density)
+            at, target = state.rest.at, self.blocks.target
+            position, gradient = (by_group(target, x, zero=True) if x else () for x in (at.position, at.gradient))
+            self._latest = Latest(position, gradient, at.log_density)
 
-    def _warm_up(self, position: Groups, gradient: Groups, tuners: WarmUpState | None) -> None:
+    def _warm_up(self, beginning: Sums, tuners: WarmUpState | None) -> None:
         """Tune, from where the chains are, with what warm-up has learned before."""
         num_warmup = self.aim.num_warmup
-        warming = Warming(self.chains, self.kernel, num_warmup, position, gradient, tuners)
-        self._last = position
+        warming = Warming(self.chains, self.kernel, num_warmup, beginning, tuners)
         self._mark(warming.state)
         if self.executables.record is None:  # nothing is tuned, and so nothing looked at
             self._drain(Folding(self.chains, HostFold.of(self.executables.reducing), num_warmup, 1), "warm-up")
             return
         divergences = sum(noted["divergences"] for noted in self.rounds)
         for made in warming.rounds():
-            self._last, divergences = warming.last, divergences + made.noted["divergences"]
+            divergences += made.noted["divergences"]
             self.relocations += made.relocations
             self.rounds.append(made.noted)
-            self.warmup = self.warmup.more(made.ticks, made.evaluations)
+            self.warmup = self.warmup.more(made.ticks, int(made.sums.stats["num_steps"]))
             if warming.is_between_windows:
                 self._mark(warming.state)
             done = min(warming.iterations, num_warmup)
-            self._show("warm-up", done, num_warmup, made.draws.stats["acceptance_rate"], divergences)
+            rates = np.full(min(made.sums.draws, 1), made.noted["acceptance_rate"])
+            self._show("warm-up", done, num_warmup, rates, divergences)
 
     def sample(self, num_samples: int, until: Until | None, stored: Stored | None = None) -> None:
         """Draw, until every chain has `num_samples // thin` draws more, or `until` is met.
@@ -184,11 +187,6 @@ class Run:
     def draws(self) -> int:
         """Draws that every chain has, of which what becomes of them is known here."""
         return self.reduced.draws if self.stored is None else self.stored.count
-
-    def positions(self, count: int) -> list[dict[str, np.ndarray]]:
-        """Positions of the chains in the latest round of warm-up, whole and unpadded, by variable."""
-        count = min(count, *map(len, self._last))
-        return [by_variable(self.blocks.target, [part[i] for part in self._last]) for i in range(count)]
 
     @property
     def warmup_record(self) -> dict[str, np.ndarray]:

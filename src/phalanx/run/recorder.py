@@ -50,7 +50,7 @@ class RowLayout:
 
     def vectors(self, rows: Any, part: int) -> Columns:
         """The positions (part 0) or gradients (part 1) in the rows of one device, `(..., coordinates)` by group."""
-        return tuple(r[..., part * size : (part + 1) * size] for r, size in zip(rows, self.sizes, strict=True))
+        return tuple(r[..., part * size : (part + 1) * size] for r, size in zip(rows, self.sizes, strict=False))
 
     def statistics(self, rows: Any) -> dict[str, Any]:
         """The statistics in rows on the host, by name; those in two floats in float64."""
@@ -96,6 +96,12 @@ class Recorder:
     def empty(self, lanes: Lanes) -> Rows:
         """No draws."""
         return tuple(jnp.zeros((self.slots, lanes.count, width), lanes.dtype) for width in self.layout.widths)
+
+    def first(self, position: Columns, gradient: Columns, lanes: Lanes) -> Rows:
+        """Positions `(lanes, coordinates)` and gradients as the first draw of each lane, without its statistics."""
+        rows = [jnp.concatenate(pair, -1)[None] for pair in zip(position, gradient, strict=True)]
+        empty = self.empty(lanes)
+        return tuple(lax.dynamic_update_slice(into, row, (0, 0, 0)) for into, row in zip(empty, rows, strict=True))
 
     def update(self, state: Rows, draws: Draws, lanes: Lanes) -> Rows:
         """With the draws of a tick that are kept."""

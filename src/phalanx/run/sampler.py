@@ -265,7 +265,7 @@ class Sampler:
         if rows.check is None or not rows.check.names or self.check == "off":
             return rows
         arguments = self.executables.blocks.target.arguments.with_arrays(run.chains.arrays)
-        again = rows.look(arguments, "warn", run.positions(CHAINS_CHECKED))
+        again = rows.look(arguments, "warn", run.chains.positions(CHAINS_CHECKED))
         return again if len(again.unchecked) < len(rows.unchecked) else rows
 
     def _initial(self, init: Any, seed: int, arrays: tuple[Array, ...]) -> Initial:

@@ -75,6 +75,7 @@ class Storing:
     def advance(self, goal: Goal, ticks: int) -> Progressed:
         """Draw a block, and store it."""
         advanced = self._chains.record(goal.draws, ticks, self._thin)
+        ticks = self._chains.wait(advanced)
         block = HostBlock.fetched(advanced.sunk, self._blocks.row_layout)
         values, states = self._read(advanced.sunk.states[0], advanced.sunk.count)
         steps = block.stats["num_steps"][block.filled]
@@ -83,7 +84,7 @@ class Storing:
         self.draws.add(values, block)
         if states is not None:
             self._reduced.add_states(states)
-        rates, ticks = block.stats["acceptance_rate"][block.filled], int(to_host(advanced.ticks).max())
+        rates = block.stats["acceptance_rate"][block.filled]
         count, total, divergences = self.draws.count, self.draws.total, self.draws.divergences
         return Progressed(count, total, rates, divergences, int(steps.sum(dtype=np.int64)), ticks)
 

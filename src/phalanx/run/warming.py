@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from phalanx.adaptation.stuck import Relocation
-from phalanx.adaptation.tuner import Batch
+from phalanx.adaptation.tuner import Sums
 from phalanx.adaptation.warm_up import WarmUp, WarmUpState
 from phalanx.kernels.kernel import Kernel
-from phalanx.run.chains import Chains, Groups
-from phalanx.run.host import HostBlock
+from phalanx.run.chains import Chains
 from phalanx.run.landscape import landscape_of
 from phalanx.run.portable import portable
+from phalanx.run.window import Window
+
+MOST_SAMPLED = 2**20
+"""Numbers that come to the host of one draw of each chain, at most, where correlations are learned from draws: of more
+chains than that some are left out."""
 
 
 class Round(NamedTuple):
     """A round of warm-up.
 
     Attributes:
-        draws: of all chains.
+        sums: what its draws add up to.
         noted: what the record says of it.
         relocations: chains that go on beside others.
-        evaluations, ticks: what it took.
+        ticks: what it took.
     """
 
-    draws: Batch
+    sums: Sums
     noted: dict[str, Any]
     relocations: list[Relocation]
-    evaluations: int
     ticks: int
 
 
@@ -43,23 +46,23 @@ class Warming:
         chains: the chains, where they begin.
         kernel: with the hyperparameters to begin with.
         num_warmup: iterations per chain.
-        position, gradient: where they begin.
+        beginning: what positions, and gradients there, add up to where they begin.
         tuners: what an earlier warm-up has learned that this one goes on with.
     """
 
     def __init__(
-        self, chains: Chains, kernel: Kernel, num_warmup: int, position: Groups, gradient: Groups,
-        tuners: WarmUpState | None,
+        self, chains: Chains, kernel: Kernel, num_warmup: int, beginning: Sums, tuners: WarmUpState | None
     ):  # fmt: skip
         self._chains, self._kernel = chains, kernel
-        numbers = np.arange(chains.blocks.num_chains)
         landscape = landscape_of(chains.executables, chains.arrays, int(chains.seed))
-        self._warm_up = WarmUp(kernel, len(numbers), num_warmup, Batch(position, gradient, {}, numbers), landscape)
+        self._warm_up = WarmUp(kernel, chains.blocks.num_chains, num_warmup, beginning, landscape)
         if tuners is not None:
             self._warm_up.go_on(tuners)
+        groups, layout = self._warm_up.sampled_groups, chains.blocks.row_layout
+        one_of_each = chains.blocks.num_chains * layout.widths[0]
+        # which chains are stuck is only asked where there are few
+        self._window = Window(layout, groups, 1 if groups is None else math.ceil(one_of_each / MOST_SAMPLED))
         chains.tune(self._warm_up.tuning, self._warm_up.abandon)
-        self.last = position
-        """Positions in the latest round, the latest first, `(draw, coordinate)` by group."""
 
     @property
     def state(self) -> Any:
@@ -84,47 +87,42 @@ class Warming:
         while not warm_up.over:
             yield self._round()
         chains.mean_steps = warm_up.mean_steps
+        chains.count_draws()
 
     def _round(self) -> Round:
         warm_up, chains, used = self._warm_up, self._chains, self._warm_up.tuning
-        draws, evaluations, ticks = self._drawn(warm_up.ticks)
-        if len(draws.chain):
-            self.last = [part[::-1] for part in draws.position] or self.last
-        warm_up.learn(draws)
+        ticks = warm_up.ticks
+        sums = self._drawn(ticks)
+        warm_up.learn(sums, self._window.take)
         has_new_metric, relocations = chains.tune(warm_up.tuning, warm_up.abandon), warm_up.relocations
         if relocations:
             sources = np.arange(chains.blocks.num_chains)
             for relocation in relocations:
                 sources[relocation.chain] = relocation.beside
             chains.put_beside(sources)
-        return Round(draws, self._noted(used, draws, has_new_metric), relocations, evaluations, ticks)
+        return Round(sums, self._noted(used, sums, has_new_metric), relocations, ticks)
 
-    def _drawn(self, ticks: int) -> tuple[Batch, int, int]:
-        """The draws of so many ticks. How they are cut into blocks changes nothing: no chain's slots fill up."""
-        chains, layout = self._chains, self._chains.blocks.row_layout
-        batches, evaluations, left, slots = [], 0, ticks, chains.blocks.slots
+    def _drawn(self, ticks: int) -> Sums:
+        """What the draws of so many ticks add up to. How they are cut changes nothing: no chain's slots fill up."""
+        chains, slots, made, left = self._chains, self._chains.blocks.slots, [], ticks
         goal = np.full(chains.blocks.num_chains, slots)
         while left:
             now = min(left, slots, chains.executables.pace.ticks)
-            block = HostBlock.fetched(chains.record(goal, now).sunk, layout)
-            batches.append(block.batch())
-            chains.first = chains.first + block.count
-            evaluations += int(batches[-1].stats["num_steps"].sum(dtype=np.int64))
+            recorded = chains.record(goal, now).sunk
+            made.append(chains.executables.summed(recorded.states[0], recorded.count))
+            chains.ended(now)  # no chain has all the draws it was asked for before
+            if not self._warm_up.searching:
+                self._window.add(recorded)
             left -= now
-        if len(batches) == 1:
-            return batches[0], evaluations, ticks
-        together = jax.tree.map(lambda *parts: np.concatenate(parts), *batches)
-        order = np.argsort(together.chain, kind="stable")
-        return jax.tree.map(lambda part: part[order], together), evaluations, ticks
+        return reduce(Sums.merge, made)
 
-    def _noted(self, used: Any, draws: Batch, has_new_metric: bool) -> dict[str, Any]:
+    def _noted(self, used: Any, sums: Sums, has_new_metric: bool) -> dict[str, Any]:
         """What the record says of a round, which used a tuning."""
-        rates = draws.stats["acceptance_rate"]
         noted = {
             "iteration": self._warm_up.iterations,
             "step_size": float(used.step_size),
-            "acceptance_rate": float(rates.mean(dtype=np.float64)) if rates.size else math.nan,
-            "divergences": int(draws.stats["diverging"].sum()),
+            "acceptance_rate": sums.mean("acceptance_rate"),
+            "divergences": int(sums.stats["diverging"]),
             "metric_changed": has_new_metric,
             "relocated_chains": len(self._warm_up.relocations),
         }

@@ -14,6 +14,7 @@ import phalanx as phx
 from phalanx.adaptation import stuck as stuck_module
 from phalanx.adaptation.regions import Region, log_mass_at_least, log_mass_at_most, normals
 from phalanx.adaptation.stuck import SETTLED, Landscape, StuckChains
+from phalanx.adaptation.tuner import Sample
 from phalanx.run.landscape import landscape_of
 
 
@@ -36,26 +37,26 @@ def spherical(centre, scale, log_mass, size=3):
     return Mode(np.full(size, centre), scale * np.eye(size), log_mass)
 
 
-def seen(modes, draws=100, of_chain=None, seed=0):
+def log_density_of(modes):
+    return lambda rows: np.logaddexp.reduce([mode.log_density(rows) for mode in modes])
+
+
+def relocations(modes, draws=100, of_chain=None, seed=0, log_density=None):
     """What is told of chains that each draw from a mode of a mixture."""
     random = np.random.default_rng(seed)
-
-    def log_density(rows):
-        return np.logaddexp.reduce([mode.log_density(rows) for mode in modes])
-
     of_chain = modes if of_chain is None else [modes[i] for i in of_chain]
-    size = len(modes[0].mean)
-    stuck = StuckChains(len(of_chain), Landscape(np.arange(size), log_density, 0))
     rows = np.concatenate([mode.draw(random, draws) for mode in of_chain])
-    chain = np.repeat(np.arange(len(of_chain)), draws)
-    half = np.concatenate([np.arange(draws) < draws // 2] * len(of_chain))
-    for part in (half, ~half):  # in two rounds
-        stuck.see([rows[part]], log_density(rows[part]), chain[part])
-    return stuck
+    return relocations_of(rows, log_density_of(modes), len(of_chain), log_density)
 
 
-def moved(stuck):
-    return {move.chain: move.beside for move in stuck.relocations()}
+def relocations_of(rows, heights, chains, log_density=None):
+    """The same of draws, as many of each chain, one chain after the other."""
+    stuck = StuckChains(chains, Landscape(np.arange(rows.shape[1]), log_density or heights, 0))
+    return stuck.relocations(Sample([rows], [], heights(rows), np.repeat(np.arange(chains), len(rows) // chains)), 1)
+
+
+def moved(found):
+    return {move.chain: move.beside for move in found}
 
 
 def correlated(size, variance, common):
@@ -130,8 +131,7 @@ def test_the_bounds_hold_for_any_shape(draw, log_density):
 
 
 def test_a_chain_whose_region_has_no_mass_goes_on_beside_another():
-    stuck = seen([spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -40.0)], of_chain=[0, 1, 0])
-    (move,) = stuck.relocations()
+    (move,) = relocations([spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -40.0)], of_chain=[0, 1, 0])
     assert move[:2] == (1, 0) and -40 < move.log_share < -25
 
 
@@ -148,7 +148,7 @@ def test_a_chain_whose_region_has_no_mass_goes_on_beside_another():
 def test_modes_that_both_count_keep_their_chains(size, common, scale, gap, draws, chains, seed):
     one = Mode(np.full(size, -900.0), scale * np.eye(size), 0.0)
     other = Mode(np.full(size, 900.0), correlated(size, 0.04, common), gap)
-    assert seen([one, other], draws, [0, 1] * (chains // 2), seed).relocations() == []
+    assert relocations([one, other], draws, [0, 1] * (chains // 2), seed) == []
 
 
 def test_a_narrow_mode_that_has_the_mass_keeps_its_chains():
@@ -158,7 +158,7 @@ def test_a_narrow_mode_that_has_the_mass_keeps_its_chains():
         Mode(np.full(20, -900.0), correlated(20, 0.04, 10), np.log(0.01)),
     ]
     for draws in (20, 40, 130):
-        assert seen(modes, draws, [0, 1] * 8).relocations() == []
+        assert relocations(modes, draws, [0, 1] * 8) == []
 
 
 @pytest.mark.parametrize("moves", [0, 1, 5])
@@ -171,9 +171,7 @@ def test_a_chain_that_hardly_moves_tells_nothing(moves):
     still = np.full((100, 4), 50.1)
     still[:moves] += 1e-3 * random.normal(size=(moves, 4))
     rows = np.concatenate([random.normal(size=(100, 4)), still])
-    stuck = StuckChains(2, Landscape(np.arange(4), log_density, 0))
-    stuck.see([rows], log_density(rows), np.repeat([0, 1], 100))
-    assert stuck.relocations() == []
+    assert relocations_of(rows, log_density, 2) == []
 
 
 def test_a_chain_on_its_way_tells_nothing():
@@ -183,33 +181,27 @@ def test_a_chain_on_its_way_tells_nothing():
     random = np.random.default_rng(0)
     way = np.linspace(1000, 900, 100)[:, None] + 0.1 * random.normal(size=(100, 4))
     rows = np.concatenate([random.normal(size=(100, 4)), way])
-    stuck = StuckChains(2, Landscape(np.arange(4), log_density, 0))
-    stuck.see([rows], log_density(rows), np.repeat([0, 1], 100))
-    assert stuck.relocations() == []
+    assert relocations_of(rows, log_density, 2) == []
 
 
 def test_few_draws_tell_nothing():
     modes = [spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -900.0)]
-    assert seen(modes, draws=SETTLED - 1).relocations() == []
-    assert moved(seen(modes, draws=SETTLED)) == {1: 0}
+    assert relocations(modes, draws=SETTLED - 1) == []
+    assert moved(relocations(modes, draws=SETTLED)) == {1: 0}
 
 
-def test_what_takes_too_much_memory_is_thinned_and_tells_the_same(monkeypatch):
+def test_of_more_chains_than_there_is_room_for_nothing_is_told(monkeypatch):
     modes = [spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -90.0)]
-    monkeypatch.setattr(stuck_module, "MOST_NUMBERS", 2 * 3 * 60)
-    stuck = seen(modes, draws=400)
-    assert moved(stuck) == {1: 0}
-    assert sum(region.rows.size for region, _ in stuck._seen) <= 2 * 3 * 60
-    monkeypatch.setattr(stuck_module, "MOST_NUMBERS", 100)
-    assert seen(modes, draws=400).relocations() == []
+    assert moved(relocations(modes)) == {1: 0}
+    monkeypatch.setattr(stuck_module, "MOST_NUMBERS", SETTLED * 2 * 3 - 1)
+    assert relocations(modes) == []
 
 
 def test_places_without_mass_are_told_by_evaluating_the_density_where_there_is_some():
     # a density that no draw has shown: the bound from below must not trust the draws alone
     modes = [spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -40.0)]
-    stuck = seen(modes)
-    stuck._landscape = stuck._landscape._replace(log_density=lambda rows: np.full(len(rows), -np.inf))
-    assert stuck.relocations() == []
+    assert moved(relocations(modes)) == {1: 0}
+    assert relocations(modes, log_density=lambda rows: np.full(len(rows), -np.inf)) == []
 
 
 def two_modes(gap, at=30.0):

@@ -1,0 +1,143 @@
+"""What recorded draws add up to on the devices, against NumPy in float64; and the draws of a window."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+
+import phalanx as phx
+from phalanx.adaptation.acceptance import LEAST
+from phalanx.mesh.devices import CHAIN
+from phalanx.run import window as window_module
+from phalanx.run.advance import Sunk
+from phalanx.run.executables import shardings
+from phalanx.run.recorder import RowLayout
+from phalanx.run.summing import Summing
+from phalanx.run.window import Window
+
+STATS = ("acceptance_rate", "diverging", "num_steps", "log_density")
+CHAINS, SLOTS = 8, 6
+
+
+def recorded(layout, devices, seed, count, far=0.0):
+    """Rows of draws, where slots that are not filled hold what nobody should see."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for width, several in zip(layout.widths, [1, *[devices] * (len(layout.widths) - 1)], strict=True):
+        values = (far + random.normal(size=(SLOTS, CHAINS, several * width))).astype(np.float32)
+        values[np.arange(SLOTS)[:, None] >= count] = np.nan
+        rows.append(values)
+    rates = random.uniform(size=(SLOTS, CHAINS)).astype(np.float32)
+    rows[0][..., layout.parts * layout.sizes[0]] = rates
+    return rows
+
+
+def on_devices(summing, mesh, rows, count):
+    specs = (tuple(PartitionSpec(None, CHAIN, axes or None) for axes in summing.groups), PartitionSpec(CHAIN))
+    placed = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(rows, specs[0], strict=True)]
+    with jax.enable_x64(True):
+        program = jax.jit(
+            jax.shard_map(summing, mesh=mesh, in_specs=specs, out_specs=summing.specs, check_vma=False),
+            in_shardings=shardings(mesh, specs),
+        ).lower(tuple(placed), count)
+    return summing.fetched(program.compile()(tuple(placed), count))
+
+
+def moments(rows):
+    return len(rows), rows.sum(0) / max(len(rows), 1), np.square(rows - rows.mean(0)).sum(0) if len(rows) else 0.0
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    shape=st.sampled_from([(1, 1), (8, 1), (2, 4), (4, 2)]),
+    sizes=st.tuples(st.integers(0, 3), st.integers(1, 3)),
+    metric=st.booleans(),
+    count=st.lists(st.integers(0, SLOTS), min_size=CHAINS, max_size=CHAINS),
+    far=st.sampled_from([0.0, 1e4]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_sums_on_any_mesh_are_those_of_all_draws(shape, sizes, metric, count, far, seed):
+    chain, data = shape
+    layout, count = RowLayout(sizes, 2 if metric else 1, STATS), np.array(count, np.int32)
+    summing = Summing(layout, ((), ("data",)))
+    rows = recorded(layout, data, seed, count, far)
+    if metric and sizes[0]:
+        rows[0][0, 0, 0] = np.inf  # a draw that is left out of the moments, and counts
+    found = on_devices(summing, phx.make_mesh(chain=chain, data=data), rows, count)
+
+    made = np.arange(SLOTS)[:, None] < count
+    stats = layout.statistics([rows[0]])
+    assert found.draws == made.sum()
+    assert set(found.stats) == {"acceptance_rate", "diverging", "num_steps"}
+    for name, total in found.stats.items():
+        assert total == pytest.approx(stats[name][made].sum(dtype=np.float64), rel=1e-12)
+    inverses = 1 / np.fmax(stats["acceptance_rate"][made].astype(np.float64), LEAST)
+    assert found.inverse_rates == pytest.approx(inverses.sum(), rel=1e-12)
+    if not metric:
+        assert found.position == found.gradient == ()
+        return
+    by_device = [part.reshape(SLOTS, CHAINS, -1, width) for part, width in zip(rows, layout.widths, strict=True)]
+    for kind, of_kind in enumerate((found.position, found.gradient)):
+        vectors = [part.reshape(SLOTS, CHAINS, -1).astype(np.float64) for part in layout.vectors(by_device, kind)]
+        good = made.copy()
+        if sizes[0]:
+            good[0, 0] = False
+        for group, vector in zip(of_kind, vectors, strict=True):
+            expected_count, mean, squares = moments(vector[good])
+            assert group.count == expected_count
+            np.testing.assert_allclose(group.mean, mean, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(group.squares, squares, rtol=1e-9 if far == 0 else 1e-6, atol=1e-9 * (1 + far))
+
+
+def test_a_rate_that_is_no_number_shows_in_the_mean_and_counts_as_no_acceptance():
+    layout, count = RowLayout((1,), 1, STATS), np.ones(CHAINS, np.int32)
+    rows = recorded(layout, 1, 0, count)
+    rows[0][0, 3, 1] = np.nan
+    found = on_devices(Summing(layout, ((),)), phx.make_mesh(chain=1), rows, count)
+    rates = rows[0][0, :, 1].astype(np.float64)
+    assert math.isnan(found.mean("acceptance_rate"))
+    assert found.inverse_rates == pytest.approx(np.sum(1 / np.fmax(rates, LEAST)), rel=1e-12)
+
+
+def draws_of(layout, blocks, groups=None, every=1):
+    window = Window(layout, groups, every)
+    for rows, count in blocks:
+        window.add(Sunk(jax.device_put(count), (tuple(map(jax.device_put, rows)),)))
+    return window.take()
+
+
+@pytest.mark.parametrize("on_devices", [2**26, 0], ids=["fetched at the end", "fetched at once"])
+def test_a_window_hands_over_its_draws_chain_by_chain(on_devices, monkeypatch):
+    monkeypatch.setattr(window_module, "MOST_BYTES", on_devices)
+    layout, random = RowLayout((2, 1), 2, STATS), np.random.default_rng(0)
+    counts = [random.integers(0, SLOTS + 1, CHAINS).astype(np.int32) for _ in range(3)]
+    blocks = [(recorded(layout, 2, seed, count), count) for seed, count in enumerate(counts)]
+    sample = draws_of(layout, blocks)
+    expected = np.concatenate([rows[0][: count[chain], chain, :2] for chain in range(CHAINS) for rows, count in blocks])
+    np.testing.assert_array_equal(sample.position[0], expected)
+    np.testing.assert_array_equal(sample.chain, np.repeat(np.arange(CHAINS), np.sum(counts, 0)))
+    assert sample.position[1].shape == sample.gradient[1].shape == (len(expected), 2)  # of both devices
+
+
+def test_a_window_that_takes_too_much_memory_keeps_every_other_draw_of_each_chain(monkeypatch):
+    monkeypatch.setattr(window_module, "MOST_NUMBERS", CHAINS * 2 * SLOTS)
+    layout, count = RowLayout((2,), 2, STATS), np.full(CHAINS, SLOTS, np.int32)
+    blocks = [(recorded(layout, 1, seed, count), count) for seed in range(3)]
+    sample = draws_of(layout, blocks)
+    kept = np.concatenate([rows[0][:, 5, :2] for rows, _ in blocks])[::4]
+    np.testing.assert_array_equal(sample.position[0][sample.chain == 5], kept)
+
+
+def test_a_window_of_many_chains_looks_at_some_and_one_of_which_nothing_is_learned_at_none():
+    layout, count = RowLayout((2, 1), 2, STATS), np.full(CHAINS, 1, np.int32)
+    blocks = [(recorded(layout, 1, 0, count), count)]
+    sample = draws_of(layout, blocks, groups=1, every=3)
+    np.testing.assert_array_equal(sample.position[0], blocks[0][0][0][0, ::3, :2])
+    assert len(sample.position) == 1
+    assert draws_of(layout, blocks, groups=0) is None
