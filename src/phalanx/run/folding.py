@@ -17,6 +17,10 @@ from phalanx.run.chains import Chains
 from phalanx.run.drain import Goal, Progressed
 from phalanx.run.host_fold import HostFold
 
+MOST_AT_FIRST, CHAINS_PER_DRAW = 32, 2**15
+"""The first round has a draw for so many chains, up to so many draws: to merge what is known of each of a million chains
+takes as long as some five draws of cheap models, and Ctrl-C loses the round under way."""
+
 
 class Folding:
     """Folds the draws of a run; a drain, see `phalanx.run.drain`.
@@ -37,7 +41,9 @@ class Folding:
         """Draws of the round under way."""
         self._sunk: Sunk | None = None
         """What is known of it."""
-        self._most = reduced.stretch(chains.blocks.num_chains)
+        num_chains = chains.blocks.num_chains
+        self._first = min(math.ceil(num_chains / CHAINS_PER_DRAW), MOST_AT_FIRST)
+        self._most = reduced.stretch(num_chains)
 
     @property
     def is_between(self) -> bool:
@@ -61,8 +67,8 @@ class Folding:
         return Goal(np.full(self._chains.blocks.num_chains, self._length)) if self._length else None
 
     def _begin_round(self) -> None:
-        # each round is as long as all before, and the first as short as can be: Ctrl-C loses the round under way
-        now, longest = time.monotonic(), min(max(self.kept, 1), self._most, self._total - self.kept)
+        # each round is as long as all before, and the first short: Ctrl-C loses the round under way
+        now, longest = time.monotonic(), min(max(self.kept, self._first), self._most, self._total - self.kept)
         if math.isfinite(self._seconds):
             per_draw = (now - self._round_began) / self._length if self._length else 0.0
             fitting = (self._began + self._seconds - now) / max(per_draw, 1e-9)
