@@ -217,3 +217,8 @@ def test_what_makes_no_sense_of_a_motion():
         phx.sghmc(0.1, 6, num_steps=5, cycle=10)
     with pytest.raises(ValueError, match="num_steps must be a whole number"):
         phx.sghmc(0.1, 6, num_steps=0)
+
+
+def test_a_kernel_that_is_not_made_yet_is_told_what_it_takes():
+    with pytest.raises(TypeError, match=r"give kernel=phx\.sgld\(step_size=\.\.\., batch_size=\.\.\.\)"):
+        phx.mcmc(model, {"y": Y}, kernel=phx.sgld)  # pyright: ignore[reportArgumentType]
