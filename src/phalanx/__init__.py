@@ -17,6 +17,8 @@ from phalanx.kernels.lock_step import from_draw as from_draw
 from phalanx.kernels.mams import mams as mams
 from phalanx.kernels.nuts import nuts as nuts
 from phalanx.kernels.rwmh import rwmh as rwmh
+from phalanx.kernels.sghmc import sghmc as sghmc
+from phalanx.kernels.sgld import sgld as sgld
 from phalanx.mesh.devices import make_mesh as make_mesh
 from phalanx.mesh.devices import use_cpu_devices as use_cpu_devices
 from phalanx.mesh.placement import shard as shard

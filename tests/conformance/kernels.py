@@ -1,4 +1,7 @@
-"""Every kernel there is. A new one joins the conformance suite by being listed here."""
+"""Every kernel there is that leaves a target invariant. A new one joins the conformance suite by being listed here.
+
+Those that see a few rows at a time do not, and have a conformance of their own, `test_minibatch_kernels`.
+"""
 
 from __future__ import annotations
 

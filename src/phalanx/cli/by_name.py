@@ -17,19 +17,25 @@ from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.mams import mams
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.rwmh import rwmh
+from phalanx.kernels.sghmc import sghmc
+from phalanx.kernels.sgld import sgld
 from phalanx.reducers.reducer import Reduce, Reducer
 
-KERNELS: dict[str, Callable[..., Any]] = {"nuts": nuts, "hmc": hmc, "rwmh": rwmh, "chees": chees, "mams": mams}
-"""Ours that need no further choices."""
+KERNELS: dict[str, Callable[..., Any]] = {
+    "nuts": nuts, "hmc": hmc, "rwmh": rwmh, "chees": chees, "mams": mams, "sgld": sgld, "sghmc": sghmc,
+}  # fmt: skip
+"""Ours that the options of the command are choices enough for."""
 
 
 def kernel(name: str, **given: Any) -> Kernel:
     """A kernel with the choices made; those that it does not have are refused."""
     make = _found("kernel", name, KERNELS, "--kernel")
     chosen = {option: value for option, value in given.items() if value is not None}
-    if unknown := [option for option in chosen if option not in inspect.signature(make).parameters]:
-        hint = f"--{unknown[0].replace('_', '-')}"
-        raise typer.BadParameter(f"the kernel {name} has no {unknown[0]}.", param_hint=hint)
+    parameters = inspect.signature(make).parameters
+    if unknown := [option for option in chosen if option not in parameters]:
+        raise typer.BadParameter(f"the kernel {name} has no {unknown[0]}.", param_hint=_as_option(unknown[0]))
+    if left := [option for option in given if option not in chosen and _is_needed(parameters.get(option))]:
+        raise typer.BadParameter(f"the kernel {name} needs a {left[0]}.", param_hint=_as_option(left[0]))
     return _made("kernel", name, make(**chosen), Kernel, "phx.Kernel, such as phx.from_draw(draw) makes")
 
 
@@ -86,6 +92,12 @@ def _called(what: str, names: Sequence[str] | None) -> dict[str, str]:
 
 
 def _needs_nothing(make: Any) -> bool:
-    if isinstance(make, type):
-        return False
-    return all(p.default is not p.empty for p in inspect.signature(make).parameters.values())
+    return not (isinstance(make, type) or any(map(_is_needed, inspect.signature(make).parameters.values())))
+
+
+def _is_needed(parameter: inspect.Parameter | None) -> bool:
+    return parameter is not None and parameter.default is parameter.empty
+
+
+def _as_option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

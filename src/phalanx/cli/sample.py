@@ -39,7 +39,7 @@ def sample(
     model: Annotated[str, typer.Argument(help="A function in a Python file.", metavar="FILE.py:NAME")],
     data: Annotated[Path | None, typer.Option(help="Its arguments: an .npz, .csv or .json file.")] = None,
     kernel: Annotated[
-        str, typer.Option(help="The Markov kernel: nuts, hmc, rwmh, chees, mams, or FILE.py:NAME that makes one.")
+        str, typer.Option(help="The Markov kernel: nuts, hmc, rwmh, chees, mams, sgld, sghmc, or FILE.py:NAME.")
     ] = "nuts",
     reducer: Annotated[
         list[str] | None, typer.Option(help="A reducer, such as moments, or FILE.py:NAME that makes one; repeatable.")
@@ -60,6 +60,7 @@ def sample(
     ] = None,
     max_depth: Annotated[int | None, typer.Option(help="Doublings of a trajectory at most; nuts only.")] = None,
     step_size: Annotated[float | None, typer.Option(help="Step size, tuned when it is not given.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows that a step sees; sgld and sghmc only.")] = None,
     until_ess: Annotated[float | None, typer.Option(help="Stop when every effective sample size is this.")] = None,
     until_r_hat: Annotated[float | None, typer.Option(help="Stop when every R-hat is below this.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop sampling after so many seconds.")] = None,
@@ -77,7 +78,9 @@ def sample(
     condition = _condition(until_r_hat, until_ess, seconds)
     path, name = split_place(model)
     start_devices(devices)  # before the user's files, which may make arrays
-    chosen = by_name.kernel(kernel, target_acceptance=target_acceptance, max_depth=max_depth, step_size=step_size)
+    chosen = by_name.kernel(
+        kernel, target_acceptance=target_acceptance, max_depth=max_depth, step_size=step_size, batch_size=batch_size
+    )
     reducers, checks = by_name.reducers_named(reducer), list(by_name.functions("check", check).values())
     figures = by_name.functions("figure", figure)
     program = load(model)

@@ -171,7 +171,7 @@ def _divergences(number: int) -> Finding | str:
 
 
 def _accepted(rate: float | None) -> Finding | None:
-    if rate is None or rate >= LOW_ACCEPTANCE:
+    if rate is None or not rate < LOW_ACCEPTANCE:  # NaN where the kernel refuses nothing
         return None
     problem = f"Hardly a proposal is accepted ({rate:.1%})."
     return Finding("low acceptance", problem, "a smaller step_size, or a longer warm-up to tune it in")

@@ -2,9 +2,6 @@
 
 from phalanx.ensembles.ensemble import Ensemble as Ensemble
 from phalanx.ensembles.ensemble import ensemble as ensemble
-from phalanx.ensembles.langevin import sghmc as sghmc
-from phalanx.ensembles.langevin import sgld as sgld
-from phalanx.ensembles.langevin import values_of as values_of
 from phalanx.ensembles.laplace import last_layer_laplace as last_layer_laplace
 from phalanx.ensembles.laplace import last_layer_probabilities as last_layer_probabilities
 from phalanx.ensembles.learner import Learner as Learner

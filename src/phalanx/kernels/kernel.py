@@ -109,7 +109,7 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A Markov kernel that leaves the target invariant, such as `phx.nuts`, `phx.hmc`, `phx.rwmh`, `phx.from_draw`.
+    """A Markov kernel that leaves the target invariant, or nearly so, such as `phx.nuts`, `phx.hmc`, `phx.sgld`.
 
     Two kernels with equal machines compile to one program: hyperparameters are arguments, in `tuning`.
 
@@ -132,6 +132,9 @@ class Kernel:
         statistics: fields of the info that tells of a draw.
         least_coordinates: the fewest that a position must have.
         relocates: whether warm-up moves chains that have settled where the posterior has next to no mass.
+        batch_size: rows that an evaluation sees, whose estimates are all that is known of the log density of a draw;
+            None where it sees all.
+        bias: why the draws are not quite of the target, in a sentence, for a kernel that does not leave it invariant.
     """
 
     name: str = field(compare=False)
@@ -148,6 +151,8 @@ class Kernel:
     statistics: tuple[str, ...] = Info._fields
     least_coordinates: int = 1
     relocates: bool = field(default=True, compare=False)
+    batch_size: int | None = None
+    bias: str | None = field(default=None, compare=False)
 
     @property
     def is_tuned(self) -> bool:

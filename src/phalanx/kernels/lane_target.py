@@ -21,6 +21,9 @@ from phalanx.mesh.total import Total
 DECIDES = 0xFFFFFFFF
 """The number under which a lane's own uniforms are made; coordinates have lower ones."""
 
+CHOOSES = 0xFFFFFFFE
+"""The number under which the key is made that a lane chooses rows with."""
+
 Tree = TypeVar("Tree")
 
 
@@ -63,6 +66,15 @@ class LaneTarget:
         value, gradient = self.lanes.value_and_grad(position.parts)
         return value, Vector(gradient)
 
+    def estimate(self, position: Vector, key: Words, number: int | Array = 0) -> tuple[Total, Vector]:
+        """Estimates of the log density `(lanes,)` and its gradient, right on average, from a batch of each lane's own.
+
+        The kernel's `batch_size` says of how many rows. One sum over devices for both.
+        """
+        chooses = threefry(key, jnp.asarray(number, jnp.uint32), jnp.uint32(CHOOSES))
+        value, gradient = self.lanes.estimate(position.parts, chooses)
+        return value, Vector(gradient)
+
     def value(self, position: Vector) -> Total:
         """The log density `(lanes,)`."""
         return self.lanes.value(position.parts)
@@ -75,7 +87,7 @@ class LaneTarget:
         """`inner_product` of each pair; one sum over devices for all."""
         return self.lanes.inner_products(*((x.parts, y.parts) for x, y in pairs))
 
-    def normal(self, key: Words, number: int = 0) -> Vector:
+    def normal(self, key: Words, number: int | Array = 0) -> Vector:
         """Independent standard normals for every coordinate of every lane."""
         return Vector(self.lanes.normals(key, number))
 

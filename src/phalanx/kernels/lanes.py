@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array, lax
 
 from phalanx.kernels.lanes_last import lanes_last
+from phalanx.mesh.keys import as_key
 from phalanx.mesh.random_numbers import Words, standard_normals_from, threefry
 from phalanx.mesh.total import Total
 from phalanx.mesh.workarounds import Workaround
@@ -92,6 +93,21 @@ class Lanes:
 
         return self._for_all(one)(*position)
 
+    def estimate(self, position: Columns, key: Words) -> tuple[Total, Columns]:
+        """The same from a few rows of each lane's own, drawn with its key; one sum over devices for all.
+
+        Chains that saw the same rows would err alike, and no comparison of chains could tell. It has a price: rows are
+        gathered for each lane, and lanes no longer share a product with the data.
+        """
+        assert self.density.estimate is not None
+        rows = jax.vmap(self.density.estimate.minibatch.rows, out_axes=-1)(as_key(key))
+
+        def one(rows: Array, *parts: Array) -> tuple[Total, Columns]:
+            value, gradient = self.density.of_rows(rows).value_and_grad(self.unflatten(parts))
+            return value, self.flatten(gradient)
+
+        return self._for_all(one)(rows, *position)
+
     def value(self, position: Columns) -> Total:
         """Log density `(lanes,)`."""
         if self.count == 1:
@@ -123,13 +139,13 @@ class Lanes:
             standard_normals_from(pair, self.dtype) * mask for pair, mask in zip(words, self._masks, strict=True)
         )
 
-    def normals(self, key: Words, number: int = 0) -> Columns:
+    def normals(self, key: Words, number: int | Array = 0) -> Columns:
         """Independent standard normals for every coordinate of every lane, given a key for each lane.
 
         Those of one `number` are unrelated to those of another.
         """
         words = (key[0][None], key[1][None])
-        high = jnp.uint32(number)
+        high = jnp.asarray(number, jnp.uint32)
         return tuple(
             standard_normals_from(threefry(words, high, numbers[:, None]), self.dtype) * mask
             for numbers, mask in zip(self._numbers, self._masks, strict=True)

@@ -77,12 +77,12 @@ class Total:
         more = multiples(self.fine, GRID)
         return Total(self.coarse + more, self.fine - more)
 
-    def over(self, devices: int) -> Total:
-        """One of so many equal shares, coarse part and all; they add up exactly."""
-        if devices == 1:
+    def over(self, parts: float) -> Total:
+        """One of so many equal shares, coarse part and all; they add up exactly. Less than one is a multiple."""
+        if parts == 1:
             return self
-        coarse = multiples(self.coarse / devices, GRID)
-        return Total(coarse, (self.coarse - devices * coarse + self.fine) / devices)
+        coarse = multiples(self.coarse / parts, GRID)
+        return Total(coarse, (self.coarse - parts * coarse + self.fine) / parts)
 
     def __add__(self, other: Any) -> Total:
         if isinstance(other, Total):

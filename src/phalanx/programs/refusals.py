@@ -98,8 +98,8 @@ def _plate(message: Message) -> None:
     _unless_there_is_a_key(
         message,
         f"plate {message['name']!r}: {subsample_size} of {size} rows would be drawn at random each time the program is "
-        f"run, and its log density with them. Leave subsample_size out; to learn from minibatches use phx.ensemble, or "
-        f"pass the rows in as data and scale their terms with numpyro.handlers.scale(scale={size} / {subsample_size}).",
+        f"run, and its log density with them. Leave subsample_size out; rows are drawn by "
+        f"phx.fit(batch_size=), and by the kernels phx.sgld and phx.sghmc of phx.mcmc.",
     )
 
 

@@ -40,6 +40,7 @@ class Shares:
         terms: where each term of the log density lives, in program order.
         sizes: devices along each of `axes`.
         own_rows: variables that the program writes whole and a device holds its rows of, with how many there are.
+        weights: by variable, how often its terms count, where that is not once: those of some rows stand for all.
     """
 
     axes: tuple[str, ...]
@@ -48,10 +49,11 @@ class Shares:
     terms: Mapping[Term, Spread]
     sizes: Mapping[str, int]
     own_rows: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def weigh(self, term: Term, total: Total) -> Total:
         """This device's share of a term, given its sum over this device's rows: that, or 1/n where n compute alike."""
-        return total.over(self.alike(term))
+        return total.over(self.alike(term) / self.weights.get(term[0], 1.0))
 
     def alike(self, term: Term) -> int:
         """How many devices compute a term alike."""

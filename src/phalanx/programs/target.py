@@ -22,6 +22,7 @@ from phalanx.mesh.space import GLOBAL, Position, Shared, Space, Spread
 from phalanx.mesh.total import Total
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.indices import IndexCheck
+from phalanx.programs.minibatch import Estimate, Minibatch
 from phalanx.programs.own_rows import giving_own_rows
 from phalanx.programs.rows_apart import check_level, read_rows_apart
 from phalanx.programs.share_rule import read_shares
@@ -46,6 +47,7 @@ class Density:
         arrays: the data on this device.
         shares: what is local.
         lanes: how many chains of this device are moved at once.
+        estimate: how some rows are drawn that stand for all, for kernels that look at some.
     """
 
     program: Program
@@ -53,6 +55,13 @@ class Density:
     arrays: Sequence[Array]
     shares: Shares
     lanes: int = 1
+    estimate: Estimate | None = None
+
+    def of_rows(self, rows: Array) -> Density:
+        """What these rows of this device say of the log density: of rows drawn at random, the same on average."""
+        assert self.estimate is not None
+        minibatch, weights = self.estimate
+        return replace(self, arrays=minibatch.take(self.arrays, rows), shares=replace(self.shares, weights=weights))
 
     @property
     def space(self) -> Space:
@@ -241,11 +250,24 @@ class Target:
         self.shares, local = read_shares(model, arguments, sizes, whole)
         self.rows = read_rows_apart(model, arguments, sizes, self.shares, whole, local)
         self.rows = self.rows.look(arguments, check)
+        self.estimate: Estimate | None = None
 
     def with_arguments(self, arguments: Arguments, check: str = "warn") -> Target:
         """The same target with other data of the same shapes, nothing traced again; what is not proved is checked."""
         other = copy.copy(self)
         other.arguments, other.rows = arguments, self.rows.look(arguments, check)
+        return other
+
+    def in_batches(self, batch_size: Any) -> Target:
+        """The same target, whose log density can also be estimated from so many rows.
+
+        Raises:
+            ValueError: when there are fewer rows, a term of the log density neither adds up over rows nor is the same
+                for any of them, or a variable has an element for each row.
+        """
+        other = copy.copy(self)
+        minibatch, names = Minibatch.of(batch_size, self.arguments, self.mesh), (v.name for v in self.shares.latents)
+        other.estimate = Estimate.of(minibatch, self.program, self.arguments, names)
         return other
 
     def with_arrays(self, arrays: Sequence[Array]) -> Target:
@@ -274,7 +296,7 @@ class Target:
     def on_device(self, arrays: Sequence[Array], lanes: int = 1) -> Density:
         """The target with one device's arrays in place, for `lanes` chains at once. Call it inside `shard_map`."""
         program = giving_own_rows(self.program, self.shares.own_rows)
-        return Density(program, self.layout, arrays, self.shares, lanes)
+        return Density(program, self.layout, arrays, self.shares, lanes, self.estimate)
 
     def array_specs(self) -> tuple[PartitionSpec, ...]:
         """How the data's arrays are laid out."""

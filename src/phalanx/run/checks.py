@@ -149,6 +149,8 @@ def check_kernel_type(kernel: Any) -> None:
 
 def _named_kernel(kernel: Any) -> str:
     name = kernel.lower() if isinstance(kernel, str) else getattr(kernel, "__name__", "")
+    if name in ("sgld", "sghmc"):
+        return f"; give kernel=phx.{name}(step_size=..., batch_size=...)"
     return f"; give kernel=phx.{name}()" if name in ("nuts", "hmc", "rwmh", "chees", "mams") else ""
 
 

@@ -9,11 +9,18 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from phalanx.diagnostics import Finding
 from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.foreign import Labels, Levels
 from phalanx.mesh.space import Spread
 from phalanx.posterior.record import RunRecord
 from phalanx.programs.target import Target
+
+LESS_BIAS = (
+    "half the step size, and larger batches, until what you report no longer moves; or phx.nuts(), whose draws have no "
+    "such bias"
+)
+"""Advice for draws that are not quite of the posterior."""
 
 MOST_LABELS = 100
 """Names of columns or levels that a record holds."""
@@ -42,6 +49,7 @@ def describe(
         },
         versions=versions(),
         matmul_precision=matmul_precision,
+        findings=() if kernel.bias is None else (Finding("approximate kernel", kernel.bias, LESS_BIAS),),
     )
 
 

@@ -241,6 +241,7 @@ def compile(
     executables, compilations = kept.EXECUTABLES.look_up(key), 0
     if executables is None:
         target = Target.of(model, arguments, mesh, whole, check)
+        target = target if kernel.batch_size is None else target.in_batches(kernel.batch_size)
         arrays = target.place_arrays()
         checks.check_kernel(kernel, target)
         kernel = kernel.on(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -25,7 +26,7 @@ class Report:
         phase: "warm-up" or "sampling".
         done, total: iterations of every chain.
         chains: number of chains.
-        acceptance_rate: mean over chains since the last report.
+        acceptance_rate: mean over chains since the last report; NaN for a kernel that refuses nothing.
         divergences: divergences of the phase so far, over all chains.
         rate: draws per second of all chains together, in runs that store none; else 0.
         so_far: makes a posterior of the draws so far, which can be saved, and gone on with: to the draws of this run,
@@ -47,9 +48,12 @@ class Report:
         return f"{self.chains} chains x"
 
     def __str__(self) -> str:
-        rate = f", {self.rate:,.0f} draws per second" if self.rate else ""
-        divergences = f", {self.divergences} divergences" if self.divergences else ""
-        return f"acceptance {self.acceptance_rate:.2f}{divergences}{rate}"
+        told = (
+            "" if math.isnan(self.acceptance_rate) else f"acceptance {self.acceptance_rate:.2f}",
+            f"{self.divergences} divergences" if self.divergences else "",
+            f"{self.rate:,.0f} draws per second" if self.rate else "",
+        )
+        return ", ".join(filter(None, told))
 
 
 class Progress(Protocol):
@@ -144,10 +148,8 @@ class Lines(Silent):
         self._last, self._wait = now, min(self._wait * WIDER, LONGEST_WAIT)
         self._done, self._over = report.done, finished
         left = (now - self._began) / report.done * (report.total - report.done)
-        self.say(
-            f"{report.phase:>8}  {report.what} {report.done}/{report.total}  {report}"
-            + ("" if finished else f", {left:.0f} s left")
-        )
+        told = ", ".join(filter(None, (str(report), "" if finished else f"{left:.0f} s left")))
+        self.say(f"{report.phase:>8}  {report.what} {report.done}/{report.total}  {told}".rstrip())
 
     def say(self, line: str) -> None:
         """Print a line."""

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
+from phalanx.programs.minibatch import Minibatch
 from phalanx.programs.parameters import arrays_of
 from phalanx.programs.target import choose_mesh
 from phalanx.programs.tracing import Program
@@ -23,7 +24,6 @@ from phalanx.variational.compiled import Compiled, Compiler
 from phalanx.variational.family import FamilyPair
 from phalanx.variational.guides import MAKERS
 from phalanx.variational.likelihood import Likelihood
-from phalanx.variational.minibatch import Minibatch
 from phalanx.variational.pair import Pair
 from phalanx.variational.problem import Problem
 from phalanx.variational.result import Fit

@@ -24,6 +24,7 @@ from phalanx.mesh.placement import spread_spec
 from phalanx.mesh.space import Spread
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.handlers import tape
+from phalanx.programs.minibatch import Minibatch
 from phalanx.programs.outside import outside
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
@@ -31,7 +32,6 @@ from phalanx.programs.share_rule import read_shares
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.tracing import Program, Tracer, tracing
 from phalanx.programs.unconstrained import Run, run_unconstrained
-from phalanx.variational.minibatch import Minibatch
 
 Values = Mapping[str, Any]
 

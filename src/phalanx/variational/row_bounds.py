@@ -12,10 +12,10 @@ from jax.nn import logsumexp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.programs.arguments import Arguments, split_arguments
+from phalanx.programs.minibatch import ROWS
 from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.likelihood import Likelihood
-from phalanx.variational.minibatch import ROWS
 
 if TYPE_CHECKING:
     from phalanx.variational.result import Fit

@@ -13,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.foreign import columns_of
 from phalanx.programs.arguments import Arguments, split_arguments
+from phalanx.programs.minibatch import ROWS, Minibatch
 from phalanx.variational.batches import Batches
-from phalanx.variational.minibatch import ROWS, Minibatch
 from phalanx.variational.problem import Problem
 
 

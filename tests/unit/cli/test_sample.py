@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from tests.unit.report.posteriors import make_posterior
 
 from phalanx.cli import by_name
@@ -165,6 +166,14 @@ def test_words_are_numbered_and_said(phalanx, folder):
 def test_what_the_verdict_advises_reaches_the_kernel():
     assert by_name.kernel("hmc", target_acceptance=0.9, max_depth=None).target_acceptance == 0.9
     assert "step_size=0.5" in by_name.kernel("hmc", step_size=0.5).name
+
+
+def test_a_kernel_on_a_few_rows_is_told_how_many():
+    assert by_name.kernel("sgld", step_size=0.1, batch_size=5, max_depth=None).batch_size == 5
+    with pytest.raises(typer.BadParameter, match="the kernel sghmc needs a batch_size"):
+        by_name.kernel("sghmc", step_size=0.1, batch_size=None)
+    with pytest.raises(typer.BadParameter, match="the kernel nuts has no batch_size"):
+        by_name.kernel("nuts", step_size=0.1, batch_size=5)
 
 
 def interrupted(*_, **__):

@@ -23,6 +23,8 @@ KERNELS = {
     "rwmh": phx.rwmh(step_size=0.5),
     "chees": phx.chees(),
     "mams": phx.mams(),
+    "sgld": phx.sgld(0.01, 2),
+    "sghmc": phx.sghmc(0.1, 2, num_steps=3),
     "blackjax": phx.from_blackjax(lambda f: blackjax.mala(f, 0.1)),
 }
 
@@ -58,13 +60,15 @@ def test_two_halves_are_one_run(name, thin):
     same(half.continue_run(30).continue_run(30), whole)
 
 
-def test_from_a_file_in_another_sampler(tmp_path):
-    whole = phx.mcmc(model, {"y": Y}, num_samples=80, **SIZES)
-    phx.mcmc(model, {"y": Y}, num_samples=30, **SIZES).save(tmp_path / "half.npz")
+@pytest.mark.parametrize("name", ["nuts", pytest.param("sgld", marks=pytest.mark.slow)])
+def test_from_a_file_in_another_sampler(name, tmp_path):
+    sizes = {**SIZES, "kernel": KERNELS[name]}
+    whole = phx.mcmc(model, {"y": Y}, num_samples=80, **sizes)
+    phx.mcmc(model, {"y": Y}, num_samples=30, **sizes).save(tmp_path / "half.npz")
     half = phx.Posterior.load(tmp_path / "half.npz")
     with pytest.raises(ValueError, match=r"phx\.compile\(model, data"):
         half.continue_run(50)
-    same(phx.compile(model, {"y": Y}, **SIZES).continue_run(half, 50), whole)
+    same(phx.compile(model, {"y": Y}, **sizes).continue_run(half, 50), whole)
 
 
 @pytest.mark.parametrize(

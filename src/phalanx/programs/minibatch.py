@@ -7,11 +7,13 @@ many rows there are add up too, and the local variables of an amortised guide ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, ShapeDtypeStruct, lax, random
 from jax.sharding import Mesh, PartitionSpec
@@ -70,7 +72,12 @@ class Minibatch:
             for a, s in zip(shapes, arguments.spreads, strict=True)
         )
         axes = spread[0].axes if spread else ()
-        devices = int(np.prod([mesh.shape[axis] for axis in axes], dtype=int))
+        if other := [s for s in spread if (s.axes, s.rows) != (axes, total)]:
+            raise ValueError(
+                f"batch_size={batch_size}: of the data {total} rows are spread over {axes}, and {other[0].rows} over "
+                f"{other[0].axes}; a batch is of one kind of rows. Leave the others unsharded, or look at all rows."
+            )
+        devices = _devices(axes, mesh)
         if total % devices or batch_size % devices:
             raise ValueError(
                 f"batch_size={batch_size} of {total} rows: each of {devices} devices draws from its own rows, so both "
@@ -83,29 +90,35 @@ class Minibatch:
         """How often a row of a batch counts."""
         return self.total / self.size
 
+    def rows(self, key: Array) -> Array:
+        """Numbers of the rows that a device draws among its own, with replacement; or of all, where all are wanted.
+
+        Which device follows from where it is called, as in `shard_map`; those that hold the same rows draw alike.
+        """
+        key, devices = random.fold_in(key, STREAM), 1
+        if self.axes:
+            key = random.fold_in(key, lax.axis_index(self.axes))
+            devices = math.prod(lax.axis_size(axis) for axis in self.axes)
+        if self.size == self.total:
+            return jnp.arange(self.total // devices)
+        return random.randint(key, (self.size // devices,), 0, self.total // devices)
+
+    def take(self, arrays: Sequence[Array], rows: Array) -> list[Array]:
+        """The arrays with these rows, those without rows as they are."""
+        return [array[rows] if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
+
     def draw(self, arrays: Sequence[Array], key: Array, mesh: Mesh) -> list[Array]:
         """The arrays with the rows of one batch, drawn with replacement; each device draws from its own rows."""
-        key = random.fold_in(key, STREAM)
-        mine = [array for array, wanted in zip(arrays, self.of_rows, strict=True) if wanted]
         if not self.axes:
-            chosen = random.randint(key, (self.size,), 0, self.total)
-            taken = iter([array[chosen] for array in mine])
-        else:
-            taken = iter(self._on_devices(mine, key, mesh))
-        return [next(taken) if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
-
-    def _on_devices(self, arrays: list[Array], key: Array, mesh: Mesh) -> list[Array]:
-        devices = int(np.prod([mesh.shape[axis] for axis in self.axes], dtype=int))
-        spec = spread_spec(Spread(self.axes, self.total, self.total // devices))
+            return self.take(arrays, self.rows(key))
+        spec = spread_spec(Spread(self.axes, self.total, self.total // _devices(self.axes, mesh)))
 
         def local(words: Array, arrays: list[Array]) -> list[Array]:
-            own = random.fold_in(random.wrap_key_data(words), lax.axis_index(self.axes))
-            chosen = random.randint(own, (self.size // devices,), 0, self.total // devices)
-            return [array[chosen] for array in arrays]
+            return self.take(arrays, self.rows(random.wrap_key_data(words)))
 
-        specs = [spec] * len(arrays)
+        specs = [spec if wanted else PartitionSpec() for wanted in self.of_rows]
         run = jax.shard_map(local, mesh=mesh, in_specs=(PartitionSpec(), specs), out_specs=specs, check_vma=False)
-        return run(random.key_data(key), arrays)
+        return run(random.key_data(key), list(arrays))
 
     def terms_of_rows(self, program: Callable[..., Any], arguments: Arguments, what: str) -> set[str]:
         """The variables of a program whose terms add up over rows; `what` is what messages call it.
@@ -138,3 +151,36 @@ class Minibatch:
                 f"at all rows (a mean, a scale) once and pass it in as data, or give all rows at once."
             )
         return {name for (name, _), where in shares.terms.items() if where.axes}
+
+
+class Estimate(NamedTuple):
+    """How a log density is estimated from some rows.
+
+    Attributes:
+        minibatch: how rows are drawn.
+        weights: how often the terms of a variable count; once, where nothing is said.
+    """
+
+    minibatch: Minibatch
+    weights: Mapping[str, float]
+
+    @classmethod
+    def of(cls, minibatch: Minibatch, program: Callable[..., Any], arguments: Arguments, names: Iterable[str]) -> Self:
+        """The estimate of a program's log density, whose latent variables have these names.
+
+        Raises:
+            ValueError: when one has an element for each row; or as `Minibatch.terms_of_rows`.
+        """
+        of_rows = minibatch.terms_of_rows(program, arguments, "model")
+        if local := sorted(of_rows.intersection(names)):
+            raise ValueError(
+                f"{minibatch.argument}: variable {local[0]!r} has an element for each row, of which a batch moves "
+                f"some and leaves the others where they are. Marginalise it, or use a kernel that looks at all rows, "
+                f"such as phx.nuts()."
+            )
+        return cls(minibatch, dict.fromkeys(sorted(of_rows), minibatch.weight))
+
+
+def _devices(axes: Sequence[str], mesh: Mesh) -> int:
+    """How many devices have rows of their own."""
+    return math.prod(mesh.shape[axis] for axis in axes)

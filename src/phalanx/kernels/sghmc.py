@@ -1,0 +1,123 @@
+"""Stochastic gradient Hamiltonian Monte Carlo: motion with friction, on gradients of a few rows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from phalanx.kernels.kernel import Info, Kernel, Point
+from phalanx.kernels.lane_target import LaneTarget
+from phalanx.kernels.lock_step import LockStep
+from phalanx.kernels.options import hyperparameter, positive, whole
+from phalanx.kernels.stochastic import bias_of, cycle_of, ended, falling, temperature_of
+from phalanx.kernels.vector import Vector
+from phalanx.mesh.random_numbers import Words
+
+STEPS = 10
+"""Steps of a draw where nothing is said, as for `phx.hmc`."""
+
+
+class Tuning(NamedTuple):
+    """Hyperparameters: `num_steps` steps make a draw, the first of `step_size`, falling over a cycle."""
+
+    step_size: Any
+    num_steps: Any
+    cycle: Any
+    temperature: Any
+    friction: Any
+
+
+def draw(key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
+    """Draw a momentum, and follow the motion, with new rows at every step."""
+    keep = 1 - tuning.friction
+    shaken = jnp.sqrt(tuning.temperature * (1 - keep**2))  # what keeps a momentum's distribution as it is
+
+    def step(number: Array, phase: tuple[Point, Vector]) -> tuple[Point, Vector]:
+        at, momentum = phase
+        half = 0.5 * tuning.step_size * jnp.sqrt(falling(number, tuning.cycle))
+        momentum = momentum + half * at.gradient
+        position = at.position + half * momentum
+        momentum = keep * momentum + shaken * target.normal(key, number + 1)
+        position = position + half * momentum
+        there = Point(position, *target.estimate(position, key, number + 1))
+        return there, momentum + half * there.gradient
+
+    begin = at, jnp.sqrt(tuning.temperature) * target.normal(key)
+    end, _ = lax.fori_loop(0, tuning.num_steps, step, begin)
+    return ended(at, end, target, tuning.num_steps)
+
+
+def sghmc(
+    step_size: float,
+    batch_size: int,
+    *,
+    num_steps: int | None = None,
+    friction: float = 0.1,
+    cycle: int | None = None,
+    temperature: float = 1.0,
+) -> Kernel:
+    r"""Stochastic gradient Hamiltonian Monte Carlo: motion with friction, on gradients of a few rows.
+
+    A draw begins with a momentum $p \sim N(0, T I)$ and is `num_steps` steps of: half a kick, half a drift, friction,
+    half a drift, half a kick,
+
+    $$p \leftarrow p + \tfrac\epsilon2 \hat g(x), \quad x \leftarrow x + \tfrac\epsilon2 p, \quad
+    p \leftarrow (1 - \alpha) p + \sqrt{T (1 - (1 - \alpha)^2)}\, z, \quad x \leftarrow x + \tfrac\epsilon2 p, \quad
+    p \leftarrow p + \tfrac\epsilon2 \hat g(x),$$
+
+    with gradients $\hat g$ of $B$ of $N$ rows, as for `phx.sgld`; the second kick and the first of the next step share
+    one. Steps in this order are right to $\epsilon^2$. The momentum carries a chain farther than the noise of
+    `phx.sgld` does, and friction takes the heat of the gradients' noise away, the more of it the larger $\alpha$ is.
+
+    The draws are approximate, chains have rows of their own, and data spread over `data` are drawn from on each device
+    alone: see `phx.sgld`.
+
+    Args:
+        step_size: $\epsilon$, in units of the unconstrained coordinates, as for `phx.hmc`; at the beginning of a cycle.
+        batch_size: rows of a step. All of them are taken once each, without noise.
+        num_steps: steps of a draw; None means 10, or a cycle.
+        friction: $\alpha$, the share of the momentum that is lost in a step.
+        cycle: steps of a draw, over which the step size falls to nearly zero, to begin anew with the next; its square
+            falls along half a cosine.
+        temperature: $T$; 1 draws from the posterior, 0 climbs.
+
+    Returns:
+        A kernel for `phx.mcmc`. Warm-up tunes nothing: it is what chains have to find the posterior.
+
+    Raises:
+        ValueError: as for `phx.sgld`; when the friction is not above 0 and at most 1; or when both `num_steps` and
+            `cycle` are given.
+
+    Example:
+        >>> import phalanx as phx
+        >>> kernel = phx.sghmc(step_size=0.01, batch_size=50, cycle=100)
+
+    Source:
+        Chen, Fox, Guestrin (2014), Stochastic gradient Hamiltonian Monte Carlo; Leimkuhler, Matthews (2013), Rational
+        construction of stochastic numerical methods for molecular sampling, whose order of steps this is; Zhang, Li,
+        Zhang, Chen, Wilson (2020), Cyclical stochastic gradient MCMC for Bayesian deep learning.
+    """
+    positive("sghmc", "step_size", step_size)
+    batch_size = whole("sghmc", "batch_size", batch_size)
+    if not isinstance(friction, int | float) or isinstance(friction, bool) or not 0 < friction <= 1:
+        raise ValueError(f"sghmc: friction must be above 0 and at most 1, got {friction!r}.")
+    length = cycle_of("sghmc", cycle)
+    if cycle is not None and num_steps is not None:
+        raise ValueError(f"sghmc: num_steps={num_steps!r} and cycle={cycle!r} are both the steps of a draw; give one.")
+    if num_steps is None:
+        num_steps = STEPS if cycle is None else int(cycle)
+    num_steps = whole("sghmc", "num_steps", num_steps)
+    of_cycle = "" if cycle is None else f", cycle={cycle}"
+    return Kernel(
+        name=f"sghmc(step_size={step_size}, batch_size={batch_size}, num_steps={num_steps}{of_cycle})",
+        machine=LockStep(draw),
+        tuning=Tuning(
+            hyperparameter(float(step_size)), hyperparameter(num_steps), length, temperature_of("sghmc", temperature),
+            hyperparameter(float(friction)),
+        ),
+        relocates=False,
+        batch_size=batch_size,
+        bias=bias_of(step_size, batch_size, cycle, temperature),
+    )  # fmt: skip
