@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from phalanx.mesh.space import only_rows
 
+if TYPE_CHECKING:
+    from jaxtyping import Integer, Shaped
 
-def take_rows(values: Array, numbers: Sequence[int] | Array, axis: str | Sequence[str] = "data") -> Array:
+
+def take_rows(
+    values: Shaped[Array, "rows *row"],
+    numbers: Sequence[int] | Integer[Array | np.ndarray, "wanted"],
+    axis: str | Sequence[str] = "data",
+) -> Shaped[Array, "wanted *row"]:
     """Rows of an array that is spread over a mesh axis, the same on all devices: one device has each, and tells.
 
     For use in a model (`phx.deterministic`) or a function that is reduced (`phx.reduce`), where a spread variable is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,9 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun, jaxprs_in_params
 
 from phalanx.mesh.total import Total
 from phalanx.mesh.workarounds import Workaround
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Shaped
 
 BLOCK_ELEMENTS = 2**19
 """Elements of the widest array of a block: 2 MiB in float32, which a core's cache holds."""
@@ -29,7 +32,9 @@ OfBlock = Callable[..., Total]
 """`f(which rows are real, their arrays, *what it closes over)`: the sum of their log densities."""
 
 
-def rows_of_block(f: OfBlock, real: Array | None, leaves: list[Array], lanes: int) -> int:
+def rows_of_block(
+    f: OfBlock, real: Bool[Array, "rows"] | None, leaves: list[Shaped[Array, "rows ..."]], lanes: int
+) -> int:
     """As many rows as a cache holds, with what differs from lane to lane there for each lane; a divisor if possible."""
     count = len(leaves[0])
     converted, closed_over = jax.closure_convert(f, real, leaves)
@@ -39,7 +44,9 @@ def rows_of_block(f: OfBlock, real: Array | None, leaves: list[Array], lanes: in
     return next((block for block in range(most, most // 2, -1) if count % block == 0), most)
 
 
-def sum_over_rows(f: OfBlock, block: int, real: Array | None, leaves: list[Array]) -> Total:
+def sum_over_rows(
+    f: OfBlock, block: int, real: Bool[Array, "rows"] | None, leaves: list[Shaped[Array, "rows ..."]]
+) -> Total:
     """Sum of `f(which are real, rows)` over blocks of so many rows. `f` may close over what is differentiated."""
     some = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[:block], (real, leaves)))
     converted, closed_over = jax.closure_convert(f, *some)
