@@ -2,7 +2,8 @@
 
 A float32 of 1e7 has a resolution of 1, and one of 1e9 of 64. So a total is a multiple of a power of two, and a rest.
 Multiples add up exactly, over terms and over devices in any order, as long as there are no more than 2**24 of them; the
-rests are small, and so is what they lose. Differences of totals of up to 1e10 are right to 1e-3.
+rests are small, and so is what they lose. Differences of totals of up to 1e10 are right to 1e-3. What single terms have
+lost is not known here: `benchmarks/energies.py` measures how much that is of real rows.
 """
 
 from __future__ import annotations
