@@ -58,7 +58,7 @@ class Total:
         return cls(coarse, value - coarse)
 
     @property
-    def value(self) -> Float[Array | np.ndarray, "*lanes"]:
+    def value(self) -> Float[Array, "*lanes"]:
         """The nearest single float."""
         return self.coarse + self.fine
 
