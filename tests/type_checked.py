@@ -6,7 +6,7 @@ from beartype import BeartypeConf, beartype
 
 TYPE_CHECKED = [
     "phalanx.adaptation",
-    "phalanx.diagnostics.batch",
+    "phalanx.diagnostics.element_statistics",
     "phalanx.diagnostics.calibration",
     "phalanx.diagnostics.normal_scores",
     "phalanx.diagnostics.psis",

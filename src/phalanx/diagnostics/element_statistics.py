@@ -1,4 +1,4 @@
-"""The statistics of a batch of elements: what several of them need, such as ranks, is worked out once."""
+"""The statistics of some elements: what several of them need, such as ranks, is worked out once."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ TAILS = (0.05, 0.95)
 """The quantiles whose effective sample size is that of the tails."""
 
 
-def _measured(statistic: Callable[[Batch], np.ndarray]) -> property:
+def _measured(statistic: Callable[[ElementStatistics], np.ndarray]) -> property:
     """Make a property of a statistic, which is NaN where an element is constant, not finite, or too short."""
 
-    def value(batch: Batch) -> Float64[np.ndarray, "element"]:
-        if batch.values.shape[2] < FEWEST_DRAWS:
-            return np.full(len(batch.values), np.nan)
-        return np.where(batch.varies, statistic(batch), np.nan)
+    def value(elements: ElementStatistics) -> Float64[np.ndarray, "element"]:
+        if elements.values.shape[2] < FEWEST_DRAWS:
+            return np.full(len(elements.values), np.nan)
+        return np.where(elements.varies, statistic(elements), np.nan)
 
     return property(value, doc=statistic.__doc__)
 
 
-class Batch:
+class ElementStatistics:
     """Draws of a few elements, `(element, chain, draw)` in float64, and their statistics, each of shape `(element,)`.
 
     Where there is nothing to measure, because an element is constant or not finite or has fewer than four draws,

@@ -54,8 +54,8 @@ class LowRank(NamedTuple):
     @classmethod
     def layout(cls, groups: Sequence[tuple[str, ...]]) -> LowRank:
         """How it is laid out over the mesh, given the axes each group of coordinates is spread over."""
-        alike = PartitionSpec()
-        return cls(tuple(PartitionSpec(axes or None) for axes in groups), alike, alike, alike, alike)
+        variance, replicated = tuple(PartitionSpec(axes or None) for axes in groups), PartitionSpec()
+        return cls(variance, replicated, replicated, replicated, replicated)
 
     def for_lanes(self) -> LaneMetric:
         """The metric as it acts on vectors."""

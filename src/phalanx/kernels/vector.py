@@ -28,7 +28,7 @@ class Vector:
     A scalar is a number, or an array `(lanes,)` with one for each lane.
 
     Attributes:
-        parts: arrays `(coordinates, lanes)`: the coordinates that all devices hold alike and, where variables are
+        parts: arrays `(coordinates, lanes)`: the coordinates that are replicated and, where variables are
             spread over mesh axes, one array for each set of axes.
 
     Example:

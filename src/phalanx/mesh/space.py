@@ -1,4 +1,4 @@
-"""The space a position lives in: which leaves every device holds alike, and which are spread out.
+"""The space a position lives in: which leaves are replicated on every device, and which are sharded.
 
 Kernels are written against a `Space` as if for one device. An inner product adds the pieces of spread-out leaves
 once; a random momentum is equal everywhere for a global leaf and different from device to device for a spread-out one.
@@ -30,7 +30,7 @@ Shared = TypeVar("Shared", Array, Total)
 
 @dataclass(frozen=True)
 class Spread:
-    """Where one leaf lives: on every device alike (no axes), or its rows spread over `axes`.
+    """Where one leaf lives: replicated (no axes), or its rows spread over `axes`.
 
     Attributes:
         axes: mesh axes the leading dimension is spread over, outermost first.
@@ -118,14 +118,14 @@ class Space:
         if not self.axes:
             return value, gradient
         leaves, treedef = jax.tree.flatten(gradient)
-        alike = [tuple(axis for axis in self.axes if axis not in spread.axes) for spread in self.spreads]
+        replicated = [tuple(axis for axis in self.axes if axis not in spread.axes) for spread in self.spreads]
         value, summed = lax.psum(
-            (value, [g for g, axes in zip(leaves, alike, strict=True) if axes == self.axes]), self.axes
+            (value, [g for g, axes in zip(leaves, replicated, strict=True) if axes == self.axes]), self.axes
         )
         everywhere = iter(summed)
         added = [
             next(everywhere) if axes == self.axes else lax.psum(g, axes) if axes else g
-            for g, axes in zip(leaves, alike, strict=True)
+            for g, axes in zip(leaves, replicated, strict=True)
         ]
         return value, treedef.unflatten(added)
 
@@ -159,8 +159,8 @@ class Space:
         return treedef.unflatten([spread.keep_rows(v) for spread, v in zip(self.spreads, values, strict=True)])
 
 
-def everywhere_alike(position: Position) -> Space:
-    """The space of positions like `position` on one device, or alike on all."""
+def replicated_space(position: Position) -> Space:
+    """The space of positions like `position` on one device, or replicated on all."""
     return Space((GLOBAL,) * len(jax.tree.leaves(position)))
 
 

@@ -55,7 +55,7 @@ def take_rows(
     count = rows * math.prod(lax.axis_size(name) for name in axes)
     if isinstance(numbers, Sequence) and not all(0 <= number < count for number in numbers):
         raise ValueError(f"phx.take_rows: rows are numbered from 0 to {count - 1}; got {list(numbers)}.")
-    here = jnp.asarray(numbers) - lax.axis_index(axes) * rows
-    mine = (here >= 0) & (here < rows)
-    found = values[jnp.clip(here, 0, rows - 1)]
+    local = jnp.asarray(numbers) - lax.axis_index(axes) * rows
+    mine = (local >= 0) & (local < rows)
+    found = values[jnp.clip(local, 0, rows - 1)]
     return lax.psum(only_rows(mine, found), axes).astype(values.dtype)

@@ -81,13 +81,13 @@ def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -
 
     def add(carry: Any, start: Array, real: Array | None, rows: list[Array]) -> Any:
         total, of_the_rows, of_the_rest = carry
-        value, here, everywhere = of_block(real, rows, closed_over)
-        of_the_rows = [_add_at(start, whole, part) for whole, part in zip(of_the_rows, here, strict=True)]
-        return (total + value).settled(), of_the_rows, jax.tree.map(jnp.add, of_the_rest, everywhere)
+        value, of_these, of_all_rows = of_block(real, rows, closed_over)
+        of_the_rows = [_add_at(start, whole, part) for whole, part in zip(of_the_rows, of_these, strict=True)]
+        return (total + value).settled(), of_the_rows, jax.tree.map(jnp.add, of_the_rest, of_all_rows)
 
     nothing = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in found_of[2]]
-    none_here = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in _take(leaves, of_rows)]
-    total, found_rows, found = _over_blocks(add, (_nothing(), none_here, nothing), block, real, leaves)
+    no_rows = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in _take(leaves, of_rows)]
+    total, found_rows, found = _over_blocks(add, (_nothing(), no_rows, nothing), block, real, leaves)
     found_rows = [g.astype(leaf.dtype) for g, leaf in zip(found_rows, _take(leaves, of_rows), strict=True)]
     found = [g.astype(leaf.dtype) for g, leaf in zip(transpose(found), _take(closed_over, of_all), strict=True)]
     return total, (_put([None] * len(leaves), found_rows, of_rows), _put([None] * len(closed_over), found, of_all))
