@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import shutil
 import signal
@@ -13,24 +14,20 @@ from pathlib import Path
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
+from tests.type_checked import TYPE_CHECKED
 
 # Through the configuration and not XLA_FLAGS, so that a test's subprocess starts as a user's process would.
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-TYPE_CHECKED = [
-    "phalanx.adaptation",
-    "phalanx.kernels.acceptance",
-    "phalanx.kernels.leapfrog",
-    "phalanx.kernels.vector",
-    "phalanx.mesh.keys",
-    "phalanx.mesh.space",
-]
-"""Where annotations are checked at every call. What users call is left out: it refuses wrong types in its own words."""
-
-install_import_hook(TYPE_CHECKED, "beartype.beartype")
+for dtype in ("Bool", "Float", "Float64", "Int", "Integer", "Shaped", "UInt32"):
+    # The package imports them for type checkers alone, so that users neither need jaxtyping nor wait for it. To the
+    # checker here a name that it cannot find would be any type.
+    setattr(builtins, dtype, getattr(jaxtyping, dtype))
+install_import_hook(TYPE_CHECKED, "tests.type_checked.checked")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -88,6 +88,35 @@ def test_differences_of_nearby_points_are_right_to_a_hundredth(devices, in_block
         np.testing.assert_allclose(there - here, there.in_double() - here.in_double(), atol=1e-3)
 
 
+def by_pieces(count):
+    """Covariates times the signs of labels, of so many rows that all differ, and where each piece begins."""
+    for number, start in enumerate(range(0, count, 2**18)):
+        random = np.random.default_rng(number)
+        x = random.standard_normal(min(2**18, count - start), np.float32)
+        yield start, np.where(random.random(len(x)) < 1 / (1 + np.exp(-0.7 * x)), x, -x)
+
+
+@pytest.mark.slow
+def test_differences_of_a_hundred_million_real_rows_are_right_to_a_hundredth(mesh_of):
+    """Each is rounded on its own; `benchmarks/energies.py` goes up to a billion, which takes minutes and 4 GB."""
+    count, mesh = 100_000_000, mesh_of(1, 2)
+    points = np.float32(0.7) + np.array([0.0, 1.0, -2.0, 3.0], np.float32) / np.float32(np.sqrt(count))
+    rows, exact = np.empty(count, np.float32), np.zeros(len(points))
+    for start, piece in by_pieces(count):
+        rows[start : start + len(piece)] = piece
+        logits = points.astype(np.float64)[:, None] * piece
+        exact += (np.minimum(logits, 0.0) - np.log1p(np.exp(-np.abs(logits)))).sum(1)
+
+    def model(rows):
+        weight = phx.sample("weights", dist.ImproperUniform(dist.constraints.real, (), ()))
+        phx.factor("rows", phx.blocked(lambda rows: jax.nn.log_sigmoid(weight * rows), rows))
+
+    found = totals(phx.Target(model, phx.shard({"rows": rows}, mesh), mesh=mesh), points)
+    np.testing.assert_allclose(np.diff(found.in_double()), np.diff(exact), atol=0.01)
+    in_one_float = np.diff(np.asarray(found.value, np.float64))
+    assert np.abs(in_one_float - np.diff(exact)).max() > 0.05
+
+
 def totals(target, points):
     """The log density at each point."""
 

@@ -1,4 +1,4 @@
-"""What several rooms' tests use."""
+"""What tests of several packages use."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def test_what_is_imported_when_asked_for_is_what_type_checkers_know():
 def test_what_shows_is_what_is_public():
     import phalanx as phx
 
-    rooms = {"adaptation", "cli", "demos", "diagnostics", "extras", "kernels", "mesh", "programs", "report", "run"}
-    assert not rooms & set(dir(phx))
+    packages = {"adaptation", "cli", "demos", "diagnostics", "extras", "kernels", "mesh", "programs", "report", "run"}
+    assert not packages & set(dir(phx))
     assert {"mcmc", "sample", "reducers", "ensembles", "datasets", "Posterior", "__version__"} <= set(dir(phx))
     namespace = {}
     exec("from phalanx import *", namespace)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
 
 BINS = 10
 
@@ -25,7 +28,7 @@ class Calibration(NamedTuple):
     error: float
 
 
-def calibrate(probability: np.ndarray, came_true: np.ndarray) -> Calibration:
+def calibrate(probability: Float[np.ndarray, "n"], came_true: Shaped[np.ndarray, "n"]) -> Calibration:
     """Compare predicted probabilities (n,) with what came true (n,).
 
     Source: M. P. Naeini, G. F. Cooper, M. Hauskrecht (2015), Obtaining well calibrated probabilities using Bayesian

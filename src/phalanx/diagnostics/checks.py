@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy.special import fdtri
 
-from phalanx.diagnostics.batch import FEWEST_DRAWS
+from phalanx.diagnostics.element_statistics import FEWEST_DRAWS
 from phalanx.diagnostics.elements import Names
 from phalanx.diagnostics.energy import LOW_EBFMI, ebfmi, has_energy
 from phalanx.diagnostics.finding import Finding

@@ -40,7 +40,7 @@ def rhat(draws: np.ndarray) -> np.ndarray:
     Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
     localization: an improved R-hat for assessing convergence of MCMC.
     """
-    return measure(lambda batch: batch.rhat, as_draws(draws))
+    return measure(lambda elements: elements.rhat, as_draws(draws))
 
 
 def ess(draws: np.ndarray, kind: Literal["bulk", "tail"] = "bulk") -> np.ndarray:
@@ -77,7 +77,7 @@ def ess(draws: np.ndarray, kind: Literal["bulk", "tail"] = "bulk") -> np.ndarray
     draws = as_draws(draws)
     if kind not in ("bulk", "tail"):
         raise ValueError(f"ess: kind must be 'bulk' or 'tail'; got {kind!r}.")
-    return measure(lambda batch: batch.ess_bulk if kind == "bulk" else batch.ess_tail, draws)
+    return measure(lambda elements: elements.ess_bulk if kind == "bulk" else elements.ess_tail, draws)
 
 
 def mcse(draws: np.ndarray, kind: Literal["mean", "sd"] = "mean") -> np.ndarray:
@@ -108,4 +108,4 @@ def mcse(draws: np.ndarray, kind: Literal["mean", "sd"] = "mean") -> np.ndarray:
     draws = as_draws(draws)
     if kind not in ("mean", "sd"):
         raise ValueError(f"mcse: kind must be 'mean' or 'sd'; got {kind!r}.")
-    return measure(lambda batch: batch.mcse_mean if kind == "mean" else batch.mcse_sd, draws)
+    return measure(lambda elements: elements.mcse_mean if kind == "mean" else elements.mcse_sd, draws)

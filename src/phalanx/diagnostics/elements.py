@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from phalanx.diagnostics.batch import Batch
+from phalanx.diagnostics.element_statistics import ElementStatistics
 
 Names = Mapping[str, tuple[tuple[str, ...] | None, ...]]
 """By variable, what its entries along each axis are called; None along an axis, and no entry, where numbers do."""
@@ -53,7 +53,7 @@ def axis_names(name: str, shape: tuple[int, ...], labels: Names | None = None) -
     return [words if words and len(words) == size else None for words, size in zip(known, shape, strict=True)]
 
 
-def measure(statistic: Callable[[Batch], np.ndarray], draws: np.ndarray) -> np.ndarray:
+def measure(statistic: Callable[[ElementStatistics], np.ndarray], draws: np.ndarray) -> np.ndarray:
     """Apply `statistic` to every element, a batch of elements at a time, which bounds the memory taken.
 
     Args:
@@ -70,7 +70,7 @@ def measure(statistic: Callable[[Batch], np.ndarray], draws: np.ndarray) -> np.n
         values = np.moveaxis(flat[:, :, first : first + size], 2, 0)
         # Of chains that stand still, or draws that are infinite, the answer is infinity or NaN, and no warning.
         with np.errstate(all="ignore"):
-            return statistic(Batch(np.ascontiguousarray(values, dtype=np.float64)))
+            return statistic(ElementStatistics(np.ascontiguousarray(values, dtype=np.float64)))
 
     # NumPy lets other threads run while it computes.
     workers = min(os.cpu_count() or 1, max(1, MOST_NUMBERS // (size * flat.shape[0] * flat.shape[1])))

@@ -31,7 +31,7 @@ def hdi(draws: np.ndarray, prob: float = 0.94) -> np.ndarray:
     """
     draws = as_draws(draws)
     check_share("hdi: prob", prob)
-    return measure(lambda batch: batch.hdi(prob), draws)
+    return measure(lambda elements: elements.hdi(prob), draws)
 
 
 def check_share(name: str, prob: float) -> None:

@@ -6,7 +6,7 @@ from numbers import Integral
 
 import numpy as np
 
-from phalanx.diagnostics.batch import Batch
+from phalanx.diagnostics.element_statistics import ElementStatistics
 from phalanx.diagnostics.elements import as_draws, measure
 
 
@@ -67,11 +67,11 @@ def nested_rhat(draws: np.ndarray, superchains: int) -> np.ndarray:
             "nested_rhat: one chain of one draw has no spread to compare with; give more draws or fewer superchains."
         )
 
-    def of_batch(batch: Batch) -> np.ndarray:
-        grouped = batch.values.reshape(len(batch.values), superchains, members, length)
-        return np.where(batch.varies, _nested_rhat(grouped), np.nan)
+    def of_elements(elements: ElementStatistics) -> np.ndarray:
+        grouped = elements.values.reshape(len(elements.values), superchains, members, length)
+        return np.where(elements.varies, _nested_rhat(grouped), np.nan)
 
-    return measure(of_batch, draws)
+    return measure(of_elements, draws)
 
 
 def _nested_rhat(values: np.ndarray) -> np.ndarray:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from scipy.special import ndtri
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int
 
 # Blom (1958): with this offset the scores of normal draws have, nearly, the mean of the normal order statistics.
 _OFFSET = 3 / 8
 
 
-def normal_scores(order: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+def normal_scores(
+    order: Int[np.ndarray, "element value"], ordered: Float64[np.ndarray, "element value"]
+) -> Float64[np.ndarray, "element value"]:
     r"""Normal scores $\Phi^{-1}((r - 3/8) / (S + 1/4))$ of the ranks `r` of `S` values; equal values share a mean rank.
 
     Args:
@@ -33,7 +40,9 @@ def normal_scores(order: np.ndarray, ordered: np.ndarray) -> np.ndarray:
     return placed
 
 
-def _ties(ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _ties(
+    ordered: Float64[np.ndarray, "element value"],
+) -> tuple[Int[np.ndarray, "tied"], Int[np.ndarray, "tied"]]:
     """Find the values that have equals: their flat places, and twice the mean rank, counted from one, of each."""
     count = ordered.shape[1]
     equal = np.zeros((len(ordered), count + 1), dtype=bool)  # to the value before; at the end, to none

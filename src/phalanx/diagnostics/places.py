@@ -70,11 +70,11 @@ def _gap(values: np.ndarray, groups: list[np.ndarray]) -> float:
 
 def _sentence(name: str, values: np.ndarray, groups: list[np.ndarray]) -> str:
     middles = [float(np.median(values[group])) for group in groups]
-    told = [
+    clauses = [
         f"{_chains(group)} near {middle:.3g}"
         for group, middle in sorted(zip(groups, middles, strict=True), key=lambda pair: (-len(pair[0]), pair[1]))
     ]
-    return f"The chains sit in different places: {name} is, in {first_few(told, joined='; in ')}."
+    return f"The chains sit in different places: {name} is, in {first_few(clauses, joined='; in ')}."
 
 
 def _chains(group: np.ndarray) -> str:

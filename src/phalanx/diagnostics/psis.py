@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64
 
 LEAST_TAIL = 5
 """Weights in the tail below which no tail is fitted."""
@@ -32,7 +35,7 @@ def threshold(count: int) -> float:
     return min(1.0 - 1.0 / math.log10(max(count, 11)), 0.7)
 
 
-def smooth(log_weights: np.ndarray) -> Smoothed:
+def smooth(log_weights: Float[np.ndarray, "draw"]) -> Smoothed:
     r"""Replace the largest importance weights by quantiles of a generalised Pareto distribution fitted to them.
 
     Args:
@@ -76,7 +79,7 @@ def smooth(log_weights: np.ndarray) -> Smoothed:
     return Smoothed(smoothed + log_weights.max(), shape)
 
 
-def _pareto(excess: np.ndarray) -> tuple[float, float]:
+def _pareto(excess: Float64[np.ndarray, "tail"]) -> tuple[float, float]:
     """Scale and shape of a generalised Pareto distribution for ascending numbers (Zhang and Stephens, 2009)."""
     count = len(excess)
     grid = 30 + int(math.sqrt(count))
@@ -93,6 +96,6 @@ def _pareto(excess: np.ndarray) -> tuple[float, float]:
     return scale, (shape * count + 10 * 0.5) / (count + 10)  # a weak prior about a half
 
 
-def _quantiles(probabilities: np.ndarray, scale: float, shape: float) -> np.ndarray:
+def _quantiles(probabilities: Float64[np.ndarray, "tail"], scale: float, shape: float) -> Float64[np.ndarray, "tail"]:
     survival = np.log1p(-probabilities)
     return -scale * survival if abs(shape) < 1e-12 else scale * np.expm1(-shape * survival) / shape

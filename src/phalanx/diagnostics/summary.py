@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.diagnostics.batch import Batch
+from phalanx.diagnostics.element_statistics import ElementStatistics
 from phalanx.diagnostics.elements import Names, as_draws, element_names, measure
 from phalanx.diagnostics.interval import check_share
 
@@ -53,7 +53,7 @@ def summary_table(
     rows = [row for name, value in chosen for row in element_names(name, value.shape[2:], labels)]
     from phalanx.diagnostics.table import SummaryTable  # pandas takes as long to import as all of Phalanx
 
-    parts = [measure(lambda batch: _row(batch, hdi_prob), value).reshape(-1, len(COLUMNS)) for _, value in chosen]
+    parts = [measure(lambda elements: _row(elements, hdi_prob), value).reshape(-1, len(COLUMNS)) for _, value in chosen]
     return SummaryTable(np.concatenate(parts), index=rows, columns=COLUMNS)
 
 
@@ -67,7 +67,7 @@ def _choose(draws: Mapping[str, np.ndarray], names: Iterable[str] | None) -> lis
     return [(name, as_draws(draws[name], name)) for name in wanted]
 
 
-def _row(batch: Batch, hdi_prob: float) -> np.ndarray:
-    """Return the row of each element of a batch, in the order of the columns."""
-    errors = [batch.mcse_mean, batch.mcse_sd, batch.ess_bulk, batch.ess_tail, batch.rhat]
-    return np.column_stack([batch.mean, batch.sd, batch.hdi(hdi_prob), *errors])
+def _row(elements: ElementStatistics, hdi_prob: float) -> np.ndarray:
+    """Return the row of each of some elements, in the order of the columns."""
+    errors = [elements.mcse_mean, elements.mcse_sd, elements.ess_bulk, elements.ess_tail, elements.rhat]
+    return np.column_stack([elements.mean, elements.sd, elements.hdi(hdi_prob), *errors])

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from phalanx.ensembles import checkpoint, checks
 from phalanx.ensembles.batches import check_order, cut, rows_of_epoch
 from phalanx.ensembles.interruption import when_done
-from phalanx.ensembles.layout import Layout
+from phalanx.ensembles.placement import Placement
 from phalanx.ensembles.prediction import Prediction
 from phalanx.errors.model_errors import model_errors
 from phalanx.kernels.options import whole
@@ -44,10 +44,10 @@ class Ensemble:
         steps: updates made.
     """
 
-    def __init__(self, init: Callable[..., State], update: Callable[..., Any], layout: Layout, seed: int):
-        self._update, self._layout, self._seed = update, layout, seed
+    def __init__(self, init: Callable[..., State], update: Callable[..., Any], placement: Placement, seed: int):
+        self._update, self._placement, self._seed = update, placement, seed
         self._takes_key = "key" in inspect.signature(update).parameters
-        self.num_members, self.epoch, self.steps = layout.count, 0, 0
+        self.num_members, self.epoch, self.steps = placement.count, 0, 0
         self._programs: dict[Any, Any] = {}
         self._mapped: dict[Any, Any] = {}
 
@@ -58,9 +58,9 @@ class Ensemble:
             return state
 
         def begin(keys: Array) -> State:
-            return layout.each(begin_one, keys)
+            return placement.each(begin_one, keys)
 
-        begin_group = layout.on_mesh(begin, layout.members, layout.members)
+        begin_group = placement.on_mesh(begin, placement.members, placement.members)
         self._states = [begin_group(keys) for keys in self._keys]
 
     def member_key(self, member: int) -> Array:
@@ -71,18 +71,18 @@ class Ensemble:
         """The state of one member, as `init` and `update` of one network have it."""
         if not -self.num_members <= member < self.num_members:
             raise IndexError(f"ensemble: there is no member {member}; there are {self.num_members}.")
-        state = self._layout.take(self._states, member % self.num_members)
+        state = self._placement.take(self._states, member % self.num_members)
         # a copy: the next step may put its own numbers where these are
         return jax.tree.map(lambda leaf: _like(np.array(_as_data(leaf)), leaf), state)
 
     @property
     def members(self) -> State:
         """The states of all members, `(members, ...)`, on the host."""
-        return self._layout.join([jax.tree.map(_as_data, state) for state in self._states])
+        return self._placement.join([jax.tree.map(_as_data, state) for state in self._states])
 
     def update(self, batch: Any) -> dict[str, np.ndarray]:
         """One step of every member on the same batch; what `update` measured, `(members,)` each."""
-        placed = self._layout.everywhere(batch)
+        placed = self._placement.everywhere(batch)
         return self._fetch([self._step(placed, None)])
 
     def train(
@@ -102,7 +102,7 @@ class Ensemble:
             drop_last: leave out a last batch that has fewer rows; which rows it has is another matter in every epoch.
             apply: `apply(state, inputs)`, the logits of one network, where the data are inputs and labels: after each
                 epoch `ensemble_loss` and `ensemble_accuracy` are those of the mean of the members' probabilities on
-                the training data, whatever the layout.
+                the training data, whatever the placement.
 
         Returns:
             An iterator that trains an epoch whenever it is asked for the next of what `update` measured, averaged over
@@ -146,7 +146,7 @@ class Ensemble:
         size = min(whole("ensemble.predict", "batch_size", batch_size), rows)
 
         def of(state: State, some: Any) -> Array:
-            logits = apply(state, self._layout.rows(some))
+            logits = apply(state, self._placement.rows(some))
             checks.check_logits(logits, len(jax.tree.leaves(some)[0]))
             return jax.nn.softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
 
@@ -186,7 +186,7 @@ class Ensemble:
             ValueError: when what was saved is of other networks, of another number or with another seed.
         """
         members, counts = checkpoint.restore(folder, self._states[0], self._described, self._identity)
-        groups = zip(self._layout.split(members), self._states, strict=True)
+        groups = zip(self._placement.split(members), self._states, strict=True)
         self._states = [jax.tree.map(_like, new, old) for new, old in groups]
         self.epoch, self.steps = counts["epoch"], counts["steps"]
 
@@ -194,7 +194,7 @@ class Ensemble:
         self, data: Any, rows: int, batch_size: int, num_epochs: int, order: str, seed: int, drop_last: bool,
         apply: Callable[[State, Any], Array] | None,
     ) -> Iterator[dict[str, np.ndarray]]:  # fmt: skip
-        placed = self._layout.everywhere(data)
+        placed = self._placement.everywhere(data)
         for _ in range(num_epochs):
             batches = list(cut(rows_of_epoch(order, seed, self.epoch, self.num_members, rows), batch_size))
             batches = [batch for batch in batches if batch.shape[-1] == batch_size or not drop_last]
@@ -211,7 +211,7 @@ class Ensemble:
 
     def _each(self, what: str, name: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
         """`f(state, *shared)` of every member as one function of `shared`, compiled once for each `name`."""
-        layout, takes_key = self._layout, "key" in inspect.signature(f).parameters
+        placement, takes_key = self._placement, "key" in inspect.signature(f).parameters
 
         def on_device(states: tuple[State, ...], keys: tuple[Array, ...], shared: Any, number: Array) -> Any:
             def one(state: State, key: Array) -> Any:
@@ -220,25 +220,25 @@ class Ensemble:
                         return f(state, *shared)
                     return f(state, *shared, key=_key_of(key, IN_FUNCTIONS, number))
 
-            return tuple(layout.each(one, state, key) for state, key in zip(states, keys, strict=True))
+            return tuple(placement.each(one, state, key) for state, key in zip(states, keys, strict=True))
 
         if (what, name) not in self._mapped:
-            specs = layout.members, layout.members, EVERYWHERE, EVERYWHERE
-            self._mapped[what, name] = layout.on_mesh(on_device, specs, layout.members)
+            specs = placement.members, placement.members, EVERYWHERE, EVERYWHERE
+            self._mapped[what, name] = placement.on_mesh(on_device, specs, placement.members)
             while len(self._mapped) > MOST_MAPPED:
                 self._mapped.pop(next(iter(self._mapped)))
         run = self._mapped[what, name]
 
         def all_members(*shared: Any) -> Any:
-            placed, number = layout.everywhere(shared), jnp.uint32(self.steps)
-            groups = [run(tuple(self._states[s]), tuple(self._keys[s]), placed, number) for s in layout.runs()]
-            return layout.join([group for part in groups for group in part])
+            placed, number = placement.everywhere(shared), jnp.uint32(self.steps)
+            groups = [run(tuple(self._states[s]), tuple(self._keys[s]), placed, number) for s in placement.runs()]
+            return placement.join([group for part in groups for group in part])
 
         return all_members
 
     @property
     def _described(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        return checks.describe(jax.eval_shape(lambda: jax.tree.map(_as_data, self._layout.take(self._states, 0))))
+        return checks.describe(jax.eval_shape(lambda: jax.tree.map(_as_data, self._placement.take(self._states, 0))))
 
     @property
     def _identity(self) -> dict[str, int]:
@@ -247,17 +247,17 @@ class Ensemble:
     @cached_property
     def _keys(self) -> list[Array]:
         data = np.stack([np.asarray(random.key_data(self.member_key(m))) for m in range(self.num_members)])
-        return self._layout.split(data)
+        return self._placement.split(data)
 
     def _step(self, data: Any, rows: np.ndarray | None) -> list[Any]:
         """One step of every member, on the batch or on rows of the data; what was measured, by group."""
         own = rows is not None and rows.ndim == 2
-        chosen = self._layout.split(rows) if own else self._layout.everywhere(rows)
+        chosen = self._placement.split(rows) if own else self._placement.everywhere(rows)
         if own not in self._programs:
             self._programs[own] = self._compile_step(own)
         measured, number = [], jnp.uint32(self.steps)
         with when_done():
-            for some in self._layout.runs():
+            for some in self._placement.runs():
                 states, keys = tuple(self._states[some]), tuple(self._keys[some])
                 of_these = tuple(chosen[some]) if own else chosen
                 self._states[some], found = self._programs[own](states, keys, data, of_these, number)
@@ -267,10 +267,10 @@ class Ensemble:
 
     def _compile_step(self, own: bool) -> Any:
         """A step of a few groups, each with rows of its own or all with the same; compiled when it is first called."""
-        layout = self._layout
+        placement = self._placement
 
         def one(state: State, key: Array, data: Any, rows: Any, number: Array) -> tuple[State, Any]:
-            batch = layout.rows(data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data))
+            batch = placement.rows(data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data))
             own = {"key": _key_of(key, IN_STEPS, number)} if self._takes_key else {}
             arguments = {"state": state, "batch": batch}
             with checks.one_network("update"), model_errors(self._update, arguments=arguments):
@@ -281,18 +281,18 @@ class Ensemble:
             new = []
             for i, (state, key) in enumerate(zip(states, keys, strict=True)):
                 if own:
-                    new.append(layout.each(lambda s, k, r: one(s, k, data, r, number), state, key, rows[i]))
+                    new.append(placement.each(lambda s, k, r: one(s, k, data, r, number), state, key, rows[i]))
                 else:
-                    new.append(layout.each(lambda s, k: one(s, k, data, rows, number), state, key))
+                    new.append(placement.each(lambda s, k: one(s, k, data, rows, number), state, key))
             return tuple(zip(*new, strict=True))
 
-        members = layout.members
+        members = placement.members
         specs = members, members, EVERYWHERE, members if own else EVERYWHERE, EVERYWHERE
-        return layout.on_mesh(on_device, specs, (members, members), donate=(0,))
+        return placement.on_mesh(on_device, specs, (members, members), donate=(0,))
 
     def _fetch(self, measured: Sequence[list[Any]], weights: Sequence[int] | None = None) -> dict[str, np.ndarray]:
         """Averages over steps of what was measured, `(members,)`."""
-        steps = [self._layout.join(groups) for groups in measured]
+        steps = [self._placement.join(groups) for groups in measured]
         return jax.tree.map(
             lambda *values: np.average(np.stack(values).astype(np.float64), axis=0, weights=weights), *steps
         )
@@ -346,7 +346,7 @@ def ensemble(
     """
     checks.check_functions(init, update)
     check_seed(seed)
-    return Ensemble(init, update, Layout.of(whole("phx.ensemble", "num_members", num_members), mesh), seed)
+    return Ensemble(init, update, Placement.of(whole("phx.ensemble", "num_members", num_members), mesh), seed)
 
 
 def _key_of(key: Array, purpose: int, number: Array) -> Array:

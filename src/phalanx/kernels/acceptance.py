@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jax import Array
@@ -11,16 +11,21 @@ from phalanx.kernels.kernel import Info, Point
 from phalanx.kernels.lanes import choose
 from phalanx.mesh.total import Total
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
 DIVERGENCE_THRESHOLD = 1000.0
 """An energy error above this is a divergence, as in Stan."""
 
 
-def broken_down(error: Array) -> Array:
+def broken_down(error: Float[Array, "lanes"]) -> Float[Array, "lanes"]:
     """An energy error, and infinity where it is not finite: an energy of minus infinity is no better place to be."""
     return jnp.where(jnp.isfinite(error), error, jnp.inf)
 
 
-def metropolis(uniform: Array, log_ratio: Array) -> tuple[Array, Array, Array]:
+def metropolis(
+    uniform: Float[Array, "lanes"], log_ratio: Float[Array, "lanes"]
+) -> tuple[Bool[Array, "lanes"], Float[Array, "lanes"], Bool[Array, "lanes"]]:
     r"""Accept with probability $\min(1, e^{r})$, given a uniform on [0, 1); what is not finite is never accepted.
 
     Returns:
@@ -35,8 +40,9 @@ def metropolis(uniform: Array, log_ratio: Array) -> tuple[Array, Array, Array]:
 
 
 def decide(
-    uniform: Array, at: Point, proposal: Point, energy: Total | Array, error: Array, num_steps: Any
-) -> tuple[Point, Info]:
+    uniform: Float[Array, "lanes"], at: Point, proposal: Point, energy: Total | Float[Array, "lanes"],
+    error: Float[Array, "lanes"], num_steps: int | Int[Array, ""] | Int[Array, "lanes"],
+) -> tuple[Point, Info]:  # fmt: skip
     r"""Go to a proposal with probability $\min(1, e^{-E})$, or stay.
 
     Args:

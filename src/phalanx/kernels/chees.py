@@ -26,7 +26,7 @@ from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.lanes import choose
 from phalanx.kernels.leapfrog import Phase
 from phalanx.kernels.low_rank import KINDS
-from phalanx.kernels.options import hyperparameter, one_of, positive, share, step_size_of, whole
+from phalanx.kernels.options import fraction, hyperparameter, one_of, positive, step_size_of, whole
 from phalanx.kernels.trajectory import Dynamics, draw_by_trajectory
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.keys import Keys
@@ -192,7 +192,7 @@ def kernel_of(
     positive(name, "initial_trajectory_length", first_length)
     if trajectory_length is not None:
         positive(name, "trajectory_length", trajectory_length)
-    share(name, "target_acceptance", target_acceptance)
+    fraction(name, "target_acceptance", target_acceptance)
     one_of(name, "metric", metric, KINDS)
     length = hyperparameter(float(first_length if trajectory_length is None else trajectory_length))
     return Kernel(

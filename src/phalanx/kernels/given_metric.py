@@ -72,10 +72,10 @@ def metric_on(given: GivenMetric, target: Target) -> LowRank:
 
 
 def _check_variances(given: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> None:
-    told = {name: value.shape for name, value in given.items()}
-    if told != expected:
+    shapes = {name: value.shape for name, value in given.items()}
+    if shapes != expected:
         raise ValueError(
-            f"inverse_mass_matrix: variances were given for {told}, but the model's unconstrained variables are "
+            f"inverse_mass_matrix: variances were given for {shapes}, but the model's unconstrained variables are "
             f"{expected}."
         )
 

@@ -10,7 +10,7 @@ from phalanx.kernels.kernel import Info, Kernel, Point
 from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.lock_step import LockStep
 from phalanx.kernels.low_rank import KINDS
-from phalanx.kernels.options import hyperparameter, one_of, share, step_size_of, whole
+from phalanx.kernels.options import fraction, hyperparameter, one_of, step_size_of, whole
 from phalanx.kernels.trajectory import draw_by_trajectory
 from phalanx.mesh.random_numbers import Words
 
@@ -81,7 +81,7 @@ def hmc(
         whose section 3.2 advises the jitter.
     """
     num_steps = whole("hmc", "num_steps", num_steps)
-    share("hmc", "target_acceptance", target_acceptance)
+    fraction("hmc", "target_acceptance", target_acceptance)
     if not 0 <= step_size_jitter < 1:
         raise ValueError(f"hmc: step_size_jitter must lie between 0 and 1, got {step_size_jitter!r}.")
     if tuned_steps is not None:

@@ -29,12 +29,12 @@ def _elementwise(step: Step) -> list[Value]:
     """Scalars that go with arrays, such as a bound or a condition, may stay what they are."""
     rank = len(step.shape)
     values = [(v.laned or len(v.shape) == rank, v) for v in step.inputs]
-    return step.bind(*(v.spread(step.lanes, step.shape) if spread else v.array for spread, v in values))
+    return step.bind(*(v.broadcast(step.lanes, step.shape) if needed else v.array for needed, v in values))
 
 
 def _along_other_axes(step: Step) -> list[Value]:
     """The axes that are named are the same."""
-    return step.bind(*(value.spread(step.lanes) for value in step.inputs))
+    return step.bind(*(value.broadcast(step.lanes) for value in step.inputs))
 
 
 def _with_params(change: Callable[[Step], dict[str, Any]], *laned: int, indices: bool = False) -> Rule:
@@ -50,7 +50,7 @@ def _with_params(change: Callable[[Step], dict[str, Any]], *laned: int, indices:
         which = [number in laned for number in range(len(step.inputs))]
         if any(value.laned and not has for value, has in zip(step.inputs, which, strict=True)):
             return None
-        arrays = step.spread(step.inputs, which)
+        arrays = step.broadcast(step.inputs, which)
         if indices:
             arrays.append(np.zeros((), arrays[-1].dtype if len(arrays) > len(laned) else np.int32))
         return step.bind(*arrays, **change(step))
@@ -152,10 +152,10 @@ def _cond(step: Step) -> list[Value] | None:
         return None
     if which.laned:  # lanes go different ways: all ways are computed, and each lane takes its own
         ways = zip(*(step.inside(branch, operands) for branch in branches), strict=True)
-        cases = [[way.spread(step.lanes) for way in result] for result in ways]
-        return [Value(lax.select_n(which.spread(step.lanes, case[0].shape[:-1]), *case), True) for case in cases]
+        cases = [[way.broadcast(step.lanes) for way in result] for result in ways]
+        return [Value(lax.select_n(which.broadcast(step.lanes, case[0].shape[:-1]), *case), True) for case in cases]
     laned = [any(result) for result in zip(*(_laned_after(step, b, operands) for b in branches), strict=True)]
-    ways = [lambda *arrays, b=b: step.spread(step.inside(b, _like(operands, arrays)), laned) for b in branches]
+    ways = [lambda *arrays, b=b: step.broadcast(step.inside(b, _like(operands, arrays)), laned) for b in branches]
     found = lax.switch(which.array, ways, *(value.array for value in operands))
     return [Value(array, has) for array, has in zip(found, laned, strict=True)]
 
@@ -167,7 +167,7 @@ def _scan(step: Step) -> list[Value]:
     elements = [Value(jax.ShapeDtypeStruct(x.array.shape[1:], x.array.dtype), x.laned) for x in xs]
     laned = [value.laned for value in carry]
     while True:  # what is carried along is every lane's own from the turn on in which something of the lane's enters
-        start = [Value(*pair) for pair in zip(step.spread(carry, laned), laned, strict=True)]
+        start = [Value(*pair) for pair in zip(step.broadcast(carry, laned), laned, strict=True)]
         after = _laned_after(step, p["jaxpr"], [*consts, *start, *elements])
         grown = [a or b for a, b in zip(laned, after[: len(laned)], strict=True)]
         if grown == laned:
@@ -176,7 +176,7 @@ def _scan(step: Step) -> list[Value]:
 
     def turn(carry: list[Any], arrays: list[Any]) -> tuple[list[Any], list[Any]]:
         found = step.inside(p["jaxpr"], [*consts, *_like(start, carry), *_like(xs, arrays)])
-        arrays = step.spread(found, [*laned, *after[len(laned) :]])
+        arrays = step.broadcast(found, [*laned, *after[len(laned) :]])
         return arrays[: len(laned)], arrays[len(laned) :]
 
     begin, over = [v.array for v in start], [v.array for v in xs]

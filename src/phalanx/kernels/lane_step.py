@@ -28,8 +28,8 @@ class Value(NamedTuple):
         whole = np.shape(self.array)
         return whole[:-1] if self.laned else whole
 
-    def spread(self, lanes: int, shape: tuple[int, ...] | None = None) -> Any:
-        """The array with its axis of lanes; a scalar may be spread to the `shape` of others, too."""
+    def broadcast(self, lanes: int, shape: tuple[int, ...] | None = None) -> Any:
+        """The array with its axis of lanes; a scalar may be broadcast to the `shape` of others, too."""
         shape = self.shape if shape is None else shape
         rank = len(self.shape)
         if self.laned and len(shape) == rank:
@@ -76,9 +76,9 @@ class Step:
         """Results of a program that the equation calls."""
         return self.evaluate(program, inputs, self.lanes)
 
-    def spread(self, values: Sequence[Value], which: Sequence[bool]) -> list[Any]:
+    def broadcast(self, values: Sequence[Value], which: Sequence[bool]) -> list[Any]:
         """Arrays of values, with lanes where `which` says so."""
-        return [v.spread(self.lanes) if laned else v.array for v, laned in zip(values, which, strict=True)]
+        return [v.broadcast(self.lanes) if laned else v.array for v, laned in zip(values, which, strict=True)]
 
 
 Rule = Callable[[Step], list[Value] | None]

@@ -6,7 +6,7 @@ It is written as if for one device. What must be added up over devices is added 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from phalanx.kernels.vector import Vector
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.random_numbers import Words, threefry, uniforms_from
 from phalanx.mesh.total import Total
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 DECIDES = 0xFFFFFFFF
 """The number under which a lane's own uniforms are made; coordinates have lower ones."""
@@ -79,11 +82,11 @@ class LaneTarget:
         """The log density `(lanes,)`."""
         return self.lanes.value(position.parts)
 
-    def inner_product(self, x: Vector, y: Vector) -> Array:
+    def inner_product(self, x: Vector, y: Vector) -> Float[Array, "{self.count}"]:
         """The sum of x * y over coordinates and devices, `(lanes,)`."""
         return self.inner_products((x, y))[0]
 
-    def inner_products(self, *pairs: tuple[Vector, Vector]) -> list[Array]:
+    def inner_products(self, *pairs: tuple[Vector, Vector]) -> list[Float[Array, "*_levels {self.count}"]]:
         """`inner_product` of each pair; one sum over devices for all."""
         return self.lanes.inner_products(*((x.parts, y.parts) for x, y in pairs))
 
@@ -91,7 +94,7 @@ class LaneTarget:
         """Independent standard normals for every coordinate of every lane."""
         return Vector(self.lanes.normals(key, number))
 
-    def uniform(self, key: Words, number: int = 0) -> Array:
+    def uniform(self, key: Words, number: int = 0) -> Float[Array, "{self.count}"]:
         """A uniform on [0, 1) for each lane."""
         word, _ = threefry(key, jnp.uint32(number), jnp.uint32(DECIDES))
         return uniforms_from((word, jnp.zeros_like(word)), jnp.float32)

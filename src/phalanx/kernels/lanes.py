@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,9 @@ from phalanx.mesh.total import Total
 from phalanx.mesh.workarounds import Workaround
 from phalanx.programs.shares import Latent
 from phalanx.programs.target import Density
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
 
 Columns = tuple[Array, ...]
 """Coordinates of every lane, `(coordinates, lanes)`: one array for the global ones and, where variables are spread over
@@ -191,7 +194,7 @@ class Lanes:
         return [part[:, None] for part in self.flatten(ones)]
 
 
-def choose(condition: Array, a: Any, b: Any) -> Any:
+def choose(condition: Bool[Array, "lanes"], a: Any, b: Any) -> Any:
     """`a` in the lanes where `condition` holds, else `b`; their arrays have lanes last."""
     return jax.tree.map(lambda x, y: jnp.where(condition.reshape((1,) * (x.ndim - 1) + condition.shape), x, y), a, b)
 

@@ -33,7 +33,7 @@ def lanes_last(f: Callable[..., Any]) -> Callable[..., Any]:
         one = [jax.ShapeDtypeStruct(array.shape[:-1], array.dtype) for array in arrays]
         program, shapes = jax.make_jaxpr(f, return_shape=True)(*one)
         found = _evaluate(program, [Value(array, True) for array in arrays], lanes)
-        return jax.tree.unflatten(jax.tree.structure(shapes), [value.spread(lanes) for value in found])
+        return jax.tree.unflatten(jax.tree.structure(shapes), [value.broadcast(lanes) for value in found])
 
     return of_all
 

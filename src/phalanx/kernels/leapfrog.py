@@ -12,7 +12,7 @@ Source: Duane, Kennedy, Pendleton, Roweth (1987), Hybrid Monte Carlo.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax import Array
 
@@ -20,6 +20,9 @@ from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.low_rank import LaneMetric
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.total import Total
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class Phase(NamedTuple):
@@ -39,7 +42,9 @@ class Phase(NamedTuple):
     gathered: Any = ()
 
 
-def leapfrog(phase: Phase, step_size: Array, target: LaneTarget, metric: LaneMetric) -> Phase:
+def leapfrog(
+    phase: Phase, step_size: Float[Array, ""] | Float[Array, "lanes"], target: LaneTarget, metric: LaneMetric
+) -> Phase:
     """One leapfrog, and one gradient; a negative step size goes back in time.
 
     Args:
@@ -57,6 +62,6 @@ def leapfrog(phase: Phase, step_size: Array, target: LaneTarget, metric: LaneMet
     return Phase(position, half + 0.5 * step_size * gradient, log_density, gradient)
 
 
-def kinetic_energy(momentum: Vector, target: LaneTarget, metric: LaneMetric) -> Array:
+def kinetic_energy(momentum: Vector, target: LaneTarget, metric: LaneMetric) -> Float[Array, "lanes"]:
     r"""$\tfrac12 p^\top M^{-1} p$ over all devices, `(lanes,)`."""
     return 0.5 * target.inner_product(momentum, metric.velocity(momentum))

@@ -12,7 +12,7 @@ from jax import Array
 from phalanx.kernels.kernel import Kernel, LaneState, Point, Turn
 from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.low_rank import KINDS
-from phalanx.kernels.options import one_of, share, step_size_of
+from phalanx.kernels.options import fraction, one_of, step_size_of
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.random_numbers import Words
 
@@ -96,7 +96,7 @@ def from_draw(
         raise TypeError(
             f"from_draw: expected a function draw(key, at, target, tuning) -> (at, info); got {type(draw).__name__}."
         )
-    share("from_draw", "target_acceptance", target_acceptance)
+    fraction("from_draw", "target_acceptance", target_acceptance)
     if metric is not None:
         one_of("from_draw", "metric", metric, KINDS)
     return Kernel(

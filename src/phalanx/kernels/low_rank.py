@@ -14,7 +14,7 @@ Carpenter (2024), Preconditioning Hamiltonian Monte Carlo by minimizing Fisher d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -23,6 +23,9 @@ from jax.sharding import PartitionSpec
 from phalanx.kernels.lanes import Lanes
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.workarounds import Workaround
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 KINDS = ("auto", "diagonal", "dense")
 """What warm-up may learn of a metric; see `phx.nuts`."""
@@ -51,8 +54,8 @@ class LowRank(NamedTuple):
     @classmethod
     def layout(cls, groups: Sequence[tuple[str, ...]]) -> LowRank:
         """How it is laid out over the mesh, given the axes each group of coordinates is spread over."""
-        alike = PartitionSpec()
-        return cls(tuple(PartitionSpec(axes or None) for axes in groups), alike, alike, alike, alike)
+        variance, replicated = tuple(PartitionSpec(axes or None) for axes in groups), PartitionSpec()
+        return cls(variance, replicated, replicated, replicated, replicated)
 
     def for_lanes(self) -> LaneMetric:
         """The metric as it acts on vectors."""
@@ -82,7 +85,7 @@ class LaneMetric(NamedTuple):
     def velocity(self, momentum: Vector) -> Vector:
         r"""$M^{-1} p$."""
 
-        def stretch(along: Array) -> Array:
+        def stretch(along: Float[Array, "rank lanes"]) -> Float[Array, "rank lanes"]:
             return (self.variances - self.rest)[:, None] * along
 
         return self.scale * self._along(stretch, self.rest, self.scale * momentum)
@@ -92,7 +95,7 @@ class LaneMetric(NamedTuple):
         # with c = 0, U has all coordinates and nothing lies outside of it
         outside = jnp.where(self.rest > 0, 1.0, 0.0).astype(self.rest.dtype)
 
-        def shrink(along: Array) -> Array:
+        def shrink(along: Float[Array, "rank lanes"]) -> Float[Array, "rank lanes"]:
             return (1 / jnp.sqrt(self.variances) - outside)[:, None] * along
 
         return self._along(shrink, outside, normals) / self.scale
@@ -106,24 +109,24 @@ class LaneMetric(NamedTuple):
         return self._root(self.scale * gradient)
 
     def _root(self, vector: Vector) -> Vector:
-        def stretch(along: Array) -> Array:
+        def stretch(along: Float[Array, "rank lanes"]) -> Float[Array, "rank lanes"]:
             return (jnp.sqrt(self.variances) - jnp.sqrt(self.rest))[:, None] * along
 
         return self._along(stretch, jnp.sqrt(self.rest), vector)
 
-    def _along(self, change: Callable[[Array], Array], rest: Array, vector: Vector) -> Vector:
+    def _along(self, change: Callable[[Array], Array], rest: Float[Array, ""], vector: Vector) -> Vector:
         """`rest` times the global coordinates plus U times what `change` makes of their components along U."""
         if not self.variances.size:
             return vector
 
-        def correlated(first: Array) -> Array:
+        def correlated(first: Float[Array, "coordinates lanes"]) -> Float[Array, "coordinates lanes"]:
             return rest * first + _product(self.directions, change(_product(self.directions.T, first)))
 
         first, *others = vector.parts
         return Vector((lax.cond(self.correlated, correlated, lambda first: first, first), *others))
 
 
-def _product(matrix: Array, columns: Array) -> Array:
+def _product(matrix: Float[Array, "rows inner"], columns: Float[Array, "inner lanes"]) -> Float[Array, "rows lanes"]:
     """A matrix product; a small one is written out, which on a CPU keeps a tick one function, as a dot would not."""
     inner = matrix.shape[1]
     if inner <= FEW_TERMS and Workaround.WRITTEN_OUT_PRODUCTS.is_on:

@@ -20,7 +20,7 @@ from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.lanes import choose
 from phalanx.kernels.leapfrog import Phase, leapfrog
 from phalanx.kernels.low_rank import KINDS
-from phalanx.kernels.options import hyperparameter, one_of, share, step_size_of, whole
+from phalanx.kernels.options import fraction, hyperparameter, one_of, step_size_of, whole
 from phalanx.kernels.tree import Tree, u_turn
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.keys import Keys
@@ -218,7 +218,7 @@ def nuts(
         raise ValueError(
             f"nuts: max_depth must be at most {DEEPEST}, got {max_depth}: 2**{max_depth} leapfrogs a draw."
         )
-    share("nuts", "target_acceptance", target_acceptance)
+    fraction("nuts", "target_acceptance", target_acceptance)
     one_of("nuts", "metric", metric, KINDS)
     return Kernel(
         name=f"nuts(max_depth={max_depth}, step_size={step_size})",

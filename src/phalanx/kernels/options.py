@@ -28,7 +28,7 @@ def positive(kernel: str, name: str, value: Any) -> None:
         raise ValueError(f"{kernel}: {name} must be a positive number, got {value!r}.")
 
 
-def share(kernel: str, name: str, value: Any) -> None:
+def fraction(kernel: str, name: str, value: Any) -> None:
     """Refuse a hyperparameter that is not a number between 0 and 1."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
         raise ValueError(f"{kernel}: {name} must lie between 0 and 1, got {value!r}.")

@@ -18,7 +18,7 @@ from phalanx.kernels.acceptance import metropolis
 from phalanx.kernels.kernel import Info, Kernel, LaneState, Point, Turn
 from phalanx.kernels.lane_target import DECIDES, LaneTarget
 from phalanx.kernels.lanes import choose
-from phalanx.kernels.options import share, step_size_of
+from phalanx.kernels.options import fraction, step_size_of
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.random_numbers import Words, threefry, uniforms_from
@@ -111,7 +111,7 @@ def rwmh(
         Metropolis et al. (1953), Equation of state calculations by fast computing machines; Roberts, Gelman, Gilks
         (1997), Weak convergence and optimal scaling of random walk Metropolis algorithms.
     """
-    share("rwmh", "target_acceptance", target_acceptance)
+    fraction("rwmh", "target_acceptance", target_acceptance)
     return Kernel(
         name=f"rwmh(step_size={step_size})",
         machine=RandomWalk(),

@@ -16,7 +16,7 @@ programming in NumPyro, for the iterative form.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,9 @@ from phalanx.kernels.leapfrog import Phase
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.random_numbers import uniforms_from
 from phalanx.mesh.total import Total
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int, UInt32
 
 
 class Checkpoints(NamedTuple):
@@ -43,7 +46,7 @@ class Checkpoints(NamedTuple):
         empty = jax.tree.map(lambda part: jnp.zeros((levels, *part.shape), part.dtype), like)
         return cls(empty, empty)
 
-    def with_leaf(self, leaf: Array, end: Phase) -> Checkpoints:
+    def with_leaf(self, leaf: Int[Array, "lanes"], end: Phase) -> Checkpoints:
         """An even leaf is kept: subtrees begin with it."""
         level = jnp.arange(self.position.parts[0].shape[0])[:, None]
         begins = (leaf & 1 == 0)[None] & (level == lax.population_count(leaf >> 1)[None])
@@ -59,7 +62,13 @@ class Checkpoints(NamedTuple):
         span = position - self.position
         return [(span, self.momentum), (span, momentum)]
 
-    def turning(self, start: Array, end: Array, leaf: Array, direction: Array) -> Array:
+    def turning(
+        self,
+        start: Float[Array, "levels lanes"],
+        end: Float[Array, "levels lanes"],
+        leaf: Int[Array, "lanes"],
+        direction: Float[Array, "lanes"],
+    ) -> Bool[Array, "lanes"]:
         """Whether a subtree that ends at this leaf has turned, given the inner products of `spans` at every level."""
         level = jnp.arange(start.shape[0])[:, None]
         last = lax.population_count(leaf >> 1)
@@ -69,7 +78,9 @@ class Checkpoints(NamedTuple):
         return (ends & u_turn(start, end, direction[None])).any(0)
 
 
-def u_turn(start: Array, end: Array, direction: Array) -> Array:
+def u_turn(
+    start: Float[Array, "*levels lanes"], end: Float[Array, "*levels lanes"], direction: Float[Array, "*#levels lanes"]
+) -> Bool[Array, "*levels lanes"]:
     """Whether either end moves against the displacement, given both inner products and time's direction."""
     return (direction * start <= 0) | (direction * end <= 0)
 
@@ -117,7 +128,10 @@ class Tree(NamedTuple):
             candidate_log_weight=zero, checkpoints=Checkpoints.none(at.position, max_depth),
         )  # fmt: skip
 
-    def begun(self, fresh: Array, at: Point, momentum: Vector, energy: Total, step_size: Array) -> Tree:
+    def begun(
+        self, fresh: Bool[Array, "lanes"], at: Point, momentum: Vector, energy: Total,
+        step_size: Float[Array, ""] | Float[Array, "lanes"],
+    ) -> Tree:  # fmt: skip
         """A new tree at a point in the lanes that are fresh."""
         start = Phase(at.position, momentum, at.log_density, at.gradient)
         return self._replace(
@@ -127,7 +141,7 @@ class Tree(NamedTuple):
             step_size=jnp.where(fresh, step_size, self.step_size),
         )
 
-    def directed(self, word: Array) -> Tree:
+    def directed(self, word: UInt32[Array, "lanes"]) -> Tree:
         """At the first leaf of a subtree, choose the direction of time at random, and with it the end to extend."""
         # the lowest bit: the upper ones of this word make a uniform
         forward = jnp.where(word & 1 == 1, 1.0, -1.0).astype(self.direction.dtype)
@@ -137,7 +151,7 @@ class Tree(NamedTuple):
         fixed_end = choose(swap, self.moving_end, self.fixed_end)
         return self._replace(moving_end=moving_end, fixed_end=fixed_end, direction=direction)
 
-    def with_leaf(self, end: Phase, error: Array, word: Array) -> Tree:
+    def with_leaf(self, end: Phase, error: Float[Array, "lanes"], word: UInt32[Array, "lanes"]) -> Tree:
         """A leaf more in the subtree, which is its candidate with probability proportional to exp(-error)."""
         before = jnp.where(self.leaf == 0, -jnp.inf, self.candidate_log_weight)
         log_weight = jnp.logaddexp(before, -error)
@@ -150,7 +164,7 @@ class Tree(NamedTuple):
             candidate_log_weight=log_weight,
         )
 
-    def doubled(self, where: Array, at: Point, word: Array) -> tuple[Tree, Point]:
+    def doubled(self, where: Bool[Array, "lanes"], at: Point, word: UInt32[Array, "lanes"]) -> tuple[Tree, Point]:
         """The subtree joins the tree in some lanes; its candidate is the draw with a preference for later doublings."""
         odds = jnp.exp(self.candidate_log_weight - self.log_weight)
         take = where & (uniform_of(word, self.log_weight) < odds)
@@ -162,7 +176,7 @@ class Tree(NamedTuple):
         )
         return tree, choose(take, self.candidate, at)
 
-    def after(self, subtree_ended: Array, at_rest: Array) -> Tree:
+    def after(self, subtree_ended: Bool[Array, "lanes"], at_rest: Bool[Array, "lanes"]) -> Tree:
         """What the next tick begins with."""
 
         def kept(value: Array) -> Array:
@@ -176,6 +190,6 @@ class Tree(NamedTuple):
         )
 
 
-def uniform_of(word: Array, like: Array) -> Array:
+def uniform_of(word: UInt32[Array, "lanes"], like: Float[Array, "lanes"]) -> Float[Array, "lanes"]:
     """A uniform on [0, 1) made of a random word."""
     return uniforms_from((word, jnp.zeros_like(word)), like.dtype)

@@ -10,11 +10,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 @jax.tree_util.register_dataclass
@@ -25,7 +28,7 @@ class Vector:
     A scalar is a number, or an array `(lanes,)` with one for each lane.
 
     Attributes:
-        parts: arrays `(coordinates, lanes)`: the coordinates that all devices hold alike and, where variables are
+        parts: arrays `(coordinates, lanes)`: the coordinates that are replicated and, where variables are
             spread over mesh axes, one array for each set of axes.
 
     Example:
@@ -49,12 +52,12 @@ class Vector:
     def __neg__(self) -> Vector:
         return Vector(tuple(-part for part in self.parts))
 
-    def __mul__(self, other: Any) -> Vector:
+    def __mul__(self, other: Vector | float | Float[Array, ""] | Float[Array, "lanes"]) -> Vector:
         return self._with(other, operator.mul)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Vector:
+    def __truediv__(self, other: Vector | float | Float[Array, ""] | Float[Array, "lanes"]) -> Vector:
         return self._with(other, operator.truediv)
 
     def _with(self, other: Any, of_two: Callable[[Array, Any], Array]) -> Vector:

@@ -1,1 +1,1 @@
-"""The only rooms that know there is more than one device."""
+"""The only package that knows there is more than one device."""

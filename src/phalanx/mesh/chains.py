@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,20 +11,13 @@ from jax import Array, lax
 
 from phalanx.mesh.devices import CHAIN
 
+if TYPE_CHECKING:
+    from jaxtyping import Int
 
-def lane_chains(lanes: int) -> Array:
+
+def lane_chains(lanes: int) -> Int[Array, "{lanes}"]:
     """Numbers of the chains that this device's lanes run."""
     return lax.axis_index(CHAIN) * lanes + jnp.arange(lanes)
-
-
-def pooled_mean(values: Array) -> Array:
-    """Mean over all chains: over this device's lanes (leading dimension), then over the devices along `chain`."""
-    return lax.pmean(jnp.mean(values, axis=0), CHAIN)
-
-
-def pooled_sum(values: Array) -> Array:
-    """Sum over all chains: over this device's lanes (leading dimension), then over the devices along `chain`."""
-    return lax.psum(jnp.sum(values, axis=0, dtype=values.dtype), CHAIN)
 
 
 def over_lanes(f: Callable[..., Any], lanes: int) -> Callable[..., Any]:

@@ -86,8 +86,8 @@ def _equation(eqn, inputs: list[Axes]) -> list[Axes]:
         return [frozenset(_named_axes(eqn))]
     if name in _ALIKE_AFTER:
         # a psum within groups of devices still differs from group to group
-        alike = NOWHERE if params.get("axis_index_groups") else frozenset(_named_axes(eqn))
-        return [axes - alike for axes in inputs] if len(inputs) == len(eqn.outvars) else [anywhere - alike]
+        reduced = NOWHERE if params.get("axis_index_groups") else frozenset(_named_axes(eqn))
+        return [axes - reduced for axes in inputs] if len(inputs) == len(eqn.outvars) else [anywhere - reduced]
     if name in _STILL_VARYING:
         return [anywhere | frozenset(_named_axes(eqn))] * len(eqn.outvars)
     if eqn.primitive is primitives.scan_p:

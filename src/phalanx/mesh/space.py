@@ -1,4 +1,4 @@
-"""The space a position lives in: which leaves every device holds alike, and which are spread out.
+"""The space a position lives in: which leaves are replicated on every device, and which are sharded.
 
 Kernels are written against a `Space` as if for one device. An inner product adds the pieces of spread-out leaves
 once; a random momentum is equal everywhere for a global leaf and different from device to device for a spread-out one.
@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ from jax import Array, lax
 
 from phalanx.mesh.random_numbers import standard_normals, uniforms
 from phalanx.mesh.total import Total
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int, Shaped, UInt32
 
 Position = Any
 """A pytree of arrays: unconstrained values of the latent variables."""
@@ -27,7 +30,7 @@ Shared = TypeVar("Shared", Array, Total)
 
 @dataclass(frozen=True)
 class Spread:
-    """Where one leaf lives: on every device alike (no axes), or its rows spread over `axes`.
+    """Where one leaf lives: replicated (no axes), or its rows spread over `axes`.
 
     Attributes:
         axes: mesh axes the leading dimension is spread over, outermost first.
@@ -40,17 +43,17 @@ class Spread:
     rows: int = 0
     local_rows: int = 0
 
-    def row_numbers(self) -> Array:
+    def row_numbers(self) -> Int[Array, "{self.local_rows}"]:
         """Numbers, in the whole leaf, of the rows this device holds."""
         return lax.axis_index(self.axes) * self.local_rows + jnp.arange(self.local_rows)
 
-    def real_rows(self) -> Array | None:
+    def real_rows(self) -> Bool[Array, "{self.local_rows}"] | None:
         """Which of the rows this device holds are not padded; None where none is."""
         if not self.axes or self.rows in (0, self.local_rows * self._devices()):
             return None
         return self.row_numbers() < self.rows
 
-    def keep_rows(self, values: Array, fill: float = 0.0) -> Array:
+    def keep_rows(self, values: Shaped[Array, "*shape"], fill: float = 0.0) -> Shaped[Array, "*shape"]:
         """`values` with padded rows replaced by `fill`; unchanged where there is no padding."""
         real = self.real_rows()
         return values if real is None else only_rows(real, values, fill)
@@ -62,7 +65,9 @@ class Spread:
 GLOBAL = Spread()
 
 
-def only_rows(wanted: Array, values: Array, fill: float = 0.0) -> Array:
+def only_rows(
+    wanted: Bool[Array, "rows"], values: Shaped[Array, "rows *row"], fill: float = 0.0
+) -> Shaped[Array, "rows *row"]:
     """`values` with the rows that are not wanted replaced by `fill`, in the same type."""
     return jnp.where(wanted.reshape(-1, *(1,) * (values.ndim - 1)), values, jnp.asarray(fill, values.dtype))
 
@@ -79,7 +84,7 @@ class Space:
     spreads: tuple[Spread, ...]
     axes: tuple[str, ...] = ()
 
-    def dot(self, x: Position, y: Position) -> Array:
+    def dot(self, x: Position, y: Position) -> Float[Array, ""]:
         r"""Inner product $\sum_i x_i y_i$ over every element of every leaf on every device; equal on all devices."""
         totals: dict[tuple[str, ...], Array] = {}
         for spread, a, b in zip(self.spreads, jax.tree.leaves(x), jax.tree.leaves(y), strict=True):
@@ -88,11 +93,11 @@ class Space:
         parts = [lax.psum(total, axes) if axes else total for axes, total in totals.items()]
         return sum(parts[1:], start=parts[0]) if parts else jnp.zeros(())
 
-    def norm(self, x: Position) -> Array:
+    def norm(self, x: Position) -> Float[Array, ""]:
         """Euclidean norm over every device."""
         return jnp.sqrt(self.dot(x, x))
 
-    def axpy(self, a: Array | float, x: Position, y: Position) -> Position:
+    def axpy(self, a: Float[Array, ""] | float, x: Position, y: Position) -> Position:
         """`a * x + y`, leaf by leaf."""
         return jax.tree.map(lambda x_leaf, y_leaf: a * x_leaf + y_leaf, x, y)
 
@@ -113,14 +118,14 @@ class Space:
         if not self.axes:
             return value, gradient
         leaves, treedef = jax.tree.flatten(gradient)
-        alike = [tuple(axis for axis in self.axes if axis not in spread.axes) for spread in self.spreads]
+        replicated = [tuple(axis for axis in self.axes if axis not in spread.axes) for spread in self.spreads]
         value, summed = lax.psum(
-            (value, [g for g, axes in zip(leaves, alike, strict=True) if axes == self.axes]), self.axes
+            (value, [g for g, axes in zip(leaves, replicated, strict=True) if axes == self.axes]), self.axes
         )
         everywhere = iter(summed)
         added = [
             next(everywhere) if axes == self.axes else lax.psum(g, axes) if axes else g
-            for g, axes in zip(leaves, alike, strict=True)
+            for g, axes in zip(leaves, replicated, strict=True)
         ]
         return value, treedef.unflatten(added)
 
@@ -129,7 +134,7 @@ class Space:
         """Whether any leaf is spread over devices."""
         return any(spread.axes for spread in self.spreads)
 
-    def coordinate_numbers(self, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    def coordinate_numbers(self, shapes: Sequence[tuple[int, ...]]) -> list[UInt32[Array, "_coordinates"]]:
         """Numbers of the coordinates of each leaf of this device, flat, counted through the whole position."""
         numbers, first = [], 0
         for spread, shape in zip(self.spreads, shapes, strict=True):
@@ -154,12 +159,12 @@ class Space:
         return treedef.unflatten([spread.keep_rows(v) for spread, v in zip(self.spreads, values, strict=True)])
 
 
-def everywhere_alike(position: Position) -> Space:
-    """The space of positions like `position` on one device, or alike on all."""
+def replicated_space(position: Position) -> Space:
+    """The space of positions like `position` on one device, or replicated on all."""
     return Space((GLOBAL,) * len(jax.tree.leaves(position)))
 
 
-def _coordinates(spread: Spread, shape: tuple[int, ...]) -> Array:
+def _coordinates(spread: Spread, shape: tuple[int, ...]) -> UInt32[Array, "coordinates"]:
     """Numbers of the coordinates of this device's part of a leaf, counted in the whole leaf."""
     if not spread.axes:
         return jnp.arange(math.prod(shape), dtype=jnp.uint32)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from phalanx.mesh.space import only_rows
 
+if TYPE_CHECKING:
+    from jaxtyping import Integer, Shaped
 
-def take_rows(values: Array, numbers: Sequence[int] | Array, axis: str | Sequence[str] = "data") -> Array:
+
+def take_rows(
+    values: Shaped[Array, "rows *row"],
+    numbers: Sequence[int] | Integer[Array | np.ndarray, "wanted"],
+    axis: str | Sequence[str] = "data",
+) -> Shaped[Array, "wanted *row"]:
     """Rows of an array that is spread over a mesh axis, the same on all devices: one device has each, and tells.
 
     For use in a model (`phx.deterministic`) or a function that is reduced (`phx.reduce`), where a spread variable is
@@ -46,7 +55,7 @@ def take_rows(values: Array, numbers: Sequence[int] | Array, axis: str | Sequenc
     count = rows * math.prod(lax.axis_size(name) for name in axes)
     if isinstance(numbers, Sequence) and not all(0 <= number < count for number in numbers):
         raise ValueError(f"phx.take_rows: rows are numbered from 0 to {count - 1}; got {list(numbers)}.")
-    here = jnp.asarray(numbers) - lax.axis_index(axes) * rows
-    mine = (here >= 0) & (here < rows)
-    found = values[jnp.clip(here, 0, rows - 1)]
+    local = jnp.asarray(numbers) - lax.axis_index(axes) * rows
+    mine = (local >= 0) & (local < rows)
+    found = values[jnp.clip(local, 0, rows - 1)]
     return lax.psum(only_rows(mine, found), axes).astype(values.dtype)

@@ -2,18 +2,22 @@
 
 A float32 of 1e7 has a resolution of 1, and one of 1e9 of 64. So a total is a multiple of a power of two, and a rest.
 Multiples add up exactly, over terms and over devices in any order, as long as there are no more than 2**24 of them; the
-rests are small, and so is what they lose. Differences of totals of up to 1e10 are right to 1e-3.
+rests are small, and so is what they lose. Differences of totals of up to 1e10 are right to 1e-3. What single terms have
+lost is not known here: `benchmarks/energies.py` measures how much that is of real rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64
 
 GRID = 1024.0
 """What coarse parts are multiples of."""
@@ -54,7 +58,7 @@ class Total:
         return cls(coarse, value - coarse)
 
     @property
-    def value(self) -> Array:
+    def value(self) -> Float[Array, "*lanes"]:
         """The nearest single float."""
         return self.coarse + self.fine
 
@@ -68,7 +72,7 @@ class Total:
         """Type of both parts."""
         return self.fine.dtype
 
-    def in_double(self) -> np.ndarray:
+    def in_double(self) -> np.float64 | Float64[np.ndarray, "*lanes"]:
         """In one float64, on the host."""
         return np.asarray(self.coarse, np.float64) + np.asarray(self.fine, np.float64)
 
@@ -103,7 +107,7 @@ class Total:
         return -self + other
 
 
-def multiples(values: Array, of: Any) -> Array:
+def multiples(values: Float[Array, "*shape"], of: Any) -> Float[Array, "*shape"]:
     """Each value to the nearest multiple of a number; of what is larger than all, the largest. It has no derivative."""
     count = lax.stop_gradient(values) / of
     bound = jnp.asarray(MOST, count.dtype)

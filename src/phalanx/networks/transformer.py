@@ -129,13 +129,13 @@ class ImageTransformer(nnx.Module):
         return self.out(features).astype(jnp.float32)
 
     def _inputs(self, pixels: Array, positions: Array) -> Array:
-        """What positions are told, `(batch, positions, width)`: pixels near that come before, and where they are."""
+        """What is known at positions, `(batch, positions, width)`: pixels near that come before, and where they are."""
         reach = max(self.offsets)
         before = jnp.pad(pixels, ((0, 0), (reach, 0)))
         near = before[:, positions[:, None] + reach - jnp.asarray(self.offsets)[None]]
-        told = jnp.concatenate([near / 255, near > 0], axis=-1).astype(self.dtype)
+        features = jnp.concatenate([near / 255, near > 0], axis=-1).astype(self.dtype)
         place = self.row(positions // self.columns) + self.column(positions % self.columns)
-        return self.previous(near[..., 0].astype(jnp.int32)) + self.near(told) + place[None]
+        return self.previous(near[..., 0].astype(jnp.int32)) + self.near(features) + place[None]
 
 
 class Block(nnx.Module):

@@ -56,8 +56,8 @@ def form_of(*values: Any) -> Form | None:
     """
     writer = _Writer()
     try:
-        return Form(hashlib.sha256(writer.told(values).encode()).digest(), tuple(writer.others), writer.rules)
-    except _CannotBeTold:
+        return Form(hashlib.sha256(writer.text(values).encode()).digest(), tuple(writer.others), writer.rules)
+    except _NoForm:
         return None
 
 
@@ -69,7 +69,7 @@ def is_of_a_library(f: Any) -> bool:
     return known.split(".")[0] in LIBRARIES and isfunction(f) and f.__closure__ is None
 
 
-class _CannotBeTold(Exception):
+class _NoForm(Exception):
     """Something of which no content is known."""
 
 
@@ -81,7 +81,7 @@ class _Writer:
         self.rules = False
         self._programs: dict[int, tuple[Jaxpr, str]] = {}  # a program that is called often is written down once
 
-    def told(self, value: Any) -> str:
+    def text(self, value: Any) -> str:
         if isinstance(value, PLAIN):
             return f"{type(value).__name__} {value!r}"
         if isinstance(value, tuple | list | dict | set | frozenset | slice):
@@ -103,11 +103,11 @@ class _Writer:
         if hasattr(value, "_fields") and _is_of_jax(value) and not any(map(_is_program, value)):
             return self._other(value)
         if isinstance(value, slice):
-            items = map(self.told, (value.start, value.stop, value.step))
+            items = map(self.text, (value.start, value.stop, value.step))
         elif isinstance(value, dict):
-            items = (f"{self.told(key)}: {self.told(item)}" for key, item in value.items())
+            items = (f"{self.text(key)}: {self.text(item)}" for key, item in value.items())
         else:
-            items = map(self.told, value)
+            items = map(self.text, value)
         return f"{type(value).__name__}{self._all(sorted(items) if isinstance(value, set | frozenset) else items)}"
 
     def _all(self, texts: Iterable[str]) -> str:
@@ -145,31 +145,31 @@ class _Writer:
             self.rules = True  # they are functions yet to be traced, and count for the gradient only
             params = {key: value for key, value in params.items() if not _is_function(value)}
         effects = sorted(type(effect).__name__ for effect in equation.effects)
-        return f"{name} {effects} {self.told(dict(sorted(params.items())))}"
+        return f"{name} {effects} {self.text(dict(sorted(params.items())))}"
 
     def _array(self, value: Any) -> str:
         if isinstance(value, PLAIN):
-            return self.told(value)
+            return self.text(value)
         if isinstance(value, jax.Array):
             if not value.is_fully_addressable:
-                raise _CannotBeTold
+                raise _NoForm
             if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
                 return f"{value.dtype} {self._array(random.key_data(value))}"
         array = np.asarray(value)
         if array.dtype.hasobject:
-            raise _CannotBeTold
+            raise _NoForm
         bits: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""
-        told = bytes(bits) if len(bits) <= SHORT else hashlib.sha256(bits).digest()
-        return f"{array.dtype} {array.dtype.str} {array.shape} {told.hex()}"
+        digest = bytes(bits) if len(bits) <= SHORT else hashlib.sha256(bits).digest()
+        return f"{array.dtype} {array.dtype.str} {array.shape} {digest.hex()}"
 
     def _other(self, value: Any) -> str:
         """One of JAX's records, none of which is ever changed; a form keeps it, and compares it as JAX does."""
         if not _is_of_jax(value) or _is_function(value):
-            raise _CannotBeTold
+            raise _NoForm
         try:
             return f"other {self.others.setdefault(value, len(self.others))}"
         except TypeError:
-            raise _CannotBeTold from None
+            raise _NoForm from None
 
 
 @lru_cache(4096)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.core
@@ -17,6 +17,9 @@ from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params, primitives
 
 from phalanx.programs.source_lines import called, picks, place_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Integer
 
 
 class Value:
@@ -57,7 +60,7 @@ class Lookup:
     size: int
     last: int
     sources: frozenset[int]
-    outside: tuple[Array, Array, Array] | None = None
+    outside: tuple[Bool[Array, ""], Integer[Array, ""], Integer[Array, ""]] | None = None
     index: Array | None = None
 
 

@@ -102,7 +102,7 @@ def _made_anew(distribution: Distribution, first: Array | int, count: int) -> Di
     """A distribution of the same kind, from the rows of its parameters."""
     kind, rank = type(distribution), len(distribution.batch_shape)
     given = distribution.get_args()
-    if unknown := _not_told(distribution, given):
+    if unknown := _unnamed(distribution, given):
         raise _Joint(f"{kind.__name__} does not tell its {', '.join(unknown)}")
 
     def own(name: str, value: Any) -> Any:
@@ -118,7 +118,7 @@ def _made_anew(distribution: Distribution, first: Array | int, count: int) -> Di
     return found if found.batch_shape == wanted else found.expand(wanted)
 
 
-def _not_told(distribution: Distribution, given: Mapping[str, Any]) -> Sequence[str]:
+def _unnamed(distribution: Distribution, given: Mapping[str, Any]) -> Sequence[str]:
     """What the distribution was made with besides its parameters, other than by default."""
     wanted = inspect.signature(type(distribution)).parameters.values()
     others = [p for p in wanted if p.name not in (*given, "validate_args")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,9 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun, jaxprs_in_params
 
 from phalanx.mesh.total import Total
 from phalanx.mesh.workarounds import Workaround
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Shaped
 
 BLOCK_ELEMENTS = 2**19
 """Elements of the widest array of a block: 2 MiB in float32, which a core's cache holds."""
@@ -29,7 +32,9 @@ OfBlock = Callable[..., Total]
 """`f(which rows are real, their arrays, *what it closes over)`: the sum of their log densities."""
 
 
-def rows_of_block(f: OfBlock, real: Array | None, leaves: list[Array], lanes: int) -> int:
+def rows_of_block(
+    f: OfBlock, real: Bool[Array, "rows"] | None, leaves: list[Shaped[Array, "rows ..."]], lanes: int
+) -> int:
     """As many rows as a cache holds, with what differs from lane to lane there for each lane; a divisor if possible."""
     count = len(leaves[0])
     converted, closed_over = jax.closure_convert(f, real, leaves)
@@ -39,7 +44,9 @@ def rows_of_block(f: OfBlock, real: Array | None, leaves: list[Array], lanes: in
     return next((block for block in range(most, most // 2, -1) if count % block == 0), most)
 
 
-def sum_over_rows(f: OfBlock, block: int, real: Array | None, leaves: list[Array]) -> Total:
+def sum_over_rows(
+    f: OfBlock, block: int, real: Bool[Array, "rows"] | None, leaves: list[Shaped[Array, "rows ..."]]
+) -> Total:
     """Sum of `f(which are real, rows)` over blocks of so many rows. `f` may close over what is differentiated."""
     some = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[:block], (real, leaves)))
     converted, closed_over = jax.closure_convert(f, *some)
@@ -74,13 +81,13 @@ def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -
 
     def add(carry: Any, start: Array, real: Array | None, rows: list[Array]) -> Any:
         total, of_the_rows, of_the_rest = carry
-        value, here, everywhere = of_block(real, rows, closed_over)
-        of_the_rows = [_add_at(start, whole, part) for whole, part in zip(of_the_rows, here, strict=True)]
-        return (total + value).settled(), of_the_rows, jax.tree.map(jnp.add, of_the_rest, everywhere)
+        value, of_these, of_all_rows = of_block(real, rows, closed_over)
+        of_the_rows = [_add_at(start, whole, part) for whole, part in zip(of_the_rows, of_these, strict=True)]
+        return (total + value).settled(), of_the_rows, jax.tree.map(jnp.add, of_the_rest, of_all_rows)
 
     nothing = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in found_of[2]]
-    none_here = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in _take(leaves, of_rows)]
-    total, found_rows, found = _over_blocks(add, (_nothing(), none_here, nothing), block, real, leaves)
+    no_rows = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in _take(leaves, of_rows)]
+    total, found_rows, found = _over_blocks(add, (_nothing(), no_rows, nothing), block, real, leaves)
     found_rows = [g.astype(leaf.dtype) for g, leaf in zip(found_rows, _take(leaves, of_rows), strict=True)]
     found = [g.astype(leaf.dtype) for g, leaf in zip(transpose(found), _take(closed_over, of_all), strict=True)]
     return total, (_put([None] * len(leaves), found_rows, of_rows), _put([None] * len(closed_over), found, of_all))

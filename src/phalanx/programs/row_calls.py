@@ -104,8 +104,8 @@ def _is_gradient(step: Step, found: Kind, of: Kind) -> bool:
         return isinstance(found, Sharded) and found.layout == of.layout and found.factor == 1
     if isinstance(found, Partial):
         return found.over == "sum" and found.factor == 1
-    alike = (found, *step.inputs)  # a zero is as alike as any number
-    return all(isinstance(kind, Replicated) and kind.factor == 1 for kind in alike)
+    replicated = (found, *step.inputs)  # a zero is as replicated as any number
+    return all(isinstance(kind, Replicated) and kind.factor == 1 for kind in replicated)
 
 
 def _linear_solve(step: Step) -> Kinds | None:

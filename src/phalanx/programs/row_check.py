@@ -164,7 +164,7 @@ class _Both:
         def share(term: Any) -> Callable[..., Any]:
             def of(position: Any, arrays: Any) -> tuple[Any, Any]:
                 values = resized.terms[term].keep_rows(run(position, arrays).terms()[term])
-                return jnp.sum(values) / resized.alike(term), jnp.sum(jnp.abs(values)) / resized.alike(term)
+                return jnp.sum(values) / resized.replicas(term), jnp.sum(jnp.abs(values)) / resized.replicas(term)
 
             return of
 

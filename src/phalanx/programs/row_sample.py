@@ -99,11 +99,11 @@ def _extremes(array: Any, rows: int) -> list[int]:
 
 
 def fraction(arguments: Arguments, positions: Mapping[str, Any], spreads: Mapping[str, Spread], most: int) -> float:
-    """The share of the rows at which data and position have `most` numbers; 0 where what is alike has more."""
+    """The share of the rows at which data and position have `most` numbers; 0 where what is replicated has more."""
     leaves = [*zip(arguments.arrays, arguments.spreads, strict=True), *((positions[n], s) for n, s in spreads.items())]
     sizes = [(_size(leaf), _is_of_data(spread, arguments)) for leaf, spread in leaves]
-    alike, rows = (sum(size for size, spread in sizes if spread is wanted) for wanted in (False, True))
-    return min(1.0, max(0.0, (most - alike) / max(rows, 1)))
+    replicated, rows = (sum(size for size, spread in sizes if spread is wanted) for wanted in (False, True))
+    return min(1.0, max(0.0, (most - replicated) / max(rows, 1)))
 
 
 def _size(leaf: Any) -> int:

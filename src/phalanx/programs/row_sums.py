@@ -9,12 +9,17 @@ Source: Rump, Ogita, Oishi (2008), Accurate floating-point summation, for the sp
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from phalanx.mesh.total import Total, multiples
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
 
 TOGETHER, MOST_TOGETHER = 16, 64
 """How many terms are added up as they are: the first, or more, up to the second, where that leaves none over."""
@@ -27,7 +32,7 @@ DIGITS = 24
 
 
 @jax.custom_jvp
-def total_of(terms: Array) -> Total:
+def total_of(terms: Shaped[Array, "*shape"]) -> Total:
     """The sum of all elements; its derivative is that of a plain sum. A float64 has digits enough without."""
     terms = terms.astype(jnp.promote_types(terms.dtype, jnp.float32)).ravel()
     if terms.size <= TOGETHER or jnp.finfo(terms.dtype).nmant >= DIGITS:
@@ -48,7 +53,7 @@ def _derivative(terms: tuple[Array], tangents: tuple[Array]) -> tuple[Total, Tot
     return total, Total(jnp.zeros_like(total.coarse), jnp.sum(tangents[0]).astype(total.dtype))
 
 
-def _sums_of_neighbours(values: Array) -> Array:
+def _sums_of_neighbours(values: Float[Array, "terms"]) -> Float[Array, "sums"]:
     """Sums of a few values each."""
     for length in range(TOGETHER, MOST_TOGETHER):
         if values.size % length == 0:
@@ -59,7 +64,7 @@ def _sums_of_neighbours(values: Array) -> Array:
     return jnp.concatenate([sums, values[values.size // length * length :].sum()[None]])
 
 
-def _split_sums(values: Array) -> tuple[Array, Array]:
+def _split_sums(values: Float[Array, "*groups terms"]) -> tuple[Float[Array, "*groups"], Float[Array, "*groups"]]:
     """Sums along the last axis, of multiples of a power of two, which is exact, and of what is left of each value."""
     count, info = values.shape[-1], jnp.finfo(values.dtype)
     largest = jnp.max(jnp.abs(values), -1, keepdims=True)

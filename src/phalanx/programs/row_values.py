@@ -1,4 +1,4 @@
-"""What a value on one device is of the same value in the whole: alike, its rows, a part of a sum, or none of these.
+"""What a value on one device is of that in the whole: replicated, its rows, a part of a sum, or none of these.
 
 Two traces of a program are followed side by side, one on the whole data and one on the rows of a device. A pair of
 values, one from each, is described by how the whole's comes from the devices'. The `factor` is rational: a mean over

@@ -31,10 +31,10 @@ class Latent:
 
 @dataclass(frozen=True)
 class Shares:
-    """What is local and what is alike in a program on a mesh.
+    """What is local and what is replicated in a program on a mesh.
 
     Attributes:
-        axes: mesh axes a sum over devices runs over; none when everything is alike.
+        axes: mesh axes a sum over devices runs over; none when everything is replicated.
         latents: the latent variables.
         others: where the deterministic values live.
         terms: where each term of the log density lives, in program order.
@@ -52,11 +52,11 @@ class Shares:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def weigh(self, term: Term, total: Total) -> Total:
-        """This device's share of a term, given its sum over this device's rows: that, or 1/n where n compute alike."""
-        return total.over(self.alike(term) / self.weights.get(term[0], 1.0))
+        """This device's share of a term, given its sum over this device's rows: that, or 1/n where n compute it."""
+        return total.over(self.replicas(term) / self.weights.get(term[0], 1.0))
 
-    def alike(self, term: Term) -> int:
-        """How many devices compute a term alike."""
+    def replicas(self, term: Term) -> int:
+        """How many devices compute a term."""
         return math.prod(self.sizes[axis] for axis in self.axes if axis not in self.terms[term].axes)
 
 

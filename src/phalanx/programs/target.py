@@ -29,7 +29,7 @@ from phalanx.programs.share_rule import read_shares
 from phalanx.programs.shares import Shares
 from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.programs.tracing import Program
-from phalanx.programs.unconstrained import Run, at_values, run_unconstrained, to_unconstrained
+from phalanx.programs.unconstrained import Evaluation, at_values, run_unconstrained, to_unconstrained
 from phalanx.programs.validity import doubts
 
 INITIAL_RADIUS = 2.0
@@ -149,7 +149,7 @@ class Density:
     def _add(self, share: Shared) -> Shared:
         return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share
 
-    def _run(self, position: Position) -> Run:
+    def _run(self, position: Position) -> Evaluation:
         return run_unconstrained(self.program, position, self.layout.join(self.arrays))
 
 

@@ -18,7 +18,7 @@ from phalanx.programs.arguments import Arguments, Layout
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.shares import Latent, Shares, Term
 from phalanx.programs.tracing import Program
-from phalanx.programs.unconstrained import Run, run_unconstrained
+from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 
 
 class TracedProgram:
@@ -128,5 +128,5 @@ def check_latents(program: Program, whole: TracedProgram) -> None:
         )
 
 
-def _deterministic(run: Run) -> dict[str, Array]:
+def _deterministic(run: Evaluation) -> dict[str, Array]:
     return {name: v.value for name, v in run.variables.items() if v.is_computed}

@@ -32,8 +32,8 @@ FITS = 1e-3
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of a program on unconstrained values.
+class Evaluation:
+    """A program evaluated at unconstrained values.
 
     Attributes:
         variables: every variable of the program, in order, with its value.
@@ -89,7 +89,7 @@ class Run:
         return found
 
 
-def run_unconstrained(program: Program, position: Mapping[str, Array] | None, data: Mapping[str, Any]) -> Run:
+def run_unconstrained(program: Program, position: Mapping[str, Array] | None, data: Mapping[str, Any]) -> Evaluation:
     """Run `program(**data)` with each latent variable at the transform of its unconstrained value.
 
     Args:
@@ -117,7 +117,7 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
     off = numpyro.validation_enabled(False)
     with off, tracing(place), tape() as variables, model_errors(program, variables, data):
         program(**data)
-    return Run(variables, log_dets, used)
+    return Evaluation(variables, log_dets, used)
 
 
 def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mapping[str, Any]) -> dict[str, Array]:

@@ -19,7 +19,7 @@ from numpyro.distributions import Distribution, MaskedDistribution, Unit, constr
 from phalanx.mesh.alone import alone
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.programs.random_variable import RandomVariable
-from phalanx.programs.unconstrained import Run, run_unconstrained
+from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 
 if TYPE_CHECKING:
     from phalanx.programs.target import Target
@@ -90,7 +90,7 @@ def _first(doubt: Doubt) -> tuple[Array, Array, Array]:
     return jnp.sum(doubt.bad), first, values.reshape(doubt.bad.size, -1)[first]
 
 
-def doubts(run: Run, other: Run) -> dict[tuple[str, str], Doubt]:
+def doubts(run: Evaluation, other: Evaluation) -> dict[tuple[str, str], Doubt]:
     """What may be wrong, by variable and parameter, given the runs of a program at two positions."""
     found: dict[tuple[str, str], Doubt] = {}
     for name, variable in run.variables.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +10,9 @@ from jax import Array, lax
 
 from phalanx.reducers.reducer import Reducer, on_host
 from phalanx.reducers.shifted import add_to, at_lanes, begin_at, distance, sum_type
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float64, Int, Shaped
 
 
 class Lagged(NamedTuple):
@@ -62,7 +65,7 @@ def autocovariance(lags: int) -> Reducer:
 class _None(NamedTuple):
     lags: int
 
-    def __call__(self, example: Array) -> Lagged:
+    def __call__(self, example: Shaped[Array, "chains *shape"]) -> Lagged:
         chains, rest = example.shape[0], example.shape[1:]
         dtype = sum_type(example.dtype)
         zero, rows = jnp.zeros(example.shape, dtype), jnp.zeros((chains, self.lags, *rest), dtype)
@@ -71,7 +74,7 @@ class _None(NamedTuple):
         return Lagged(jnp.zeros(chains, jnp.int32), anchor, zero, zero, zero, products, products, rows, rows)
 
 
-def _add(state: Lagged, draw: Array, where: Array) -> Lagged:
+def _add(state: Lagged, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Lagged:
     lags = state.last.shape[1]
     anchor = begin_at(state.anchor, state.count, draw)
     draw, here = distance(draw, anchor), at_lanes(where, draw)
@@ -92,7 +95,7 @@ def _add(state: Lagged, draw: Array, where: Array) -> Lagged:
     return lax.cond(due.any(), _centred, lambda state, _: state, state, due)
 
 
-def _centred(state: Lagged, due: Array) -> Lagged:
+def _centred(state: Lagged, due: Bool[Array, "chains"]) -> Lagged:
     """About the mean so far, at 1, 2, 4, 8... draws.
 
     A centre that is the mean of half of the draws at least is so near that of all that no digit is lost to it.
@@ -140,7 +143,11 @@ def _widened(state: Lagged) -> Lagged:
     )  # fmt: skip
 
 
-def _then(rows: np.ndarray, count: np.ndarray, more: np.ndarray) -> np.ndarray:
+def _then(
+    rows: Float64[np.ndarray, "chains lags *shape"],
+    count: Int[np.ndarray, "chains"],
+    more: Float64[np.ndarray, "chains lags *shape"],
+) -> Float64[np.ndarray, "chains lags *shape"]:
     """The first `count` of `rows`, and then those of `more`."""
     both = np.concatenate([rows, more], axis=1)
     numbers = np.arange(rows.shape[1])[None]
@@ -150,7 +157,7 @@ def _then(rows: np.ndarray, count: np.ndarray, more: np.ndarray) -> np.ndarray:
     return np.take_along_axis(both, chosen.reshape(*chosen.shape, *[1] * (rows.ndim - 2)), axis=1)
 
 
-def _about(state: Lagged, centre: np.ndarray) -> Lagged:
+def _about(state: Lagged, centre: Float64[np.ndarray, "chains *shape"]) -> Lagged:
     """The same about another centre."""
     shift = np.where(_wide(state.count, centre) > 0, state.centre - centre, 0.0)
     products = state.products + shift[:, None] * (_ends(state, np) + _pairs(state, np) * shift[:, None])
@@ -180,7 +187,7 @@ def _wide(values: Any, like: Any) -> Any:
     return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
 
 
-def _finalize(state: Lagged) -> np.ndarray:
+def _finalize(state: Lagged) -> Float64[np.ndarray, "lags *shape"]:
     state = _widened(state)
     means = state.centre + state.deviations / np.maximum(_wide(state.count, state.centre), 1)
     mean = np.tensordot(state.count / max(state.count.sum(), 1), means, axes=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +10,9 @@ from jax import Array
 
 from phalanx.reducers.reducer import Reducer, on_host
 from phalanx.reducers.shifted import add_to, at_lanes, begin_at, distance, grand, sum_type
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float64, Shaped
 
 
 class Covariance(NamedTuple):
@@ -31,7 +34,7 @@ class Products(NamedTuple):
     products_lost: Any
 
     @property
-    def chain_means(self) -> np.ndarray:
+    def chain_means(self) -> Float64[np.ndarray, "chains size"]:
         """Mean of each chain, of a state on the host; zero of one without draws."""
         mean = self.anchor.astype(np.float64) + (self.mean + self.mean_lost)
         return np.where(self.count[:, None] > 0, mean, 0.0)
@@ -59,7 +62,7 @@ def covariance() -> Reducer:
     return Reducer("covariance()", _none, _add, _merge, _finalize)
 
 
-def _none(example: Array) -> Products:
+def _none(example: Shaped[Array, "chains *shape"]) -> Products:
     chains, size = example.shape[0], int(np.prod(example.shape[1:], dtype=int))
     dtype = sum_type(example.dtype)
     anchor, mean = jnp.zeros((chains, size), example.dtype), jnp.zeros((chains, size), dtype)
@@ -67,7 +70,7 @@ def _none(example: Array) -> Products:
     return Products(jnp.zeros(chains, jnp.int32), anchor, mean, mean, products, products)
 
 
-def _add(state: Products, draw: Array, where: Array) -> Products:
+def _add(state: Products, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Products:
     draw = draw.reshape(state.anchor.shape)
     anchor = begin_at(state.anchor, state.count, draw)
     count = state.count + where

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from scipy.fft import next_fast_len
 
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
-def effective_size(series: np.ndarray) -> np.ndarray:
+
+def effective_size(series: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarray, "element"]:
     r"""Effective sample size of the mean of each element.
 
     With `W` the mean variance within the `M` chains of length `N`, $\hat\gamma_t$ their mean autocovariance at lag `t`,
@@ -42,7 +47,9 @@ def effective_size(series: np.ndarray) -> np.ndarray:
     return np.where(constant, total, total / time)
 
 
-def _mean_autocovariance(centred: np.ndarray) -> np.ndarray:
+def _mean_autocovariance(
+    centred: Float64[np.ndarray, "element chain draw"],
+) -> Float64[np.ndarray, "element draw"]:
     """Return the autocovariance at every lag, averaged over the chains, `(element, draw)`.
 
     The average is taken of the spectra, so that there is one transform back for all chains.
@@ -54,7 +61,7 @@ def _mean_autocovariance(centred: np.ndarray) -> np.ndarray:
     return np.fft.irfft(power, size)[:, :length] / length
 
 
-def _correlation_time(correlation: np.ndarray) -> np.ndarray:
+def _correlation_time(correlation: Float64[np.ndarray, "element lag"]) -> Float64[np.ndarray, "element"]:
     """Return `-1 + 2 * sum` of the correlations `(element, lag)` over Geyer's initial monotone sequence."""
     elements, length = correlation.shape
     pairs = correlation[:, : length // 2 * 2].reshape(elements, length // 2, 2).sum(axis=2)

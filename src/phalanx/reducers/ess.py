@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +12,9 @@ from phalanx.reducers.effective_size import effective_size
 from phalanx.reducers.moments import Sums, Totals, column, constant_of
 from phalanx.reducers.reducer import Reducer, on_host
 from phalanx.reducers.shifted import add_to, at_lanes, distance
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float64, Int, Shaped
 
 BATCHES = 2**16
 """Batches of all chains together, at most."""
@@ -89,7 +92,7 @@ def ess(batch: int = 1) -> Reducer:
     return Reducer(f"ess({batch})", _none, _Add(batch), merge, finalize, tells="ess", constant=_constant)
 
 
-def _none(example: Array) -> Batched:
+def _none(example: Shaped[Array, "chains *shape"]) -> Batched:
     chains = example.shape[0]
     slots = 2 * (int(np.clip(BATCHES // chains, LEAST, MOST)) // 2)
     draws = Sums.none(example)
@@ -100,7 +103,7 @@ def _none(example: Array) -> Batched:
 class _Add(NamedTuple):
     batch: int
 
-    def __call__(self, state: Batched, draw: Array, where: Array) -> Batched:
+    def __call__(self, state: Batched, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Batched:
         draws = state.draws.add(draw, where)
         away = jnp.where(at_lanes(where, draw), distance(draw, draws.anchor), 0.0)
         total, lost = add_to(state.total, state.total_lost, away)
@@ -110,7 +113,7 @@ class _Add(NamedTuple):
         return lax.cond(full.any(), _close, lambda state, *_: state, state, full, length)
 
 
-def _close(state: Batched, full: Array, length: Array) -> Batched:
+def _close(state: Batched, full: Bool[Array, "chains"], length: Int[Array, "chains"]) -> Batched:
     """End the batch under way of those chains whose batch is full, and double batches where there is no room left."""
     slots, lanes = state.means.shape[1], jnp.arange(len(full))
     slot = jnp.maximum(state.draws.count // length - 1, 0)
@@ -148,7 +151,7 @@ class _Merge(NamedTuple):
         return Series(a.draws.merge(b.draws), into, sums / column(np.maximum(into, 1), sums))
 
 
-def _length(lengths: np.ndarray, slots: int, batch: int) -> int:
+def _length(lengths: Int[np.ndarray, "chains batches"], slots: int, batch: int) -> int:
     """Draws of a batch, if the longest chain is to have no more batches than there are slots."""
     length = batch
     while lengths.sum(axis=1).max() > slots * length:
@@ -172,14 +175,14 @@ def _series(state: Any, batch: int) -> Series:
     return Series(state.draws, lengths, anchor[:, None] + means)
 
 
-def _constant(state: Any) -> np.ndarray:
+def _constant(state: Any) -> np.bool_ | Bool[np.ndarray, "*shape"]:
     return constant_of(state.draws)
 
 
 class _Finalize(NamedTuple):
     batch: int
 
-    def __call__(self, state: Any) -> np.ndarray:
+    def __call__(self, state: Any) -> Float64[np.ndarray, "*shape"]:
         series = _series(state, self.batch)
         chains, shape = len(series.lengths), series.means.shape[2:]
         batches = _whole_batches(series.lengths, _length(series.lengths, series.lengths.shape[1], self.batch))
@@ -197,20 +200,20 @@ class _Finalize(NamedTuple):
             return np.where(of_draws > 0, np.minimum(found, most), np.nan)
 
 
-def _whole_batches(lengths: np.ndarray, length: int) -> int:
+def _whole_batches(lengths: Int[np.ndarray, "chains batches"], length: int) -> int:
     """Batches that every chain has; the last one is left out where it is short."""
     batches = int((lengths > 0).sum(axis=1).min())
     short = batches > 0 and (lengths[:, batches - 1] < length).any()
     return batches - int(short)
 
 
-def _error(means: np.ndarray) -> np.ndarray:
+def _error(means: Float64[np.ndarray, "element chain batch"]) -> Float64[np.ndarray, "element"]:
     """The variance of the mean of all, from those of batches `(element, chain, batch)`."""
     between = means.mean(2).var(1, ddof=1) if means.shape[1] > 1 else 0.0
     return (means.var(2).mean(1) + between) / effective_size(means)
 
 
-def _variance(draws: Totals) -> np.ndarray:
+def _variance(draws: Totals) -> np.float64 | Float64[np.ndarray, "*shape"]:
     """The variance that all chains together have."""
     within = (draws.squares / column(np.maximum(draws.count, 1), draws.squares)).mean(0)
     return within + (draws.mean.var(0, ddof=1) if len(draws.mean) > 1 else 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +12,9 @@ from jax import Array
 
 from phalanx.reducers.reducer import Reducer, on_host
 from phalanx.reducers.shifted import at_lanes, sum_type
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float64, Shaped
 
 
 class Histogram(NamedTuple):
@@ -66,7 +69,7 @@ def histogram(edges: Sequence[float] | np.ndarray) -> Reducer:
 class _None(NamedTuple):
     edges: tuple[float, ...]
 
-    def __call__(self, example: Array) -> Counts:
+    def __call__(self, example: Shaped[Array, "chains *shape"]) -> Counts:
         sum_type(example.dtype)
         zero = jnp.zeros((1, *example.shape[1:]), jnp.int32)
         return Counts(jnp.zeros(1, jnp.int32), jnp.stack([zero] * len(self.edges), axis=1), zero)
@@ -75,7 +78,7 @@ class _None(NamedTuple):
 class _Count(NamedTuple):
     edges: tuple[float, ...]
 
-    def __call__(self, state: Counts, draw: Array, where: Array) -> Counts:
+    def __call__(self, state: Counts, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Counts:
         draw = draw.astype(jnp.int32) if draw.dtype == jnp.bool_ else draw
         edges, reachable = _least_from(np.asarray(self.edges), draw.dtype)
         edges, reachable = (jnp.asarray(x).reshape(1, -1, *[1] * (draw.ndim - 1)) for x in (edges, reachable))
@@ -88,7 +91,9 @@ class _Count(NamedTuple):
         )
 
 
-def _least_from(edges: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+def _least_from(
+    edges: Float64[np.ndarray, "edges"], dtype: Any
+) -> tuple[Shaped[np.ndarray, "edges"], Bool[np.ndarray, "edges"]]:
     """The least number of a type that is not below each edge, and whether there is one."""
     if jnp.issubdtype(dtype, jnp.floating):
         with np.errstate(over="ignore"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +10,9 @@ from jax import Array
 
 from phalanx.reducers.reducer import Reducer, on_host
 from phalanx.reducers.shifted import add_to, at_lanes, begin_at, distance, grand, sum_type
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Shaped
 
 
 class Moments(NamedTuple):
@@ -34,13 +37,13 @@ class Sums(NamedTuple):
     squares_lost: Any
 
     @classmethod
-    def none(cls, example: Array) -> Sums:
+    def none(cls, example: Shaped[Array, "chains *shape"]) -> Sums:
         """Of no draws."""
         zero = jnp.zeros(example.shape, sum_type(example.dtype))
         anchor = jnp.zeros(example.shape, example.dtype)
         return cls(jnp.zeros(example.shape[0], jnp.int32), anchor, zero, zero, zero, zero)
 
-    def add(self, draw: Array, where: Array) -> Sums:
+    def add(self, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Sums:
         """With a draw of those chains `where` there is one."""
         anchor = begin_at(self.anchor, self.count, draw)
         count = self.count + where
@@ -84,14 +87,14 @@ class Totals(NamedTuple):
         return Totals(count, self.mean + share * apart, squares)
 
 
-def constant_of(state: Any) -> np.ndarray:
+def constant_of(state: Any) -> np.bool_ | Bool[np.ndarray, "*shape"]:
     """Which elements were the same in every draw of all chains, and finite."""
     chains = Totals.of(state)
     same = (chains.squares == 0) & (chains.mean == chains.mean[:1]) & np.isfinite(chains.mean)
     return same.all(0) & (chains.count.min() > 0)
 
 
-def column(count: np.ndarray, like: np.ndarray) -> np.ndarray:
+def column(count: Shaped[np.ndarray, "*chains"], like: np.ndarray) -> np.ndarray:
     """Numbers of every chain, in the shape of what is known of it."""
     return count.reshape(count.shape + (1,) * (like.ndim - count.ndim))
 
@@ -151,7 +154,7 @@ def extremes() -> Reducer:
     return Reducer("extremes()", _no_extremes, _more_extreme, _wider, _widest)
 
 
-def _no_extremes(example: Array) -> Extremes:
+def _no_extremes(example: Shaped[Array, "chains *shape"]) -> Extremes:
     sum_type(example.dtype)
     if jnp.issubdtype(example.dtype, jnp.floating):
         least, most = jnp.inf, -jnp.inf
@@ -162,7 +165,7 @@ def _no_extremes(example: Array) -> Extremes:
     return Extremes(*(jnp.full(example.shape, value, example.dtype) for value in (least, most)))
 
 
-def _more_extreme(state: Extremes, draw: Array, where: Array) -> Extremes:
+def _more_extreme(state: Extremes, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Extremes:
     here = at_lanes(where, draw)
     least, most = jnp.minimum(state.least, draw), jnp.maximum(state.most, draw)
     return Extremes(jnp.where(here, least, state.least), jnp.where(here, most, state.most))

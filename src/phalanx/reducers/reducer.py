@@ -43,7 +43,7 @@ class Reducer:
     finalize: Callable[[Any], Any]
     tells: str = ""
     superchains: int = 0
-    constant: Callable[[Any], np.ndarray] | None = None
+    constant: Callable[[Any], np.ndarray | np.bool_] | None = None
 
     def __repr__(self) -> str:
         return self.name

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from phalanx.reducers.moments import Sums, Totals, constant_of
 from phalanx.reducers.reducer import Reducer
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 
 def rhat(superchains: int | None = None) -> Reducer:
@@ -51,7 +54,7 @@ def rhat(superchains: int | None = None) -> Reducer:
 class _Rhat(NamedTuple):
     superchains: int | None
 
-    def __call__(self, state: Sums) -> np.ndarray:
+    def __call__(self, state: Sums | Totals) -> np.float64 | Float64[np.ndarray, "*shape"]:
         sums = Totals.of(state)
         draws = sums.count.min()
         if draws < 2 or len(sums.count) < 2:
@@ -68,7 +71,9 @@ class _Rhat(NamedTuple):
             return np.sqrt(1 + between / (inside + variances.mean(1)).mean(0))
 
 
-def _grouped(values: np.ndarray, groups: int) -> np.ndarray:
+def _grouped(
+    values: Float64[np.ndarray, "chains *shape"], groups: int
+) -> Float64[np.ndarray, "{groups} members *shape"]:
     if len(values) % groups:
         raise ValueError(f"rhat: {len(values)} chains cannot be parted into {groups} superchains.")
     return values.reshape(groups, -1, *values.shape[1:])

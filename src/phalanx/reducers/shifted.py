@@ -8,14 +8,17 @@ each sum is two floats, the second of which holds what adding to the first has l
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64, Int, Shaped
 
-def at_lanes(where: Array, like: Array) -> Array:
+
+def at_lanes(where: Shaped[Array, "*chains"], like: Array) -> Array:
     """A flag or count of every chain, in the shape of that chain's numbers."""
     return where.reshape(where.shape + (1,) * (like.ndim - where.ndim))
 
@@ -33,12 +36,14 @@ def sum_type(dtype: Any) -> Any:
     return jnp.float64 if dtype.itemsize == 8 else jnp.float32
 
 
-def begin_at(anchor: Array, count: Array, draw: Array) -> Array:
+def begin_at(
+    anchor: Shaped[Array, "chains *shape"], count: Int[Array, "chains"], draw: Shaped[Array, "chains *shape"]
+) -> Shaped[Array, "chains *shape"]:
     """The anchor: that of before, or the draw where it is the first."""
     return jnp.where(at_lanes(count == 0, draw), draw, anchor)
 
 
-def distance(draw: Array, anchor: Array) -> Array:
+def distance(draw: Shaped[Array, "*shape"], anchor: Shaped[Array, "*shape"]) -> Float[Array, "*shape"]:
     """`draw - anchor` in the type of sums; of whole numbers, whose difference may not fit their type, rounded once."""
     wide = sum_type(draw.dtype)
     if jnp.issubdtype(draw.dtype, jnp.floating) or draw.dtype.itemsize == 8:
@@ -57,14 +62,18 @@ def _low(number: Array) -> Array:
     return number & 0xFFFF
 
 
-def add_to(total: Array, lost: Array, more: Array) -> tuple[Array, Array]:
+def add_to(
+    total: Float[Array, "*shape"], lost: Float[Array, "*shape"], more: Float[Array, "*shape"]
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
     """A sum in two floats, with one number more."""
     new = total + more
     part = new - total
     return new, lost + ((total - (new - part)) + (more - part))
 
 
-def grand(count: np.ndarray, mean: np.ndarray) -> tuple[float, np.ndarray]:
+def grand(
+    count: Int[np.ndarray, "chains"], mean: Float64[np.ndarray, "chains *shape"]
+) -> tuple[np.integer, Float64[np.ndarray, "*shape"]]:
     """Draws of all chains, and their mean, from those of each."""
     total = count.sum()
     weights = count / max(total, 1)

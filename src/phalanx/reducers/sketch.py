@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from phalanx.reducers.reducer import Reducer
 from phalanx.reducers.thinning import TAKEN, Kept, Room, kept, random_of, take
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Shaped
 
 SIZE = 2**17
 """Draws that a sketch holds before it leaves out every other one."""
@@ -103,7 +106,9 @@ class _Merge(NamedTuple):
             values, weight = self._thinner(values, 2, random), 2 * weight
         return Kept(np.sort(values, axis=0) if self.ordered else values, weight, a.draws + b.draws)
 
-    def _thinner(self, values: np.ndarray, every: int, random: np.random.Generator) -> np.ndarray:
+    def _thinner(
+        self, values: Shaped[np.ndarray, "draws *shape"], every: int, random: np.random.Generator
+    ) -> Shaped[np.ndarray, "some *shape"]:
         """One of every so many neighbours, which draw lots; of the last, if they are fewer, one or none."""
         if every == 1:
             return values
@@ -117,7 +122,7 @@ class _Merge(NamedTuple):
 class _Quantiles(NamedTuple):
     qs: tuple[float, ...]
 
-    def __call__(self, state: Any) -> np.ndarray:
+    def __call__(self, state: Any) -> Float64[np.ndarray, "{len(self.qs)} *shape"]:
         values = np.sort(kept(state).values, axis=0).astype(np.float64)
         if not len(values):
             return np.full((len(self.qs), *values.shape[1:]), np.nan)
@@ -132,6 +137,6 @@ class _Quantiles(NamedTuple):
 class _Reservoir(NamedTuple):
     n: int
 
-    def __call__(self, state: Any) -> np.ndarray:
+    def __call__(self, state: Any) -> Shaped[np.ndarray, "draws *shape"]:
         values = kept(state).values
         return values[np.unique(np.linspace(0, len(values) - 1, min(self.n, len(values))).astype(int))]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from phalanx.reducers.reducer import Reducer
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Shaped
 
 
 class Thinned(NamedTuple):
@@ -50,7 +53,7 @@ def thinned(reducer: Reducer, every: int) -> Reducer:
 class _Init(NamedTuple):
     reducer: Reducer
 
-    def __call__(self, example: Array) -> Thinned:
+    def __call__(self, example: Shaped[Array, "chains *shape"]) -> Thinned:
         return Thinned(jnp.zeros(example.shape[0], jnp.int32), self.reducer.init(example))
 
 
@@ -58,7 +61,7 @@ class _Update(NamedTuple):
     reducer: Reducer
     every: int
 
-    def __call__(self, state: Thinned, draw: Array, where: Array) -> Thinned:
+    def __call__(self, state: Thinned, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Thinned:
         counts = where & (state.since == 0)
         since = jnp.where(where, jnp.where(state.since + 1 == self.every, 0, state.since + 1), state.since)
         return Thinned(since, self.reducer.update(state.state, draw, counts))

@@ -8,13 +8,16 @@ it is not every `w`-th, which chains that swing would fool. A draw costs a compa
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from phalanx.reducers.shifted import at_lanes, sum_type
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Integer, Shaped, UInt32
 
 TAKEN = 4096
 """Draws taken from a stretch, of all chains together, at most; but two of each chain at least."""
@@ -51,7 +54,7 @@ class Room(NamedTuple):
 
     taken: int = TAKEN
 
-    def __call__(self, example: Array) -> Taken:
+    def __call__(self, example: Shaped[Array, "chains *shape"]) -> Taken:
         """Of no draws."""
         sum_type(example.dtype)
         chains = example.shape[0]
@@ -61,7 +64,7 @@ class Room(NamedTuple):
         return Taken(zero, zero, zero, zero, jnp.zeros(example.shape, example.dtype), values)
 
 
-def take(state: Taken, draw: Array, where: Array) -> Taken:
+def take(state: Taken, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Taken:
     """With a draw of those chains `where` there is one."""
     held = jnp.where(at_lanes(where & (state.count == state.pick), draw), draw, state.held)
     count = state.count + where
@@ -69,7 +72,7 @@ def take(state: Taken, draw: Array, where: Array) -> Taken:
     return lax.cond(over.any(), _put, lambda state, _: state, state._replace(count=count, held=held), over)
 
 
-def _put(state: Taken, over: Array) -> Taken:
+def _put(state: Taken, over: Bool[Array, "chains"]) -> Taken:
     """Put by the draws of spans that are `over`, and choose which is taken of the next."""
     lanes, room, values = jnp.arange(len(over)), state.values.shape[1], state.values
     here = jnp.where(at_lanes(over, state.held), state.held, values[lanes, state.spans])
@@ -82,7 +85,7 @@ def _put(state: Taken, over: Array) -> Taken:
     return Taken(state.count, spans, doubled, pick, state.held, values)
 
 
-def _halved(state: Taken, full: Array) -> Array:
+def _halved(state: Taken, full: Bool[Array, "chains"]) -> Shaped[Array, "chains spans *shape"]:
     """Of two and two spans the draw of one, for chains that are `full`."""
     lanes, pairs = jnp.arange(len(full))[:, None], jnp.arange(state.values.shape[1] // 2)[None]
     coin = _hash(_hash(lanes) + COINS + pairs + state.count[:, None]) >> 31 == 0
@@ -91,7 +94,7 @@ def _halved(state: Taken, full: Array) -> Array:
     return jnp.where(at_lanes(full, state.values), halved, state.values)
 
 
-def _hash(number: Array) -> Array:
+def _hash(number: Integer[Array, "*shape"]) -> UInt32[Array, "*shape"]:
     """A whole number as if drawn at random (Appleby's finaliser of MurmurHash3)."""
     mixed = number.astype(jnp.uint32) * jnp.uint32(0x9E3779B9) + jnp.uint32(0x7F4A7C15)
     mixed = (mixed ^ (mixed >> 16)) * jnp.uint32(0x85EBCA6B)

@@ -43,7 +43,7 @@ class ProgramPair:
         return getattr(self.guide, "__name__", type(self.guide).__name__)
 
     @property
-    def told(self) -> None:
+    def identity(self) -> None:
         """A guide is a function that may read anything."""
 
     @property

@@ -89,9 +89,9 @@ class FirstParameters:
             everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
             return pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
 
-        told = None if pair.told is None else (pair.told, "begin")
+        identity = None if pair.identity is None else (pair.identity, "begin")
         is_quick = sum(array.size for array in arrays) < MANY
-        program = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=is_quick, told=told)
+        program = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=is_quick, identity=identity)
         return cls(pair, program, arguments)
 
     @property

@@ -42,7 +42,7 @@ class Checkpoint:
             )
         return None
 
-    def write(self, states: dict[str, Any], told: dict[str, Any]) -> None:
+    def write(self, states: dict[str, Any], record: dict[str, Any]) -> None:
         """Write states by name, such as `last-600`, and what is said of the fit; others in the folder are removed."""
         folder = self.folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,19 +52,19 @@ class Checkpoint:
                     writer.save(folder / name, _numbered(tree))
         described = {name: _described(tree) for name, tree in states.items()}
         new = folder / f"{INDEX}.new"
-        new.write_text(json.dumps({**told, "states": described}, indent=1) + "\n", encoding="utf-8")
+        new.write_text(json.dumps({**record, "states": described}, indent=1) + "\n", encoding="utf-8")
         os.replace(new, folder / INDEX)
         for other in folder.iterdir():
             if other.is_dir() and other.name not in states:
                 shutil.rmtree(other, ignore_errors=True)
 
-    def restore(self, name: str, like: Any, told: dict[str, Any]) -> Any:
+    def restore(self, name: str, like: Any, record: dict[str, Any]) -> Any:
         """A state in the structure, and with the layout, of `like`.
 
         Raises:
             ValueError: when another fit was saved.
         """
-        if told["states"].get(name) != _described(like):
+        if record["states"].get(name) != _described(like):
             raise ValueError(
                 f"training: checkpoint={str(self.folder)!r} holds a fit with other parameters or another optimiser. "
                 f"Use the programs it was made with, or another folder."

@@ -3,7 +3,7 @@
 A program is traced in every call and compiled only where no trace equal to it has been: models, guides, objectives and
 optimisers are functions that may read anything, and the trace shows what they have read. Data, seeds, rates and what is
 learned are arguments, so that other values of them make the same trace. Where all that a program is made of is known
-beforehand, the model by its own trace and the rest by being ours, it is found by that (`told`), and not traced again.
+beforehand, the model by its own trace and the rest by being ours, it is found by that (`identity`), and not traced.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Compiler:
         *arguments: Any,
         out_shardings: Callable[[], Any] | None = None,
         rarely: bool = False,
-        told: Hashable | None = None,
+        identity: Hashable | None = None,
     ) -> Compiled:
         """`f`, compiled for arguments of these shapes that lie where these do.
 
@@ -77,10 +77,10 @@ class Compiler:
             *arguments: arrays, or trees of them, such as it will be called with.
             out_shardings: says how its results are laid out.
             rarely: whether it is called so rarely that optimising it would take longer.
-            told: what tells it from other functions, how results are laid out with it; None for its trace.
+            identity: what tells it from other functions, how results are laid out with it; None for its trace.
         """
         with jax.default_matmul_precision(self._precision):
-            known = None if told is None else (told, _kinds(arguments), settings())
+            known = None if identity is None else (identity, _kinds(arguments), settings())
             found = _look_up(known) or self._traced(f, arguments, out_shardings, RARELY if rarely else {})
             COMPILED.keep(known, found)
             return found

@@ -110,9 +110,9 @@ class FamilyPair:
         return []
 
     @property
-    def told(self) -> Hashable | None:
+    def identity(self) -> Hashable | None:
         """The problem, and the family where it is ours."""
-        known = self.problem.told if is_ours(self.family) and not self.weights else None
+        known = self.problem.identity if is_ours(self.family) and not self.weights else None
         return None if known is None else (known, self.family)
 
     @property

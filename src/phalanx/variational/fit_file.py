@@ -16,11 +16,11 @@ _FORMAT, _VERSION = "phalanx.fit", 1
 def write_fit(path: str | PathLike[str], parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
     """Write the parts of a fit; the file holds either all of them or what it held before."""
     verdict: Verdict = parts["verdict"]
-    told = {
+    plain = {
         "good": verdict.good, "headline": verdict.headline, "findings": [tuple(f) for f in verdict.findings],
         "passed": list(verdict.passed),
     }  # fmt: skip
-    return write_archive(path, "fit.npz", (_FORMAT, _VERSION), {**parts, "verdict": told}, timing, record)
+    return write_archive(path, "fit.npz", (_FORMAT, _VERSION), {**parts, "verdict": plain}, timing, record)
 
 
 def read_fit(path: Path) -> tuple[dict[str, Any], Timing, RunRecord]:
@@ -31,7 +31,7 @@ def read_fit(path: Path) -> tuple[dict[str, Any], Timing, RunRecord]:
         ValueError: when the file is something else, damaged, or written by a later version.
     """
     parts, timing, record = read_archive("Fit.load", "fit", path, _FORMAT, (_VERSION,))
-    told = parts["verdict"]
-    findings = tuple(Finding(*finding) for finding in told["findings"])
-    verdict = Verdict(told["good"], told["headline"], findings, tuple(told["passed"]))
+    plain = parts["verdict"]
+    findings = tuple(Finding(*finding) for finding in plain["findings"])
+    verdict = Verdict(plain["good"], plain["headline"], findings, tuple(plain["passed"]))
     return {**parts, "verdict": verdict}, timing, record

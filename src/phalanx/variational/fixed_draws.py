@@ -54,8 +54,8 @@ class Draws(NamedTuple):
     scaling: Array
 
 
-class Told(NamedTuple):
-    """What draws tell of the bound: its mean, its Monte-Carlo error, and the gradient of the mean."""
+class Estimate(NamedTuple):
+    """The bound, estimated from draws: its mean, its Monte-Carlo error, and the gradient of the mean."""
 
     bound: Array
     error: Array
@@ -100,7 +100,7 @@ class FixedDraws:
         whole = (vectors * lax.rsqrt(jnp.maximum(values, 1e-6))[None]) @ vectors.T
         return Draws(key, chunks, jnp.where(chunks * self.chunk >= self.enough, whole, own))
 
-    def look(self, change: Array, anchor: Any, draws: Draws, arrays: Sequence[Array]) -> Told:
+    def look(self, change: Array, anchor: Any, draws: Draws, arrays: Sequence[Array]) -> Estimate:
         """The bound of the held draws, and its gradient."""
         data = self.pair.problem.data(arrays)
 
@@ -118,15 +118,15 @@ class FixedDraws:
         zero = jnp.zeros((), change.dtype)
         bound_, square, gradient = lax.fori_loop(0, draws.chunks, add, (zero, zero, jnp.zeros_like(change)))
         count = draws.chunks * self._independent
-        return Told(bound_, jnp.sqrt(square / jnp.maximum(count - 1, 1) / count), gradient)
+        return Estimate(bound_, jnp.sqrt(square / jnp.maximum(count - 1, 1) / count), gradient)
 
     def value(self, anchor: Any, draws: Draws, arrays: Sequence[Array]) -> Any:
         """The bound of the held draws as a function of the change, which can be differentiated."""
         data = self.pair.problem.data(arrays)
 
         def forward(change: Array) -> tuple[Array, Array]:
-            told = self.look(change, anchor, draws, arrays)
-            return told.bound, told.gradient
+            estimate = self.look(change, anchor, draws, arrays)
+            return estimate.bound, estimate.gradient
 
         @jax.custom_vjp
         def bound(change: Array) -> Array:

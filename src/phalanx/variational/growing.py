@@ -191,10 +191,10 @@ class Growing:
     def _begun(self, anchor: Any, draws: Draws, arrays: Any) -> tuple[Stage, Array]:
         """A climb that begins, and the bound's error."""
         position = jnp.zeros_like(ravel_pytree(dict(anchor))[0])
-        told = self.fixed.look(position, anchor, draws, arrays)
+        estimate = self.fixed.look(position, anchor, draws, arrays)
         none = jnp.zeros((MEMORY, position.size), position.dtype)
-        begun = Climb(position, told.bound, told.gradient, none, none, jnp.zeros(MEMORY, bool), jnp.bool_(True))
-        return Stage(begun, jnp.full(RECENT, -jnp.inf, told.bound.dtype), jnp.bool_(False)), told.error
+        begun = Climb(position, estimate.bound, estimate.gradient, none, none, jnp.zeros(MEMORY, bool), jnp.bool_(True))
+        return Stage(begun, jnp.full(RECENT, -jnp.inf, estimate.bound.dtype), jnp.bool_(False)), estimate.error
 
     def _climbed(
         self, stage: Stage, anchor: Any, draws: Draws, count: Array, arrays: Any

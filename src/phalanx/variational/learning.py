@@ -128,14 +128,14 @@ class Learning:
             self.arrays,
             self._order,
             out_shardings=lambda: (self._layout, made),
-            told=self.steps.told(state),
+            identity=self.steps.identity(state),
         )
         if self.settling.stops:
             size = sum(leaf.size for leaf in jax.tree.leaves(state.free))
             count, pair = max(16, min(COMPARED, NUMBERS // size)), self.steps.pair
             arguments = state.free, state.free, self.seed, self.arrays
-            told = None if pair.told is None else (pair.told, "change", count)
-            self._change = self.compiler(change_between(pair, count), *arguments, rarely=True, told=told)
+            identity = None if pair.identity is None else (pair.identity, "change", count)
+            self._change = self.compiler(change_between(pair, count), *arguments, rarely=True, identity=identity)
 
     def begin(self, free: dict[str, Any]) -> None:
         """Begin there, or where a checkpoint says, once steps can be made."""

@@ -83,13 +83,13 @@ def _derivatives(fixed: FixedDraws, names: Sequence[str], free: Any, seed: Array
     draws = fixed.hold(seed, jnp.uint32(0), chunks)
     zero = jnp.zeros_like(ravel_pytree(dict(free))[0])
 
-    def told(change: Array) -> tuple[Array, Array]:
+    def gradient_and_means(change: Array) -> tuple[Array, Array]:
         means = fixed.means(change, free, draws, arrays)
         flat = jnp.concatenate([jnp.ravel(means[name]) for name in names])
         return fixed.look(change, free, draws, arrays).gradient, flat
 
     def along(i: Array) -> tuple[Array, Array]:
-        return jax.jvp(told, (zero,), (jnp.zeros_like(zero).at[i].set(1.0),))[1]
+        return jax.jvp(gradient_and_means, (zero,), (jnp.zeros_like(zero).at[i].set(1.0),))[1]
 
     return lax.map(along, jnp.arange(zero.size), batch_size=AT_ONCE)
 

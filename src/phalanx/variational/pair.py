@@ -46,7 +46,7 @@ class Pair(Protocol):
         ...
 
     @property
-    def told(self) -> Hashable | None:
+    def identity(self) -> Hashable | None:
         """What tells it from pairs that compute anything else; None where only the traces of its methods can."""
         ...
 

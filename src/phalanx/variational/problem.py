@@ -31,7 +31,7 @@ from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.share_rule import read_shares
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.tracing import Program, Tracer, tracing
-from phalanx.programs.unconstrained import Run, run_unconstrained
+from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 
 Values = Mapping[str, Any]
 
@@ -63,7 +63,7 @@ class Problem:
             return self.data(arrays)
         return self.arguments.layout.join(self.minibatch.draw(arrays, key, self.mesh))
 
-    def at_position(self, params: Values, position: Values, data: Values) -> Run:
+    def at_position(self, params: Values, position: Values, data: Values) -> Evaluation:
         """The model run on unconstrained values, its parameters at these values."""
         return run_unconstrained(given(self.model, params), position, data)
 
@@ -93,7 +93,7 @@ class Problem:
         return whole, {name: parameter for name, (parameter, _) in met.items()}
 
     @cached_property
-    def told(self) -> Hashable | None:
+    def identity(self) -> Hashable | None:
         """What tells this from problems that compute anything else; None where that is not known.
 
         A model's trace on all rows says nothing of what it does with a few, and a parameter's says what it begins at

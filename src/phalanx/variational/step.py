@@ -82,9 +82,9 @@ class Steps:
     optimizer: Any
     num_particles: int
 
-    def told(self, state: State) -> Hashable | None:
+    def identity(self, state: State) -> Hashable | None:
         """What tells a block of these steps from others; None where only its trace can. An optimiser's is short."""
-        pair = self.pair.told
+        pair = self.pair.identity
         if pair is None or not is_ours(self.objective):
             return None
         update = None if self.optimizer is None else jax.make_jaxpr(self.optimizer.update)
@@ -117,8 +117,8 @@ class Steps:
         return state, Made(bound.mean()[None], self._error(bound)[None])
 
     def _error(self, bound: Array) -> Array:
-        told = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
-        return jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if told else jnp.full((), jnp.nan)
+        known = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
+        return jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if known else jnp.full((), jnp.nan)
 
     def one(self, state: State, key: Array, data: Any, rate: Any) -> tuple[State, Array]:
         """One step, and the bound of each particle."""
@@ -198,10 +198,10 @@ def laid_out(pair: Pair, optimizer: Any, state: State) -> State:
     mesh = pair.problem.mesh
     everywhere = NamedSharding(mesh, PartitionSpec())
     free = pair.learned.shardings(mesh, state.free)
-    alike = jax.tree.map(lambda _: everywhere, state)
+    replicated = jax.tree.map(lambda _: everywhere, state)
     if all(sharding.is_fully_replicated for sharding in jax.tree.leaves(free)):
-        return alike
+        return replicated
     kept = tree_utils.tree_map_params(
         optimizer, lambda _, sharding: sharding, state.optimizer, free, transform_non_params=lambda _: everywhere
     )
-    return alike._replace(free=free, mean=free if state.averages else (), optimizer=kept)
+    return replicated._replace(free=free, mean=free if state.averages else (), optimizer=kept)

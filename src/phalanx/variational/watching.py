@@ -70,26 +70,26 @@ class Watch:
 
     def resume(self, state: State) -> tuple[State, list[Made]]:
         """The state to begin with, and what earlier steps have made: those of the checkpoint, if there is one."""
-        told = None if self._checkpoint is None else self._checkpoint.read()
-        if told is None or self._checkpoint is None:
+        record = None if self._checkpoint is None else self._checkpoint.read()
+        if record is None or self._checkpoint is None:
             return state, []
-        if told["seed"] != self._seed:
+        if record["seed"] != self._seed:
             raise ValueError(
-                f"training: checkpoint={str(self._checkpoint.folder)!r} holds a fit with seed={told['seed']}, and this "
-                f"one has seed={self._seed}. Give that seed, or another folder."
+                f"training: checkpoint={str(self._checkpoint.folder)!r} holds a fit with seed={record['seed']}, and "
+                f"this one has seed={self._seed}. Give that seed, or another folder."
             )
-        if told["data"] != self._data:
+        if record["data"] != self._data:
             raise ValueError(
                 f"training: checkpoint={str(self._checkpoint.folder)!r} holds a fit to other data, or to batches in "
                 f"another order. Give the data it was made with, or another folder."
             )
-        step = told["step"]
+        step = record["step"]
         blank = jnp.zeros(step, jnp.float32)
-        state, made = self._checkpoint.restore(f"last-{step}", (state, Made(blank, blank)), told)
-        self.looks, self._best_step = [Look(*look) for look in told["looks"]], told["best"]
+        state, made = self._checkpoint.restore(f"last-{step}", (state, Made(blank, blank)), record)
+        self.looks, self._best_step = [Look(*look) for look in record["looks"]], record["best"]
         if self._held_out is not None and self._best_step:
-            self.best = self._checkpoint.restore(f"best-{self._best_step}", state.free, told)
-        self._spent = told["seconds"]
+            self.best = self._checkpoint.restore(f"best-{self._best_step}", state.free, record)
+        self._spent = record["seconds"]
         self._bounds = [np.asarray(made.bound)[self.looks[-1].step if self.looks else 0 :]]
         return state, [made]
 
@@ -137,11 +137,11 @@ class Watch:
         states: dict[str, Any] = {f"last-{step}": (state, whole)}
         if self.best is not None:
             states[f"best-{self._best_step}"] = self.best
-        told = {
+        record = {
             "step": step, "seconds": self._spent + self._seconds, "seed": self._seed, "data": self._data,
             "best": self._best_step, "looks": self.looks,
         }  # fmt: skip
-        self._checkpoint.write(states, told)
+        self._checkpoint.write(states, record)
 
     def _log_looks(self) -> None:
         if self._log is not None:

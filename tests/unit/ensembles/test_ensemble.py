@@ -12,7 +12,7 @@ import pytest
 from flax import linen, nnx
 
 import phalanx as phx
-from phalanx.ensembles import layout
+from phalanx.ensembles import placement
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(23, 5)).astype(np.float32)
@@ -204,10 +204,10 @@ def test_arrays_without_elements_go_along(tmp_path):
 @pytest.mark.slow
 def test_batched_members_are_those_written_out(monkeypatch, width):
     learner, found = LEARNERS["nnx"], []
-    of = layout.Layout.of
+    of = placement.Placement.of
     for batched in (False, True):
         if batched:
-            monkeypatch.setattr(layout.Layout, "of", classmethod(lambda _, n, mesh: _batched(of(n, mesh), width)))
+            monkeypatch.setattr(placement.Placement, "of", classmethod(lambda _, n, mesh: _batched(of(n, mesh), width)))
         ensemble = phx.ensemble(learner.init, learner.update, 5, mesh=phx.make_mesh(devices=jax.devices()[:2]))
         for order in ("shared", "own"):
             list(ensemble.train((X, Y), batch_size=8, order=order))
@@ -222,7 +222,7 @@ def _batched(laid_out, width):
 
 
 def test_more_members_than_one_program_writes_out(monkeypatch):
-    monkeypatch.setattr(layout, "WRITTEN_OUT", 2)
+    monkeypatch.setattr(placement, "WRITTEN_OUT", 2)
     learner = LEARNERS["functions"]
     ensemble = phx.ensemble(learner.init, learner.update, 5, mesh=phx.make_mesh(devices=jax.devices()[:1]))
     batch = X[:7], Y[:7]
@@ -369,7 +369,7 @@ def test_updates_that_return_something_else(update, error, words):
 
 
 def test_an_interrupted_step_is_made_by_all_members(monkeypatch, ctrl_c):
-    monkeypatch.setattr(layout, "WRITTEN_OUT", 2)
+    monkeypatch.setattr(placement, "WRITTEN_OUT", 2)
     learner = LEARNERS["functions"]
     one = phx.make_mesh(devices=jax.devices()[:1])
     ensemble, other = (phx.ensemble(learner.init, learner.update, 5, mesh=one) for _ in range(2))

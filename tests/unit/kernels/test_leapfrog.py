@@ -44,7 +44,11 @@ def with_lanes(name, count, f):
 
     def run(arrays):
         lanes = Lanes(target.on_device(arrays, count), count)
-        return f(LaneTarget.of(lanes), LaneMetric.of(given, lanes), Keys.of_chains(0, jnp.arange(count)))
+        return f(
+            LaneTarget.of(lanes),
+            LaneMetric.of(jax.tree.map(jnp.asarray, given), lanes),
+            Keys.of_chains(0, jnp.arange(count)),
+        )
 
     everywhere = PartitionSpec()
     on_mesh = jax.shard_map(run, mesh=target.mesh, in_specs=(everywhere,), out_specs=everywhere, check_vma=False)

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from scipy.stats import kstest
 
 import phalanx as phx
-from phalanx.mesh.space import GLOBAL, Spread, everywhere_alike
+from phalanx.mesh.space import GLOBAL, Spread, replicated_space
 
 ROWS = 13
 
@@ -77,7 +77,7 @@ def test_rows_over_two_axes_or_the_inner_one(axes):
 
 def test_normals_and_uniforms_have_their_distributions():
     """Kolmogorov-Smirnov at 1e-6: false failures in two of a million runs."""
-    space, shapes = everywhere_alike({"x": jnp.zeros(50_000)}), {"x": jnp.zeros(50_000)}
+    space, shapes = replicated_space({"x": jnp.zeros(50_000)}), {"x": jnp.zeros(50_000)}
     assert kstest(space.normal(jax.random.key(0), shapes)["x"], "norm").pvalue > 1e-6
     uniform = space.uniform(jax.random.key(1), shapes, -1.0, 3.0)["x"]
     assert kstest(uniform, "uniform", (-1, 4)).pvalue > 1e-6
@@ -87,7 +87,7 @@ def test_normals_and_uniforms_have_their_distributions():
 def test_keys_and_neighbouring_coordinates_give_unrelated_normals():
     """Correlations of n normals, in units of 1 / sqrt(n): beyond 5.5 once in 26 million."""
     shapes = {"x": jnp.zeros((20_000, 2))}
-    space = everywhere_alike(shapes)
+    space = replicated_space(shapes)
     x, y = (np.asarray(space.normal(jax.random.key(i), shapes)["x"]) for i in range(2))
     for a, b in [(x, y), (x[:, 0], x[:, 1]), (x[:-1], x[1:])]:
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * np.sqrt(a.size) < 5.5
@@ -111,13 +111,13 @@ def test_dot_and_norm_are_those_of_the_whole_on_every_device(data, model, axes):
 
 
 def test_a_position_without_coordinates_has_length_zero():
-    assert everywhere_alike({}).norm({}) == 0
-    assert everywhere_alike({}).normal(jax.random.key(0), {}) == {}
+    assert replicated_space({}).norm({}) == 0
+    assert replicated_space({}).normal(jax.random.key(0), {}) == {}
 
 
 def test_a_space_knows_whether_anything_is_spread():
     assert space_on(4)[0].is_spread
-    assert not everywhere_alike({"x": jnp.zeros(2)}).is_spread
+    assert not replicated_space({"x": jnp.zeros(2)}).is_spread
 
 
 def test_padded_rows_are_replaced():

@@ -30,7 +30,7 @@ MEMBERS = "members of the ensemble"
 
 
 @dataclass(frozen=True)
-class Layout:
+class Placement:
     """Members on devices.
 
     Attributes:
@@ -44,8 +44,8 @@ class Layout:
     width: int
 
     @classmethod
-    def of(cls, count: int, mesh: Mesh | None) -> Layout:
-        """The layout of `count` members on the devices of a mesh, or on all: of a CPU a device for each core."""
+    def of(cls, count: int, mesh: Mesh | None) -> Placement:
+        """The placement of `count` members on the devices of a mesh, or on all: of a CPU a device for each core."""
         if mesh is None:
             use_every_core()  # where JAX has started with one device, that one's program has all cores
             mesh = make_mesh()

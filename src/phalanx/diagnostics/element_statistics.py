@@ -1,14 +1,18 @@
-"""The statistics of a batch of elements: what several of them need, such as ranks, is worked out once."""
+"""The statistics of some elements: what several of them need, such as ranks, is worked out once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phalanx.diagnostics.normal_scores import normal_scores
 from phalanx.reducers.effective_size import effective_size
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float64, Int
 
 FEWEST_DRAWS = 4
 """With fewer draws there is nothing to split in halves and compare."""
@@ -17,18 +21,18 @@ TAILS = (0.05, 0.95)
 """The quantiles whose effective sample size is that of the tails."""
 
 
-def _measured(statistic: Callable[[Batch], np.ndarray]) -> property:
+def _measured(statistic: Callable[[ElementStatistics], np.ndarray]) -> property:
     """Make a property of a statistic, which is NaN where an element is constant, not finite, or too short."""
 
-    def value(batch: Batch) -> np.ndarray:
-        if batch.values.shape[2] < FEWEST_DRAWS:
-            return np.full(len(batch.values), np.nan)
-        return np.where(batch.varies, statistic(batch), np.nan)
+    def value(elements: ElementStatistics) -> Float64[np.ndarray, "element"]:
+        if elements.values.shape[2] < FEWEST_DRAWS:
+            return np.full(len(elements.values), np.nan)
+        return np.where(elements.varies, statistic(elements), np.nan)
 
     return property(value, doc=statistic.__doc__)
 
 
-class Batch:
+class ElementStatistics:
     """Draws of a few elements, `(element, chain, draw)` in float64, and their statistics, each of shape `(element,)`.
 
     Where there is nothing to measure, because an element is constant or not finite or has fewer than four draws,
@@ -38,21 +42,21 @@ class Batch:
     localization: an improved R-hat for assessing convergence of MCMC.
     """
 
-    def __init__(self, values: np.ndarray) -> None:
+    def __init__(self, values: Float64[np.ndarray, "element chain draw"]) -> None:
         self.values = values
 
     @cached_property
-    def mean(self) -> np.ndarray:
+    def mean(self) -> Float64[np.ndarray, "element"]:
         """The mean of all draws."""
         return self.values.mean(axis=(1, 2))
 
     @cached_property
-    def sd(self) -> np.ndarray:
+    def sd(self) -> Float64[np.ndarray, "element"]:
         """The sample standard deviation of all draws; a single draw has none."""
         return np.sqrt(self._squares.sum(axis=(1, 2)) / (self._ordered.shape[1] - 1))
 
     @_measured
-    def rhat(self) -> np.ndarray:
+    def rhat(self) -> Float64[np.ndarray, "element"]:
         """Rank-normalised split R-hat: the larger of that of the draws and that of their distances from the median."""
         if self.values.shape[1] == 1:
             return np.full(len(self.values), np.nan)
@@ -60,29 +64,29 @@ class Batch:
         return np.fmax(_rhat(self._scores), _rhat(self._folded_scores))
 
     @_measured
-    def ess_bulk(self) -> np.ndarray:
+    def ess_bulk(self) -> Float64[np.ndarray, "element"]:
         """Effective sample size of the normal scores."""
         return effective_size(self._scores)
 
     @_measured
-    def ess_tail(self) -> np.ndarray:
+    def ess_tail(self) -> Float64[np.ndarray, "element"]:
         """Effective sample size of the 5% or the 95% quantile, the lesser of the two."""
         below = [self._halves <= self._quantile(prob)[:, None, None] for prob in TAILS]
         return np.minimum(*(effective_size(inside.astype(np.float64)) for inside in below))
 
     @_measured
-    def mcse_mean(self) -> np.ndarray:
+    def mcse_mean(self) -> Float64[np.ndarray, "element"]:
         """Monte-Carlo standard error of the mean."""
         return self.sd / np.sqrt(effective_size(self._halves))
 
     @_measured
-    def mcse_sd(self) -> np.ndarray:
+    def mcse_sd(self) -> Float64[np.ndarray, "element"]:
         """Monte-Carlo standard error of the standard deviation, from that of the variance by the delta method."""
         variance = self._squares.mean(axis=(1, 2))
         spread = (self._squares**2).mean(axis=(1, 2)) - variance**2
         return np.sqrt(spread / effective_size(_halves(self._squares)) / variance / 4)
 
-    def hdi(self, prob: float) -> np.ndarray:
+    def hdi(self, prob: float) -> Float64[np.ndarray, "element 2"]:
         """The narrowest interval that holds the share `prob` of all draws, `(element, 2)`; NaN if not finite."""
         inside = int(np.floor(prob * self._ordered.shape[1]))
         widths = self._ordered[:, inside:] - self._ordered[:, : self._ordered.shape[1] - inside]
@@ -91,47 +95,47 @@ class Batch:
         return np.where(self.finite[:, None], ends, np.nan)
 
     @cached_property
-    def finite(self) -> np.ndarray:
+    def finite(self) -> Bool[np.ndarray, "element"]:
         """Whether all draws are finite."""
         # NaN is sorted to the end.
         return np.isfinite(self._ordered[:, 0]) & np.isfinite(self._ordered[:, -1])
 
     @cached_property
-    def varies(self) -> np.ndarray:
+    def varies(self) -> Bool[np.ndarray, "element"]:
         """Whether all draws are finite, and not all are the same."""
         return self.finite & (self._ordered[:, 0] < self._ordered[:, -1])
 
     @cached_property
-    def _squares(self) -> np.ndarray:
+    def _squares(self) -> Float64[np.ndarray, "element chain draw"]:
         return (self.values - self.mean[:, None, None]) ** 2
 
     @cached_property
-    def _halves(self) -> np.ndarray:
+    def _halves(self) -> Float64[np.ndarray, "element half draw"]:
         return _halves(self.values)
 
     @cached_property
-    def _sorted_halves(self) -> tuple[np.ndarray, np.ndarray]:
+    def _sorted_halves(self) -> tuple[Int[np.ndarray, "element value"], Float64[np.ndarray, "element value"]]:
         return _sort(self._halves)
 
     @cached_property
-    def _ordered(self) -> np.ndarray:
+    def _ordered(self) -> Float64[np.ndarray, "element value"]:
         """All draws in order: those of the halves, unless a middle draw was left out."""
         even = self.values.shape[2] % 2 == 0
         return self._sorted_halves[1] if even else np.sort(_flat(self.values), axis=1)
 
     @cached_property
-    def _scores(self) -> np.ndarray:
+    def _scores(self) -> Float64[np.ndarray, "element half draw"]:
         return normal_scores(*self._sorted_halves).reshape(self._halves.shape)
 
     @property
-    def _folded_scores(self) -> np.ndarray:
+    def _folded_scores(self) -> Float64[np.ndarray, "element half draw"]:
         """The normal scores of the distances from the median."""
         ordered = self._sorted_halves[1]
         middle = ordered.shape[1] // 2
         median = ordered[:, middle - 1 : middle + 1].mean(axis=1)
         return normal_scores(*_sort(np.abs(self._halves - median[:, None, None]))).reshape(self._halves.shape)
 
-    def _quantile(self, prob: float) -> np.ndarray:
+    def _quantile(self, prob: float) -> Float64[np.ndarray, "element"]:
         """Return a quantile of all draws, interpolated linearly.
 
         Written as ArviZ's is, to the last bit: draws are compared with it, and where they repeat it, rounding decides.
@@ -143,24 +147,26 @@ class Batch:
         return (1 - share) * self._ordered[:, below - 1] + share * self._ordered[:, below]
 
 
-def _flat(values: np.ndarray) -> np.ndarray:
+def _flat(values: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarray, "element value"]:
     """View the draws of all chains as one row per element, of which there may be none."""
     return values.reshape(len(values), values.shape[1] * values.shape[2])
 
 
-def _halves(values: np.ndarray) -> np.ndarray:
+def _halves(values: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarray, "element half part"]:
     """Split each chain in two, leaving out the middle draw of an odd number: `(element, 2 chain, draw // 2)`."""
     half = values.shape[2] // 2
     return np.concatenate([values[:, :, :half], values[:, :, values.shape[2] - half :]], axis=1)
 
 
-def _sort(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sort(
+    values: Float64[np.ndarray, "element chain draw"],
+) -> tuple[Int[np.ndarray, "element value"], Float64[np.ndarray, "element value"]]:
     """Return the order of the draws of each element, all chains together, and the draws in that order."""
     order = _flat(values).argsort(axis=1)
     return order, np.take_along_axis(_flat(values), order, axis=1)
 
 
-def _rhat(series: np.ndarray) -> np.ndarray:
+def _rhat(series: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarray, "element"]:
     """Return R-hat: the variance that all chains together have, over that within, as a ratio of deviations."""
     length = series.shape[2]
     within = series.var(axis=2, ddof=1).mean(axis=1)
