@@ -143,11 +143,15 @@ def test_coordinates_on_different_devices_are_unrelated(name, mesh_of):
 )
 def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, mesh_of, monkeypatch):
     """14: warm-up learns from the draws of all chains, whole; what it finds is the same wherever it is used."""
-    mesh, batches, learn = mesh_of(*sizes), [], WarmUp.learn
+    mesh, rounds, windows, learn = mesh_of(*sizes), [], [], WarmUp.learn
 
-    def listen(self, batch):
-        batches.append(batch)
-        learn(self, batch)
+    def listen(self, sums, draws):
+        def taken():
+            windows.append(draws())
+            return windows[-1]
+
+        rounds.append(sums)
+        learn(self, sums, taken)
 
     monkeypatch.setattr(WarmUp, "learn", listen)
     sampler = phx.compile(
@@ -156,10 +160,11 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
     )  # fmt: skip
     inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, Aim(60, 1, "random"), Silent())
     inner.begin(Initial())
-    assert set(np.concatenate([batch.chain for batch in batches])) == set(range(CHAINS))
-    if batches[-1].position:
-        sizes_of = [part.shape[1] for part in batches[-1].position]
-        assert sizes_of[0] == 4 and sizes_of[1] >= 2 * ROWS  # all rows, from all devices
+    assert set(np.concatenate([sample.chain for sample in windows])) == set(range(CHAINS))
+    sizes_of = [part.shape[1] for part in windows[-1].position]
+    assert sizes_of[0] == 4 and sizes_of[1] >= 2 * ROWS  # all rows, from all devices
+    for moments, size in zip(rounds[-1].position, sizes_of, strict=bool(rounds[-1].position)):
+        assert moments.count == rounds[-1].draws and len(moments.mean) == size
     for leaf in jax.tree.leaves(inner.chains._tuning):
         if isinstance(leaf, jax.Array) and leaf.sharding.is_fully_replicated:
             held = [np.asarray(piece.data) for piece in leaf.addressable_shards]

@@ -27,6 +27,9 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range)
 LIBRARIES = ("jax", "jaxlib", "numpyro", "phalanx")
 """Their functions and immutable records are what their names and values say, as long as the process lives."""
 
+CHECKER = "/jaxtyping/"
+"""Whose functions check the shapes of what is handed to those they wrap, and read nothing else."""
+
 SHORT = 64
 """Bytes of an array that are written down as they are."""
 
@@ -65,6 +68,8 @@ def is_of_a_library(f: Any) -> bool:
     """Whether a function is one of the libraries' own, which closes over nothing: its name says what it is."""
     if isinstance(getattr(f, "__self__", None), type):
         f = f.__func__  # a method of a class; one of an object may read whatever the object holds
+    if isfunction(f) and CHECKER in f.__code__.co_filename:
+        f = getattr(f, "__wrapped__", f)
     known = getattr(f, "__module__", None) or ""
     return known.split(".")[0] in LIBRARIES and isfunction(f) and f.__closure__ is None
 

@@ -18,8 +18,8 @@ from phalanx.run.drain import Goal, Progressed
 from phalanx.run.host_fold import HostFold
 
 MOST_AT_FIRST, CHAINS_PER_DRAW = 32, 2**15
-"""The first round has a draw for so many chains, up to so many draws: to merge what is known of each of a million chains
-takes as long as some five draws of cheap models, and Ctrl-C loses the round under way."""
+"""The first round has a draw for so many chains, up to so many draws: to merge what is known of a million chains takes
+as long as some five draws of a cheap model, and Ctrl-C loses the round under way."""
 
 
 class Folding:

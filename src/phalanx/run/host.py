@@ -78,7 +78,7 @@ class HostBlock:
             for part in range(layout.parts)
         ]
         position, gradient = (*vectors, [])[:2]
-        log_density = layout.total([rows[0][:, 0]], "log_density").in_double()
+        log_density = np.asarray(layout.total([rows[0][:, 0]], "log_density").in_double())
         return Sample(position, gradient, log_density, np.nonzero(filled)[0])
 
 

@@ -109,7 +109,9 @@ def draws_of(layout, blocks, groups=None, every=1):
     window = Window(layout, groups, every)
     for rows, count in blocks:
         window.add(Sunk(jax.device_put(count), (tuple(map(jax.device_put, rows)),)))
-    return window.take()
+    sample = window.take()
+    assert window.take() is None  # another window has begun
+    return sample
 
 
 @pytest.mark.parametrize("on_devices", [2**26, 0], ids=["fetched at the end", "fetched at once"])
@@ -119,6 +121,7 @@ def test_a_window_hands_over_its_draws_chain_by_chain(on_devices, monkeypatch):
     counts = [random.integers(0, SLOTS + 1, CHAINS).astype(np.int32) for _ in range(3)]
     blocks = [(recorded(layout, 2, seed, count), count) for seed, count in enumerate(counts)]
     sample = draws_of(layout, blocks)
+    assert sample is not None
     expected = np.concatenate([rows[0][: count[chain], chain, :2] for chain in range(CHAINS) for rows, count in blocks])
     np.testing.assert_array_equal(sample.position[0], expected)
     np.testing.assert_array_equal(sample.chain, np.repeat(np.arange(CHAINS), np.sum(counts, 0)))
@@ -130,6 +133,7 @@ def test_a_window_that_takes_too_much_memory_keeps_every_other_draw_of_each_chai
     layout, count = RowLayout((2,), 2, STATS), np.full(CHAINS, SLOTS, np.int32)
     blocks = [(recorded(layout, 1, seed, count), count) for seed in range(3)]
     sample = draws_of(layout, blocks)
+    assert sample is not None
     kept = np.concatenate([rows[0][:, 5, :2] for rows, _ in blocks])[::4]
     np.testing.assert_array_equal(sample.position[0][sample.chain == 5], kept)
 
@@ -138,6 +142,7 @@ def test_a_window_of_many_chains_looks_at_some_and_one_of_which_nothing_is_learn
     layout, count = RowLayout((2, 1), 2, STATS), np.full(CHAINS, 1, np.int32)
     blocks = [(recorded(layout, 1, 0, count), count)]
     sample = draws_of(layout, blocks, groups=1, every=3)
+    assert sample is not None
     np.testing.assert_array_equal(sample.position[0], blocks[0][0][0][0, ::3, :2])
     assert len(sample.position) == 1
     assert draws_of(layout, blocks, groups=0) is None
