@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
 from jax.scipy.linalg import solve_triangular
-from numpyro.distributions import biject_to, constraints
+from numpyro.distributions import constraints
 
+from phalanx.programs.bijections import bijection_onto
 from phalanx.programs.parameters import Parameter
 from phalanx.variational.ascent import LogDensity, Place, climb_to_top
 from phalanx.variational.coordinates import globals_of, locals_of, of_vector, size_of
@@ -132,7 +133,7 @@ class FullRank:
         tril = params["scale_tril"]
         size = len(tril)
         stretch = change["scale_tril"] / math.sqrt(size * max(1.0, size / FEW))
-        factor = biject_to(constraints.lower_cholesky)(_held_back(stretch))
+        factor = bijection_onto(constraints.lower_cholesky)(_held_back(stretch))
         return {"loc": params["loc"] + tril @ _held_back(change["loc"]), "scale_tril": tril @ factor}
 
     def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:

@@ -95,13 +95,14 @@ class Steps:
         """Steps from a state on."""
         empty = Made(jnp.full(ROOM, jnp.nan), jnp.full(ROOM, jnp.nan))
         state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
+        keys = step_key(seed, state.step + jnp.arange(ROOM))  # at once: a hash takes as long as several steps' sums
 
         def go_on(carry: tuple[Array, State, Made]) -> Array:
             return (carry[0] < order.count) & (carry[1].failing < PATIENCE)
 
         def step(carry: tuple[Array, State, Made]) -> tuple[Array, State, Made]:
             number, state, made = carry
-            key = step_key(seed, state.step)
+            key = keys[number]
             state, bound = self.one(state, key, self.pair.problem.step_data(arrays, key), order.rate)
             error = self._error(bound)
             return number + 1, state, Made(made.bound.at[number].set(bound.mean()), made.error.at[number].set(error))
@@ -177,8 +178,9 @@ class Steps:
 
 
 def step_key(seed: Array, step: Array) -> Array:
-    """The key of one step: of the seed and the step's number alone, however steps are cut into blocks."""
-    return random.fold_in(random.key(seed), step)
+    """The key of a step, or of several: of the seed and the step's number alone, however steps are cut into blocks."""
+    key = random.key(seed)
+    return jax.vmap(lambda step: random.fold_in(key, step))(step) if step.ndim else random.fold_in(key, step)
 
 
 def all_finite(tree: Any) -> Array:
