@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import Array, random
+from jax import Array, lax, random
 from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import constraints
 
@@ -139,6 +139,19 @@ class FullRank:
     def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
         """A position."""
         return self.at(params, random.normal(key, params["loc"].shape, params["loc"].dtype), latents)
+
+    def draw_along(self, params: Params, key: Array, latents: Latents) -> tuple[dict[str, Array], Array]:
+        r"""A position, and its log density at parameters that are held.
+
+        With $x = m + L z$ the value follows from $z$, and the derivative by $x$ is $-L^{-\top} z$: one triangular
+        system, where from $x$ alone there are two.
+        """
+        noise = random.normal(key, params["loc"].shape, params["loc"].dtype)
+        tril = lax.stop_gradient(params["scale_tril"])
+        vector = params["loc"] + params["scale_tril"] @ noise
+        value = standard_log_prob(noise) - jnp.sum(jnp.log(jnp.diagonal(tril)))
+        slope = -solve_triangular(tril, noise, lower=True, trans=1)
+        return by_name(vector, latents), value + slope @ (vector - lax.stop_gradient(vector))
 
     def noise_size(self, latents: Latents) -> int:
         """Standard normal numbers that a position is made of."""
