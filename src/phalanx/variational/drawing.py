@@ -52,6 +52,11 @@ class Drawing:
     arrays: tuple[Array, ...]
     compiler: Compiler
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the values of a draw: the latent variables, and deterministic ones of the model."""
+        return list(self.pair.problem.whole.values)
+
     @cached_property
     def batch_size(self) -> int:
         """Draws that are made at once: not more than memory is made for, and the same on every mesh."""
