@@ -9,7 +9,8 @@ The rule looks for medians and widths that have not moved by more than a toleran
 of it. A guide of which every coordinate's mean and width is off by that is short of $\frac32$ of its square for each
 coordinate. A stop is false where the guide is short of four times as much, as where everything is off by twice the
 tolerance. By path derivatives a full-rank guide's gradients have no noise at the end, so fits are made by whole
-gradients too, `elbo(path=False)`, whose noise stays. Fits that had not stopped after all their steps are counted apart: those do not say that they have settled.
+gradients too, `elbo(path=False)`, whose noise stays. Fits that had not stopped after all their steps are counted apart:
+those do not say that they have settled.
 """
 
 from __future__ import annotations
