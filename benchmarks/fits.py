@@ -6,12 +6,15 @@ hundreds, as come to within 0.1 nats of that bound, which is more than its user 
 after so many that a run would take minutes, it is timed with those, and the row says so. A second call is the same fit
 with another seed. Peak memory is the most that a process which does nothing else has held.
 
-Each model and guide has a process of its own, one after the other, and what is known is written after each.
+Each model and guide is a part of its own, with a process of its own, one after the other, and peak memory is the last.
+`--only` runs some of the parts, and keeps what the results have of the others: all ratios are of times of one process.
+What is known is written after each part, and of each part when others kept cores busy.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import subprocess
 import sys
@@ -84,7 +87,9 @@ WORK = {
     ),
 }  # fmt: skip
 
-CASES = [(name, guide) for name, work in WORK.items() for guide in work.guides]
+CASES = {f"{name}, {guide}": (name, guide) for name, work in WORK.items() for guide in work.guides}
+MEMORY = "MovieLens' shape, mean field: peak memory"
+PARTS = [*CASES, MEMORY]
 
 
 def phalanx_fit(work: Work, guide: str, data: Any, **options: Any) -> Any:
@@ -146,11 +151,12 @@ def step_ways(work: Work, guide: str, data: Any) -> dict[str, Callable[[], Measu
 
     def ours() -> Measured:
         fit = phalanx_fit(work, guide, data, num_steps=count, until=False, optimizer=RATE)
-        return Measured(fit.timing.sampling, count)
+        return Measured(fit.timing.sampling, count)  # what is compiled for it is apart
 
     theirs = Theirs(work, guide, data)
 
     def peer() -> Measured:
+        theirs.steps(theirs.begun, count)  # of no account: whole fits have cleared the caches
         began = time.perf_counter()
         theirs.steps(theirs.begun, count)
         return Measured(time.perf_counter() - began, count)
@@ -244,30 +250,57 @@ def rows(name: str, guide: str, times: Times) -> list[dict[str, Any]]:
 def memory() -> dict[str, Any]:
     ours, theirs = peak("Phalanx"), peak("NumPyro")
     return {
-        "what": "MovieLens' shape, mean field: peak memory", "ours": "Phalanx", "ours_time": round(ours, 3),
+        "what": MEMORY, "ours": "Phalanx", "ours_time": round(ours, 3),
         "theirs": "NumPyro", "theirs_time": round(theirs, 3), "unit": "GB", "ratio": round(ours / theirs, 3),
         "middle_half": [round(ours / theirs, 3)] * 2, "at_most": 1.0, "met": ours <= theirs,
     }  # fmt: skip
 
 
-def settings(options: argparse.Namespace) -> dict[str, Any]:
-    return {"rounds": options.rounds, "rate": RATE, "particles": {name: work.particles for name, work in WORK.items()}}
+def settings() -> dict[str, Any]:
+    return {"rate": RATE, "particles": {name: work.particles for name, work in WORK.items()}}
+
+
+def part_of(row: dict[str, Any]) -> str:
+    """The part that a row is of."""
+    return MEMORY if row["what"] == MEMORY else row["what"].rsplit(": ", 1)[0]
+
+
+def known(options: argparse.Namespace) -> dict[str, Any]:
+    """What the results have of earlier runs, where some parts only are asked for."""
+    file = options.results / "fits.json"
+    if options.only is None or not file.exists():
+        return {"rows": [], "milliseconds": {}, "parts": {}}
+    return {"milliseconds": {}, "parts": {}} | json.loads(file.read_text())
 
 
 def run(options: argparse.Namespace) -> None:
-    watch, found, times = side_by_side.Watch(), [], {}
-    for number, (name, guide) in enumerate(CASES):
-        arguments = [*sys.argv[1:], "--case", str(number)]
-        times |= side_by_side.take_turns(__file__, arguments, (1,), options.rounds)
-        found += rows(name, guide, times)
-        side_by_side.save("fits", found, settings(options), watch, options.results, times)
-    side_by_side.write("fits", [*found, memory()], settings(options), watch, options.results, times)
+    before, whole = known(options), side_by_side.Watch()
+    found = before["rows"]
+    times = {way: [t / 1e3 for t in taken] for way, taken in before["milliseconds"].items()}
+    parts, new = before["parts"], []
+    for part in options.only or PARTS:
+        watch = side_by_side.Watch()
+        if part == MEMORY:
+            made = [memory()]
+        else:
+            measured = side_by_side.take_turns(__file__, [*sys.argv[1:], "--case", part], (1,), options.rounds)
+            times = {way: taken for way, taken in times.items() if not way.startswith(f"{part}, ")} | measured
+            made = rows(*CASES[part], measured)
+        found = sorted(
+            [*(row for row in found if part_of(row) != part), *made], key=lambda row: PARTS.index(part_of(row))
+        )
+        parts[part] = {"rounds": options.rounds, **watch.look()}
+        side_by_side.save("fits", found, settings(), whole, options.results, times, parts=parts)
+        new += made
+    for row in new:
+        print(json.dumps(row))
 
 
 if __name__ == "__main__":
-    parser = side_by_side.arguments(__doc__, rounds=3)
+    parser = side_by_side.arguments(__doc__ or "", rounds=3)
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="the parts to run")
     parser.add_argument("--alone", choices=["Phalanx", "NumPyro"], help=argparse.SUPPRESS)
-    parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--case", choices=list(CASES), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.alone:
         alone(chosen.alone)

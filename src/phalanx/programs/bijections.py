@@ -1,7 +1,11 @@
-"""The bijection from the real line onto a support: NumPyro's, and for the simplex one that keeps its digits."""
+"""The bijection from the real line onto a support: NumPyro's, but for two.
+
+That of the simplex keeps its digits, and that of Cholesky factors is made without indices.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,6 +23,8 @@ def bijection_onto(support: Any) -> Transform:
     """
     if support is constraints.simplex:
         return StickBreaking()
+    if support is constraints.lower_cholesky:
+        return LowerCholesky()
     return biject_to(support)
 
 
@@ -57,6 +63,55 @@ class StickBreaking(ParameterFreeTransform):
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """One element less."""
         return (*shape[:-1], shape[-1] - 1)
+
+
+class LowerCholesky(ParameterFreeTransform):
+    r"""A lower triangular matrix of positive diagonal: $L_{ii} = \exp F_{ii}$, $L_{ij} = F_{ij}$ below it.
+
+    The vector $u$ of $n (n + 1) / 2$ numbers lies in $F$ as TensorFlow's `fill_triangular` puts it there: the numbers
+    from the $n$-th on, then all in reverse, row by row, of which the lower triangle has each once. There and back are
+    slices and sums, which are computed with what is about them; scattered by index they take longer to compile than
+    all of a small fit's other operations, and longer than most of its steps' to run.
+
+    Source:
+        Dillon et al. (2017), TensorFlow Distributions, for the order.
+    """
+
+    domain: Any = constraints.real_vector
+    codomain: Any = constraints.lower_cholesky
+
+    def __call__(self, x: Array) -> Array:
+        """From `(..., n (n + 1) / 2)` real numbers to `(..., n, n)`."""
+        n = self.forward_shape(x.shape)[-1]
+        filled = jnp.concatenate([x[..., n:], jnp.flip(x, -1)], -1).reshape(*x.shape[:-1], n, n)
+        lower, diagonal = _below(n), jnp.eye(n, dtype=bool)
+        return jnp.where(diagonal, jnp.exp(jnp.where(diagonal, filled, 0.0)), jnp.where(lower, filled, 0.0))
+
+    def _inverse(self, y: Array) -> Array:
+        n = y.shape[-1]
+        lower, diagonal = _below(n), jnp.eye(n, dtype=bool)
+        filled = jnp.where(diagonal, jnp.log(jnp.where(diagonal, y, 1.0)), jnp.where(lower, y, 0.0))
+        above = filled[..., :-1, :]
+        rest = (above + jnp.flip(above, (-2, -1))).reshape(*y.shape[:-2], n * (n - 1))
+        return jnp.concatenate([jnp.flip(filled[..., -1, :], -1), rest[..., : n * (n - 1) // 2]], -1)
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+        """Of shape `(...)`."""
+        return jnp.sum(jnp.log(jnp.diagonal(y, axis1=-2, axis2=-1)), -1)
+
+    def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A matrix for a vector."""
+        n = (math.isqrt(1 + 8 * shape[-1]) - 1) // 2
+        return (*shape[:-1], n, n)
+
+    def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A vector for a matrix."""
+        return (*shape[:-2], shape[-1] * (shape[-1] + 1) // 2)
+
+
+def _below(n: int) -> Array:
+    """Where a matrix is below its diagonal."""
+    return jnp.arange(n)[:, None] > jnp.arange(n)[None]
 
 
 def _offsets(x: Array) -> Array:

@@ -137,6 +137,11 @@ class ProgramPair:
         }
         return draw, jnp.asarray(sum(self.guide_weights.get(name, 1.0) * total for name, total in totals.items()))
 
+    def draw_along(self, params: Params, key: Array, data: Values) -> tuple[dict[str, Array], Array]:
+        """Values of the latent variables, and their log density at parameters that are held."""
+        draw = self.draw(params, key, data)
+        return draw, self.log_guide(lax.stop_gradient(params), draw, data)
+
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
         """Its log density under the guide."""
         variables = self._run(given(self.guide, params), _at(draw), self._asked(data))

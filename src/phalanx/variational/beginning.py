@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,15 @@ class FirstParameters:
     def shapes(self) -> dict[str, Any]:
         """Their shapes, on the real line."""
         return self.program.made[0]
+
+    def values_from(self, compiler: Compiler) -> Callable[[Any], dict[str, Any]]:
+        """What makes the parameters' values of points of the real line, compiled while the fit goes on."""
+        learned = self.pair.learned
+        layout = learned.shardings(self.pair.problem.mesh, self.shapes)
+        free = jax.tree.map(lambda leaf, where: leaf.update(sharding=where), self.shapes, layout)
+        told = None if self.pair.told is None else (self.pair.told, "values")
+        program = compiler(learned.constrain, free, rarely=True, told=told)
+        return lambda free: program(jax.device_put(free, layout))
 
     def __call__(self) -> dict[str, Any]:
         """The parameters, on the real line.

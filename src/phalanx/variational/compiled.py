@@ -19,6 +19,9 @@ from phalanx.run.compilation import use_cache
 from phalanx.run.kept import settings
 from phalanx.run.recent import Recent
 
+OFTEN: dict[str, str | bool] = {"xla_backend_optimization_level": "2"}
+"""The last level of optimising takes 1.3 to 1.4 times as long, and steps are as fast without (`benchmarks/fits.py`)."""
+
 RARELY: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 """What is called a few times is not worth optimising."""
 
@@ -81,7 +84,7 @@ class Compiler:
         """
         with jax.default_matmul_precision(self._precision):
             known = None if identity is None else (identity, _kinds(arguments), settings())
-            found = _look_up(known) or self._traced(f, arguments, out_shardings, RARELY if rarely else {})
+            found = _look_up(known) or self._traced(f, arguments, out_shardings, RARELY if rarely else OFTEN)
             COMPILED.keep(known, found)
             return found
 

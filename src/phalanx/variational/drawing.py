@@ -52,14 +52,15 @@ class Drawing:
     arrays: tuple[Array, ...]
     compiler: Compiler
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the values of a draw: the latent variables, and deterministic ones of the model."""
+        return list(self.pair.problem.whole.values)
+
     @cached_property
     def batch_size(self) -> int:
         """Draws that are made at once: not more than memory is made for, and the same on every mesh."""
-        one = jax.eval_shape(
-            lambda free, arrays: _one(self.pair, free, random.key(0), self.pair.problem.data(arrays)),
-            self.free, self.arrays,
-        )  # fmt: skip
-        numbers = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(one))
+        numbers = 2 + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.pair.problem.whole.values))
         return int(2 ** max(3, min(math.log2(MOST), math.floor(math.log2(max(ELEMENTS / numbers, 1))))))
 
     @cached_property
@@ -75,7 +76,8 @@ class Drawing:
                 lambda: jax.vmap(lambda i: _one(self.pair, free, random.fold_in(base, i), data))(numbers)
             )
 
-        return self.compiler(batch, self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays)
+        told = None if self.pair.told is None else (self.pair.told, "draws")
+        return self.compiler(batch, self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays, told=told)
 
     def numbered(self, seed: int, numbers: np.ndarray) -> Iterator[tuple[Drawn, int]]:
         """The draws of these numbers, in batches on the devices, and how many of each batch are wanted."""
@@ -117,26 +119,33 @@ def _quartiles(draws: Array) -> Array:
     return jnp.stack([mean - 0.5 * SPREAD, mean, mean + 0.5 * SPREAD])
 
 
-def change_between(pair: Pair, count: int) -> Any:
-    """The function of two sets of parameters that says how far the guides they make are apart.
+def quartiles_of(pair: Pair, count: int) -> Any:
+    """The function from parameters to quartiles of draws from the guide they make, `(3, coordinate)`.
 
-    Both draw with the same random numbers. It gives, over all coordinates, the largest difference of medians in
-    standard deviations, and the largest difference of widths in parts of themselves.
+    The draws of all guides are made with the same random numbers.
     """
 
-    def change(a: Any, b: Any, seed: Array, arrays: Sequence[Array]) -> tuple[Array, Array]:
+    def quartiles(free: Any, seed: Array, arrays: Sequence[Array]) -> Array:
         data = pair.problem.step_data(arrays, random.key(seed))  # of a minibatch always the same
         keys = jax.vmap(lambda i: random.fold_in(random.fold_in(random.key(seed), STREAM), i))(jnp.arange(count))
 
-        def coordinates(free: Any) -> Array:
+        def coordinates() -> Array:
             params = pair.learned.constrain(free)
             draws = jax.vmap(lambda key: pair.coordinates(pair.draw(params, key, data)))(keys)
             return jnp.concatenate([_quartiles(leaf.reshape(count, -1)) for leaf in jax.tree.leaves(draws)], axis=1)
 
-        quartiles = [pair.problem.alone(lambda free=free: coordinates(free)) for free in (a, b)]
-        middles, widths = [q[1] for q in quartiles], [(q[2] - q[0]) / SPREAD for q in quartiles]
-        floor = 1e-4 * (1e-4 + jnp.abs(middles[1]))  # of a guide that draws one value
-        width = jnp.maximum(jnp.minimum(*widths), floor)
-        return jnp.max(jnp.abs(middles[0] - middles[1]) / width), jnp.max(jnp.abs(widths[0] - widths[1]) / width)
+        return pair.problem.alone(coordinates)
 
-    return change
+    return quartiles
+
+
+@jax.jit
+def change_between(a: Array, b: Array) -> Array:
+    """How far guides with these quartiles are apart, over all coordinates.
+
+    It is the largest difference of medians in standard deviations, or of widths in parts of themselves.
+    """
+    middles, widths = [q[1] for q in (a, b)], [(q[2] - q[0]) / SPREAD for q in (a, b)]
+    floor = 1e-4 * (1e-4 + jnp.abs(middles[1]))  # of a guide that draws one value
+    width = jnp.maximum(jnp.minimum(*widths), floor)
+    return jnp.max(jnp.maximum(jnp.abs(middles[0] - middles[1]), jnp.abs(widths[0] - widths[1])) / width)

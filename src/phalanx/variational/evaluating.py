@@ -71,7 +71,7 @@ class HeldOut:
         key = random.fold_in(random.fold_in(random.key(seed), STREAM), number)
         pair, steps = self.steps.pair, self.steps
         params = pair.learned.constrain(free)
-        parts = particles(pair, params, key, steps.num_particles, pair.problem.data(arrays), steps.objective.parts)
+        parts = particles(pair, params, steps.keys(key), pair.problem.data(arrays), steps.objective.parts)
         return jnp.mean(steps.objective.bound(log_weights(parts)))
 
 

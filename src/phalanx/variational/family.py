@@ -212,6 +212,13 @@ class FamilyPair:
         draw = self.draw(params, key, data)
         return draw, self.log_guide(params, draw, data)
 
+    def draw_along(self, params: Params, key: Array, data: Values) -> tuple[Any, Array]:
+        """A draw, and its log density at parameters that are held."""
+        if made := getattr(self.family, "draw_along", None):
+            return made(params, key, self.latents)
+        draw = self.draw(params, key, data)
+        return draw, self.log_guide(lax.stop_gradient(params), draw, data)
+
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
         """Its log density under the guide."""
         return self.family.log_prob(params, draw, self.latents)

@@ -164,6 +164,7 @@ def fit(
         begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, compiler
         learning = _learning(objective, optimizer, int(num_particles), stream, training, init, *begun)
         learning.compile()
+        values = first.values_from(compiler)
         learning.begin(first())
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
@@ -178,7 +179,7 @@ def fit(
         gradient_evaluations=learning.gradients, compilations=compiler.count,
     )  # fmt: skip
     record = record_of(pair, objective, num_steps, num_particles, int(seed), started, learning.interrupted)
-    result = _result(learning, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
+    result = _result(learning, values, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
     if failed is not None:
         failed.fit = result
         raise failed
@@ -252,11 +253,12 @@ def _optimizer_of(optimizer: Any, longest: float | None, falls_for: int | None) 
 
 
 def _result(
-    learning: Learning | Growing | Solved, pair: Pair, arrays: tuple[Array, ...], timing: Timing, record: Any
-) -> Fit:
+    learning: Learning | Growing | Solved, values: Callable[[Any], dict[str, Any]], pair: Pair,
+    arrays: tuple[Array, ...], timing: Timing, record: Any,
+) -> Fit:  # fmt: skip
     bounds = [np.concatenate([getattr(made, name) for made in learning.made] or [np.zeros(0)]) for name in Made._fields]
     return Fit(
-        params=jax.tree.map(np.asarray, dict(pair.learned.constrain(learning.result))),
+        params=jax.tree.map(np.asarray, values(learning.result)),
         losses=Losses(*bounds),
         timing=timing,
         record=record,

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import Array, random
+from jax import Array, lax, random
 from jax.scipy.linalg import solve_triangular
-from numpyro.distributions import biject_to, constraints
+from numpyro.distributions import constraints
 
+from phalanx.programs.bijections import bijection_onto
 from phalanx.programs.parameters import Parameter
 from phalanx.variational.ascent import LogDensity, Place, climb_to_top
 from phalanx.variational.coordinates import globals_of, locals_of, of_vector, size_of
@@ -132,12 +133,25 @@ class FullRank:
         tril = params["scale_tril"]
         size = len(tril)
         stretch = change["scale_tril"] / math.sqrt(size * max(1.0, size / FEW))
-        factor = biject_to(constraints.lower_cholesky)(_held_back(stretch))
+        factor = bijection_onto(constraints.lower_cholesky)(_held_back(stretch))
         return {"loc": params["loc"] + tril @ _held_back(change["loc"]), "scale_tril": tril @ factor}
 
     def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
         """A position."""
         return self.at(params, random.normal(key, params["loc"].shape, params["loc"].dtype), latents)
+
+    def draw_along(self, params: Params, key: Array, latents: Latents) -> tuple[dict[str, Array], Array]:
+        r"""A position, and its log density at parameters that are held.
+
+        With $x = m + L z$ the value follows from $z$, and the derivative by $x$ is $-L^{-\top} z$: one triangular
+        system, where from $x$ alone there are two.
+        """
+        noise = random.normal(key, params["loc"].shape, params["loc"].dtype)
+        tril = lax.stop_gradient(params["scale_tril"])
+        vector = params["loc"] + params["scale_tril"] @ noise
+        value = standard_log_prob(noise) - jnp.sum(jnp.log(jnp.diagonal(tril)))
+        slope = -solve_triangular(tril, noise, lower=True, trans=1)
+        return by_name(vector, latents), value + slope @ (vector - lax.stop_gradient(vector))
 
     def noise_size(self, latents: Latents) -> int:
         """Standard normal numbers that a position is made of."""

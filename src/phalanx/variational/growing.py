@@ -22,7 +22,7 @@ from phalanx.run.pace import Pace
 from phalanx.run.progress import Progress, Report
 from phalanx.variational.ascent import MEMORY, Climb, climb
 from phalanx.variational.compiled import Compiler
-from phalanx.variational.drawing import change_between
+from phalanx.variational.drawing import change_between, quartiles_of
 from phalanx.variational.fixed_draws import Draws, FixedDraws
 from phalanx.variational.learning import COMPARED, NUMBERS, FitError, FitReport
 from phalanx.variational.settling import NATS
@@ -82,6 +82,7 @@ class Growing:
     gradients: int = 0
     interrupted: bool = False
     unsettled: str = "The fit has not begun."
+    _seen: Array | None = None
     failed: int = 0
     seen: int = 0
 
@@ -98,10 +99,9 @@ class Growing:
         self._block = self.compiler(self._climbed, stage, self.result, draws, count, self.arrays)
         if self.doubles:
             size = sum(leaf.size for leaf in jax.tree.leaves(self.result))
-            change = change_between(self.fixed.pair, max(16, min(COMPARED, NUMBERS // size)))
-            guides = self.result, self.result
-            self._change = self.compiler(change, *guides, self.seed, self.arrays, rarely=True)
-            self._gain = self.compiler(self.fixed.gain, *guides, draws, self.arrays, rarely=True)
+            quartiles = quartiles_of(self.fixed.pair, max(16, min(COMPARED, NUMBERS // size)))
+            self._quartiles = self.compiler(quartiles, self.result, self.seed, self.arrays, rarely=True)
+            self._gain = self.compiler(self.fixed.gain, self.result, self.result, draws, self.arrays, rarely=True)
         self._block.wait()
 
     @property
@@ -164,7 +164,8 @@ class Growing:
             return True
         fresh = self._hold(self.seed, np.uint32(number), np.int32(chunks))
         gain, error = map(float, self._gain(before, self.result, fresh, self.arrays))
-        change = max(map(float, self._change(before, self.result, self.seed, self.arrays)))
+        then, self._seen = self._seen, self._quartiles(self.result, self.seed, self.arrays)
+        change = math.inf if then is None else float(change_between(then, self._seen))
         if number > 1 and gain <= max(NATS, 2.0 * error) and change <= CHANGED:
             self.unsettled = ""
             return True

@@ -16,7 +16,7 @@ from jax import Array
 from phalanx.run.pace import Pace
 from phalanx.run.progress import Progress, Report
 from phalanx.variational.compiled import Compiler
-from phalanx.variational.drawing import change_between
+from phalanx.variational.drawing import change_between, quartiles_of
 from phalanx.variational.likelihood import bound_of
 from phalanx.variational.settling import TOLERANCE, Settling
 from phalanx.variational.step import PATIENCE, ROOM, Made, Order, State, Steps, laid_out
@@ -112,7 +112,9 @@ class Learning:
         self.state: State = _shapes_of(self.begins, self.shapes)
         """After the last block; before it begins, its shapes."""
         self.result: Any = self.shapes
-        self._before, self._earlier, self.watch = None, None, None
+        self._before, self.watch = None, None
+        self._seen: tuple[Array | None, Array | None] = None, None
+        """Quartiles of the guides of the last two windows, the latest first."""
 
     def compile(self) -> None:
         """Compile what steps are made with."""
@@ -133,9 +135,9 @@ class Learning:
         if self.settling.stops:
             size = sum(leaf.size for leaf in jax.tree.leaves(state.free))
             count, pair = max(16, min(COMPARED, NUMBERS // size)), self.steps.pair
-            arguments = state.free, state.free, self.seed, self.arrays
-            identity = None if pair.identity is None else (pair.identity, "change", count)
-            self._change = self.compiler(change_between(pair, count), *arguments, rarely=True, identity=identity)
+            identity = None if pair.identity is None else (pair.identity, "quartiles", count)
+            arguments = state.free, self.seed, self.arrays
+            self._quartiles = self.compiler(quartiles_of(pair, count), *arguments, rarely=True, identity=identity)
 
     def begin(self, free: dict[str, Any]) -> None:
         """Begin there, or where a checkpoint says, once steps can be made."""
@@ -271,17 +273,14 @@ class Learning:
 
     def _compare(self, step: int) -> None:
         """A window has ended: is its average the one of the window before, and of the one before that?"""
-        change, across = self._since(self._before), self._since(self._earlier)
-        self._earlier = self._before
         self._before = self.result = self.state.mean if self.state.averages else self.state.free
+        change = across = float("inf")
+        if self.settling.stops:
+            now = self._quartiles(self.state.mean, self.seed, self.arrays)
+            change, across = (_tolerances(then, now) for then in self._seen)
+            self._seen = now, self._seen[0]
         bounds = np.concatenate([made.bound for made in self.made])
         self.settling.look(step, bounds[self.settling.window.begin : step], change, across)
-
-    def _since(self, mean: Any) -> float:
-        """How far the average has changed since another, in tolerances."""
-        if mean is None or not self.settling.stops:
-            return float("inf")
-        return max(map(float, self._change(mean, self.state.mean, self.seed, self.arrays))) / TOLERANCE
 
     def _best_average(self) -> Any:
         """Of a fit that ended within a window: its average if it is of enough steps, else that of the one before."""
@@ -330,6 +329,11 @@ class Learning:
             f"as exp or log of large numbers; give init=, a guide that begins narrower (init_scale=), or a lower rate "
             f"(optimizer=0.01). What was learned before is the error's .fit."
         )
+
+
+def _tolerances(then: Array | None, now: Array) -> float:
+    """How far a guide has changed since another."""
+    return float("inf") if then is None else float(change_between(then, now)) / TOLERANCE
 
 
 def _shapes_of(begins: Callable[[Any], State], shapes: Any) -> State:

@@ -37,11 +37,15 @@ class Matching(Steps):
 
     pair: FamilyPair
 
-    def one(self, state: State, key: Array, data: Any, rate: Any) -> tuple[State, Array]:
+    def keys(self, key: Array) -> Array:
+        """Those of the pairs of draws of a step, of its own."""
+        return keys_of(self.pair, key, -(-self.num_particles // 2))
+
+    def one(self, state: State, keys: Array, data: Any, rate: Any) -> tuple[State, Array]:
         """One step, and what each draw says of the bound."""
         params = self.pair.learned.constrain(state.free)
         loc, tril = params["loc"], params["scale_tril"]
-        noise = self._noise(key, loc)
+        noise = _noise(keys, loc)
 
         def log_density(standard: Array) -> Array:
             position = by_name(loc + tril @ standard, self.pair.latents)
@@ -54,14 +58,11 @@ class Matching(Steps):
         bound = log_p - jax.vmap(standard_log_prob)(noise) + jnp.sum(jnp.log(jnp.diagonal(tril)))
         return self._stepped(state, free, state.optimizer, all_finite((free, bound)), bound)
 
-    def _noise(self, key: Array, like: Array) -> Array:
-        """Standard normals, `(particle, coordinate)`, in pairs of opposite signs."""
-        half = jax.vmap(lambda k: random.normal(k, like.shape, like.dtype))(keys_of(self.pair, key, self._pairs))
-        return jnp.concatenate([half, -half])
 
-    @property
-    def _pairs(self) -> int:
-        return -(-self.num_particles // 2)
+def _noise(keys: Array, like: Array) -> Array:
+    """Standard normals, `(particle, coordinate)`, in pairs of opposite signs."""
+    half = jax.vmap(lambda k: random.normal(k, like.shape, like.dtype))(keys)
+    return jnp.concatenate([half, -half])
 
 
 def match(draws: Array, scores: Array, far: Array) -> tuple[Array, Array]:

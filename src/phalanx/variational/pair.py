@@ -83,6 +83,10 @@ class Pair(Protocol):
         """The same draw, and its log density under the guide, from how it was made where that takes less."""
         ...
 
+    def draw_along(self, params: Params, key: Array, data: Values) -> tuple[Any, Array]:
+        """The same draw, and its log density under the guide with the parameters held: a function of the draw alone."""
+        ...
+
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
         """Its log density under the guide."""
         ...
@@ -126,16 +130,13 @@ def numbered(pair: Pair, count: int) -> Array:
     return index
 
 
-def particles(
-    pair: Pair, params: Params, key: Array, count: int, data: Values, wanted: Sequence[str]
-) -> dict[str, Any]:
-    """What objectives are made of, for `count` draws from the guide: `(particle,)` each.
+def particles(pair: Pair, params: Params, keys: Array, data: Values, wanted: Sequence[str]) -> dict[str, Any]:
+    """What objectives are made of, for draws from the guide: `(particle,)` each.
 
     Args:
         pair: guide and model.
         params: values of the parameters.
-        key: of the draws.
-        count: how many.
+        keys: one for each draw.
         data: the model's arguments.
         wanted: which parts; see `Objective`.
     """
@@ -145,10 +146,13 @@ def particles(
         return jnp.asarray(sum(pair.log_model(at, draw, data).values()))
 
     def one(key: Array) -> dict[str, Any]:
+        drawn = along = None
         if "log_q_drawn" in wanted:
             draw, drawn = pair.draw_weighed(params, key, data)
+        elif "log_q_path" in wanted:
+            draw, along = pair.draw_along(params, key, data)
         else:
-            draw, drawn = pair.draw(params, key, data), None
+            draw = pair.draw(params, key, data)
         fixed = lax.stop_gradient(draw)
         parts = {
             "log_p": lambda: log_p(params, draw),
@@ -156,21 +160,21 @@ def particles(
             "log_p_fixed": lambda: log_p(params, fixed),
             "log_q_drawn": lambda: drawn,
             "log_q": lambda: pair.log_guide(params, draw, data),
-            "log_q_path": lambda: pair.log_guide(held, draw, data),
+            "log_q_path": lambda: along,
             "log_q_fixed": lambda: pair.log_guide(params, fixed, data),
             "score": lambda: pair.log_score(params, draw, data),
             "draws": lambda: draw,
         }
         return {name: parts[name]() for name in wanted}
 
-    return pair.problem.alone(lambda: _of_each(one, pair, key, count))
+    return pair.problem.alone(lambda: _of_each(one, keys))
 
 
-def _of_each(one: Callable[[Array], Any], pair: Pair, key: Array, count: int) -> Any:
+def _of_each(one: Callable[[Array], Any], keys: Array) -> Any:
     """What is made with each key; of a single one without a batch, in which products of matrices take longer."""
-    if count == 1:
-        return jax.tree.map(lambda leaf: leaf[None], one(random.fold_in(key, jnp.uint32(0))))
-    return jax.vmap(one)(keys_of(pair, key, count))
+    if len(keys) == 1:
+        return jax.tree.map(lambda leaf: leaf[None], one(keys[0]))
+    return jax.vmap(one)(keys)
 
 
 def log_weights(parts: dict[str, Any]) -> Array:

@@ -38,6 +38,11 @@ class Resampled:
         """Compiles what is run."""
         return self.proposals.compiler
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the values of a draw."""
+        return self.proposals.names
+
     def batches(self, seed: int, count: int) -> Iterator[tuple[Drawn, int]]:
         """Batches of draws on the devices, and how many of each are wanted."""
         chosen = np.random.default_rng([seed, STREAM]).choice(POOL, count, p=self._weights_of(seed))

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, Any]) -> Posterior:
     """`n` draws from a fit's guide, as one chain."""
     began, drawing = time.perf_counter(), fit.drawing
-    latents = list(fit.record.latents)
-    shapes = next(iter(drawing.batches(seed, 1)))[0].values
+    latents, known = list(fit.record.latents), drawing.names
     names = latents if keep is None else [keep] if isinstance(keep, str) else list(keep)
-    if unknown := [name for name in names if name not in shapes]:
+    if unknown := [name for name in names if name not in known]:
         raise ValueError(
-            f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has {', '.join(map(repr, shapes))}."
+            f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has {', '.join(map(repr, known))}."
         )
     fold = Fold(drawing, Reductions.of(reducers, names or latents)) if reducers else None
     stored: dict[str, list[np.ndarray]] = {name: [] for name in names}

@@ -15,10 +15,13 @@ from phalanx.programs.canonical import form_of
 from phalanx.run.kept import is_ours
 from phalanx.variational.learned import Params
 from phalanx.variational.objective import Objective
-from phalanx.variational.pair import Pair, log_weights, particles
+from phalanx.variational.pair import Pair, keys_of, log_weights, particles
 
 ROOM = 1024
 """The most steps of a block."""
+
+HASHED = 2**20
+"""Keys that are made before steps, at most: eight million bytes."""
 
 PATIENCE = 10
 """Steps in a row without a finite gradient after which a fit gives up."""
@@ -95,14 +98,18 @@ class Steps:
         """Steps from a state on."""
         empty = Made(jnp.full(ROOM, jnp.nan), jnp.full(ROOM, jnp.nan))
         state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
+        keys = step_key(seed, state.step + jnp.arange(ROOM))
+        # all at once, where they are not too many: in a loop a hash takes as long as a small model's gradient
+        hashed = jax.vmap(self.keys)(keys) if ROOM * self.num_particles <= HASHED else None
 
         def go_on(carry: tuple[Array, State, Made]) -> Array:
             return (carry[0] < order.count) & (carry[1].failing < PATIENCE)
 
         def step(carry: tuple[Array, State, Made]) -> tuple[Array, State, Made]:
             number, state, made = carry
-            key = step_key(seed, state.step)
-            state, bound = self.one(state, key, self.pair.problem.step_data(arrays, key), order.rate)
+            key = keys[number]
+            mine = self.keys(key) if hashed is None else hashed[number]
+            state, bound = self.one(state, mine, self.pair.problem.step_data(arrays, key), order.rate)
             error = self._error(bound)
             return number + 1, state, Made(made.bound.at[number].set(bound.mean()), made.error.at[number].set(error))
 
@@ -113,16 +120,20 @@ class Steps:
         """One step as a block: what is carried round in a loop is copied, which of large networks takes a while."""
         key = step_key(seed, state.step)
         state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
-        state, bound = self.one(state, key, self.pair.problem.step_data(arrays, key), order.rate)
+        state, bound = self.one(state, self.keys(key), self.pair.problem.step_data(arrays, key), order.rate)
         return state, Made(bound.mean()[None], self._error(bound)[None])
 
     def _error(self, bound: Array) -> Array:
         known = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
         return jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if known else jnp.full((), jnp.nan)
 
-    def one(self, state: State, key: Array, data: Any, rate: Any) -> tuple[State, Array]:
-        """One step, and the bound of each particle."""
-        loss, bound, gradient = self._loss_and_gradient(state.free, key, data)
+    def keys(self, key: Array) -> Array:
+        """Those of the particles of a step, of its own."""
+        return keys_of(self.pair, key, self.num_particles)
+
+    def one(self, state: State, keys: Array, data: Any, rate: Any) -> tuple[State, Array]:
+        """One step with these keys of particles, and the bound of each."""
+        loss, bound, gradient = self._loss_and_gradient(state.free, keys, data)
         finite = all_finite((loss, gradient))
         change, optimizer = self.optimizer.update(gradient, state.optimizer, state.free)
         change = jax.tree.map(lambda x, d: (rate * d).astype(x.dtype), state.free, change)
@@ -139,14 +150,14 @@ class Steps:
         state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), moved, stayed)
         return state._replace(step=state.step + 1), jnp.where(finite, bound, jnp.nan)
 
-    def _loss_and_gradient(self, free: Params, key: Array, data: Any) -> tuple[Array, Array, dict[str, Any]]:
+    def _loss_and_gradient(self, free: Params, keys: Array, data: Any) -> tuple[Array, Array, dict[str, Any]]:
         """The loss, the bound of each particle, and the gradient by a change of the parameters that is none.
 
         It is taken by their values, and carried from there to the change, so that the change itself is not computed.
         """
 
         def loss_of(params: Params) -> tuple[Array, Array]:
-            parts = particles(self.pair, params, key, self.num_particles, data, self.objective.parts)
+            parts = particles(self.pair, params, keys, data, self.objective.parts)
             return self.objective.loss(parts), self.objective.bound(log_weights(parts))
 
         (loss, bound), by_value = jax.value_and_grad(loss_of, has_aux=True)(self.pair.learned.constrain(free))
@@ -156,7 +167,7 @@ class Steps:
 
     def gradient(self, free: Params, key: Array, arrays: Sequence[Array]) -> tuple[dict[str, Any], Array]:
         """The gradient that a step with this key follows, in the steps' own units, and the bound of each particle."""
-        _, bound, gradient = self._loss_and_gradient(free, key, self.pair.problem.step_data(arrays, key))
+        _, bound, gradient = self._loss_and_gradient(free, self.keys(key), self.pair.problem.step_data(arrays, key))
         return gradient, bound
 
     def blame(self, state: State, seed: Array, arrays: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -169,16 +180,17 @@ class Steps:
             draw = self.pair.draw(params, key, data)
             return {**self.pair.log_model(params, draw, data), "": self.pair.log_guide(params, draw, data)}
 
-        keys = jax.vmap(lambda i: random.fold_in(key, i))(jnp.arange(self.num_particles, dtype=jnp.uint32))
+        keys = self.keys(key)
         parts = self.pair.problem.alone(lambda: jax.vmap(one)(keys))
-        _, _, gradient = self._loss_and_gradient(state.free, key, data)
+        _, _, gradient = self._loss_and_gradient(state.free, keys, data)
         bad = {name: ~all_finite(leaf) for name, leaf in gradient.items()}
         return {name: jnp.sum(~jnp.isfinite(part)) for name, part in parts.items()}, bad
 
 
 def step_key(seed: Array, step: Array) -> Array:
-    """The key of one step: of the seed and the step's number alone, however steps are cut into blocks."""
-    return random.fold_in(random.key(seed), step)
+    """The key of a step, or of several: of the seed and the step's number alone, however steps are cut into blocks."""
+    key = random.key(seed)
+    return jax.vmap(lambda step: random.fold_in(key, step))(step) if step.ndim else random.fold_in(key, step)
 
 
 def all_finite(tree: Any) -> Array:

@@ -1,4 +1,4 @@
-"""The simplex in logarithms: round trip, determinant, extreme positions, sparse draws."""
+"""The simplex in logarithms: round trip, determinant, extreme positions, sparse draws. Cholesky factors."""
 
 from __future__ import annotations
 
@@ -40,6 +40,28 @@ def test_extreme_positions_have_the_density_of_float64():
     np.testing.assert_allclose(density(u), expected, rtol=1e-5)
     far = 1e4 * u
     assert np.isfinite(density(far)).all() and np.isfinite(jax.jit(jax.grad(lambda u: density(u).sum()))(far)).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6])
+def test_a_cholesky_factor_has_each_number_once_and_comes_back(size):
+    onto = bijection_onto(constraints.lower_cholesky)
+    u = jnp.asarray(np.random.default_rng(size).normal(size=(3, size * (size + 1) // 2)), jnp.float32)
+    tril = np.asarray(onto(u))
+    assert onto.forward_shape(u.shape) == tril.shape == (3, size, size)
+    assert onto.inverse_shape(tril.shape) == u.shape
+    rows, columns = np.tril_indices(size)
+    logs = np.where(np.eye(size, dtype=bool), np.log(np.where(np.eye(size, dtype=bool), tril, 1.0)), tril)
+    np.testing.assert_allclose(np.sort(logs[:, rows, columns], 1), np.sort(u, 1), rtol=1e-5)
+    assert not np.triu(tril, 1).any()
+    np.testing.assert_allclose(onto.inv(tril), u, rtol=1e-5, atol=1e-6)
+
+    def lower(u):
+        return jnp.asarray(onto(u))[rows, columns]
+
+    expected = np.linalg.slogdet(np.asarray(jax.vmap(jax.jacobian(lower))(u)))[1]
+    np.testing.assert_allclose(onto.log_abs_det_jacobian(u, tril), expected, rtol=1e-4, atol=1e-4)
+    inverse = np.asarray(jax.vmap(jax.jacobian(lambda tril: onto.inv(tril)))(jnp.asarray(tril)))
+    assert np.isfinite(inverse).all()
 
 
 @pytest.mark.slow

@@ -39,6 +39,22 @@ def test_a_second_fit_of_a_family_runs_the_model_once():
     np.testing.assert_array_equal(again.losses.elbo, first.losses.elbo)
 
 
+def test_draws_of_a_second_fit_of_a_family_do_not_run_the_model():
+    runs = 0
+
+    def model(x, y):
+        nonlocal runs
+        runs += 1
+        regression(x, y)
+
+    first = phx.fit(model, phx.guides.mean_field(), DATA, **SHORT).sample(0, 5)
+    again = phx.fit(model, phx.guides.mean_field(), DATA, **SHORT)
+    runs = 0
+    drawn = again.sample(0, 5)
+    assert runs == 0
+    np.testing.assert_array_equal(drawn["total"], first["total"])
+
+
 @pytest.mark.parametrize(
     "options", [{"guide": phx.guides.mean_field(init_scale=0.5)}, {"optimizer": optax.sgd(0.01)}, {"num_particles": 3}]
 )
