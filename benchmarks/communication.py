@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import side_by_side
+from collectives import by_kind, collectives
 
 BATCH = 96
 MESHES = ((1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8), (2, 4))
@@ -27,19 +27,6 @@ ARITHMETIC = 0.4 * 989e12
 
 LINKS = {8: ("NVLink 4 within a node", 450e9), 64: ("InfiniBand NDR", 50e9), 256: ("InfiniBand NDR", 50e9)}
 """Of so many devices, what joins them, and bytes per second that one sends; from the vendors' data sheets."""
-
-COLLECTIVE = re.compile(r"= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
-ARRAY = re.compile(r"(f32|bf16|f16|s32|u32|s8|u8|pred)\[([\d,]*)\]")
-BYTES = {"f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s8": 1, "u8": 1, "pred": 1}
-
-
-def sent(program: str) -> dict[str, int]:
-    """Bytes that the collectives of a compiled program give on each device, by kind."""
-    found: dict[str, int] = {}
-    for shapes, kind in COLLECTIVE.findall(program):
-        size = sum(BYTES[kind] * math.prod(map(int, filter(None, s.split(",")))) for kind, s in ARRAY.findall(shapes))
-        found[kind] = found.get(kind, 0) + size
-    return found
 
 
 def vae() -> Any:
@@ -86,7 +73,8 @@ def on_mesh(steps: Any, state: Any, arrays: Any, data: int, model: int) -> dict[
     order = Order(np.int32(1), np.float32(1.0), np.bool_(False))
     given = jax.tree.map(like, state, layout), np.uint32(0), rows, order
     step = jax.jit(steps.single, out_shardings=(layout, Made(everywhere, everywhere)))
-    found = sent(step.lower(*given).compile(RARELY).as_text())
+    program = step.lower(*given).compile(RARELY).as_text()
+    found = by_kind(collectives(program, data * model), lambda one: one.size)
     shapes = [(leaf.size, math.prod(leaf.sharding.shard_shape(leaf.shape))) for leaf in jax.tree.leaves(given[0].free)]
     mine = 4 * sum(part for _, part in shapes)
     return {

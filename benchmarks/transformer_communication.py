@@ -11,18 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
+
+from collectives import by_kind, collectives
 
 FOLDER = Path(__file__).parent / "results"
 SIZES = {"width": 64, "layers": 2, "heads": 8, "window": 28}
 SIDE, BATCH = 28, 16
 MESHES = [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (8, 1), (4, 2), (2, 4), (1, 8)]
 """Devices along data and along model."""
-
-BYTES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "u8": 1, "pred": 1, "f16": 2, "s8": 1, "f64": 8, "s64": 8}
-OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 
 NEAR, FAR = "H100, NVLink within 8", "H100, 400 Gb/s InfiniBand between"
 LINKS = {NEAR: 450e9, FAR: 50e9}
@@ -63,33 +61,6 @@ def step_hlo(data: int, model: int) -> tuple[str, int]:
     kept = jax.tree.map(lambda s: s.sharding, placed)
     hlo = jax.jit(step, out_shardings=kept).lower(placed, pixels).compile().as_text()
     return hlo, sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-
-
-def group_size(line: str, devices: int) -> int:
-    """How many devices an operation joins; where it names no groups, all."""
-    if written := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
-        return len(written[1].split(","))
-    counted = re.search(r"replica_groups=\[(\d+),(\d+)\]", line)
-    return int(counted[2]) if counted else devices
-
-
-def said(hlo: str, devices: int) -> dict[str, int]:
-    """Bytes that a device sends in a ring, by operation."""
-    found = dict.fromkeys(OPERATIONS, 0)
-    for line in hlo.splitlines():
-        match = re.search(
-            r"= (.*?) (all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)(-start)?\(", line
-        )
-        if not match:
-            continue
-        size = sum(
-            BYTES[kind] * math.prod(int(n) for n in dims.split(",") if n)
-            for kind, dims in re.findall(r"(\w+)\[([\d,]*)\]", match[1])
-        )
-        group = group_size(line, devices)
-        part = {"all-reduce": 2 * (group - 1) / group, "reduce-scatter": group - 1}.get(match[2], (group - 1) / group)
-        found[match[2]] += int(size * (1 if match[2] == "collective-permute" else part))
-    return found
 
 
 def ideal(data: int, model: int, weights: int) -> int:
@@ -142,7 +113,7 @@ def main() -> None:
     rows = []
     for data, model in MESHES:
         hlo, weights = step_hlo(data, model)
-        by_operation = {name: size for name, size in said(hlo, data * model).items() if size}
+        by_operation = by_kind(collectives(hlo, data * model), lambda one: one.sent)
         must, total = ideal(data, model, weights), sum(by_operation.values())
         rows.append({"data": data, "model": model, "bytes": total, "ideal": must, "by_operation": by_operation})
         print(json.dumps(rows[-1]), flush=True)

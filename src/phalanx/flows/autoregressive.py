@@ -10,22 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.core import get_opaque_trace_state
 from numpyro.distributions import constraints
-from numpyro.distributions.transforms import Transform
 from numpyro.nn.auto_reg_nn import create_mask
 
+from phalanx.flows.both_at_once import BothAtOnce
 from phalanx.flows.networks import Weights, apply_dense, init_dense, shift_and_log_scale
 
 
-class _Autoregressive(Transform):
+class _Autoregressive(BothAtOnce):
     """What the two directions share: a masked network, and the way back, a coordinate at a time."""
 
     domain: Any = constraints.real_vector
     codomain: Any = constraints.real_vector
-    _asked: Any = None
-    _where: Any = None
-    _said: Any = None
 
     def __init__(self, weights: Weights, order: Sequence[int] | None = None, context: Array | None = None):
         if (context is None) != ("context" not in weights):
@@ -53,15 +49,6 @@ class _Autoregressive(Transform):
 
     def affine(self, known: Array) -> tuple[Array, Array]:
         """Shift and log scale of each coordinate, from those before it."""
-        # A density asks twice about the same array, for the way and for its determinant. The gradient would go through
-        # the network twice, and devices would add up two gradients of its weights, where one is enough. What was said
-        # within another trace, as of an array that a compiled function closes over, is of no use out of it.
-        where = get_opaque_trace_state()
-        if not isinstance(known, Array) or known is not self._asked or where != self._where:
-            self._asked, self._where, self._said = known, where, self._affine(known)
-        return self._said
-
-    def _affine(self, known: Array) -> tuple[Array, Array]:
         hidden = tuple(len(bias) for _, bias in self.weights["layers"][:-1])
         return shift_and_log_scale(apply_dense(self.weights, known, masks_of(self.order, hidden), self.context))
 
@@ -104,21 +91,20 @@ class InverseAutoregressive(_Autoregressive):
         autoregressive flow; Germain, Gregor, Murray, Larochelle (2015), MADE, for the masks.
     """
 
-    def __call__(self, x: Array) -> Array:
-        """Forward."""
+    def forth(self, x: Array) -> tuple[Array, Array]:
+        """Forward, and the log determinant `(...)`."""
         shift, log_scale = self.affine(x)
-        return x * jnp.exp(log_scale) + shift
+        return x * jnp.exp(log_scale) + shift, jnp.sum(log_scale, -1)
 
-    def _inverse(self, y: Array) -> Array:
+    def back(self, y: Array) -> tuple[Array, Array]:
+        """The inverse, and the log determinant of the way forward."""
+
         def step(x: Array) -> Array:
             shift, log_scale = self.affine(x)
             return (y - shift) * jnp.exp(-log_scale)
 
-        return self.one_by_one(step, y)
-
-    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
-        """Of shape `(...)`."""
-        return jnp.sum(self.affine(x)[1], -1)
+        x = self.one_by_one(step, y)
+        return x, jnp.sum(self.affine(x)[1], -1)
 
 
 class MaskedAutoregressive(_Autoregressive):
@@ -145,21 +131,23 @@ class MaskedAutoregressive(_Autoregressive):
         Papamakarios, Pavlakou, Murray (2017), Masked autoregressive flow for density estimation.
     """
 
-    def __call__(self, x: Array) -> Array:
-        """Forward."""
+    def forth(self, x: Array) -> tuple[Array, Array]:
+        """Forward, and the log determinant `(...)`."""
 
         def step(y: Array) -> Array:
             shift, log_scale = self.affine(y)
             return x * jnp.exp(log_scale) + shift
 
-        return self.one_by_one(step, x)
+        y = self.one_by_one(step, x)
+        return y, self.log_det(x, y)
 
-    def _inverse(self, y: Array) -> Array:
+    def back(self, y: Array) -> tuple[Array, Array]:
+        """The inverse, and the log determinant of the way forward."""
         shift, log_scale = self.affine(y)
-        return (y - shift) * jnp.exp(-log_scale)
+        return (y - shift) * jnp.exp(-log_scale), jnp.sum(log_scale, -1)
 
-    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
-        """Of shape `(...)`."""
+    def log_det(self, x: Array, y: Array) -> Array:
+        """The log determinant, which follows from what came out in one pass."""
         return jnp.sum(self.affine(y)[1], -1)
 
 

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from numpyro.distributions import constraints
-from numpyro.distributions.transforms import Transform
 
+from phalanx.flows.both_at_once import BothAtOnce
 from phalanx.flows.networks import Weights, apply_dense, init_dense, shift_and_log_scale
 
 
-class Coupling(Transform):
+class Coupling(BothAtOnce):
     r"""$y = x$ where `stays`, and $y = x e^{s(x_\text{stays})} + m(x_\text{stays})$ elsewhere; one pass either way.
 
     Args:
@@ -72,23 +72,23 @@ class Coupling(Transform):
 
     codomain = domain
 
-    def __call__(self, x: Array) -> Array:
-        """Forward."""
+    def forth(self, x: Array) -> tuple[Array, Array]:
+        """Forward, and the log determinant, of the shape of the batch."""
         shift, log_scale = self._affine(x)
-        return x * jnp.exp(log_scale) + shift
+        return x * jnp.exp(log_scale) + shift, self._over_event(log_scale)
 
-    def _inverse(self, y: Array) -> Array:
+    def back(self, y: Array) -> tuple[Array, Array]:
+        """The inverse, and the log determinant of the way forward."""
         shift, log_scale = self._affine(y)
-        return (y - shift) * jnp.exp(-log_scale)
-
-    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
-        """Of the shape of the batch."""
-        return jnp.sum(self._affine(x)[1], tuple(range(-len(self.shape), 0)))
+        return (y - shift) * jnp.exp(-log_scale), self._over_event(log_scale)
 
     def tree_flatten(self) -> Any:
         """Weights are leaves."""
         fixed = {"network": self.network, "shape": self.shape, "flags": self.flags}
         return (self.weights,), (("weights",), fixed)
+
+    def _over_event(self, log_scale: Array) -> Array:
+        return jnp.sum(log_scale, tuple(range(-len(self.shape), 0)))
 
     def _affine(self, x: Array) -> tuple[Array, Array]:
         """Shift and log scale, zero of what stays."""
@@ -102,7 +102,7 @@ class Coupling(Transform):
         return jnp.where(stays, 0.0, shift), jnp.where(stays, 0.0, log_scale)
 
 
-class Couplings(Transform):
+class Couplings(BothAtOnce):
     """Couplings of a vector, one after another, as one loop: however many there are, one is compiled.
 
     Args:
@@ -138,12 +138,8 @@ class Couplings(Transform):
         layers, size = np.shape(stays)
         return jax.vmap(lambda key: Coupling.init(key, size, hidden))(random.split(key, layers))
 
-    def __call__(self, x: Array) -> Array:
-        """Forward."""
-        return self.call_with_intermediates(x)[0]
-
-    def call_with_intermediates(self, x: Array) -> tuple[Array, Array]:
-        """Forward, and the log determinant."""
+    def forth(self, x: Array) -> tuple[Array, Array]:
+        """Forward, and the log determinant, of shape `(...)`."""
 
         def layer(carry: tuple[Array, Array], given: Any) -> tuple[tuple[Array, Array], None]:
             (x, total), (weights, stays) = carry, given
@@ -161,13 +157,6 @@ class Couplings(Transform):
             return ((y - shift) * jnp.exp(-log_scale), total + jnp.sum(log_scale, -1)), None
 
         return lax.scan(layer, (y, jnp.zeros(y.shape[:-1], y.dtype)), self._layers, reverse=True)[0]
-
-    def _inverse(self, y: Array) -> Array:
-        return self.back(y)[0]
-
-    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
-        """Of shape `(...)`."""
-        return self.call_with_intermediates(x)[1] if intermediates is None else intermediates
 
     def tree_flatten(self) -> Any:
         """Weights are leaves."""

@@ -9,7 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 from numpyro.distributions import constraints
-from numpyro.distributions.transforms import ParameterFreeTransform, Transform
+from numpyro.distributions.transforms import ComposeTransform, ParameterFreeTransform, Transform
+
+from phalanx.flows.both_at_once import BothAtOnce
 
 IMAGE = constraints.independent(constraints.real, 3)
 
@@ -58,7 +60,7 @@ class Unsqueeze(ParameterFreeTransform):
         return (*shape[:-3], shape[-3] // 2, shape[-2] // 2, 4 * shape[-1])
 
 
-class MultiScale(Transform):
+class MultiScale(BothAtOnce):
     """From a vector of noise to an image, scale by scale, coarse ones first.
 
     From the image's side: at each scale it is squeezed and goes back through the scale's transform; half of its
@@ -111,21 +113,17 @@ class MultiScale(Transform):
             part = (*part[:-1], part[-1] // 2)
         return shapes
 
-    def __call__(self, x: Array) -> Array:
-        """The image of a vector."""
-        return self._forward(x)[0]
-
-    def _inverse(self, y: Array) -> Array:
-        pieces = []
+    def back(self, y: Array) -> tuple[Array, Array]:
+        """The vector of an image, and the log determinant of the way forward."""
+        pieces, log_det = [], jnp.zeros(y.shape[:-3], y.dtype)
         for number, scale in enumerate(self.scales, 1):
-            y = jnp.asarray(scale.inv(Unsqueeze().inv(y)))
+            y = jnp.asarray(Unsqueeze().inv(y))
+            for part in reversed(_parts(scale)):
+                x = jnp.asarray(part.inv(y))
+                log_det, y = log_det + part.log_abs_det_jacobian(x, y), x
             done, y = (y, y) if number == len(self.scales) else jnp.split(y, 2, -1)
             pieces.append(done.reshape(*done.shape[:-3], -1))
-        return jnp.concatenate(pieces, -1)
-
-    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
-        """Of the shape of the batch."""
-        return self._forward(x)[1]
+        return jnp.concatenate(pieces, -1), log_det
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """An image for each vector."""
@@ -139,7 +137,8 @@ class MultiScale(Transform):
         """The scales' transforms hold the leaves."""
         return (self.scales,), (("scales",), {"shape": self.shape, "_shapes": self._shapes})
 
-    def _forward(self, x: Array) -> tuple[Array, Array]:
+    def forth(self, x: Array) -> tuple[Array, Array]:
+        """The image of a vector, and the log determinant, of the shape of the batch."""
         pieces, begin = [], 0
         for number, shape in enumerate(self._shapes):
             whole = number == len(self._shapes) - 1
@@ -151,7 +150,13 @@ class MultiScale(Transform):
         for number in reversed(range(len(self.scales))):
             if number < len(self.scales) - 1:
                 image = jnp.concatenate([pieces[number], image], -1)
-            there = jnp.asarray(self.scales[number](image))
-            log_det += self.scales[number].log_abs_det_jacobian(image, there)
-            image = jnp.asarray(Unsqueeze()(there))
+            for part in _parts(self.scales[number]):
+                there = jnp.asarray(part(image))
+                log_det, image = log_det + part.log_abs_det_jacobian(image, there), there
+            image = jnp.asarray(Unsqueeze()(image))
         return image, log_det
+
+
+def _parts(scale: Transform) -> list[Transform]:
+    """Transforms one by one: asked for its determinant, a composition goes through all but the last once more."""
+    return list(scale.parts) if isinstance(scale, ComposeTransform) else [scale]

@@ -34,6 +34,7 @@ def from_equinox(
 
     Raises:
         ImportError: when Equinox is not installed.
+        TypeError: when `make` is a module itself.
 
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp, phalanx as phx
@@ -50,6 +51,11 @@ def from_equinox(
 def equinox_module(make: Callable[[Array], Any]) -> Module:
     """A module of Equinox as functions of arrays."""
     eqx = require("equinox", "equinox")
+    if isinstance(make, eqx.Module):
+        raise TypeError(
+            f"from_equinox: expected a function that makes the module from a key, as in from_equinox(lambda key: "
+            f"{type(make).__name__}(..., key=key)); got a module that is made already."
+        )
     like = eqx.filter_eval_shape(make, random.key(0))
     leaves, structure = tree_flatten_with_path(like)
     names = [path_of(path) for path, _ in leaves]

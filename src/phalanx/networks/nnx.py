@@ -31,6 +31,7 @@ def from_nnx(make: Callable[[Any], Any], *, spec: Spec = None, dtype: Any = None
 
     Raises:
         ImportError: when Flax is not installed.
+        TypeError: when `make` is a module itself.
         ValueError: when the module keeps statistics of batches.
 
     Example:
@@ -47,6 +48,11 @@ def from_nnx(make: Callable[[Any], Any], *, spec: Spec = None, dtype: Any = None
 def nnx_module(make: Callable[[Any], Any]) -> Module:
     """A module of Flax NNX as functions of arrays."""
     nnx = require("flax.nnx", "ensembles")
+    if isinstance(make, nnx.Module):
+        raise TypeError(
+            f"from_nnx: expected a function that makes the module from nnx.Rngs, as in from_nnx(lambda rngs: "
+            f"{type(make).__name__}(..., rngs=rngs)); got a module that is made already."
+        )
 
     def split(rngs: Any) -> tuple[Any, Any, Any]:
         # where weights lie is for the fit to say; eager sharding would ask for a mesh that is not there yet

@@ -9,10 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, lax, random
+from jax.core import Tracer
 
 from phalanx.flows.likelihoods import HIGHEST, QuantizedLogisticMixture
 from phalanx.networks.network import Network
 from phalanx.networks.nnx import from_nnx
+
+COLDEST = 1e-30
+"""The lowest temperature: what is less probable by a millionth is out of reach, and nothing is divided by zero."""
 
 Likelihood = Callable[..., dist.Distribution]
 """`likelihood(outputs, temperature)`, the distribution of pixels that a network's outputs stand for."""
@@ -56,21 +60,27 @@ def image_transformer(rows: int, columns: int, **sizes: Any) -> Network:
 def levels(outputs: Array, temperature: Array | float = 1.0) -> dist.Distribution:
     """A categorical distribution of a pixel's 256 levels, from as many outputs: `(..., 256)`.
 
-    At a temperature below 1 what is probable becomes more so.
+    At a temperature below 1 what is probable becomes more so; at 0 the most probable level has it all.
     """
-    return dist.CategoricalLogits(outputs / temperature)
+    return dist.CategoricalLogits(_cooled(outputs, temperature))
 
 
 def logistics(outputs: Array, temperature: Array | float = 1.0) -> dist.Distribution:
     """A discretised mixture of K logistics for a pixel, from 3 K outputs: logits, locations, log scales: `(..., 3 K)`.
 
-    At a temperature below 1 components and their scales are narrower.
+    At a temperature below 1 components and their scales are narrower; at 0 there is the most probable one's location.
     """
     logits, loc, log_scale = jnp.split(outputs, 3, axis=-1)
     middle = HIGHEST / 2
     # a tenth of the range wide at first; never narrower than what rounding leaves
-    scale = middle * jnp.exp(jnp.clip(log_scale - 1.6, -7.0, 3.0)) * temperature
-    return QuantizedLogisticMixture(logits / temperature, middle * (1 + loc), scale, validate_args=False)
+    scale = middle * jnp.exp(jnp.clip(log_scale - 1.6, -7.0, 3.0)) * jnp.maximum(temperature, COLDEST)
+    return QuantizedLogisticMixture(_cooled(logits, temperature), middle * (1 + loc), scale, validate_args=False)
+
+
+def _cooled(logits: Array, temperature: Array | float) -> Array:
+    """Logits at a temperature, the largest of them 0: however cold it is, that one is a number."""
+    largest = jnp.max(logits, -1, keepdims=True)
+    return (logits - largest) / jnp.maximum(temperature, COLDEST)
 
 
 def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = True) -> Callable[..., Array]:
@@ -84,7 +94,8 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
 
     Returns:
         `sampler(weights, key, images, known, temperature)`: `images`, `(images, pixels)`, with the pixels from number
-        `known` on drawn anew; 0 draws whole images, half of the pixels completes halves.
+        `known` on drawn anew; 0 draws whole images, half of the pixels completes halves. At a temperature of 0 each
+        pixel is the most probable one; below it there is none, and it raises a ValueError.
 
     Example:
         >>> import jax, jax.numpy as jnp, phalanx as phx
@@ -111,4 +122,11 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
         caches = network.apply(weights, len(images), method="caches") if cached else ()
         return lax.fori_loop(0, images.shape[1], step, (images, caches))[0]
 
-    return jax.jit(sample)
+    compiled = jax.jit(sample)
+
+    def sampler(weights: Any, key: Array, images: Array, known: Array | int, temperature: Array | float) -> Array:
+        if not isinstance(temperature, Tracer) and not float(temperature) >= 0:
+            raise ValueError(f"pixel_sampler: temperature must be 0 or above; got {temperature}.")
+        return compiled(weights, key, images, known, temperature)
+
+    return sampler

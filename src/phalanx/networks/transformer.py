@@ -91,6 +91,10 @@ class ImageTransformer(nnx.Module):
 
         Returns:
             `(batch, rows * columns, outputs)`.
+
+        Raises:
+            ValueError: when there are not as many pixels.
+            TypeError: when they are no whole numbers.
         """
         return self._outputs(self.features(pixels))
 
@@ -130,6 +134,16 @@ class ImageTransformer(nnx.Module):
 
     def _inputs(self, pixels: Array, positions: Array) -> Array:
         """What is known at positions, `(batch, positions, width)`: pixels near that come before, and where they are."""
+        if pixels.ndim != 2 or pixels.shape[1] != self.pixels:
+            raise ValueError(
+                f"ImageTransformer: pixels must be (images, {self.pixels}), of {self.rows} rows and {self.columns} "
+                f"columns; got {pixels.shape}. Reshape images to rows: images.reshape(len(images), -1)."
+            )
+        if not jnp.issubdtype(pixels.dtype, jnp.integer):
+            raise TypeError(
+                f"ImageTransformer: pixels must be whole numbers from 0 to 255; got {pixels.dtype}. Give grey levels "
+                f"as bytes, as in (255 * images).astype(np.uint8)."
+            )
         reach = max(self.offsets)
         before = jnp.pad(pixels, ((0, 0), (reach, 0)))
         near = before[:, positions[:, None] + reach - jnp.asarray(self.offsets)[None]]

@@ -104,8 +104,8 @@ class FirstParameters:
         learned = self.pair.learned
         layout = learned.shardings(self.pair.problem.mesh, self.shapes)
         free = jax.tree.map(lambda leaf, where: leaf.update(sharding=where), self.shapes, layout)
-        told = None if self.pair.told is None else (self.pair.told, "values")
-        program = compiler(learned.constrain, free, rarely=True, told=told)
+        identity = None if self.pair.identity is None else (self.pair.identity, "values")
+        program = compiler(learned.constrain, free, rarely=True, identity=identity)
         return lambda free: program(jax.device_put(free, layout))
 
     def __call__(self) -> dict[str, Any]:

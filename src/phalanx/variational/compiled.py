@@ -60,10 +60,11 @@ class Compiler:
 
     Attributes:
         count: programs compiled.
+        precision: of matrix products.
     """
 
     def __init__(self, matmul_precision: str = "float32") -> None:
-        self.count, self._precision = 0, matmul_precision
+        self.count, self.precision = 0, matmul_precision
 
     def __call__(
         self,
@@ -82,7 +83,7 @@ class Compiler:
             rarely: whether it is called so rarely that optimising it would take longer.
             identity: what tells it from other functions, how results are laid out with it; None for its trace.
         """
-        with jax.default_matmul_precision(self._precision):
+        with jax.default_matmul_precision(self.precision):
             known = None if identity is None else (identity, _kinds(arguments), settings())
             found = _look_up(known) or self._traced(f, arguments, out_shardings, RARELY if rarely else OFTEN)
             COMPILED.keep(known, found)

@@ -76,8 +76,8 @@ class Drawing:
                 lambda: jax.vmap(lambda i: _one(self.pair, free, random.fold_in(base, i), data))(numbers)
             )
 
-        told = None if self.pair.told is None else (self.pair.told, "draws")
-        return self.compiler(batch, self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays, told=told)
+        identity = None if self.pair.identity is None else (self.pair.identity, "draws")
+        return self.compiler(batch, self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays, identity=identity)
 
     def numbered(self, seed: int, numbers: np.ndarray) -> Iterator[tuple[Drawn, int]]:
         """The draws of these numbers, in batches on the devices, and how many of each batch are wanted."""

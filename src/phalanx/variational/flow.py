@@ -95,12 +95,8 @@ class Flow:
         noise, log_det = (vector_of(position, mine) - params["loc"]) / params["scale"], jnp.log(params["scale"]).sum()
         if "weights" in params:
             layers, bent = self.layers(params, mine), noise
-            if isinstance(layers, Couplings):
-                noise, of_layers = layers.back(bent)
-            else:
-                noise = jnp.asarray(layers.inv(bent))
-                of_layers = layers.log_abs_det_jacobian(noise, bent)
-            log_det += of_layers
+            noise = jnp.asarray(layers.inv(bent))
+            log_det += layers.log_abs_det_jacobian(noise, bent)
         return standard_log_prob(noise) - log_det + LOCALS.log_prob(params, position, locals_of(latents))
 
     def layers(self, params: Params, mine: Latents) -> Transform:

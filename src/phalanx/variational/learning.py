@@ -143,7 +143,7 @@ class Learning:
         """Begin there, or where a checkpoint says, once steps can be made."""
         self.state, self.result = jax.device_put(self.begins(free), self._layout), free
         if self.training is not None:
-            self.watch = Watch(self.training, self.steps, self.state, self.seed, self.arrays, self.compiler)
+            self.watch = Watch(self.training, self.steps, self.state, self.seed, self.arrays, self.rate, self.compiler)
             self._resume(self.watch)
         if self.stream is not None:
             self.stream.skip_to(self.first_batch + self.step)

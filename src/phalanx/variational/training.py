@@ -40,8 +40,8 @@ def training(
             out.
         checkpoint: a folder. The last state and the best parameters are kept there, after Ctrl-C too, and the same call
             goes on from the last, also on another mesh: losses are those of a fit that was never interrupted, bit for
-            bit on the same devices. Data that come in batches must be `phx.batches`. Another seed, other data,
-            parameters or another optimiser are refused.
+            bit on the same devices. Data that come in batches must be `phx.batches`. Another model, guide, objective,
+            optimiser, seed, size of batch, order or data are refused, and what differs is named.
         log: a CSV file with a line for each look: steps, seconds, the loss and the held-out loss in nats per row and
             bits per dimension, rows per second.
 

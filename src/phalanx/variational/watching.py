@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from jax import Array
 from phalanx.variational.checkpoint import Checkpoint
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.evaluating import HeldOut, Scale
-from phalanx.variational.problem import Problem
+from phalanx.variational.same_fit import described, differences
 from phalanx.variational.step import Made, State, Steps
 from phalanx.variational.training import Training
 from phalanx.variational.utilisation import share_of_a_step
@@ -53,15 +52,16 @@ class Watch:
 
     def __init__(
         self, training: Training, steps: Steps, state: State, seed: np.uint32, arrays: tuple[Array, ...],
-        compiler: Compiler,
+        rate: float, compiler: Compiler,
     ):  # fmt: skip
         self.every, self.scale, self._log = training.every, Scale.of(steps.pair.problem), training.log
         self._held_out = (
             None if training.held_out is None else HeldOut.of(steps, training.held_out, seed, state.free, compiler)
         )
         self._checkpoint = None if training.checkpoint is None else Checkpoint(training.checkpoint)
-        self._data = "" if self._checkpoint is None else _digest(steps.pair.problem)
-        self._seed, minibatch = int(seed), steps.pair.problem.minibatch
+        if self._checkpoint is not None:
+            self._fit = described(steps, state, int(seed), rate, compiler.precision, training.held_out)
+        minibatch = steps.pair.problem.minibatch
         self._rows = self.scale.rows if minibatch is None else minibatch.size
         self.looks: list[Look] = []
         self.best, self._best_step = None, 0
@@ -73,15 +73,10 @@ class Watch:
         record = None if self._checkpoint is None else self._checkpoint.read()
         if record is None or self._checkpoint is None:
             return state, []
-        if record["seed"] != self._seed:
+        if found := differences(record["fit"], self._fit):
             raise ValueError(
-                f"training: checkpoint={str(self._checkpoint.folder)!r} holds a fit with seed={record['seed']}, and "
-                f"this one has seed={self._seed}. Give that seed, or another folder."
-            )
-        if record["data"] != self._data:
-            raise ValueError(
-                f"training: checkpoint={str(self._checkpoint.folder)!r} holds a fit to other data, or to batches in "
-                f"another order. Give the data it was made with, or another folder."
+                f"training: checkpoint={str(self._checkpoint.folder)!r} holds another fit: {found}. Give what it was "
+                f"made with, or another folder."
             )
         step = record["step"]
         blank = jnp.zeros(step, jnp.float32)
@@ -138,8 +133,8 @@ class Watch:
         if self.best is not None:
             states[f"best-{self._best_step}"] = self.best
         record = {
-            "step": step, "seconds": self._spent + self._seconds, "seed": self._seed, "data": self._data,
-            "best": self._best_step, "looks": self.looks,
+            "step": step, "seconds": self._spent + self._seconds, "best": self._best_step, "looks": self.looks,
+            "fit": self._fit,
         }  # fmt: skip
         self._checkpoint.write(states, record)
 
@@ -148,13 +143,3 @@ class Watch:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with self._log.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([Look._fields, *self.looks])
-
-
-def _digest(problem: Problem) -> str:
-    """What tells data from others: all there are, or the first of the batches."""
-    found, arguments = hashlib.sha256(), problem.arguments
-    for name, array, spread in zip(arguments.names, arguments.arrays, arguments.spreads, strict=True):
-        whole = np.ascontiguousarray(array)[: spread.rows] if spread.axes else np.ascontiguousarray(array)
-        found.update(f"{name} {whole.dtype} {whole.shape} ".encode())
-        found.update(whole.tobytes())
-    return found.hexdigest()

@@ -201,6 +201,10 @@ def test_the_same_network_as_random_variables_and_as_a_member(name):
 
 
 def test_what_is_no_network_is_refused():
+    with pytest.raises(TypeError, match=r"from_nnx\(lambda rngs: Linear\(..., rngs=rngs\)\); got a module"):
+        phx.networks.from_nnx(nnx.Linear(4, 2, rngs=nnx.Rngs(0)))
+    with pytest.raises(TypeError, match=r"from_equinox\(lambda key: Linear\(..., key=key\)\); got a module"):
+        phx.networks.from_equinox(eqx.nn.Linear(4, 2, key=KEY))
     with pytest.raises(TypeError, match="random_network 'net': expected a network"):
         phx.random_network("net", of_functions)
     with pytest.raises(TypeError, match=r"learner\(network, loss, optimizer\)"):

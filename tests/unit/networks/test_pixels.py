@@ -128,6 +128,46 @@ def test_a_low_temperature_makes_what_is_probable_more_so(likelihood, outputs):
     assert -(jnp.exp(cold) * cold).sum() < -(jnp.exp(warm) * warm).sum()
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1e-40, 1e-8])
+def test_at_no_temperature_each_pixel_is_the_most_probable(temperature):
+    network, weights = made()
+    expected = jnp.zeros((1, PIXELS), jnp.uint8)
+    for pixel in range(PIXELS):
+        best = network.apply(weights, expected)[0, pixel].argmax()
+        expected = expected.at[0, pixel].set(best.astype(jnp.uint8))
+    sampler = pixel_sampler(network, levels)
+    drawn = sampler(weights, jax.random.key(5), jnp.zeros((2, PIXELS), jnp.uint8), 0, temperature)
+    np.testing.assert_array_equal(drawn, jnp.tile(expected, (2, 1)))
+    with pytest.raises(ValueError, match=r"temperature must be 0 or above; got -1.0"):
+        sampler(weights, jax.random.key(5), expected, 0, -1.0)
+
+
+def test_at_no_temperature_there_is_the_location_of_the_most_probable_component():
+    outputs = jnp.array([0.0, 3.0, 1.0, -0.5, 0.25, 0.9, 1.0, 1.0, 1.0])  # logits, locations, log scales
+    drawn = jnp.asarray(logistics(outputs, 0.0).sample(jax.random.key(0), (20,)))
+    np.testing.assert_array_equal(drawn, np.round(127.5 * 1.25))
+
+
+@pytest.mark.parametrize(
+    "images, error, words",
+    [
+        (
+            np.zeros((2, PIXELS - 1), np.uint8),
+            ValueError,
+            r"must be \(images, 20\), of 4 rows and 5 columns; got \(2, 19",
+        ),
+        (np.zeros((2, ROWS, COLUMNS), np.uint8), ValueError, r"reshape\(len\(images\), -1\)"),
+        (np.zeros((2, PIXELS), np.float32), TypeError, "whole numbers from 0 to 255; got float32"),
+    ],
+)
+def test_what_are_no_pixels_is_refused(images, error, words):
+    network, weights = made()
+    with pytest.raises(error, match=words):
+        network.apply(weights, images)
+    with pytest.raises(error, match=words):
+        pixel_sampler(network, levels)(weights, jax.random.key(0), images, 0, 1.0)
+
+
 def test_half_precision_is_computed_in_and_not_kept():
     exact, weights = made()
     network = image_transformer(ROWS, COLUMNS, dtype=jnp.bfloat16, **SMALL)

@@ -46,8 +46,9 @@ def test_noise_lowers_the_rate_and_what_is_on_its_way_does_not():
 def test_one_number_that_is_not_finite_is_found_among_many(bad):
     tree = {"a": jnp.full(1000, 1e30), "b": (jnp.ones((3, 4)), jnp.float32(2.0))}
     assert bool(all_finite(tree)) and bool(jax.jit(all_finite)(tree))
-    tree["a"] = tree["a"].at[700].set(bad)
-    assert not bool(all_finite(tree)) and not bool(jax.jit(all_finite)(tree))
+    for shape, place in (((1000,), 700), ((40, 25), (31, 24)), ((8, 25, 5), (7, 0, 4))):
+        one = {**tree, "a": tree["a"].reshape(shape).at[place].set(bad)}
+        assert not bool(all_finite(one)) and not bool(jax.jit(all_finite)(one))
 
 
 def test_one_long_gradient_does_not_freeze_a_family():

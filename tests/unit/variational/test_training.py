@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -92,10 +93,6 @@ def test_a_resumed_fit_has_the_same_losses_bit_for_bit(whole, tmp_path):
     assert [look[2:6] for look in resumed.looks] == [look[2:6] for look in expected.looks]
     again = phx.fit(model, None, rows(), training=watched, **STEPS)  # there is nothing left to do
     jax.tree.map(np.testing.assert_array_equal, again.params, expected.params)
-    with pytest.raises(ValueError, match="holds a fit with seed=0, and this one has seed=1"):
-        phx.fit(model, None, rows(), training=watched, seed=1, **STEPS)
-    with pytest.raises(ValueError, match="other parameters or another optimiser"):
-        phx.fit(model, None, rows(), training=watched, **{**STEPS, "optimizer": optax.sgd(0.1)})
 
 
 def test_ctrl_c_between_two_looks_saves_the_steps_that_were_made(whole, tmp_path):
@@ -308,15 +305,80 @@ def test_columns_of_tables_are_taken_by_place():
         np.testing.assert_array_equal(batch["column"], batch["array"])
 
 
-def test_a_checkpoint_of_other_data_is_refused(tmp_path):
-    def begin(data, **options):
-        watched = phx.training(every=2, checkpoint=tmp_path / "kept")
-        return phx.fit(model, None, phx.batches(data, 8, **options), training=watched, **{**STEPS, "num_steps": 2})
+# -- a checkpoint knows its fit ---------------------------------------------------------------------------------------
 
-    begin(DATA)
-    for data, options in (({**DATA, "x": X + 1.0}, {}), (DATA, {"seed": 1})):
-        with pytest.raises(ValueError, match="holds a fit to other data, or to batches in another order"):
-            begin(data, **options)
+
+def sine(x, y):
+    """As `model`, of the same shapes."""
+    sines = phx.networks.from_functions(NETWORK.init, lambda p, x: jnp.sin(x @ p["w"]) @ p["v"])
+    phx.sample("y", dist.CategoricalLogits(phx.network("net", sines)(x)), obs=y)
+
+
+def kept(folder, model=model, guide=None, data=None, held_out=HELD_OUT, **options):
+    watched = phx.training(every=2, held_out=held_out, checkpoint=folder)
+    data = rows() if data is None else data
+    return phx.fit(model, guide, data, training=watched, **{**STEPS, "num_steps": 2, **options})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kept") / "fit"
+    kept(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "other, words",
+    [
+        ({"seed": 1}, "seed is 0 there, and 1 here"),
+        ({"data": phx.batches(DATA, 16)}, "batch_size is 8 there, and 16 here"),
+        ({"data": rows(seed=1)}, "it differs in the data, or the order of their batches"),
+        ({"data": phx.batches({**DATA, "x": X + 1.0}, 8)}, "it differs in the data, or the order of their batches"),
+        ({"held_out": {**HELD_OUT, "x": -HELD_OUT["x"]}}, "it differs in the held-out rows"),
+        ({"model": sine}, "it differs in the model. Give"),
+        ({"optimizer": optax.adam(2e-2)}, "it differs in the optimizer (its kind, its rate"),
+        (
+            {"optimizer": optax.adam(optax.cosine_decay_schedule(1e-2, 9))},
+            "it differs in the optimizer (its kind, its rate",
+        ),
+        ({"optimizer": optax.sgd(0.1), "model": sine}, "it differs in the model and in the optimizer (its kind"),
+        ({"optimizer": 1e-2}, "it differs in the optimizer (its kind, its rate"),
+        ({"matmul_precision": "bfloat16"}, "matmul_precision is float32 there, and bfloat16 here"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_checkpoint_of_another_fit_is_refused_and_what_differs_is_said(folder, other, words):
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
+        kept(folder, **other)
+    assert str(folder) in str(error.value) and len(str(error.value)) < 400
+
+
+def test_a_checkpoint_of_the_same_fit_written_anew_is_gone_on_with(folder):
+    def another_name(x, y):
+        again = phx.networks.from_functions(NETWORK.init, lambda w, row: jnp.tanh(row @ w["w"]) @ w["v"])
+        phx.sample("y", dist.CategoricalLogits(phx.network("net", again)(x)), obs=y)
+
+    assert kept(folder, model=another_name, optimizer=optax.adam(1e-2), num_steps=3, held_out=None).steps == 3
+
+
+def test_guides_objectives_and_particles_are_told_apart(tmp_path):
+    def begin(guide=amortised, objective=None, particles=2):
+        data = phx.batches({"x": X[:, 0]}, 16)
+        objective = phx.guides.elbo(path=False) if objective is None else objective
+        return kept(tmp_path / "fit", local, guide, data, None, objective=objective, num_particles=particles)
+
+    def narrower(x):
+        scale = 0.5 * phx.param("scale", 0.8, constraints.positive)
+        bend = dist.transforms.AffineTransform(phx.param("gain", 0.3) * x, scale)
+        phx.sample("z", dist.TransformedDistribution(dist.Normal(0.0, 1.0).expand([len(x)]), bend))
+
+    begin()
+    with pytest.raises(ValueError, match="it differs in the guide"):
+        begin(guide=narrower)
+    with pytest.raises(ValueError, match="it differs in the objective"):
+        begin(objective=phx.guides.objective(lambda p, q, draws: (q - p).mean()))
+    with pytest.raises(ValueError, match="num_particles is 2 there, and 4 here"):
+        begin(particles=4)
 
 
 def test_an_evaluation_that_is_not_a_number_is_never_the_best():

@@ -1,0 +1,150 @@
+"""Whether a checkpoint is of the fit that is to go on with it; where it is not, what differs.
+
+Programs and optimisers are told by their traces, which show all that they read, as the rate of an optimiser. Another
+release of a library may write the same down in another way, so that they are compared under the same releases alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+import numpy as np
+from jax import random
+from jax.extend.core import ClosedJaxpr
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from phalanx.programs.arguments import Arguments, split_arguments
+from phalanx.programs.canonical import form_of
+from phalanx.variational.batches import Batches
+from phalanx.variational.pair import particles
+from phalanx.variational.problem import Problem
+from phalanx.variational.step import State, Steps
+
+TRACED_BY = ("jax", "numpyro", "optax", "flax", "equinox", "phalanx")
+"""Libraries whose releases may change a trace."""
+
+WORDS = {
+    "data": "the data, or the order of their batches",
+    "held_out": "the held-out rows",
+    "model": "the model",
+    "guide": "the guide",
+    "objective": "the objective",
+    "optimizer": "the optimizer (its kind, its rate, or the steps that its schedule is for)",
+}
+"""What digests are of."""
+
+
+def described(
+    steps: Steps, state: State, seed: int, rate: float, precision: str, held_out: Mapping[str, Any] | Batches | None
+) -> dict[str, Any]:
+    """What tells a fit from others, as JSON has it: what can be said, and digests of the rest."""
+    problem = steps.pair.problem
+    minibatch = problem.minibatch
+    said = {
+        "seed": int(seed), "num_particles": steps.num_particles, "matmul_precision": precision,
+        "batch_size": None if minibatch is None else minibatch.size,
+        "num_rows": None if minibatch is None else minibatch.total,
+        "data": ", ".join(map(_shaped, problem.arguments.names, problem.arguments.whole_shapes())),
+    }  # fmt: skip
+    contents = {"data": content_of(problem.arguments), "held_out": _held_out(problem, held_out)}
+    traces = {name: _digest(trace) for name, trace in _traces(steps, state, rate).items()}
+    return {"said": said, "contents": contents, "traces": traces, "releases": _releases()}
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """What differs between two fits, in words; empty where nothing does."""
+    said = [
+        f"{name} is {there['said'][name]} there, and {value} here"
+        for name, value in here["said"].items()
+        if there["said"][name] != value
+    ]
+    if said:  # from which the rest follows: another size of batch makes another trace
+        return "; ".join(said)
+    kinds = ["contents"] + ["traces"] * (there["releases"] == here["releases"])
+    others = [
+        WORDS[name]
+        for kind in kinds
+        for name, digest in here[kind].items()
+        if None not in (digest, there[kind][name]) and digest != there[kind][name]
+    ]
+    return f"it differs in {' and in '.join(others)}" if others else ""
+
+
+def content_of(arguments: Arguments) -> str:
+    """A digest of data: of all there are, or of the first batch."""
+    found = hashlib.sha256()
+    for name, array, spread in zip(arguments.names, arguments.arrays, arguments.spreads, strict=True):
+        whole = np.ascontiguousarray(array)[: spread.rows] if spread.axes else np.ascontiguousarray(array)
+        found.update(f"{name} {whole.dtype} {whole.shape} ".encode())
+        found.update(whole.tobytes())
+    return found.hexdigest()
+
+
+def _held_out(problem: Problem, data: Mapping[str, Any] | Batches | None) -> str | None:
+    if data is None:
+        return None
+    first = next(data.in_order()) if isinstance(data, Batches) else data
+    return content_of(split_arguments(problem.model, first))
+
+
+def _shaped(name: str, like: Any) -> str:
+    return f"{name} {like.dtype} {like.shape}"
+
+
+def _traces(steps: Steps, state: State, rate: float) -> dict[str, Any]:
+    """Traces of what a step is made of, as they are on any mesh."""
+    pair, free = steps.pair, state.free
+    shapes, minibatch = list(pair.problem.arguments.whole_shapes()), pair.problem.minibatch
+    if minibatch is not None:
+        shapes = [
+            jax.ShapeDtypeStruct((minibatch.size, *like.shape[1:]), like.dtype) if of_rows else like
+            for like, of_rows in zip(shapes, minibatch.of_rows, strict=True)
+        ]
+    key = random.key(0)
+
+    def guide(free: Any, key: Any, arrays: Any) -> Any:
+        data = pair.problem.arguments.layout.join(arrays)
+        return pair.problem.alone(lambda: pair.draw_weighed(pair.learned.constrain(free), key, data))
+
+    def model(free: Any, draw: Any, arrays: Any) -> Any:
+        data = pair.problem.arguments.layout.join(arrays)
+        return pair.problem.alone(lambda: pair.log_model(pair.learned.constrain(free), draw, data))
+
+    def parts(free: Any, key: Any, arrays: Any) -> Any:
+        data = pair.problem.arguments.layout.join(arrays)
+        return particles(pair, pair.learned.constrain(free), steps.keys(key), data, steps.objective.parts)
+
+    draw, _ = jax.eval_shape(guide, free, key, shapes)
+    return {
+        "model": _trace(model, free, draw, shapes),
+        "guide": _trace(guide, free, key, shapes),
+        "objective": _trace(steps.objective.loss, jax.eval_shape(parts, free, key, shapes)),
+        "optimizer": (rate, _trace(steps.optimizer.update, free, state.optimizer, free)),
+    }
+
+
+def _trace(f: Callable[..., Any], *arguments: Any) -> ClosedJaxpr:
+    """What is needed for what comes out: the rest may be there when something is traced for the first time alone."""
+    trace = jax.make_jaxpr(f)(*arguments)
+    needed, _ = dce_jaxpr(trace.jaxpr, [True] * len(trace.jaxpr.outvars), instantiate=True)
+    return ClosedJaxpr(needed, trace.consts)
+
+
+def _digest(trace: Any) -> str | None:
+    """A digest of a trace; None where what it holds cannot be told by content, and so not compared."""
+    form = form_of(trace)
+    return None if form is None else form.digest.hex()
+
+
+def _releases() -> dict[str, str]:
+    found = {}
+    for name in TRACED_BY:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
