@@ -61,7 +61,7 @@ def test_log_density_and_gradient(sizes, mesh_of):
     mesh = mesh_of(*sizes)
     target = phx.Target(two_layers, placed(mesh, {"x": X, "y": Y}), mesh=mesh, check="strict")
     assert_agree(target, position, *truth.value_and_grad(position))
-    assert {name: target.spread(name).local_rows for name in ("into", "shift", "out")} == dict.fromkeys(
+    assert {name: target.sharding(name).local_rows for name in ("into", "shift", "out")} == dict.fromkeys(
         ("into", "shift", "out"), 8 // sizes[2]
     )
 

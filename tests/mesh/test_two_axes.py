@@ -80,7 +80,7 @@ def test_different_arrays_over_different_axes(sizes, rows_x, rows_a, mesh_of):
 )
 def test_one_array_over_both_axes(sizes, rows, mesh_of):
     target = agree(rows_of_y, {"x": X[:rows], "y": Y[:rows]}, dict.fromkeys("xy", ("data", "model")), mesh_of(*sizes))
-    assert target.spread("rows").rows == rows
+    assert target.sharding("rows").rows == rows
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_columns_sharded_by_hand_are_gathered(mesh_of):
 )
 def test_weights_spread_with_their_features(sizes, mesh_of):
     target = agree(features, {"x": FEATURES, "y": Y}, {"x": "model"}, mesh_of(*sizes))
-    assert target.spread("w").axes == ("model",)
+    assert target.sharding("w").axes == ("model",)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_weights_spread_with_their_features(sizes, mesh_of):
 )
 def test_weights_spread_where_no_data_are(sizes, shard_y, mesh_of):
     target = agree(weights_by_axis_size, {"y": Y}, {"y": shard_y}, mesh_of(*sizes))
-    assert target.spread("w").axes == (("model",) if sizes[2] > 1 else ())
+    assert target.sharding("w").axes == (("model",) if sizes[2] > 1 else ())
 
 
 def test_a_mean_over_the_axis_of_one_device_is_no_mean_over_the_other(mesh_of):

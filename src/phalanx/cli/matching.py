@@ -63,5 +63,5 @@ def shard_rows(arguments: Mapping[str, Any], mesh: Mesh) -> tuple[dict[str, Any]
     rows = {name: np.shape(value)[0] for name, value in arguments.items() if np.ndim(value) > 0}
     if not rows:
         raise ValueError("--data-shards: there is no array in the data whose rows could be spread over devices.")
-    spread = [name for name, count in rows.items() if count == max(rows.values())]
-    return {**arguments, **shard({name: arguments[name] for name in spread}, mesh)}, spread
+    sharded = [name for name, count in rows.items() if count == max(rows.values())]
+    return {**arguments, **shard({name: arguments[name] for name in sharded}, mesh)}, sharded

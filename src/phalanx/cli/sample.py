@@ -87,11 +87,11 @@ def sample(
     matched = match_data(program, {} if data is None else read_data(data))
     folder = out or Path("out") / name
     folder.mkdir(parents=True, exist_ok=True)  # before a long run, not after it
-    arguments, mesh, spread = matched.arguments, None, []
+    arguments, mesh, sharded = matched.arguments, None, []
     if data_shards is not None:
         mesh = mesh_with(data_shards)
-        arguments, spread = shard_rows(arguments, mesh)
-    _introduce(model, data, arguments, spread, matched.left_out)
+        arguments, sharded = shard_rows(arguments, mesh)
+    _introduce(model, data, arguments, sharded, matched.left_out)
     with naming_lines_of(path), saying("no draw had been made, so that nothing is written."):
         posterior = mcmc(
             program,
@@ -127,14 +127,14 @@ def _condition(r_hat: float | None, ess: float | None, seconds: float | None) ->
 
 
 def _introduce(
-    model: str, path: Path | None, arguments: dict[str, Any], spread: list[str], left_out: list[str]
+    model: str, path: Path | None, arguments: dict[str, Any], sharded: list[str], left_out: list[str]
 ) -> None:
     to = console()
     to.rule(f"[bold]{Path(model).name}")
     shown = ", ".join(_describe(name, value) for name, value in arguments.items())
     lines = [f"data: {path}: {shown or 'nothing that the model asks for'}"] if path else []
-    if spread:
-        lines.append(f"spread over devices: the rows of {', '.join(spread)}")
+    if sharded:
+        lines.append(f"spread over devices: the rows of {', '.join(sharded)}")
     if left_out:
         lines.append(f"left out, since the model does not ask for it: {', '.join(left_out)}")
     for name, value in arguments.items():

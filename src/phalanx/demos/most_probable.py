@@ -7,7 +7,7 @@ from jax import Array, lax, random
 from jax.sharding import PartitionSpec
 
 from phalanx.extras import require
-from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.placement import partition_spec
 from phalanx.programs.target import Target
 
 
@@ -39,7 +39,7 @@ def most_probable(target: Target, seed: int, steps: int = 400, rate: float = 0.0
         (position, _), _ = lax.scan(step, (position, adam.init(position)), length=steps)
         return density.constrain(position)
 
-    specs = {name: spread_spec(target.spread(name)) for name in target.value_names()}
+    specs = {name: partition_spec(target.sharding(name)) for name in target.value_names()}
     in_specs = (PartitionSpec(), target.array_specs())
     run = jax.shard_map(on_device, mesh=target.mesh, in_specs=in_specs, out_specs=specs, check_vma=False)
     values = jax.jit(run)(random.key_data(random.key(seed)), target.place_arrays())

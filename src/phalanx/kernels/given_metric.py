@@ -53,7 +53,7 @@ def metric_on(given: GivenMetric, target: Target) -> LowRank:
         ValueError: when it does not fit the model's variables.
     """
     shapes, dtype = unconstrained_shapes(target), np.result_type(jax.dtypes.canonicalize_dtype(float))
-    size = sum(math.prod(v.unconstrained_shape) for v in target.shares.latents if not v.spread.axes)
+    size = sum(math.prod(v.unconstrained_shape) for v in target.shares.latents if not v.sharding.axes)
     variances = {name: np.ones(shape) for name, shape in shapes.items()}
     directions, along, rest = np.zeros((size, 0)), np.zeros(0), 1.0
     if given.variances is not None:

@@ -66,7 +66,7 @@ class Lanes:
         nothing = jnp.zeros((*leading, 0), self.dtype)
 
         def together(group: tuple[str, ...]) -> Array:
-            members = [position[v.name].reshape(*leading, _size(v)) for v in self.latents if v.spread.axes == group]
+            members = [position[v.name].reshape(*leading, _size(v)) for v in self.latents if v.sharding.axes == group]
             return jnp.concatenate(members or [nothing], -1)
 
         return tuple(map(together, self.groups))
@@ -75,7 +75,7 @@ class Lanes:
         """The inverse of `flatten`."""
         position = {}
         for group, values in zip(self.groups, flat, strict=True):
-            members = [latent for latent in self.latents if latent.spread.axes == group]
+            members = [latent for latent in self.latents if latent.sharding.axes == group]
             if not members:  # the global group, where all variables are spread
                 continue
             ends = np.cumsum([_size(latent) for latent in members], dtype=int)
@@ -166,7 +166,9 @@ class Lanes:
     @property
     def coordinates(self) -> int:
         """How many there are on all devices, those of padded rows apart."""
-        return sum(_size(v) // v.spread.local_rows * v.spread.rows if v.spread.axes else _size(v) for v in self.latents)
+        return sum(
+            _size(v) // v.sharding.local_rows * v.sharding.rows if v.sharding.axes else _size(v) for v in self.latents
+        )
 
     @property
     def dtype(self) -> Any:
@@ -190,7 +192,7 @@ class Lanes:
         """One for a coordinate, zero for one in a padded row, which has no momentum and stays where it is."""
         if not any(self.groups):
             return [1.0] * len(self.groups)
-        ones = {v.name: v.spread.keep_rows(jnp.ones(v.unconstrained_shape, self.dtype)) for v in self.latents}
+        ones = {v.name: v.sharding.keep_rows(jnp.ones(v.unconstrained_shape, self.dtype)) for v in self.latents}
         return [part[:, None] for part in self.flatten(ones)]
 
 
@@ -201,12 +203,12 @@ def choose(condition: Bool[Array, "lanes"], a: Any, b: Any) -> Any:
 
 def groups_of(latents: Sequence[Latent]) -> list[tuple[str, ...]]:
     """Sets of mesh axes the variables are spread over, each once, the empty one first."""
-    return sorted({(), *(latent.spread.axes for latent in latents)})
+    return sorted({(), *(latent.sharding.axes for latent in latents)})
 
 
 def group_sizes(latents: Sequence[Latent]) -> tuple[int, ...]:
     """Coordinates of each group on one device."""
-    return tuple(sum(_size(v) for v in latents if v.spread.axes == group) for group in groups_of(latents))
+    return tuple(sum(_size(v) for v in latents if v.sharding.axes == group) for group in groups_of(latents))
 
 
 def _one_lane(total: Total) -> Total:

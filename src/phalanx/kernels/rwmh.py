@@ -70,7 +70,7 @@ def _random(target: LaneTarget, chain: Words, draw: Array) -> Ahead:
     words = target.lanes.words(chain, draw)
     if target.dtype == jnp.float32:  # a normal in float64 needs both words
         # the first coordinate's second word, which a device that does not hold that coordinate makes for itself
-        held = not target.lanes.latents[0].spread.axes
+        held = not target.lanes.latents[0].sharding.axes
         decides = words[0][1][0] if held else threefry(chain, draw.astype(jnp.uint32), jnp.uint32(0))[1]
         words = [(first, jnp.zeros_like(first)) for first, _ in words]
     else:

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.kernels.lanes import groups_of
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.placement import partition_spec
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.programs.shares import Latent
 from phalanx.programs.target import Target
@@ -22,7 +22,7 @@ from phalanx.programs.target import Target
 def whole_shapes(target: Target) -> dict[str, tuple[int, ...]]:
     """The shapes of the latent variables, without padding."""
     return {
-        latent.name: (latent.spread.rows, *latent.shape[1:]) if latent.spread.axes else latent.shape
+        latent.name: (latent.sharding.rows, *latent.shape[1:]) if latent.sharding.axes else latent.shape
         for latent in target.shares.latents
     }
 
@@ -30,7 +30,7 @@ def whole_shapes(target: Target) -> dict[str, tuple[int, ...]]:
 def unconstrained_shapes(target: Target) -> dict[str, tuple[int, ...]]:
     """The shapes of unconstrained positions, without padding."""
     return {
-        v.name: (v.spread.rows, *v.unconstrained_shape[1:]) if v.spread.axes else v.unconstrained_shape
+        v.name: (v.sharding.rows, *v.unconstrained_shape[1:]) if v.sharding.axes else v.unconstrained_shape
         for v in target.shares.latents
     }
 
@@ -100,7 +100,7 @@ def placed(tree: Any, target: Target) -> Any:
         return {
             name: to_devices(
                 padded(values, latents[name], target, leading=1, zero=True),
-                NamedSharding(target.mesh, spread_spec(latents[name].spread, CHAIN)),
+                NamedSharding(target.mesh, partition_spec(latents[name].sharding, CHAIN)),
             )
             for name, values in node.items()
         }
@@ -118,16 +118,16 @@ def chain_specs(tree: Any, target: Target) -> Any:
 
 def padded(values: np.ndarray, latent: Latent, target: Target, leading: int = 0, zero: bool = False) -> np.ndarray:
     """Whole values with the last row again, or zeros, for every padded one; rows lie behind `leading` dimensions."""
-    if not latent.spread.axes:
+    if not latent.sharding.axes:
         return values
-    missing = latent.spread.local_rows * _devices(target, latent.spread.axes) - latent.spread.rows
+    missing = latent.sharding.local_rows * _devices(target, latent.sharding.axes) - latent.sharding.rows
     last = np.take(values, [-1], axis=leading) * (1 - zero)
     return np.concatenate([values, np.repeat(last, missing, axis=leading)], axis=leading) if missing else values
 
 
 def _members(target: Target, group: tuple[str, ...]) -> list[Latent]:
     """The variables of a group in the order of their coordinates."""
-    return sorted((v for v in target.shares.latents if v.spread.axes == group), key=lambda latent: latent.name)
+    return sorted((v for v in target.shares.latents if v.sharding.axes == group), key=lambda latent: latent.name)
 
 
 def _devices(target: Target, axes: tuple[str, ...]) -> int:

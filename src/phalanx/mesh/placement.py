@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from phalanx.mesh.devices import with_auto_axes
 from phalanx.mesh.fitting import fitted
 from phalanx.mesh.foreign import columns_of, is_data, take
-from phalanx.mesh.space import Spread
+from phalanx.mesh.space import RowSharding
 
 
 @dataclass(frozen=True)
@@ -121,20 +121,20 @@ def check_alive(name: str, leaf: Any) -> None:
         )
 
 
-def spread_of(leaf: Any) -> Spread:
+def sharding_of(leaf: Any) -> RowSharding:
     """Where a data leaf lives: spread over the axes its leading dimension is sharded over, or global."""
     rows = leaf.rows if isinstance(leaf, PaddedRows) else None
     array = leaf.array if isinstance(leaf, PaddedRows) else leaf
     sharding = getattr(array, "sharding", None)
     if not isinstance(sharding, NamedSharding) or not sharding.spec or sharding.spec[0] is None:
-        return Spread()
+        return RowSharding()
     names = (sharding.spec[0],) if isinstance(sharding.spec[0], str) else sharding.spec[0]
     # In the order of the mesh, so that arrays over the same axes have the same rows on a device.
     axes = tuple(a for a in sharding.mesh.axis_names if a in names and sharding.mesh.shape[a] > 1)
     if not axes:
-        return Spread()
+        return RowSharding()
     devices = math.prod(sharding.mesh.shape[a] for a in axes)
-    return Spread(axes, array.shape[0] if rows is None else rows, array.shape[0] // devices)
+    return RowSharding(axes, array.shape[0] if rows is None else rows, array.shape[0] // devices)
 
 
 def mesh_of(tree: Any) -> Mesh | None:
@@ -145,9 +145,9 @@ def mesh_of(tree: Any) -> Mesh | None:
     return None
 
 
-def spread_spec(spread: Spread, *leading: str | None) -> PartitionSpec:
-    """The partition of an array whose first dimensions are `leading` and whose next one is spread as `spread` says."""
-    return PartitionSpec(*leading, spread.axes) if spread.axes else PartitionSpec(*leading)
+def partition_spec(sharding: RowSharding, *leading: str | None) -> PartitionSpec:
+    """The partition of an array whose first dimensions are `leading` and whose next is spread as `sharding` says."""
+    return PartitionSpec(*leading, sharding.axes) if sharding.axes else PartitionSpec(*leading)
 
 
 def _place(name: str, leaf: Any, mesh: Mesh, axes: tuple[str, ...]) -> Array | PaddedRows:

@@ -29,7 +29,7 @@ Shared = TypeVar("Shared", Array, Total)
 
 
 @dataclass(frozen=True)
-class Spread:
+class RowSharding:
     """Where one leaf lives: replicated (no axes), or its rows spread over `axes`.
 
     Attributes:
@@ -62,7 +62,7 @@ class Spread:
         return math.prod(lax.axis_size(axis) for axis in self.axes)
 
 
-GLOBAL = Spread()
+GLOBAL = RowSharding()
 
 
 def only_rows(
@@ -77,19 +77,19 @@ class Space:
     """Geometry of positions of which some leaves are spread over a mesh.
 
     Attributes:
-        spreads: one `Spread` per leaf, in the order of `jax.tree.leaves(position)`.
+        shardings: one `RowSharding` per leaf, in the order of `jax.tree.leaves(position)`.
         axes: mesh axes anything of the target is spread over: those a sum over devices runs over.
     """
 
-    spreads: tuple[Spread, ...]
+    shardings: tuple[RowSharding, ...]
     axes: tuple[str, ...] = ()
 
     def dot(self, x: Position, y: Position) -> Float[Array, ""]:
         r"""Inner product $\sum_i x_i y_i$ over every element of every leaf on every device; equal on all devices."""
         totals: dict[tuple[str, ...], Array] = {}
-        for spread, a, b in zip(self.spreads, jax.tree.leaves(x), jax.tree.leaves(y), strict=True):
+        for sharding, a, b in zip(self.shardings, jax.tree.leaves(x), jax.tree.leaves(y), strict=True):
             part = jnp.sum(a * b)
-            totals[spread.axes] = totals[spread.axes] + part if spread.axes in totals else part
+            totals[sharding.axes] = totals[sharding.axes] + part if sharding.axes in totals else part
         parts = [lax.psum(total, axes) if axes else total for axes, total in totals.items()]
         return sum(parts[1:], start=parts[0]) if parts else jnp.zeros(())
 
@@ -118,7 +118,7 @@ class Space:
         if not self.axes:
             return value, gradient
         leaves, treedef = jax.tree.flatten(gradient)
-        replicated = [tuple(axis for axis in self.axes if axis not in spread.axes) for spread in self.spreads]
+        replicated = [tuple(axis for axis in self.axes if axis not in sharding.axes) for sharding in self.shardings]
         value, summed = lax.psum(
             (value, [g for g, axes in zip(leaves, replicated, strict=True) if axes == self.axes]), self.axes
         )
@@ -130,16 +130,16 @@ class Space:
         return value, treedef.unflatten(added)
 
     @property
-    def is_spread(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether any leaf is spread over devices."""
-        return any(spread.axes for spread in self.spreads)
+        return any(sharding.axes for sharding in self.shardings)
 
     def coordinate_numbers(self, shapes: Sequence[tuple[int, ...]]) -> list[UInt32[Array, "_coordinates"]]:
         """Numbers of the coordinates of each leaf of this device, flat, counted through the whole position."""
         numbers, first = [], 0
-        for spread, shape in zip(self.spreads, shapes, strict=True):
-            numbers.append(first + _coordinates(spread, shape))
-            first += (spread.rows if spread.axes else 1) * math.prod(shape[1:] if spread.axes else shape)
+        for sharding, shape in zip(self.shardings, shapes, strict=True):
+            numbers.append(first + _coordinates(sharding, shape))
+            first += (sharding.rows if sharding.axes else 1) * math.prod(shape[1:] if sharding.axes else shape)
         return numbers
 
     def _random(self, draw: Callable, key: Array, like: Position) -> Position:
@@ -156,7 +156,7 @@ class Space:
         sizes = itertools.accumulate(leaf.size for leaf in leaves[:-1])
         values = [part.reshape(leaf.shape) for part, leaf in zip(jnp.split(flat, list(sizes)), leaves, strict=True)]
         # padded rows have no momentum, so they stay where they are
-        return treedef.unflatten([spread.keep_rows(v) for spread, v in zip(self.spreads, values, strict=True)])
+        return treedef.unflatten([sharding.keep_rows(v) for sharding, v in zip(self.shardings, values, strict=True)])
 
 
 def replicated_space(position: Position) -> Space:
@@ -164,10 +164,10 @@ def replicated_space(position: Position) -> Space:
     return Space((GLOBAL,) * len(jax.tree.leaves(position)))
 
 
-def _coordinates(spread: Spread, shape: tuple[int, ...]) -> UInt32[Array, "coordinates"]:
+def _coordinates(sharding: RowSharding, shape: tuple[int, ...]) -> UInt32[Array, "coordinates"]:
     """Numbers of the coordinates of this device's part of a leaf, counted in the whole leaf."""
-    if not spread.axes:
+    if not sharding.axes:
         return jnp.arange(math.prod(shape), dtype=jnp.uint32)
     per_row = math.prod(shape[1:])
-    rows = spread.row_numbers().astype(jnp.uint32)[:, None]
+    rows = sharding.row_numbers().astype(jnp.uint32)[:, None]
     return (rows * per_row + jnp.arange(per_row, dtype=jnp.uint32)[None]).ravel()

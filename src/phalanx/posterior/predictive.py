@@ -22,7 +22,7 @@ from numpyro.distributions import Distribution
 from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.alone import alone
 from phalanx.mesh.devices import axes_but_chain
-from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.placement import partition_spec
 from phalanx.mesh.processes import to_devices
 from phalanx.posterior.over_draws import key_of, over_draws
 from phalanx.programs.arguments import Arguments, split_arguments
@@ -106,7 +106,7 @@ def _arguments(program: Program, data: Mapping[str, Any] | None, target: Target 
     if data is None and target is not None:
         return target.arguments, target.mesh
     arguments = split_arguments(program, {} if data is None else data)
-    placed = any(spread.axes for spread in arguments.spreads)
+    placed = any(sharding.axes for sharding in arguments.shardings)
     return arguments, choose_mesh(arguments, None if placed or target is None else target.mesh)
 
 
@@ -135,12 +135,12 @@ class _Again:
 
     def place_arrays(self) -> tuple[Array, ...]:
         """The data on the mesh."""
-        pairs = zip(self.arguments.arrays, self.arguments.spreads, strict=True)
-        return tuple(to_devices(a, NamedSharding(self.mesh, spread_spec(s))) for a, s in pairs)
+        pairs = zip(self.arguments.arrays, self.arguments.shardings, strict=True)
+        return tuple(to_devices(a, NamedSharding(self.mesh, partition_spec(s))) for a, s in pairs)
 
     def __call__(self, values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
         """What the program draws, and its deterministic values."""
-        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.spreads, strict=True)]
+        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.shardings, strict=True)]
         data = self.arguments.layout.join(whole)
 
         def run() -> dict[str, Array]:

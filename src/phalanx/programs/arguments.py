@@ -18,8 +18,8 @@ from jax import Array, ShapeDtypeStruct
 
 from phalanx.mesh.fitting import fitted
 from phalanx.mesh.foreign import Labels, columns_of, is_data, take
-from phalanx.mesh.placement import PaddedRows, check_alive, name_of, spread_of
-from phalanx.mesh.space import Spread
+from phalanx.mesh.placement import PaddedRows, check_alive, name_of, sharding_of
+from phalanx.mesh.space import RowSharding
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Arguments:
     Attributes:
         layout: the part that is compiled in.
         arrays: the arrays, padded where they are sharded unevenly.
-        spreads: where each array lives.
+        shardings: where each array lives.
         names: what to call each array in messages, e.g. `x` or `batch['x']`.
         labels: the names that came with each array: of a table's columns, of a categorical's levels.
     """
 
     layout: Layout
     arrays: tuple[Any, ...]
-    spreads: tuple[Spread, ...]
+    shardings: tuple[RowSharding, ...]
     names: tuple[str, ...]
     labels: tuple[Labels, ...] = ()
 
@@ -58,14 +58,14 @@ class Arguments:
         """Shapes as the user knows them: all rows, no padding."""
         return tuple(
             ShapeDtypeStruct((s.rows, *a.shape[1:]) if s.axes else a.shape, a.dtype)
-            for a, s in zip(self.arrays, self.spreads, strict=True)
+            for a, s in zip(self.arrays, self.shardings, strict=True)
         )
 
     def local_shapes(self) -> tuple[ShapeDtypeStruct, ...]:
         """Shapes as one device sees them."""
         return tuple(
             ShapeDtypeStruct((s.local_rows, *a.shape[1:]) if s.axes else a.shape, a.dtype)
-            for a, s in zip(self.arrays, self.spreads, strict=True)
+            for a, s in zip(self.arrays, self.shardings, strict=True)
         )
 
     def with_arrays(self, arrays: Sequence[Any]) -> Arguments:
@@ -120,7 +120,7 @@ def split_arguments(program: Any, data: Any) -> Arguments:
     return Arguments(
         Layout(tree, fixed),
         tuple(leaf.array if isinstance(leaf, PaddedRows) else leaf for leaf in kept),
-        tuple(spread_of(leaf) for leaf in kept),
+        tuple(sharding_of(leaf) for leaf in kept),
         tuple(name for name, array in zip(names, is_array, strict=True) if array),
         tuple(words for words, array in zip(labels, is_array, strict=True) if array),
     )

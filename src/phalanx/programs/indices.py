@@ -40,7 +40,7 @@ class IndexCheck:
         Raises:
             ValueError: naming the line, the index, and the data that it comes from.
         """
-        rows = zip(arguments.arrays, arguments.spreads, strict=True)
+        rows = zip(arguments.arrays, arguments.shardings, strict=True)
         inputs = [
             Value(lambda a=a, s=s: jnp.asarray(a)[: s.rows] if s.axes else jnp.asarray(a), frozenset([number]))
             for number, (a, s) in enumerate(rows)

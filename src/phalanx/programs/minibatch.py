@@ -18,8 +18,8 @@ import numpy as np
 from jax import Array, ShapeDtypeStruct, lax, random
 from jax.sharding import Mesh, PartitionSpec
 
-from phalanx.mesh.placement import spread_spec
-from phalanx.mesh.space import Spread
+from phalanx.mesh.placement import partition_spec
+from phalanx.mesh.space import RowSharding
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.rows_apart import read_rows_apart
 from phalanx.programs.share_rule import read_shares
@@ -61,18 +61,18 @@ class Minibatch:
         if not isinstance(batch_size, int | np.integer) or isinstance(batch_size, bool) or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number of rows, at least 1; got {batch_size!r}.")
         shapes = arguments.whole_shapes()
-        spread = [s for s in arguments.spreads if s.axes]
-        total = spread[0].rows if spread else max((s.shape[0] for s in shapes if s.shape), default=0)
+        sharded = [s for s in arguments.shardings if s.axes]
+        total = sharded[0].rows if sharded else max((s.shape[0] for s in shapes if s.shape), default=0)
         if not total:
             raise ValueError("batch_size: the data have no rows to choose from.")
         if batch_size > total:
             raise ValueError(f"batch_size={batch_size} is larger than the data, which have {total} rows.")
         of_rows = tuple(
-            bool(s.axes) if spread else bool(a.shape) and a.shape[0] == total
-            for a, s in zip(shapes, arguments.spreads, strict=True)
+            bool(s.axes) if sharded else bool(a.shape) and a.shape[0] == total
+            for a, s in zip(shapes, arguments.shardings, strict=True)
         )
-        axes = spread[0].axes if spread else ()
-        if other := [s for s in spread if (s.axes, s.rows) != (axes, total)]:
+        axes = sharded[0].axes if sharded else ()
+        if other := [s for s in sharded if (s.axes, s.rows) != (axes, total)]:
             raise ValueError(
                 f"batch_size={batch_size}: of the data {total} rows are spread over {axes}, and {other[0].rows} over "
                 f"{other[0].axes}; a batch is of one kind of rows. Leave the others unsharded, or look at all rows."
@@ -111,7 +111,7 @@ class Minibatch:
         """The arrays with the rows of one batch, drawn with replacement; each device draws from its own rows."""
         if not self.axes:
             return self.take(arrays, self.rows(key))
-        spec = spread_spec(Spread(self.axes, self.total, self.total // _devices(self.axes, mesh)))
+        spec = partition_spec(RowSharding(self.axes, self.total, self.total // _devices(self.axes, mesh)))
 
         def local(words: Array, arrays: list[Array]) -> list[Array]:
             return self.take(arrays, self.rows(random.wrap_key_data(words)))
@@ -127,14 +127,14 @@ class Minibatch:
             ValueError: naming the variable, when a term neither adds up over rows nor is the same for any of them.
         """
         parts = max(2, self.total // self.size)
-        spread = Spread((ROWS,), parts * self.size, self.size)
+        sharding = RowSharding((ROWS,), parts * self.size, self.size)
         shapes = arguments.whole_shapes()
         stretched = tuple(
             ShapeDtypeStruct((parts * self.size, *a.shape[1:]), a.dtype) if wanted else a
             for a, wanted in zip(shapes, self.of_rows, strict=True)
         )
-        spreads = tuple(spread if wanted else Spread() for wanted in self.of_rows)
-        batch = replace(arguments, arrays=stretched, spreads=spreads)
+        shardings = tuple(sharding if wanted else RowSharding() for wanted in self.of_rows)
+        batch = replace(arguments, arrays=stretched, shardings=shardings)
         sizes = {ROWS: parts, "model": 1}
         try:
             whole = TracedProgram.of_whole(program, batch, sizes)

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import jaxprs_in_params
 
-from phalanx.mesh.space import Space, Spread
+from phalanx.mesh.space import RowSharding, Space
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.own_rows import giving_own_rows
 from phalanx.programs.row_sample import Sample, fraction, samples
@@ -67,9 +67,9 @@ class RowCheck:
         return list(dict.fromkeys([*(name for name, _ in self.terms), *self.others]))
 
     @property
-    def spreads(self) -> dict[str, Spread]:
+    def shardings(self) -> dict[str, RowSharding]:
         """Where latent variables live."""
-        return {latent.name: latent.spread for latent in self.shares.latents}
+        return {latent.name: latent.sharding for latent in self.shares.latents}
 
     def look(self, arguments: Arguments, positions: Sequence[Position] = ()) -> tuple[int, dict[str, str]]:
         """Compare at `positions`, whole and unpadded, or at random ones.
@@ -100,14 +100,14 @@ class RowCheck:
         self, arguments: Arguments, positions: Sequence[Position], most: int, x64: bool
     ) -> tuple[int, dict[str, str]]:
         shapes = {latent.name: _whole_shape(latent) for latent in self.shares.latents}
-        share = fraction(arguments, shapes, self.spreads, most)
+        share = fraction(arguments, shapes, self.shardings, most)
         if share <= 0:
             raise TooLarge(f"the model has more than {most:,} numbers that all devices share")
         unseen, rows = set(self.names), 0
-        for sample in samples(arguments, list(self.spreads.values()), self.sizes, share):
+        for sample in samples(arguments, list(self.shardings.values()), self.sizes, share):
             both = self._both(arguments, sample, x64)
-            arrays = [_wide(sample.take(a, s), x64) for a, s in zip(arguments.arrays, arguments.spreads, strict=True)]
-            given = [{n: _wide(sample.take(leaf, self.spreads[n]), x64) for n, leaf in p.items()} for p in positions]
+            arrays = [_wide(sample.take(a, s), x64) for a, s in zip(arguments.arrays, arguments.shardings, strict=True)]
+            given = [{n: _wide(sample.take(leaf, self.shardings[n]), x64) for n, leaf in p.items()} for p in positions]
             for number in range(max(len(given), 0 if given else POSITIONS)):
                 tried = given[number : number + 1] or [both.position(number, radius) for radius in RADII]
                 for position in tried:
@@ -119,10 +119,10 @@ class RowCheck:
         return rows, dict.fromkeys(sorted(unseen), "it is not finite at any position that was tried")
 
     def _both(self, arguments: Arguments, sample: Sample, x64: bool) -> _Both:
-        spreads = tuple(sample.spread(s) for s in arguments.spreads)
-        key = spreads, arguments.layout, tuple((a.shape, str(a.dtype)) for a in arguments.arrays), x64
+        shardings = tuple(sample.sharding(s) for s in arguments.shardings)
+        key = shardings, arguments.layout, tuple((a.shape, str(a.dtype)) for a in arguments.arrays), x64
         if key not in self._compiled:
-            self._compiled[key] = _Both.of(self, arguments, sample, spreads)
+            self._compiled[key] = _Both.of(self, arguments, sample, shardings)
         return self._compiled[key]
 
 
@@ -143,11 +143,11 @@ class _Both:
     rows: int
 
     @classmethod
-    def of(cls, check: RowCheck, arguments: Arguments, sample: Sample, spreads: Sequence[Spread]) -> _Both:
+    def of(cls, check: RowCheck, arguments: Arguments, sample: Sample, shardings: Sequence[RowSharding]) -> _Both:
         shares, sizes = check.shares, check.sizes
         program = giving_own_rows(check.program, shares.own_rows)
-        of_latents = {name: sample.spread(spread) for name, spread in check.spreads.items()}
-        local_terms = {term: _resized(sample, spread) for term, spread in shares.terms.items()}
+        of_latents = {name: sample.sharding(sharding) for name, sharding in check.shardings.items()}
+        local_terms = {term: _resized(sample, sharding) for term, sharding in shares.terms.items()}
         resized = replace(shares, terms=local_terms)
         space = Space(tuple(of_latents[name] for name in sorted(of_latents)), shares.axes)
 
@@ -174,7 +174,7 @@ class _Both:
 
         def on_device(position: Any, arrays: Any) -> Any:
             here = {name: _rows_here(leaf, of_latents[name]) for name, leaf in position.items()}
-            mine = [_rows_here(leaf, spread) for leaf, spread in zip(arrays, spreads, strict=True)]
+            mine = [_rows_here(leaf, sharding) for leaf, sharding in zip(arrays, shardings, strict=True)]
             found = {}
             for term in check.terms:
                 (value, size), gradient = jax.value_and_grad(share(term), has_aux=True)(here, mine)
@@ -182,10 +182,12 @@ class _Both:
                 gradient = {name: _together(leaf, of_latents[name]) for name, leaf in gradient.items()}
                 found[term] = (value, _psum(size, shares.axes)), gradient
             others = _values(run(here, mine), check.others)
-            everywhere = {**shares.others, **check.spreads}
-            return found, {n: _together(v, sample.spread(everywhere[n])) for n, v in others.items()}
+            everywhere = {**shares.others, **check.shardings}
+            return found, {n: _together(v, sample.sharding(everywhere[n])) for n, v in others.items()}
 
-        like = [_shape_like(a, s, new) for a, s, new in zip(arguments.arrays, arguments.spreads, spreads, strict=True)]
+        like = [
+            _shape_like(a, s, new) for a, s, new in zip(arguments.arrays, arguments.shardings, shardings, strict=True)
+        ]
         traced = TracedProgram(program, arguments.layout, like, dict.fromkeys(sizes, 1))
         widest, narrowest = _extent(traced.jaxpr)
         if widest > WIDEST:
@@ -274,19 +276,19 @@ def _values(run: Any, names: Sequence[str]) -> dict[str, Any]:
 
 def _whole_shape(latent: Any) -> Any:
     shape = latent.unconstrained_shape
-    return jax.ShapeDtypeStruct((latent.spread.rows, *shape[1:]) if latent.spread.axes else shape, np.float32)
+    return jax.ShapeDtypeStruct((latent.sharding.rows, *shape[1:]) if latent.sharding.axes else shape, np.float32)
 
 
-def _resized(sample: Sample, spread: Spread) -> Spread:
+def _resized(sample: Sample, sharding: RowSharding) -> RowSharding:
     """Where a term lives in the sample."""
-    if not spread.rows:
-        return spread
-    found = [new for old, new in sample.rows.items() if (old.axes, old.rows) == (spread.axes, spread.rows)]
-    return found[0] if found else spread
+    if not sharding.rows:
+        return sharding
+    found = [new for old, new in sample.rows.items() if (old.axes, old.rows) == (sharding.axes, sharding.rows)]
+    return found[0] if found else sharding
 
 
-def _shape_like(array: Any, spread: Spread, new: Spread) -> jax.ShapeDtypeStruct:
-    shape = (new.rows, *array.shape[1:]) if spread.axes else array.shape
+def _shape_like(array: Any, sharding: RowSharding, new: RowSharding) -> jax.ShapeDtypeStruct:
+    shape = (new.rows, *array.shape[1:]) if sharding.axes else array.shape
     return jax.ShapeDtypeStruct(shape, _dtype(array.dtype))
 
 
@@ -298,17 +300,17 @@ def _wide(values: np.ndarray, x64: bool) -> np.ndarray:
     return values.astype(np.float64 if x64 else np.float32) if jnp.issubdtype(values.dtype, jnp.floating) else values
 
 
-def _rows_here(leaf: Any, spread: Spread) -> Any:
+def _rows_here(leaf: Any, sharding: RowSharding) -> Any:
     """The rows of this device, the last row repeated where there are too few, as `phx.shard` does."""
-    if not spread.axes:
+    if not sharding.axes:
         return leaf
-    numbers = jnp.minimum(spread.row_numbers(), leaf.shape[0] - 1)
+    numbers = jnp.minimum(sharding.row_numbers(), leaf.shape[0] - 1)
     return leaf[numbers]
 
 
-def _together(leaf: Any, spread: Spread) -> Any:
+def _together(leaf: Any, sharding: RowSharding) -> Any:
     """All devices' rows, without those that are none."""
-    return lax.all_gather(leaf, spread.axes, tiled=True)[: spread.rows] if spread.axes else leaf
+    return lax.all_gather(leaf, sharding.axes, tiled=True)[: sharding.rows] if sharding.axes else leaf
 
 
 def _psum(value: Any, axes: tuple[str, ...]) -> Any:

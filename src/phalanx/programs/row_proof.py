@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params
 
-from phalanx.mesh.space import Spread
+from phalanx.mesh.space import RowSharding
 from phalanx.programs.row_calls import CALLS
 from phalanx.programs.row_collectives import COLLECTIVES
 from phalanx.programs.row_rules import MAY_DIFFER, OPAQUE, RULES
@@ -23,7 +23,7 @@ from phalanx.programs.row_step import Step, is_zero, keeps_factor
 from phalanx.programs.row_values import Groups, Kind, Partial, Replicated, Sharded, fits
 
 
-def read_kinds(whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[Spread], groups: Groups) -> list[Kind]:
+def read_kinds(whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[RowSharding], groups: Groups) -> list[Kind]:
     """What each output on a device is of that of the whole.
 
     Args:
@@ -32,13 +32,13 @@ def read_kinds(whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[Spread],
         inputs: where each input lives.
         groups: the groups of rows.
     """
-    given: list[Kind] = [Sharded(groups.of(spread), 0) if spread.axes else Replicated() for spread in inputs]
+    given: list[Kind] = [Sharded(groups.of(sharding), 0) if sharding.axes else Replicated() for sharding in inputs]
     return Proof(groups).closed(whole, local, given)
 
 
-def adds_up(kind: Kind, spread: Spread, groups: Groups) -> bool:
-    """Whether values of this kind, added over the devices' rows and weighed as `spread` says, give the whole's sum."""
-    axes = frozenset(spread.axes)
+def adds_up(kind: Kind, sharding: RowSharding, groups: Groups) -> bool:
+    """Whether values of this kind, added over devices' rows and weighed as `sharding` says, give the whole's sum."""
+    axes = frozenset(sharding.axes)
     if isinstance(kind, Replicated):  # n devices that are alike add up to n times what one has
         return kind.factor == groups.devices(axes) or kind.zero
     if isinstance(kind, Partial):
@@ -46,14 +46,14 @@ def adds_up(kind: Kind, spread: Spread, groups: Groups) -> bool:
     if not isinstance(kind, Sharded) or kind.group.axes != axes or kind.factor != 1:
         return False
     leads = kind.layout == Sharded(kind.group, 0).layout
-    return not kind.group.padded or (leads and spread.rows == kind.group.rows)
+    return not kind.group.padded or (leads and sharding.rows == kind.group.rows)
 
 
-def has_rows(kind: Kind, spread: Spread, groups: Groups) -> bool:
+def has_rows(kind: Kind, sharding: RowSharding, groups: Groups) -> bool:
     """Whether values of this kind are, row by row or as one, those of the whole."""
-    if not spread.axes:
+    if not sharding.axes:
         return isinstance(kind, Replicated) and kind.factor == 1
-    return isinstance(kind, Sharded) and kind.factor == 1 and kind.layout == Sharded(groups.of(spread), 0).layout
+    return isinstance(kind, Sharded) and kind.factor == 1 and kind.layout == Sharded(groups.of(sharding), 0).layout
 
 
 class Proof:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.mesh.space import Spread
+from phalanx.mesh.space import RowSharding
 
 ONE = Fraction(1)
 
@@ -101,13 +101,13 @@ Kind = Replicated | Sharded | Partial | Numbers | Indices | None
 class Groups:
     """The groups of rows of a program on a mesh."""
 
-    def __init__(self, spreads: Iterable[Spread], sizes: Mapping[str, int]):
+    def __init__(self, shardings: Iterable[RowSharding], sizes: Mapping[str, int]):
         self.sizes = {axis: size for axis, size in sizes.items() if size > 1}
-        self._all = {self.of(spread) for spread in spreads if spread.axes}
+        self._all = {self.of(sharding) for sharding in shardings if sharding.axes}
 
-    def of(self, spread: Spread) -> Group:
+    def of(self, sharding: RowSharding) -> Group:
         """The group of a leaf that is spread out."""
-        return Group(frozenset(spread.axes), spread.rows, spread.local_rows, self.devices(spread.axes))
+        return Group(frozenset(sharding.axes), sharding.rows, sharding.local_rows, self.devices(sharding.axes))
 
     def devices(self, axes: Iterable[str]) -> int:
         """Devices along these axes."""

@@ -95,11 +95,11 @@ def read_rows_apart(
     program: Program, arguments: Arguments, sizes: Mapping[str, int], shares: Shares, whole: Any, local: TracedProgram
 ) -> RowsApart:
     """What is proved of a program, and what must be tried. Nothing where nothing is spread out."""
-    if not shares.axes and not any(spread.axes for spread in arguments.spreads):
+    if not shares.axes and not any(sharding.axes for sharding in arguments.shardings):
         return RowsApart()
-    latents = {latent.name: latent.spread for latent in shares.latents}
-    groups = Groups([*arguments.spreads, *latents.values()], sizes)
-    inputs = [*(latents[name] for name in sorted(local.position)), *arguments.spreads]
+    latents = {latent.name: latent.sharding for latent in shares.latents}
+    groups = Groups([*arguments.shardings, *latents.values()], sizes)
+    inputs = [*(latents[name] for name in sorted(local.position)), *arguments.shardings]
     kinds = dict(zip(local.outputs, read_kinds(whole.jaxpr, local.jaxpr, inputs, groups), strict=True))
     terms = tuple(term for term in shares.terms if not adds_up(kinds[term], shares.terms[term], groups))
     values = {**shares.others, **latents}

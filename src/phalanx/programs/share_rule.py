@@ -23,7 +23,7 @@ from jax import Array, random
 from numpyro.distributions import Independent
 
 from phalanx.mesh.dependence import Axes, live_equations, uses_collective, varying_axes
-from phalanx.mesh.space import GLOBAL, Spread
+from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.own_rows import RowsOfOneEvent, giving_own_rows
 from phalanx.programs.shares import Shares, Term, named_axes
@@ -52,8 +52,8 @@ def read_shares(
 
 
 def _check_axes(arguments: Arguments, sizes: Mapping[str, int]) -> None:
-    for name, spread in zip(arguments.names, arguments.spreads, strict=True):
-        if other := [axis for axis in spread.axes if axis not in sizes]:
+    for name, sharding in zip(arguments.names, arguments.shardings, strict=True):
+        if other := [axis for axis in sharding.axes if axis not in sizes]:
             raise ValueError(
                 f"data: {name} is sharded over {named_axes(other)}, the axis that chains are spread over, so each "
                 f"chain would see a part of it. Shard it over {' or '.join(map(repr, sizes))}."
@@ -101,35 +101,35 @@ class _Reading:
         self.jaxpr = self.local.jaxpr
 
     def shares(self) -> Shares:
-        spreads = self._latent_spreads()
-        outputs = self._outputs(spreads)
-        terms = {term: self._term_spread(term, outputs[term], spreads) for term in self.whole.terms}
+        shardings = self._latent_shardings()
+        outputs = self._outputs(shardings)
+        terms = {term: self._term_sharding(term, outputs[term], shardings) for term in self.whole.terms}
         others = {
             name: self._rows(
                 f"The deterministic value {name!r}", outputs[name], before.shape, self.local.deterministic[name].shape
             )
             for name, before in self.whole.deterministic.items()
         }
-        used = {axis for spread in (*terms.values(), *spreads.values()) for axis in spread.axes}
+        used = {axis for sharding in (*terms.values(), *shardings.values()) for axis in sharding.axes}
         # Differentiated, the model's own sum over devices gives the gradient of the sum of the shares: so add those.
         used |= {axis for axis in self.sizes if uses_collective(self.jaxpr, axis)}
         axes = tuple(axis for axis in self.sizes if axis in used)
-        latents = tuple(replace(latent, spread=spreads[latent.name]) for latent in self.local.latents())
+        latents = tuple(replace(latent, sharding=shardings[latent.name]) for latent in self.local.latents())
         return Shares(axes, latents, others, terms, {axis: self.sizes[axis] for axis in axes}, self.own_rows)
 
     # -- latent variables ---------------------------------------------------------------------------------------
 
-    def _latent_spreads(self) -> dict[str, Spread]:
-        spreads = {latent.name: self._first_guess(latent.name) for latent in self.local.latents()}
+    def _latent_shardings(self) -> dict[str, RowSharding]:
+        shardings = {latent.name: self._first_guess(latent.name) for latent in self.local.latents()}
         while True:
-            outputs = self._outputs(spreads)
-            wider = {name: s for name, s in spreads.items() if not outputs[name, "density"] <= set(s.axes)}
+            outputs = self._outputs(shardings)
+            wider = {name: s for name, s in shardings.items() if not outputs[name, "density"] <= set(s.axes)}
             if not wider:
-                return spreads
-            for name, spread in wider.items():
-                spreads[name] = self._widen(name, spread, outputs[name, "density"])
+                return shardings
+            for name, sharding in wider.items():
+                shardings[name] = self._widen(name, sharding, outputs[name, "density"])
 
-    def _first_guess(self, name: str) -> Spread:
+    def _first_guess(self, name: str) -> RowSharding:
         """Where the variable says it lives, or where its shape says so."""
         axes = tuple(axis for axis in self.sizes if axis in self.whole.variables[name].axes)
         before, after = self.whole.variables[name].shape, self.local.variables[name].shape
@@ -144,7 +144,7 @@ class _Reading:
             )
         return self._rows(f"Variable {name!r}", frozenset(axes), before, after)
 
-    def _widen(self, name: str, spread: Spread, found: Axes) -> Spread:
+    def _widen(self, name: str, sharding: RowSharding, found: Axes) -> RowSharding:
         if declared := self.whole.variables[name].axes:
             raise ValueError(
                 f"Variable {name!r} is declared axis={named_axes(declared)}, but its distribution depends on what is "
@@ -152,9 +152,9 @@ class _Reading:
                 f"follows from the data."
             )
         before, after = self.whole.variables[name].shape, self.local.variables[name].shape
-        return self._rows(f"Variable {name!r}", found | set(spread.axes), before, after)
+        return self._rows(f"Variable {name!r}", found | set(sharding.axes), before, after)
 
-    def _rows(self, what: str, axes: Axes | None, before: tuple[int, ...], after: tuple[int, ...]) -> Spread:
+    def _rows(self, what: str, axes: Axes | None, before: tuple[int, ...], after: tuple[int, ...]) -> RowSharding:
         """The spread of something shaped `before` in the whole and `after` on one device; axes None: read them off."""
         if axes is None:
             if before == after:
@@ -171,7 +171,7 @@ class _Reading:
                 f"its size from the data, as in .expand([x.shape[0]]); or, if it is meant to be global, make what it "
                 f"depends on equal everywhere first, with jax.lax.pmean or psum over {named_axes(names)}."
             )
-        return Spread(names, before[0], after[0])
+        return RowSharding(names, before[0], after[0])
 
     def _has_rows(self, axes: tuple[str, ...], before: tuple[int, ...], after: tuple[int, ...]) -> bool:
         """Whether the leading dimension is spread over `axes` as the rows of the data are."""
@@ -179,12 +179,16 @@ class _Reading:
             return False
         if not any(self._is_padded(axis) for axis in axes):
             return before[0] == after[0] * math.prod(self.sizes[axis] for axis in axes)
-        rows = {(spread.rows, spread.local_rows) for spread in self.arguments.spreads if set(spread.axes) == set(axes)}
+        rows = {
+            (sharding.rows, sharding.local_rows)
+            for sharding in self.arguments.shardings
+            if set(sharding.axes) == set(axes)
+        }
         return (before[0], after[0]) in rows
 
     def _axes_of_rows(self, what: str, before: tuple[int, ...], after: tuple[int, ...]) -> Axes:
         rows = (before[0], after[0]) if before and after else None
-        found = {frozenset(s.axes) for s in self.arguments.spreads if s.axes and (s.rows, s.local_rows) == rows}
+        found = {frozenset(s.axes) for s in self.arguments.shardings if s.axes and (s.rows, s.local_rows) == rows}
         if len(found) == 1:
             return found.pop()
         if found:
@@ -200,14 +204,14 @@ class _Reading:
 
     # -- terms of the log density -------------------------------------------------------------------------------
 
-    def _outputs(self, spreads: Mapping[str, Spread]) -> dict[Any, Axes]:
+    def _outputs(self, shardings: Mapping[str, RowSharding]) -> dict[Any, Axes]:
         """The axes that each term and deterministic value varies over, given where the latent variables live."""
-        position = [frozenset(spreads[name].axes) for name in sorted(self.local.position)]
-        arrays = [frozenset(spread.axes) for spread in self.arguments.spreads]
+        position = [frozenset(shardings[name].axes) for name in sorted(self.local.position)]
+        arrays = [frozenset(sharding.axes) for sharding in self.arguments.shardings]
         found = [axes & self.sizes.keys() for axes in varying_axes(self.jaxpr, [*position, *arrays])]
         return dict(zip(self.local.outputs, found, strict=True))
 
-    def _term_spread(self, term: Term, axes: Axes, latents: Mapping[str, Spread]) -> Spread:
+    def _term_sharding(self, term: Term, axes: Axes, latents: Mapping[str, RowSharding]) -> RowSharding:
         name, _ = term
         before, after = self.whole.terms[term].shape, self.local.terms[term].shape
         self._check_event(name)
@@ -219,7 +223,7 @@ class _Reading:
             axes = self._if_only_shapes_differ(term)
         names = tuple(axis for axis in self.sizes if axis in axes)
         if not any(self._is_padded(axis) for axis in names):
-            return Spread(names)
+            return RowSharding(names)
         self._check_no_collective(name, names)
         devices = math.prod(self.sizes[axis] for axis in names)
         if not self._has_rows(names, before, after):
@@ -229,11 +233,11 @@ class _Reading:
                 f"{before} on the whole data instead of one term per row. Keep the rows apart (no to_event or sum "
                 f"over them), or give a number of rows divisible by {devices}."
             )
-        return Spread(names, before[0], after[0])
+        return RowSharding(names, before[0], after[0])
 
     def _is_padded(self, axis: str) -> bool:
-        devices = {s.axes: math.prod(self.sizes[a] for a in s.axes) for s in self.arguments.spreads if axis in s.axes}
-        return any(s.rows != s.local_rows * devices[s.axes] for s in self.arguments.spreads if axis in s.axes)
+        devices = {s.axes: math.prod(self.sizes[a] for a in s.axes) for s in self.arguments.shardings if axis in s.axes}
+        return any(s.rows != s.local_rows * devices[s.axes] for s in self.arguments.shardings if axis in s.axes)
 
     def _check_no_collective(self, name: str, axes: tuple[str, ...]) -> None:
         for axis in axes:
@@ -270,7 +274,7 @@ class _Reading:
         whole, local = _value_at_a_point(self.whole, term, {}), _value_at_a_point(self.local, term, self.sizes)
         if jnp.allclose(whole, local, rtol=1e-4):
             return frozenset()
-        for axes in {spread.axes for spread in self.arguments.spreads if spread.axes}:
+        for axes in {sharding.axes for sharding in self.arguments.shardings if sharding.axes}:
             if jnp.allclose(whole, math.prod(self.sizes[axis] for axis in axes) * local, rtol=1e-4):
                 return frozenset(axes)
         raise ValueError(
@@ -280,12 +284,12 @@ class _Reading:
         )
 
     def _rows_of_data(self) -> int:
-        return max(spread.rows for spread in self.arguments.spreads)
+        return max(sharding.rows for sharding in self.arguments.shardings)
 
 
 def _own_rows(whole: TracedProgram, arguments: Arguments, sizes: Mapping[str, int]) -> dict[str, int]:
     """Variables declared to lie over axes that no data lie over, with their rows in the whole."""
-    of_data = {axis for spread in arguments.spreads for axis in spread.axes}
+    of_data = {axis for sharding in arguments.shardings for axis in sharding.axes}
     found: dict[str, int] = {}
     for name, variable in whole.variables.items():
         devices = math.prod(sizes.get(axis, 1) for axis in variable.axes)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.mesh.space import GLOBAL, Spread
+from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.mesh.total import Total
 
 Term = tuple[str, str]
@@ -26,7 +26,7 @@ class Latent:
     unconstrained_shape: tuple[int, ...]
     dtype: Any
     support: str
-    spread: Spread = GLOBAL
+    sharding: RowSharding = GLOBAL
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Shares:
 
     axes: tuple[str, ...]
     latents: tuple[Latent, ...]
-    others: Mapping[str, Spread]
-    terms: Mapping[Term, Spread]
+    others: Mapping[str, RowSharding]
+    terms: Mapping[Term, RowSharding]
     sizes: Mapping[str, int]
     own_rows: Mapping[str, int] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)

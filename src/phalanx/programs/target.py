@@ -16,9 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
-from phalanx.mesh.placement import mesh_of, spread_spec
+from phalanx.mesh.placement import mesh_of, partition_spec
 from phalanx.mesh.processes import to_devices
-from phalanx.mesh.space import GLOBAL, Position, Shared, Space, Spread
+from phalanx.mesh.space import GLOBAL, Position, RowSharding, Shared, Space
 from phalanx.mesh.total import Total
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.indices import IndexCheck
@@ -66,8 +66,8 @@ class Density:
     @property
     def space(self) -> Space:
         """The space positions live in."""
-        spreads = {latent.name: latent.spread for latent in self.shares.latents}
-        return Space(tuple(spreads[name] for name in sorted(spreads)), self.shares.axes)
+        shardings = {latent.name: latent.sharding for latent in self.shares.latents}
+        return Space(tuple(shardings[name] for name in sorted(shardings)), self.shares.axes)
 
     def share(self, position: Position) -> Total:
         """This device's share of the log density: differentiable code with no collective of ours in it."""
@@ -159,8 +159,8 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
     Raises:
         ValueError: when the data lie on several meshes or on another than the one asked for, or it has no `chain` axis.
     """
-    spread = [array for array, s in zip(arguments.arrays, arguments.spreads, strict=True) if s.axes]
-    meshes = {with_auto_axes(found) for array in spread if (found := mesh_of(array)) is not None}
+    sharded = [array for array, s in zip(arguments.arrays, arguments.shardings, strict=True) if s.axes]
+    meshes = {with_auto_axes(found) for array in sharded if (found := mesh_of(array)) is not None}
     if len(meshes) > 1:
         shapes = " and ".join(sorted(str(dict(found.shape)) for found in meshes))
         raise ValueError(
@@ -300,16 +300,16 @@ class Target:
 
     def array_specs(self) -> tuple[PartitionSpec, ...]:
         """How the data's arrays are laid out."""
-        return tuple(spread_spec(spread) for spread in self.arguments.spreads)
+        return tuple(partition_spec(sharding) for sharding in self.arguments.shardings)
 
-    def spread(self, name: str) -> Spread:
+    def sharding(self, name: str) -> RowSharding:
         """Where a latent or deterministic variable lives."""
-        by_name = {latent.name: latent.spread for latent in self.shares.latents}
+        by_name = {latent.name: latent.sharding for latent in self.shares.latents}
         return by_name[name] if name in by_name else self.shares.others.get(name, GLOBAL)
 
     def position_specs(self, *leading: str | None) -> dict[str, PartitionSpec]:
         """How positions are laid out, after `leading` dimensions such as the chains'."""
-        return {latent.name: spread_spec(latent.spread, *leading) for latent in self.shares.latents}
+        return {latent.name: partition_spec(latent.sharding, *leading) for latent in self.shares.latents}
 
     def place_arrays(self) -> tuple[Array, ...]:
         """The data's arrays on the mesh: sharded ones where they are, others copied to every device."""
@@ -331,7 +331,7 @@ class Target:
 
     def constrain(self, position: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Values of the latent variables, and of the deterministic ones, at a position."""
-        specs = {name: spread_spec(self.spread(name)) for name in self.value_names()}
+        specs = {name: partition_spec(self.sharding(name)) for name in self.value_names()}
         values = self._whole(lambda density, u: density.constrain(u), specs)(position)
         return {name: self.trim(name, leaf) for name, leaf in values.items()}
 
@@ -355,14 +355,14 @@ class Target:
 
     def trim(self, name: str, values: Any, leading: int = 0) -> Any:
         """Whole `values` of a variable without padded rows, which lie behind `leading` dimensions."""
-        spread = self.spread(name)
-        return values[(slice(None),) * leading + (slice(0, spread.rows),)] if spread.axes else values
+        sharding = self.sharding(name)
+        return values[(slice(None),) * leading + (slice(0, sharding.rows),)] if sharding.axes else values
 
     def _whole(self, f: Callable[[Density, Any], Any], out_specs: Any) -> Callable[[Mapping[str, Any]], Any]:
         """`f(density, tree)` on whole arrays by name, rows padded on the way in."""
 
         def call(tree: Mapping[str, Any]) -> Any:
-            specs = {name: spread_spec(self.spread(name)) for name in tree}
+            specs = {name: partition_spec(self.sharding(name)) for name in tree}
             placed = {
                 name: to_devices(self._pad(name, jnp.asarray(leaf)), NamedSharding(self.mesh, specs[name]))
                 for name, leaf in tree.items()
@@ -378,8 +378,8 @@ class Target:
         return call
 
     def _pad(self, name: str, leaf: Array) -> Array:
-        spread = self.spread(name)
-        if not spread.axes:
+        sharding = self.sharding(name)
+        if not sharding.axes:
             return leaf
-        missing = spread.local_rows * int(np.prod([self.mesh.shape[a] for a in spread.axes])) - leaf.shape[0]
+        missing = sharding.local_rows * int(np.prod([self.mesh.shape[a] for a in sharding.axes])) - leaf.shape[0]
         return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], missing, axis=0)]) if missing else leaf

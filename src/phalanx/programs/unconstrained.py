@@ -17,7 +17,7 @@ from numpyro.distributions import Unit
 from numpyro.distributions.transforms import Transform
 
 from phalanx.errors.model_errors import model_errors
-from phalanx.mesh.space import Spread
+from phalanx.mesh.space import RowSharding
 from phalanx.mesh.total import Total
 from phalanx.programs.bijections import bijection_onto
 from phalanx.programs.handlers import tape
@@ -55,23 +55,23 @@ class Evaluation:
                 out[name, "jacobian"] = self.log_dets[name]
         return out
 
-    def totals(self, spreads: Mapping[tuple[str, str], Spread], lanes: int) -> dict[tuple[str, str], Total]:
-        """Each of the terms added up over the rows this device holds, padded ones apart, where `spreads` says it lives.
+    def totals(self, shardings: Mapping[tuple[str, str], RowSharding], lanes: int) -> dict[tuple[str, str], Total]:
+        """Each of the terms added up over the rows this device holds, padded ones apart: `shardings` says which.
 
         `lanes` chains do so at once.
         """
-        self._check_terms(spreads)
+        self._check_terms(shardings)
         out: dict[tuple[str, str], Total] = {}
         for name, variable in self.variables.items():
             if variable.distribution is not None:
-                out[name, "density"] = variable.total_log_prob(spreads[name, "density"].real_rows(), lanes)
+                out[name, "density"] = variable.total_log_prob(shardings[name, "density"].real_rows(), lanes)
             if name in self.log_dets:
-                out[name, "jacobian"] = total_of(spreads[name, "jacobian"].keep_rows(self.log_dets[name]))
+                out[name, "jacobian"] = total_of(shardings[name, "jacobian"].keep_rows(self.log_dets[name]))
         return out
 
-    def _check_terms(self, spreads: Mapping[tuple[str, str], Spread]) -> None:
+    def _check_terms(self, shardings: Mapping[tuple[str, str], RowSharding]) -> None:
         met = [name for name, variable in self.variables.items() if variable.distribution is not None]
-        if set(met) != (before := {name for name, _ in spreads}):
+        if set(met) != (before := {name for name, _ in shardings}):
             names = ", ".join(map(repr, sorted(before.symmetric_difference(met))))
             raise ValueError(_changed(f"of {names} some are new and some are missing"))
 

@@ -66,7 +66,7 @@ def look_closely(target: Target, arrays: Sequence[Array]) -> dict[tuple[str, str
     described: dict[tuple[str, str], Doubt] = {}
 
     def look(arrays: Sequence[Array]) -> Any:
-        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, target.arguments.spreads, strict=True)]
+        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, target.arguments.shardings, strict=True)]
         data = target.layout.join(whole)
         run = run_unconstrained(target.program, None, data)
         keys = dict(zip(run.position, random.split(random.key(0), len(run.position)), strict=True))

@@ -26,7 +26,7 @@ from phalanx.kernels.whole import chain_specs
 from phalanx.mesh.chains import lane_chains, over_lanes
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
-from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.placement import partition_spec
 from phalanx.mesh.total import Total
 from phalanx.mesh.workarounds import Workaround
 from phalanx.programs.shares import Latent
@@ -193,8 +193,8 @@ class Blocks:
         sizes = self.target.mesh.shape
 
         def shape(latent: Latent) -> jax.ShapeDtypeStruct:
-            rows = 1 if device else math.prod(sizes[axis] for axis in latent.spread.axes)
-            local = (latent.shape[0] * rows, *latent.shape[1:]) if latent.spread.axes else latent.shape
+            rows = 1 if device else math.prod(sizes[axis] for axis in latent.sharding.axes)
+            local = (latent.shape[0] * rows, *latent.shape[1:]) if latent.sharding.axes else latent.shape
             return jax.ShapeDtypeStruct((self.count if device else self.num_chains, *local), latent.dtype)
 
         values = {latent.name: shape(latent) for latent in self.target.shares.latents}
@@ -210,7 +210,7 @@ class Blocks:
 
     def value_specs(self) -> dict[str, PartitionSpec]:
         """Layout of stored variables, (slot, chain, ...)."""
-        return {name: spread_spec(self.target.spread(name), None, CHAIN) for name in self.names}
+        return {name: partition_spec(self.target.sharding(name), None, CHAIN) for name in self.names}
 
     def tuning_specs(self, tuning: Any) -> Any:
         """Layout of a tuning, which all chains share; its metric is laid out as positions are."""

@@ -165,12 +165,12 @@ def check_mesh_type(mesh: Any) -> None:
 def check_kernel(kernel: Kernel, target: Target) -> None:
     """Refuse a kernel that cannot move the target's variables."""
     latents = {latent.name: latent for latent in target.shares.latents}
-    spread = [name for name, latent in latents.items() if latent.spread.axes]
-    if spread and not kernel.knows_mesh:
+    sharded = [name for name, latent in latents.items() if latent.sharding.axes]
+    if sharded and not kernel.knows_mesh:
         raise ValueError(
-            f"{kernel.name}: this algorithm is written for one device, and {', '.join(map(repr, spread))} is spread "
+            f"{kernel.name}: this algorithm is written for one device, and {', '.join(map(repr, sharded))} is spread "
             f"over "
-            f"{latents[spread[0]].spread.axes}. Use phx.hmc or phx.rwmh, or data that are not sharded."
+            f"{latents[sharded[0]].sharding.axes}. Use phx.hmc or phx.rwmh, or data that are not sharded."
         )
 
 
@@ -204,15 +204,15 @@ def check_arrays(compiled: Arguments, given: Arguments) -> None:
             f"(numbers, strings and functions in the data must be the same, too). Compile again for other data."
         )
     pairs = zip(
-        compiled.names, compiled.whole_shapes(), given.whole_shapes(), compiled.spreads, given.spreads, strict=True
+        compiled.names, compiled.whole_shapes(), given.whole_shapes(), compiled.shardings, given.shardings, strict=True
     )
-    for name, expected, shape, spread, given_spread in pairs:
-        if expected != shape or spread != given_spread:
+    for name, expected, shape, sharding, given_sharding in pairs:
+        if expected != shape or sharding != given_sharding:
             raise ValueError(
                 f"data: the sampler was compiled for {name} of shape {expected.shape} and type {expected.dtype}, "
                 f"sharded over "
-                f"{spread.axes or 'nothing'}; got {shape.shape} {shape.dtype}, sharded over "
-                f"{given_spread.axes or 'nothing'}. "
+                f"{sharding.axes or 'nothing'}; got {shape.shape} {shape.dtype}, sharded over "
+                f"{given_sharding.axes or 'nothing'}. "
                 f"Compile again for other shapes."
             )
 

@@ -12,7 +12,7 @@ from typing import Any
 from phalanx.diagnostics import Finding
 from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.foreign import Labels, Levels
-from phalanx.mesh.space import Spread
+from phalanx.mesh.space import RowSharding
 from phalanx.posterior.record import RunRecord
 from phalanx.programs.target import Target
 
@@ -31,7 +31,7 @@ def describe(
 ) -> RunRecord:
     """The record of a run that has not begun."""
     arguments = target.arguments
-    known = zip(arguments.names, arguments.whole_shapes(), arguments.spreads, arguments.labels, strict=True)
+    known = zip(arguments.names, arguments.whole_shapes(), arguments.shardings, arguments.labels, strict=True)
     return RunRecord(
         model=getattr(target.program, "__name__", type(target.program).__name__),
         source=source_of(target.program),
@@ -42,10 +42,12 @@ def describe(
         seed=0,
         mesh={axis: int(size) for axis, size in target.mesh.shape.items()},
         devices=[str(device) for device in target.mesh.devices.flat],
-        data={name: f"{s.dtype} {s.shape}{where_words(spread)}{_labels(words)}" for name, s, spread, words in known},
+        data={
+            name: f"{s.dtype} {s.shape}{where_words(sharding)}{_labels(words)}" for name, s, sharding, words in known
+        },
         latents={
-            v.name: f"{v.support} {(v.spread.rows, *v.shape[1:]) if v.spread.axes else v.shape}{where_words(v.spread)}"
-            for v in target.shares.latents
+            v.name: f"{v.support} {(s.rows, *v.shape[1:]) if s.axes else v.shape}{where_words(s)}"
+            for v, s in ((latent, latent.sharding) for latent in target.shares.latents)
         },
         versions=versions(),
         matmul_precision=matmul_precision,
@@ -67,9 +69,9 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def where_words(spread: Spread) -> str:
+def where_words(sharding: RowSharding) -> str:
     """Where an array's rows are, in words; nothing where every device has them all."""
-    return f", rows over {' and '.join(map(repr, spread.axes))}" if spread.axes else ""
+    return f", rows over {' and '.join(map(repr, sharding.axes))}" if sharding.axes else ""
 
 
 def _labels(words: Labels) -> str:

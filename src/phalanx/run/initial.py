@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding
 
 from phalanx.kernels.whole import padded, whole_shapes
 from phalanx.mesh.devices import CHAIN, axes_but_chain
-from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.placement import partition_spec
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.handlers import seed as seeded
@@ -100,7 +100,7 @@ class Initial:
         for latent in target.shares.latents:
             zeros = np.zeros((), latent.dtype)  # where no value is given none is looked at
             whole = self.values.get(latent.name, np.broadcast_to(zeros, (num_chains, *shapes[latent.name])))
-            sharding = NamedSharding(target.mesh, spread_spec(latent.spread, CHAIN))
+            sharding = NamedSharding(target.mesh, partition_spec(latent.sharding, CHAIN))
             rows = padded(whole, latent, target, leading=1)
             values[latent.name] = to_devices(rows.astype(latent.dtype), sharding)
         return Given(values, {name: np.bool_(name in self.values) for name in values})
@@ -172,10 +172,10 @@ def prior_of(target: Target) -> Callable[..., dict[str, Array]]:
     What the model observes is left alone.
     """
     names = [latent.name for latent in target.shares.latents]
-    spreads, layout, program = target.arguments.spreads, target.layout, target.program
+    shardings, layout, program = target.arguments.shardings, target.layout, target.program
 
     def draws(keys: Array, arrays: Any) -> dict[str, Array]:
-        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, spreads, strict=True)]
+        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, shardings, strict=True)]
 
         def one(key: Array) -> dict[str, Array]:
             with tape() as variables:

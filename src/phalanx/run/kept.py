@@ -23,7 +23,7 @@ from phalanx.kernels.lanes import Lanes
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.total import Total
 from phalanx.programs.canonical import PLAIN, form_of, is_of_a_library
-from phalanx.programs.outside import outside
+from phalanx.programs.captured import captured
 from phalanx.programs.target import Density
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.run.executables import Executables
@@ -46,7 +46,7 @@ def key_of(whole: TracedProgram, kernel: Kernel, reductions: Reductions, *rest: 
     if not whole.position:
         return None  # a model of no latent variables is about to be refused
     parts = (
-        outside(whole, kernel.uses_gradient),
+        captured(whole, kernel.uses_gradient),
         kernel if is_ours(kernel) else _trace_of_kernel(kernel, whole),
         reductions if is_ours(reductions) else _trace_of_reductions(reductions, whole),
     )

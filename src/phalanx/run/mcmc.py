@@ -235,7 +235,7 @@ def compile(
         {} if reducers is None else reducers, keep or [latent.name for latent in whole.latents()]
     )
     key = kept.key_of(
-        whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.spreads,
+        whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.shardings,
         arguments.local_shapes(), num_chains, keep, tile, matmul_precision,
     )  # fmt: skip
     executables, compilations = kept.EXECUTABLES.look_up(key), 0

@@ -79,7 +79,7 @@ class Reducing:
 
         arrays = target.arguments.local_shapes()
         _, shapes = jax.make_jaxpr(values, axis_env=list(sizes.items()), return_shape=True)(arrays)
-        return places_of(self.reductions, Values(shapes, {n: target.spread(n) for n in self.names}, sizes))
+        return places_of(self.reductions, Values(shapes, {n: target.sharding(n) for n in self.names}, sizes))
 
     def _values(self, lanes: Lanes) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
         """The variables at positions `(lanes, ...)`."""

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 
 from phalanx.mesh.dependence import Axes, varying_axes
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.space import GLOBAL, Spread
+from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.run.reductions import Reductions, parts_of
 
@@ -28,25 +28,25 @@ class Place:
     """Where an array of a state lives.
 
     Attributes:
-        spread: the mesh axes its rows are spread over, if any.
+        sharding: the mesh axes its rows are spread over, if any.
         dimension: that of the rows.
     """
 
-    spread: Spread = GLOBAL
+    sharding: RowSharding = GLOBAL
     dimension: int = 0
 
     @property
     def spec(self) -> PartitionSpec:
         """Its layout; chains come first."""
-        if not self.spread.axes:
+        if not self.sharding.axes:
             return PartitionSpec(CHAIN)
-        return PartitionSpec(CHAIN, *[None] * (self.dimension - 1), self.spread.axes)
+        return PartitionSpec(CHAIN, *[None] * (self.dimension - 1), self.sharding.axes)
 
     def trim(self, whole: np.ndarray) -> np.ndarray:
         """The whole array without padded rows."""
-        if not self.spread.axes:
+        if not self.sharding.axes:
             return whole
-        return whole[(slice(None),) * self.dimension + (slice(0, self.spread.rows),)]
+        return whole[(slice(None),) * self.dimension + (slice(0, self.sharding.rows),)]
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Values:
 
     Attributes:
         shapes: by variable.
-        spreads: where each lives.
+        shardings: where each lives.
         sizes: devices along the mesh axes, the chains' apart.
     """
 
     shapes: Mapping[str, ShapeDtypeStruct]
-    spreads: Mapping[str, Spread]
+    shardings: Mapping[str, RowSharding]
     sizes: Mapping[str, int]
 
     def of_chains(self, count: int) -> dict[str, ShapeDtypeStruct]:
@@ -77,35 +77,35 @@ def places_of(reductions: Reductions, values: Values) -> dict[str, dict[str, Any
     """
     return {
         name: {
-            part: _state_places(f"reducers[{name!r}]", entry.reducer, shape, spread)
-            for part, (shape, spread) in _parts(name, entry, values).items()
+            part: _state_places(f"reducers[{name!r}]", entry.reducer, shape, sharding)
+            for part, (shape, sharding) in _parts(name, entry, values).items()
         }
         for name, entry in reductions.stateful
     }
 
 
-def _parts(name: str, entry: Reduce, values: Values) -> dict[str, tuple[ShapeDtypeStruct, Spread]]:
+def _parts(name: str, entry: Reduce, values: Values) -> dict[str, tuple[ShapeDtypeStruct, RowSharding]]:
     """The arrays an entry reduces, of two chains, and where they live."""
     axis_env = list(values.sizes.items())
     program, shapes = jax.make_jaxpr(lambda given: parts_of(name, entry, given), axis_env=axis_env, return_shape=True)(
         values.of_chains(2)
     )
-    inputs = [frozenset(values.spreads[variable].axes) for variable in sorted(values.shapes)]
+    inputs = [frozenset(values.shardings[variable].axes) for variable in sorted(values.shapes)]
     axes = dict(zip(sorted(shapes), varying_axes(program, inputs), strict=True))
-    return {part: (shape, _spread_of_part(name, part, shape, axes[part], values)) for part, shape in shapes.items()}
+    return {part: (shape, _sharding_of_part(name, part, shape, axes[part], values)) for part, shape in shapes.items()}
 
 
-def _spread_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes, values: Values) -> Spread:
+def _sharding_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes, values: Values) -> RowSharding:
     if not axes:
         return GLOBAL
     fitting = {
-        variable: spread
-        for variable, spread in values.spreads.items()
-        if set(spread.axes) == axes and shape.shape[1:2] == (spread.local_rows,)
+        variable: sharding
+        for variable, sharding in values.shardings.items()
+        if set(sharding.axes) == axes and shape.shape[1:2] == (sharding.local_rows,)
     }
     if part in fitting:
         return fitting[part]
-    if len({spread.rows for spread in fitting.values()}) == 1:
+    if len({sharding.rows for sharding in fitting.values()}) == 1:
         return next(iter(fitting.values()))
     if fitting:
         first, names = next(iter(fitting)), ", ".join(map(repr, fitting))
@@ -122,42 +122,44 @@ def _spread_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes, v
     )
 
 
-def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, spread: Spread) -> Any:
+def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding: RowSharding) -> Any:
     # a function of our own: a reducer's may be a tuple that can be called, which JAX does not take
     state = jax.eval_shape(lambda draw: reducer.init(draw), shape)
-    if not spread.axes:
+    if not sharding.axes:
         return jax.tree.map(lambda _: Place(), state)
     chains, rows, *rest = shape.shape
     larger = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((chains, 2 * rows, *rest), shape.dtype))
-    places = jax.tree.map(lambda a, b: _place(what, reducer, a.shape, b.shape, spread), state, larger)
-    _check_rows_apart(what, reducer, shape, state, places, spread)
+    places = jax.tree.map(lambda a, b: _place(what, reducer, a.shape, b.shape, sharding), state, larger)
+    _check_rows_apart(what, reducer, shape, state, places, sharding)
     return places
 
 
-def _place(what: str, reducer: Reducer, before: tuple[int, ...], after: tuple[int, ...], spread: Spread) -> Place:
+def _place(
+    what: str, reducer: Reducer, before: tuple[int, ...], after: tuple[int, ...], sharding: RowSharding
+) -> Place:
     grown = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     if not grown:
         return Place()
-    if len(grown) > 1 or before[grown[0]] != spread.local_rows:
-        raise ValueError(_mixes(what, reducer, spread))
-    return Place(spread, grown[0])
+    if len(grown) > 1 or before[grown[0]] != sharding.local_rows:
+        raise ValueError(_mixes(what, reducer, sharding))
+    return Place(sharding, grown[0])
 
 
 def _check_rows_apart(
-    what: str, reducer: Reducer, shape: ShapeDtypeStruct, state: Any, places: Any, spread: Spread
+    what: str, reducer: Reducer, shape: ShapeDtypeStruct, state: Any, places: Any, sharding: RowSharding
 ) -> None:
     """Refuse a reducer whose state would differ from device to device where it has no rows."""
-    leaves = [frozenset(place.spread.axes) for place in jax.tree.leaves(places)]
+    leaves = [frozenset(place.sharding.axes) for place in jax.tree.leaves(places)]
     where = ShapeDtypeStruct(shape.shape[:1], np.bool_)
     program = jax.make_jaxpr(lambda *given: reducer.update(*given))(state, shape, where)
-    found = varying_axes(program, [*leaves, frozenset(spread.axes), frozenset()])
+    found = varying_axes(program, [*leaves, frozenset(sharding.axes), frozenset()])
     if any(axes - known for axes, known in zip(found, leaves, strict=True)):
-        raise ValueError(_mixes(what, reducer, spread))
+        raise ValueError(_mixes(what, reducer, sharding))
 
 
-def _mixes(what: str, reducer: Reducer, spread: Spread) -> str:
+def _mixes(what: str, reducer: Reducer, sharding: RowSharding) -> str:
     return (
         f"{what}: {reducer} mixes the rows of what it reduces, and these are spread over "
-        f"{' and '.join(map(repr, spread.axes))}. Use one that takes each element by itself, such as moments(); or "
+        f"{' and '.join(map(repr, sharding.axes))}. Use one that takes each element by itself, such as moments(); or "
         f"reduce a function that is equal on all devices, with phx.reduce and jax.lax.psum."
     )

@@ -13,7 +13,7 @@ from phalanx.programs.shares import Latent
 
 def is_local(latent: Latent) -> bool:
     """Whether a variable has a row for each row of sharded data, and lives where they do."""
-    return latent.spread.axes != ()
+    return latent.sharding.axes != ()
 
 
 def globals_of(latents: Sequence[Latent]) -> list[Latent]:

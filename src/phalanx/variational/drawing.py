@@ -66,11 +66,11 @@ class Drawing:
     @cached_property
     def _compiled(self) -> Any:
         mesh, size = self.pair.problem.mesh, self.batch_size
-        spread = mesh.shape[CHAIN] > 1 and size % mesh.shape[CHAIN] == 0
+        shards_draws = mesh.shape[CHAIN] > 1 and size % mesh.shape[CHAIN] == 0
 
         def batch(free: Any, seed: Array, numbers: Array, arrays: Sequence[Array]) -> Drawn:
             data, base = self.pair.problem.data(arrays), random.fold_in(random.key(seed), STREAM)
-            if spread:
+            if shards_draws:
                 numbers = lax.with_sharding_constraint(numbers, NamedSharding(mesh, PartitionSpec(CHAIN)))
             return self.pair.problem.alone(
                 lambda: jax.vmap(lambda i: _one(self.pair, free, random.fold_in(base, i), data))(numbers)

@@ -18,7 +18,7 @@ from jax import Array, lax, random
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
-from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.placement import partition_spec
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.shares import Latent
 from phalanx.programs.tracing import Program
@@ -101,8 +101,8 @@ class FamilyPair:
     @cached_property
     def latents(self) -> tuple[Latent, ...]:
         """The model's latent variables, and where their rows lie."""
-        spreads = self.problem.spreads
-        return tuple(replace(v, spread=spreads.get(v.name, v.spread)) for v in self.problem.whole.latents())
+        shardings = self.problem.shardings
+        return tuple(replace(v, sharding=shardings.get(v.name, v.sharding)) for v in self.problem.whole.latents())
 
     @property
     def scored(self) -> list[str]:
@@ -321,4 +321,4 @@ def num_coordinates(latents: Latents) -> int:
 def row_spec(latent: Latent) -> PartitionSpec | None:
     """How a parameter is laid out that has an entry for each coordinate of a variable: as its rows are."""
     shape = latent.unconstrained_shape
-    return spread_spec(latent.spread) if is_local(latent) and shape and shape[0] == latent.spread.rows else None
+    return partition_spec(latent.sharding) if is_local(latent) and shape and shape[0] == latent.sharding.rows else None

@@ -20,12 +20,12 @@ from jax.sharding import Mesh, NamedSharding
 from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.alone import alone
 from phalanx.mesh.devices import axes_but_chain
-from phalanx.mesh.placement import spread_spec
-from phalanx.mesh.space import Spread
+from phalanx.mesh.placement import partition_spec
+from phalanx.mesh.space import RowSharding
 from phalanx.programs.arguments import Arguments
+from phalanx.programs.captured import captured
 from phalanx.programs.handlers import tape
 from phalanx.programs.minibatch import Minibatch
-from phalanx.programs.outside import outside
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.share_rule import read_shares
@@ -48,13 +48,13 @@ class Problem:
     def place_arrays(self) -> tuple[Array, ...]:
         """The data's arrays on the mesh: sharded ones where they are, others copied to every device."""
         return tuple(
-            jax.device_put(array, NamedSharding(self.mesh, spread_spec(spread)))
-            for array, spread in zip(self.arguments.arrays, self.arguments.spreads, strict=True)
+            jax.device_put(array, NamedSharding(self.mesh, partition_spec(sharding)))
+            for array, sharding in zip(self.arguments.arrays, self.arguments.shardings, strict=True)
         )
 
     def data(self, arrays: Sequence[Array]) -> dict[str, Any]:
         """The model's keyword arguments, of all real rows."""
-        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.spreads, strict=True)]
+        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.shardings, strict=True)]
         return self.arguments.layout.join(whole)
 
     def step_data(self, arrays: Sequence[Array], key: Array) -> dict[str, Any]:
@@ -101,10 +101,10 @@ class Problem:
         """
         if self.minibatch is not None or self.parameters:
             return None
-        found, arguments = outside(self.whole), self.arguments
+        found, arguments = captured(self.whole), self.arguments
         if found is None:
             return None
-        return found, self.mesh, arguments.layout, arguments.spreads, arguments.local_shapes()
+        return found, self.mesh, arguments.layout, arguments.shardings, arguments.local_shapes()
 
     @property
     def at_start(self) -> Program:
@@ -117,7 +117,7 @@ class Problem:
         return started
 
     @cached_property
-    def spreads(self) -> dict[str, Spread]:
+    def shardings(self) -> dict[str, RowSharding]:
         """Where the latent variables live that have one row for each row of sharded data.
 
         It decides where their parameters are kept, and no number: where it cannot be told, every device has them all.
@@ -126,16 +126,16 @@ class Problem:
             shares, _ = read_shares(self.at_start, self.arguments, axes_but_chain(self.mesh), self.whole)
         except ValueError:
             return {}
-        return {latent.name: latent.spread for latent in shares.latents if self._is_even(latent.spread)}
+        return {latent.name: latent.sharding for latent in shares.latents if self._is_even(latent.sharding)}
 
     @property
     def start(self) -> Mapping[str, Any] | None:
         """Where the model says that inference starts, if it does."""
         return getattr(self.model, "start", None)
 
-    def _is_even(self, spread: Spread) -> bool:
-        devices = math.prod(self.mesh.shape[axis] for axis in spread.axes)
-        return spread.axes != () and spread.rows == spread.local_rows * devices
+    def _is_even(self, sharding: RowSharding) -> bool:
+        devices = math.prod(self.mesh.shape[axis] for axis in sharding.axes)
+        return sharding.axes != () and sharding.rows == sharding.local_rows * devices
 
 
 def run_program(program: Program, tracer: Tracer, data: Values) -> dict[str, RandomVariable]:

@@ -14,7 +14,7 @@ def record_of(
 ) -> RunRecord:
     """The record of a fit. `num_warmup` are its steps at most, `num_chains` its particles."""
     problem = pair.problem
-    known = zip(problem.arguments.names, problem.arguments.whole_shapes(), problem.arguments.spreads, strict=True)
+    known = zip(problem.arguments.names, problem.arguments.whole_shapes(), problem.arguments.shardings, strict=True)
     return RunRecord(
         model=getattr(problem.model, "__name__", type(problem.model).__name__),
         kernel=pair.name if isinstance(pair, Likelihood) else f"fit({pair.name}, {objective.name})",
@@ -24,7 +24,7 @@ def record_of(
         seed=seed,
         mesh={axis: int(size) for axis, size in problem.mesh.shape.items()},
         devices=[str(device) for device in problem.mesh.devices.flat],
-        data={name: f"{s.dtype} {s.shape}{where_words(spread)}" for name, s, spread in known},
+        data={name: f"{s.dtype} {s.shape}{where_words(sharding)}" for name, s, sharding in known},
         latents=pair.described(),
         versions=versions(),
         init="random",

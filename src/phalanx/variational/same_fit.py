@@ -77,8 +77,8 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 def content_of(arguments: Arguments) -> str:
     """A digest of data: of all there are, or of the first batch."""
     found = hashlib.sha256()
-    for name, array, spread in zip(arguments.names, arguments.arrays, arguments.spreads, strict=True):
-        whole = np.ascontiguousarray(array)[: spread.rows] if spread.axes else np.ascontiguousarray(array)
+    for name, array, sharding in zip(arguments.names, arguments.arrays, arguments.shardings, strict=True):
+        whole = np.ascontiguousarray(array)[: sharding.rows] if sharding.axes else np.ascontiguousarray(array)
         found.update(f"{name} {whole.dtype} {whole.shape} ".encode())
         found.update(whole.tobytes())
     return found.hexdigest()

@@ -37,7 +37,7 @@ class Streamed(Minibatch):
         """
         if not isinstance(num_rows, int | np.integer) or isinstance(num_rows, bool) or num_rows < 1:
             raise ValueError(f"num_rows must be the whole number of rows that all batches stand for; got {num_rows!r}.")
-        if any(spread.axes for spread in arguments.spreads):
+        if any(sharding.axes for sharding in arguments.shardings):
             raise ValueError("data: batches are plain arrays; these were placed with phx.shard. Leave it out.")
         shapes = arguments.whole_shapes()
         size = max((s.shape[0] for s in shapes if s.shape), default=0)

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from numpyro.distributions import constraints
 
 from phalanx.mesh.dependence import varying_axes
-from phalanx.mesh.placement import spread_spec
+from phalanx.mesh.placement import partition_spec
 from phalanx.programs.parameters import Parameter
 from phalanx.programs.shares import Latent
 from phalanx.programs.traced_program import TracedProgram
@@ -147,8 +147,8 @@ def _times(coefficients: Array, standard: Array, child: Latent, parent: Latent) 
 def _spec(child: Latent, parent: Latent) -> PartitionSpec | None:
     """Coefficients lie with the child's rows, or else with the parent's."""
     shape = _shape(child, parent)
-    if is_local(child) and shape[0] == child.spread.rows:
-        return spread_spec(child.spread)
-    if is_local(parent) and parent.unconstrained_shape == (parent.spread.rows,):
-        return spread_spec(parent.spread, *(None,) * (len(shape) - 1))
+    if is_local(child) and shape[0] == child.sharding.rows:
+        return partition_spec(child.sharding)
+    if is_local(parent) and parent.unconstrained_shape == (parent.sharding.rows,):
+        return partition_spec(parent.sharding, *(None,) * (len(shape) - 1))
     return None

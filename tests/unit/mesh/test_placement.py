@@ -11,8 +11,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import phalanx as phx
-from phalanx.mesh.placement import PaddedRows, mesh_of, spread_of
-from phalanx.mesh.space import Spread
+from phalanx.mesh.placement import PaddedRows, mesh_of, sharding_of
+from phalanx.mesh.space import RowSharding
 
 
 class Watched:
@@ -98,14 +98,19 @@ def test_where_an_array_lives_is_read_from_its_sharding():
     mesh = phx.make_mesh(chain=1, data=2, model=4)
 
     def spread(*spec, rows=16):
-        return spread_of(jax.device_put(np.zeros((rows, 8)), NamedSharding(mesh, PartitionSpec(*spec))))
+        return sharding_of(jax.device_put(np.zeros((rows, 8)), NamedSharding(mesh, PartitionSpec(*spec))))
 
-    assert spread("data") == Spread(("data",), 16, 8)
-    assert spread(("model", "data")) == Spread(("data", "model"), 16, 2)
+    assert spread("data") == RowSharding(("data",), 16, 8)
+    assert spread(("model", "data")) == RowSharding(("data", "model"), 16, 2)
     assert (
-        spread("chain") == spread(None, "data") == spread() == spread_of(np.zeros(3)) == spread_of("text") == Spread()
+        spread("chain")
+        == spread(None, "data")
+        == spread()
+        == sharding_of(np.zeros(3))
+        == sharding_of("text")
+        == RowSharding()
     )
-    assert spread_of(phx.shard(np.zeros(13), mesh, ("data", "model"))) == Spread(("data", "model"), 13, 2)
+    assert sharding_of(phx.shard(np.zeros(13), mesh, ("data", "model"))) == RowSharding(("data", "model"), 13, 2)
 
 
 def test_padded_rows_are_a_tree():

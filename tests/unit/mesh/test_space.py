@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from scipy.stats import kstest
 
 import phalanx as phx
-from phalanx.mesh.space import GLOBAL, Spread, replicated_space
+from phalanx.mesh.space import GLOBAL, RowSharding, replicated_space
 
 ROWS = 13
 
@@ -20,7 +20,7 @@ ROWS = 13
 def space_on(data, model=1, axes=("data",)):
     """A global leaf `a`, and a leaf `b` with its rows over `axes`."""
     devices = math.prod({"data": data, "model": model}[axis] for axis in axes)
-    spread = Spread(axes, ROWS, -(-ROWS // devices))
+    spread = RowSharding(axes, ROWS, -(-ROWS // devices))
     return phx.Space((GLOBAL, spread), ("data", "model") if model > 1 else ("data",)), spread
 
 
@@ -116,13 +116,13 @@ def test_a_position_without_coordinates_has_length_zero():
 
 
 def test_a_space_knows_whether_anything_is_spread():
-    assert space_on(4)[0].is_spread
-    assert not replicated_space({"x": jnp.zeros(2)}).is_spread
+    assert space_on(4)[0].is_sharded
+    assert not replicated_space({"x": jnp.zeros(2)}).is_sharded
 
 
 def test_padded_rows_are_replaced():
     def f(space, shapes):
-        return space.spreads[1].keep_rows(jnp.ones((2,)), fill=-7.0), space.spreads[1].row_numbers()
+        return space.shardings[1].keep_rows(jnp.ones((2,)), fill=-7.0), space.shardings[1].row_numbers()
 
     values, numbers = on_devices(f, 8)
     np.testing.assert_array_equal(numbers.ravel(), np.arange(16))

@@ -199,4 +199,4 @@ def test_rows_that_could_be_those_of_two_tables(mesh_of):
     )
     with pytest.raises(ValueError, match=re.escape(words)):
         phx.Target(model, data)
-    assert phx.Target(model, {**data, "axis": "model"}).spread("rows").axes == ("model",)
+    assert phx.Target(model, {**data, "axis": "model"}).sharding("rows").axes == ("model",)

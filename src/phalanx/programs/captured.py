@@ -1,4 +1,4 @@
-"""What a program reads from outside of its arguments: globals, and what its function closes over.
+"""Captured values: what a program reads from outside of its arguments, globals and what its function closes over.
 
 A compiled program keeps what was there when it was traced. Whoever keeps compiled programs must know when a new trace
 would find something else.
@@ -12,7 +12,7 @@ from phalanx.programs.canonical import form_of
 from phalanx.programs.traced_program import TracedProgram
 
 
-def outside(whole: TracedProgram, differentiated: bool = True) -> Hashable | None:
+def captured(whole: TracedProgram, differentiated: bool = True) -> Hashable | None:
     """What this trace of a program has found; None where that cannot be told, and equals nothing found before.
 
     Args:

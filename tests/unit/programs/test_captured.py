@@ -17,13 +17,13 @@ from jax.experimental import io_callback
 
 import phalanx as phx
 from phalanx.programs.arguments import split_arguments
-from phalanx.programs.outside import outside
+from phalanx.programs.captured import captured
 from phalanx.programs.traced_program import TracedProgram
 
 
 def digest(model, fill=1.0):
     arguments = split_arguments(model, {"x": np.full((4, 2), fill, np.float32)})
-    return outside(TracedProgram.of_whole(model, arguments, {"data": 2, "model": 1}))
+    return captured(TracedProgram.of_whole(model, arguments, {"data": 2, "model": 1}))
 
 
 def program(f, keep=lambda a, b: None):
@@ -331,6 +331,6 @@ def test_arrays_spread_over_devices_are_told_by_their_contents():
 def test_without_a_gradient_rules_of_derivatives_count_for_nothing():
     def of(slope):
         arguments = split_arguments(model := program(lambda a, b, x: rule(slope)(a)), {"x": np.ones((4, 2))})
-        return outside(TracedProgram.of_whole(model, arguments, {"data": 2}), differentiated=False)
+        return captured(TracedProgram.of_whole(model, arguments, {"data": 2}), differentiated=False)
 
     assert of(2.0) == of(3.0)
