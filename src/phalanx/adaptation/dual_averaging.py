@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-SHRINKAGE, DELAY, DECAY = 0.2, 10.0, 0.75
-"""gamma, t0 and kappa. Hoffman and Gelman tune one chain with gamma = 0.05; acceptance pooled over chains, and random
+GAMMA, T0, KAPPA = 0.2, 10.0, 0.75
+"""Hoffman and Gelman tune one chain with gamma = 0.05; acceptance pooled over chains, and random
 walks, whose acceptance is noisier, settle better with a larger one, which changes the step size less per update."""
 
 
@@ -23,7 +23,7 @@ class DualAveraging(NamedTuple):
     log_averaged: float
     error: float
     count: int
-    center: float
+    mu: float
 
     @property
     def step_size(self) -> float:
@@ -45,10 +45,10 @@ def start(step_size: float) -> DualAveraging:
 def update(state: DualAveraging, acceptance_rate: float, target: float) -> DualAveraging:
     """One update, from an acceptance rate pooled over all chains."""
     count = state.count + 1
-    weight = 1 / (count + DELAY)
+    weight = 1 / (count + T0)
     acceptance_rate = 0.0 if math.isnan(acceptance_rate) else acceptance_rate
     error = (1 - weight) * state.error + weight * (target - acceptance_rate)
-    log_step_size = state.center - math.sqrt(count) / SHRINKAGE * error
-    share = count**-DECAY
-    averaged = share * log_step_size + (1 - share) * state.log_averaged
-    return DualAveraging(log_step_size, averaged, error, count, state.center)
+    log_step_size = state.mu - math.sqrt(count) / GAMMA * error
+    weight = count**-KAPPA
+    averaged = weight * log_step_size + (1 - weight) * state.log_averaged
+    return DualAveraging(log_step_size, averaged, error, count, state.mu)

@@ -92,8 +92,8 @@ class StuckChains:
         if not (most < max(guess for _, guess in guesses) - margin).any():
             return []
         home, least = self._home(guesses, np.random.default_rng([self._landscape.seed, window]))
-        stray = most < least - margin
-        chains = [(chain, most[i]) for i in np.flatnonzero(stray) for chain in places[i]]
+        is_stuck = most < least - margin
+        chains = [(chain, most[i]) for i in np.flatnonzero(is_stuck) for chain in places[i]]
         return [
             Relocation(int(chain), int(places[home][i % len(places[home])]), float(at_most - least))
             for i, (chain, at_most) in enumerate(sorted(chains))

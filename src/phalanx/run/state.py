@@ -111,7 +111,7 @@ class RunState(NamedTuple):
         stored: draws of chains that are ahead of others, and how many each chain has.
         reduced: what reducers know.
         warmup, sampling: what has been computed.
-        moves: chains that warm-up has moved: chain, beside which, and the logarithm of its share.
+        relocations: chains that warm-up has put beside others: chain, beside which, and the logarithm of its share.
         rounds: how warm-up went, for the record.
         tuners: within warm-up, what it has learned, at the beginning of a window; None when it is over.
         superchains: in how many groups chains have begun together; 0 where all began apart.
