@@ -55,16 +55,16 @@ class Summing:
         origins = [jnp.where(jnp.isfinite(part[0, 0]), part[0, 0], 0.0).astype(jnp.float64) for part in parts]
 
         def add(slot: Array, sums: Any) -> Any:
-            *now, told = (
+            *now, figures = (
                 lax.dynamic_index_in_dim(part, slot, keepdims=False).astype(jnp.float64) for part in (*parts, stats)
             )
             made = slot < count
             good = made & self._are_finite(now)
-            inverse = 1 / jnp.fmax(told[:, layout.stats.index("acceptance_rate")], LEAST)
+            inverse = 1 / jnp.fmax(figures[:, layout.stats.index("acceptance_rate")], LEAST)
             apart = [jnp.where(good[:, None], x - origin[None], 0.0) for x, origin in zip(now, origins, strict=True)]
             new = (
                 jnp.stack([made.sum(dtype=inverse.dtype), good.sum(dtype=inverse.dtype), (made * inverse).sum()]),
-                jnp.where(made[:, None], told, 0.0).sum(0),
+                jnp.where(made[:, None], figures, 0.0).sum(0),
                 [x.sum(0) for x in apart],
                 [jnp.square(x).sum(0) for x in apart],
             )
@@ -72,20 +72,20 @@ class Summing:
 
         zeros = [jnp.zeros_like(origin) for origin in origins]
         nothing = jnp.zeros(COUNTS, jnp.float64), jnp.zeros(stats.shape[-1], jnp.float64), zeros, zeros
-        counts, told, totals, squares = lax.fori_loop(0, count.max(), add, nothing)
+        counts, sums, totals, squares = lax.fori_loop(0, count.max(), add, nothing)
         draws = jnp.maximum(counts[1], 1)
         moments = [
-            jnp.concatenate([origin + total / draws, square - jnp.square(total) / draws])
+            jnp.concatenate([origin + total / draws, jnp.maximum(square - jnp.square(total) / draws, 0)])
             for origin, total, square in zip(origins, totals, squares, strict=True)
         ]
         first, *others = moments or [jnp.zeros(0, jnp.float64)]
-        return tuple(vector[None] for vector in (jnp.concatenate([counts, told, first]), *others))
+        return tuple(vector[None] for vector in (jnp.concatenate([counts, sums, first]), *others))
 
     def fetched(self, sums: Sequence[Array]) -> Sums:
         """The same on the host, of all devices."""
         first, *others = (to_host(part) for part in sums)
-        counts, (told, vectors) = first[:, :COUNTS], np.split(first[:, COUNTS:], [self._stats], axis=1)
-        (draws, _, inverse), totals = counts.sum(0), told.sum(0)
+        counts, (figures, vectors) = first[:, :COUNTS], np.split(first[:, COUNTS:], [self._stats], axis=1)
+        (draws, _, inverse), totals = counts.sum(0), figures.sum(0)
         names = {name: number for number, name in enumerate(self.layout.stats) if name not in TOTALS}
         stats = {name: float(totals[number]) for name, number in names.items()}
         if not self._has_moments:
