@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -132,17 +133,33 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as caches:
             side_by_side.serve(calls(Path(caches)))
         return
-    watch, rows = side_by_side.Watch(), []
+    watch, (rows, parts) = side_by_side.Watch(), known(options)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         trees = {"now": HERE.parent, "before": unpacked(options.commit, folder)}
-        settings = {"commit": options.commit, "rounds": options.rounds}
         for name in options.only:
+            part = side_by_side.Watch()
             for row in compared(name, trees, options):
                 rows.append(row)
+                parts[name] = {"rounds": options.rounds, **part.look()}
                 print(row, file=sys.stderr)
-                side_by_side.save(Path(__file__).stem, rows, settings, watch, options.results)
-    side_by_side.write(Path(__file__).stem, rows, settings, watch, options.results)
+                rows.sort(key=lambda row: list(CASES).index(part_of(row)))
+                side_by_side.save("commits", rows, {"commit": options.commit}, watch, options.results, parts=parts)
+
+
+def part_of(row: dict[str, Any]) -> str:
+    """The script that a row is of."""
+    return row["what"].partition(":")[0]
+
+
+def known(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What earlier runs have found against the same commit with scripts that are not run again, and how."""
+    file = options.results / "commits.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
+    if found.get("settings", {}).get("commit") != options.commit:
+        return [], {}
+    kept = [row for row in found["rows"] if part_of(row) not in options.only]
+    return kept, {name: part for name, part in found.get("parts", {}).items() if name not in options.only}
 
 
 if __name__ == "__main__":
