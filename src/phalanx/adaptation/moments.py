@@ -31,8 +31,13 @@ class Moments(NamedTuple):
 
     def merge(self, other: Moments) -> Moments:
         """Those of both sets of draws."""
-        counts = np.array([self.count, other.count])
-        return Moments.together(counts, np.stack([self.mean, other.mean]), np.stack([self.squares, other.squares]))
+        count = self.count + other.count
+        if not count:
+            return self
+        apart, share = other.mean - self.mean, other.count / count
+        return Moments(
+            count, self.mean + share * apart, self.squares + other.squares + self.count * share * np.square(apart)
+        )
 
     @property
     def variance(self) -> np.ndarray:

@@ -62,11 +62,14 @@ class Summing:
             good = made & self._are_finite(now)
             inverse = 1 / jnp.fmax(figures[:, layout.stats.index("acceptance_rate")], LEAST)
             apart = [jnp.where(good[:, None], x - origin[None], 0.0) for x, origin in zip(now, origins, strict=True)]
+            ones = jnp.ones(
+                len(made), inverse.dtype
+            )  # sums over lanes as products, which a CPU makes several times faster
             new = (
-                jnp.stack([made.sum(dtype=inverse.dtype), good.sum(dtype=inverse.dtype), (made * inverse).sum()]),
-                jnp.where(made[:, None], figures, 0.0).sum(0),
-                [x.sum(0) for x in apart],
-                [jnp.square(x).sum(0) for x in apart],
+                jnp.stack([made.sum(dtype=ones.dtype), good.sum(dtype=ones.dtype), (made * inverse).sum()]),
+                ones @ jnp.where(made[:, None], figures, 0.0),
+                [ones @ x for x in apart],
+                [ones @ jnp.square(x) for x in apart],
             )
             return jax.tree.map(jnp.add, sums, new)
 

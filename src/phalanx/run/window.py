@@ -13,8 +13,9 @@ from phalanx.run.advance import Sunk
 from phalanx.run.host import HostBlock
 from phalanx.run.recorder import RowLayout
 
-MOST_BYTES = 2**26
-"""Memory of the devices for a window's draws; when they need more, they come to the host."""
+MOST_BYTES = 2**21
+"""Memory of the devices for a window's draws; when they need more, they come to the host: without empty slots, and what
+the devices have held before they take again sooner than new memory."""
 
 MOST_NUMBERS = 2**24
 """Coordinates of all draws kept on the host; beyond, every other draw of each chain is forgotten."""

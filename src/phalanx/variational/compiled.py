@@ -19,8 +19,12 @@ from phalanx.run.compilation import use_cache
 from phalanx.run.kept import settings
 from phalanx.run.recent import Recent
 
-OFTEN: dict[str, str | bool] = {"xla_backend_optimization_level": "2"}
-"""The last level of optimising takes 1.3 to 1.4 times as long, and steps are as fast without (`benchmarks/fits.py`)."""
+FEW_NUMBERS = 2**16
+"""Of so few a program is as fast without the last level of optimising, which takes 1.3 to 1.4 times as long
+(`benchmarks/fits.py`); a step of a network took 1.14 times as long without it (`benchmarks/training.py`)."""
+
+OF_FEW_NUMBERS: dict[str, str | bool] = {"xla_backend_optimization_level": "2"}
+"""Options of their compiler."""
 
 RARELY: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 """What is called a few times is not worth optimising."""
@@ -85,7 +89,7 @@ class Compiler:
         """
         with jax.default_matmul_precision(self.precision):
             known = None if identity is None else (identity, _kinds(arguments), settings())
-            found = _look_up(known) or self._traced(f, arguments, out_shardings, RARELY if rarely else OFTEN)
+            found = _look_up(known) or self._traced(f, arguments, out_shardings, _options(arguments, rarely))
             COMPILED.keep(known, found)
             return found
 
@@ -100,6 +104,13 @@ class Compiler:
             self.count += 1
             COMPILED.keep(key, found)
         return found
+
+
+def _options(arguments: Any, rarely: bool) -> dict[str, str | bool]:
+    if rarely:
+        return RARELY
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(arguments))
+    return OF_FEW_NUMBERS if numbers < FEW_NUMBERS else {}
 
 
 def _look_up(key: Hashable | None) -> Compiled | None:
