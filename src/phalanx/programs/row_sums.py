@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from phalanx.mesh.total import Total, multiples
@@ -58,10 +57,7 @@ def _sums_of_neighbours(values: Float[Array, "terms"]) -> Float[Array, "sums"]:
     for length in range(TOGETHER, MOST_TOGETHER):
         if values.size % length == 0:
             return values.reshape(-1, length).sum(1)
-    # cut and reshaped they would be copied; with a zero of NumPy's JAX sees that this is a sum
-    zero, length = np.zeros((), values.dtype), TOGETHER
-    sums = lax.reduce_window(values, zero, lax.add, (length,), (length,), "VALID")
-    return jnp.concatenate([sums, values[values.size // length * length :].sum()[None]])
+    return jnp.pad(values, (0, -values.size % TOGETHER)).reshape(-1, TOGETHER).sum(1)
 
 
 def _split_sums(values: Float[Array, "*groups terms"]) -> tuple[Float[Array, "*groups"], Float[Array, "*groups"]]:
