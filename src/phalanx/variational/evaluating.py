@@ -64,8 +64,9 @@ class HeldOut:
 
     def loss(self, free: Any) -> float:
         """The bound, negative, in nats per row."""
-        found = [self.compiled(free, self.seed, np.uint32(i), batch) for i, batch in enumerate(self.batches)]
-        return -float(np.mean([float(each) for each in found], dtype=np.float64)) / self.stands_for
+        # one after the other: sums over devices of programs that are under way at once may wait for each other for ever
+        found = [float(self.compiled(free, self.seed, np.uint32(i), batch)) for i, batch in enumerate(self.batches)]
+        return -float(np.mean(found, dtype=np.float64)) / self.stands_for
 
     def _bound(self, free: Any, seed: Array, number: Array, arrays: tuple[Array, ...]) -> Array:
         key = random.fold_in(random.fold_in(random.key(seed), STREAM), number)
