@@ -6,6 +6,7 @@ import csv
 import itertools
 import math
 import re
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from numpyro.distributions import constraints
 
 import phalanx as phx
+from phalanx.variational.evaluating import HeldOut
 from phalanx.variational.step import Made, Order, State, Steps
 from phalanx.variational.utilisation import flops_of_a_step
 
@@ -387,3 +389,21 @@ def test_an_evaluation_that_is_not_a_number_is_never_the_best():
     assert all(math.isnan(look.held_out_loss) for look in fit.looks)
     again = phx.fit(model, None, rows(), training=phx.training(every=4), **STEPS)  # without rows held out: the last
     np.testing.assert_array_equal(fit.params["net"]["w"], again.params["net"]["w"])
+
+
+def test_held_out_batches_are_evaluated_one_after_the_other():
+    """Of programs under way at once sums over devices may wait for each other, in one order here and in another there."""
+    order = []
+
+    class Bound:
+        def __float__(self):
+            order.append("read")
+            return -3.0
+
+    def begin(*arguments):
+        order.append("begun")
+        return Bound()
+
+    held_out = HeldOut(cast(Any, None), np.uint32(0), [(), ()], 1, begin)
+    assert held_out.loss({}) == 3.0
+    assert order == ["begun", "read", "begun", "read"]
