@@ -392,7 +392,7 @@ def test_an_evaluation_that_is_not_a_number_is_never_the_best():
 
 
 def test_held_out_batches_are_evaluated_one_after_the_other():
-    """Of programs under way at once sums over devices may wait for each other, in one order here and in another there."""
+    """Programs under way at once may begin their sums over devices in different orders, and wait for each other."""
     order = []
 
     class Bound:
