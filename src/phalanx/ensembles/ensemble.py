@@ -231,7 +231,10 @@ class Ensemble:
 
         def all_members(*shared: Any) -> Any:
             placed, number = placement.everywhere(shared), jnp.uint32(self.steps)
-            groups = [run(tuple(self._states[s]), tuple(self._keys[s]), placed, number) for s in placement.runs()]
+            groups = [
+                placement.in_turn(run(tuple(self._states[s]), tuple(self._keys[s]), placed, number))
+                for s in placement.runs()
+            ]
             return placement.join([group for part in groups for group in part])
 
         return all_members
@@ -261,7 +264,7 @@ class Ensemble:
                 states, keys = tuple(self._states[some]), tuple(self._keys[some])
                 of_these = tuple(chosen[some]) if own else chosen
                 self._states[some], found = self._programs[own](states, keys, data, of_these, number)
-                measured += found
+                measured += placement.in_turn(found)
             self.steps += 1
         return measured
 

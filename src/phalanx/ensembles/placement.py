@@ -102,6 +102,13 @@ class Placement:
         for run in range(runs):
             yield slice(run * self.groups // runs, (run + 1) * self.groups // runs)
 
+    def in_turn(self, made: Any) -> Any:
+        """What a run has made, waited for where runs sum over devices: under way at once they may wait for each other.
+
+        They do not depend on each other, and a CPU's devices may begin them in different orders.
+        """
+        return jax.block_until_ready(made) if self.shards > 1 and self.groups > WRITTEN_OUT else made
+
     def take(self, groups: Sequence[Any], member: int) -> Any:
         """The arrays of one member, from those of the groups."""
         group, place = divmod(member, self.devices * self.width)

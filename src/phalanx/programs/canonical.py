@@ -9,6 +9,8 @@ leaves a program without a form, and then it is equal to none.
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 from collections.abc import Hashable, Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
@@ -26,9 +28,6 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range)
 
 LIBRARIES = ("jax", "jaxlib", "numpyro", "phalanx")
 """Their functions and immutable records are what their names and values say, as long as the process lives."""
-
-CHECKER = "/jaxtyping/"
-"""Whose functions check the shapes of what is handed to those they wrap, and read nothing else."""
 
 SHORT = 64
 """Bytes of an array that are written down as they are."""
@@ -68,10 +67,16 @@ def is_of_a_library(f: Any) -> bool:
     """Whether a function is one of the libraries' own, which closes over nothing: its name says what it is."""
     if isinstance(getattr(f, "__self__", None), type):
         f = f.__func__  # a method of a class; one of an object may read whatever the object holds
-    if isfunction(f) and CHECKER in f.__code__.co_filename:
+    if isfunction(f) and _checks_shapes(f):
         f = getattr(f, "__wrapped__", f)
     known = getattr(f, "__module__", None) or ""
     return known.split(".")[0] in LIBRARIES and isfunction(f) and f.__closure__ is None
+
+
+def _checks_shapes(f: Any) -> bool:
+    """Whether a function is one of jaxtyping's: it checks what is handed to the one it wraps, and reads nothing else."""
+    checker = sys.modules.get("jaxtyping")
+    return checker is not None and f.__code__.co_filename.startswith(os.path.dirname(str(checker.__file__)) + os.sep)
 
 
 class _NoForm(Exception):

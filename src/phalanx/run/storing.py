@@ -93,5 +93,7 @@ class Storing:
         values = self._executables.constrain(self._chains.arrays, rows)
         if self._executables.reduce is None:
             return values, None
+        # both may sum over devices, and neither depends on the other: under way at once they may wait for each other
+        jax.block_until_ready(values)
         states = self._executables.reduce(self._chains.arrays, rows, count)
         return values, jax.tree.map(to_host, states)  # an interrupt here loses the block, and not a part of it
