@@ -264,7 +264,7 @@ class Ensemble:
                 states, keys = tuple(self._states[some]), tuple(self._keys[some])
                 of_these = tuple(chosen[some]) if own else chosen
                 self._states[some], found = self._programs[own](states, keys, data, of_these, number)
-                measured += placement.in_turn(found)
+                measured += self._placement.in_turn(found)
             self.steps += 1
         return measured
 

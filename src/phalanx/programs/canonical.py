@@ -74,7 +74,7 @@ def is_of_a_library(f: Any) -> bool:
 
 
 def _checks_shapes(f: Any) -> bool:
-    """Whether a function is one of jaxtyping's: it checks what is handed to the one it wraps, and reads nothing else."""
+    """Whether it is one of jaxtyping's: it checks what is handed to the one it wraps, and reads nothing else."""
     checker = sys.modules.get("jaxtyping")
     return checker is not None and f.__code__.co_filename.startswith(os.path.dirname(str(checker.__file__)) + os.sep)
 

@@ -276,7 +276,7 @@ class Learning:
         self._before = self.result = self.state.mean if self.state.averages else self.state.free
         change = across = float("inf")
         if self.settling.stops:
-            # waited for: sums over devices of the next steps, which do not depend on it, may wait for each other for ever
+            # waited for: the next steps do not depend on it, and devices may begin their sums in different orders
             now = jax.block_until_ready(self._quartiles(self.state.mean, self.seed, self.arrays))
             change, across = (_tolerances(then, now) for then in self._seen)
             self._seen = now, self._seen[0]
