@@ -64,13 +64,27 @@ def form_of(*values: Any) -> Form | None:
 
 
 def is_of_a_library(f: Any) -> bool:
-    """Whether a function is one of the libraries' own, which closes over nothing: its name says what it is."""
-    if isinstance(getattr(f, "__self__", None), type):
+    """Whether a function is one of the libraries' own, which closes over nothing: its name says what it is.
+
+    A function is of the module in which it was written: what it is called can be another's, as `functools.wraps` does.
+    """
+    if isinstance(owner := getattr(f, "__self__", None), type) and _is_of(LIBRARIES, owner.__module__):
         f = f.__func__  # a method of a class; one of an object may read whatever the object holds
     if isfunction(f) and _checks_shapes(f):
         f = getattr(f, "__wrapped__", f)
-    known = getattr(f, "__module__", None) or ""
-    return known.split(".")[0] in LIBRARIES and isfunction(f) and f.__closure__ is None
+    return isfunction(f) and f.__closure__ is None and _is_of(LIBRARIES, f.__globals__.get("__name__"))
+
+
+def _name(f: Any) -> str:
+    """The name of a function of the libraries' own: where it was written, and of which class it is a method."""
+    owner = getattr(f, "__self__", None)
+    of_class = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else ""
+    code = (f.__wrapped__ if _checks_shapes(f) else f).__code__
+    return f"{f.__module__}.{code.co_qualname} {code.co_firstlineno} {of_class}"
+
+
+def _is_of(libraries: tuple[str, ...], module: str | None) -> bool:
+    return (module or "").split(".")[0] in libraries
 
 
 def _checks_shapes(f: Any) -> bool:
@@ -105,7 +119,7 @@ class _Writer:
         if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
             return self._array(value)
         if is_of_a_library(value):
-            return f"function {value.__module__}.{value.__qualname__}"
+            return f"function {_name(value)}"
         return self._other(value)
 
     def _collection(self, value: Any) -> str:
@@ -190,7 +204,7 @@ def _kind(aval: Any) -> str:
 
 
 def _is_of_jax(value: Any) -> bool:
-    return type(value).__module__.split(".")[0] in ("jax", "jaxlib")
+    return _is_of(("jax", "jaxlib"), type(value).__module__)
 
 
 def _is_program(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,9 +86,18 @@ class Continuing:
         return on_mesh(tuned, blocks.target)
 
     def check_heights(self, state: RunState, arrays: tuple[jax.Array, ...]) -> None:
-        """Refuse a run whose chains do not have the log density that they are said to have."""
+        """Refuse a run whose chains do not have the log density that they are said to have; say so where none knows.
+
+        Of chains of minibatches estimates alone are known, each of other rows.
+        """
         blocks, at = self.executables.blocks, state.rest.at
-        if blocks.kernel.batch_size is not None:  # of these chains' log densities estimates alone are known
+        if blocks.kernel.batch_size is not None:
+            warnings.warn(
+                f"continue_run: whether the posterior is of this model and of these data was not checked, since "
+                f"phx.{self.kernel.partition('(')[0]} knows the log density of minibatches alone. Make sure that "
+                f"they are those it was made with.",
+                stacklevel=2,
+            )
             return
         position = by_group(blocks.target, at.position, zero=True)
         found, known = self.executables.height(arrays, position), at.log_density.in_double()

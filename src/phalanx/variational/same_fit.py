@@ -74,6 +74,20 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     return f"it differs in {' and in '.join(others)}" if others else ""
 
 
+def not_compared(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """What of two fits could not be compared, and why, in words; empty where all was."""
+    if there["releases"] != here["releases"]:
+        changed = [
+            f"{name} {there['releases'].get(name, '(none)')} there and {here['releases'].get(name, '(none)')} here"
+            for name in TRACED_BY
+            if there["releases"].get(name) != here["releases"].get(name)
+        ]
+        what = " and ".join(WORDS[name] for name in here["traces"])
+        return f"{what}, because programs are written down by {', '.join(changed)}"
+    untold = [WORDS[name] for name, digest in here["traces"].items() if None in (digest, there["traces"][name])]
+    return f"{' and '.join(untold)}, of which some function's content cannot be told" if untold else ""
+
+
 def content_of(arguments: Arguments) -> str:
     """A digest of data: of all there are, or of the first batch."""
     found = hashlib.sha256()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from jax import Array
 from phalanx.variational.checkpoint import Checkpoint
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.evaluating import HeldOut, Scale
-from phalanx.variational.same_fit import described, differences
+from phalanx.variational.same_fit import described, differences, not_compared
 from phalanx.variational.step import Made, State, Steps
 from phalanx.variational.training import Training
 from phalanx.variational.utilisation import share_of_a_step
@@ -77,6 +78,12 @@ class Watch:
             raise ValueError(
                 f"training: checkpoint={str(self._checkpoint.folder)!r} holds another fit: {found}. Give what it was "
                 f"made with, or another folder."
+            )
+        if untold := not_compared(record["fit"], self._fit):
+            warnings.warn(
+                f"training: whether checkpoint={str(self._checkpoint.folder)!r} is of this very fit was not checked "
+                f"in full: not compared were {untold}. Make sure that they are those it was made with.",
+                stacklevel=2,
             )
         step = record["step"]
         blank = jnp.zeros(step, jnp.float32)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
+import numpyro.distributions as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.programs.canonical import form_of
+from phalanx.programs.canonical import form_of, is_of_a_library
 
 BINARY = {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "max": jnp.maximum, "atan2": jnp.arctan2}
 WRAPPED = {
@@ -100,3 +104,31 @@ def test_functions_of_users_have_no_form():
     assert form_of(lambda: 0) is None
     assert form_of(object()) is None
     assert form_of(np.array([object()])) is None
+
+
+def test_a_function_is_of_the_module_it_was_written_in_whatever_it_is_called():
+    assert is_of_a_library(jax.tree.map)
+    assert not is_of_a_library(functools.wraps(jax.tree.map)(lambda x: x))
+
+    class Mine(dist.Normal):
+        pass
+
+    of_theirs, of_mine = dist.Normal.infer_shapes, Mine.infer_shapes
+    assert is_of_a_library(of_theirs) and not is_of_a_library(of_mine)
+
+
+def test_two_functions_of_one_name_are_told_apart():
+    namespace = {"__name__": "phalanx.somewhere"}
+    exec("def made():\n    return (lambda x: x), (\n        lambda x: -x)", namespace)
+    one, other = cast(Any, namespace["made"])()
+    assert is_of_a_library(one) and is_of_a_library(other)
+    assert form_of(one) == form_of(one) != form_of(other)
+
+
+def test_a_function_of_ours_that_jaxtyping_wraps_is_told_by_its_name():
+    namespace = {"__name__": "phalanx.somewhere"}
+    exec("def plain(x):\n    return x\n\n\ndef made(y):\n    return lambda x: x + y", namespace)
+    wrap = jaxtyping.jaxtyped(typechecker=None)
+    plain, captures = cast(Any, namespace["plain"]), cast(Any, namespace["made"])(1.0)
+    assert is_of_a_library(wrap(plain)) and form_of(wrap(plain)) is not None
+    assert not is_of_a_library(captures) and not is_of_a_library(wrap(captures))

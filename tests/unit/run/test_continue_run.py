@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import blackjax
@@ -60,7 +61,7 @@ def test_two_halves_are_one_run(name, thin):
     same(half.continue_run(30).continue_run(30), whole)
 
 
-@pytest.mark.parametrize("name", ["nuts", pytest.param("sgld", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["nuts", "sgld"])
 def test_from_a_file_in_another_sampler(name, tmp_path):
     sizes = {**SIZES, "kernel": KERNELS[name]}
     whole = phx.mcmc(model, {"y": Y}, num_samples=80, **sizes)
@@ -68,7 +69,10 @@ def test_from_a_file_in_another_sampler(name, tmp_path):
     half = phx.Posterior.load(tmp_path / "half.npz")
     with pytest.raises(ValueError, match=r"phx\.compile\(model, data"):
         half.continue_run(50)
-    same(phx.compile(model, {"y": Y}, **sizes).continue_run(half, 50), whole)
+    is_of_minibatches = name == "sgld"  # of its chains no log density is known, that would tell another model
+    said = pytest.warns(UserWarning, match="was not checked, since phx.sgld") if is_of_minibatches else nullcontext()
+    with said:
+        same(phx.compile(model, {"y": Y}, **sizes).continue_run(half, 50), whole)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import csv
 import itertools
 import math
 import re
+from importlib.metadata import version
 from typing import Any, cast
 
 import jax
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from numpyro.distributions import constraints
 
 import phalanx as phx
+from phalanx.variational import same_fit
 from phalanx.variational.evaluating import HeldOut
 from phalanx.variational.step import Made, Order, State, Steps
 from phalanx.variational.utilisation import flops_of_a_step
@@ -361,6 +363,23 @@ def test_a_checkpoint_of_the_same_fit_written_anew_is_gone_on_with(folder):
         phx.sample("y", dist.CategoricalLogits(phx.network("net", again)(x)), obs=y)
 
     assert kept(folder, model=another_name, optimizer=optax.adam(1e-2), num_steps=3, held_out=None).steps == 3
+
+
+def test_what_of_a_checkpoint_could_not_be_compared_is_said(tmp_path, monkeypatch):
+    shift = np.float32(2.0)
+
+    def update(gradients, state, parameters=None):  # of what is called on the host no trace shows what it reads
+        scale = jax.pure_callback(lambda zero: zero + shift, jax.ShapeDtypeStruct((), jnp.float32), np.float32(0.0))
+        return jax.tree.map(lambda gradient: gradient * scale, gradients), state
+
+    called = optax.chain(optax.adam(1e-2), optax.GradientTransformation(lambda parameters: (), update))
+    kept(tmp_path / "host", optimizer=called, held_out=None)
+    with pytest.warns(UserWarning, match=r"were the optimizer \(.*of which some function's content cannot"):
+        kept(tmp_path / "host", optimizer=called, held_out=None, num_steps=3)
+    kept(tmp_path / "old", held_out=None)
+    monkeypatch.setattr(same_fit, "version", lambda name: "9" if name == "optax" else version(name))
+    with pytest.warns(UserWarning, match=r"written down by optax \S+ there and 9 here\. Make sure"):
+        kept(tmp_path / "old", held_out=None, num_steps=3)
 
 
 def test_guides_objectives_and_particles_are_told_apart(tmp_path):
