@@ -18,7 +18,7 @@ def banana():
 @pytest.mark.slow
 @pytest.mark.parametrize("transform", ["coupling", "inverse_autoregressive"])
 def test_a_banana_is_learned(transform):
-    fit = phx.fit(banana, phx.guides.flow(transform=transform), num_particles=32, num_steps=8000, progress=False)
+    fit = phx.fit(banana, phx.guides.flow(transform=transform), num_particles=128, num_steps=8000, progress=False)
     assert fit.evidence().elbo > -0.1 and fit.evidence().log_evidence == pytest.approx(0.0, abs=0.05)
     assert phx.fit(banana, phx.guides.full_rank(), progress=False).evidence().elbo < -0.5
     draws = fit.sample(0, 20_000)
