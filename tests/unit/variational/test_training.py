@@ -368,11 +368,11 @@ def test_a_checkpoint_of_the_same_fit_written_anew_is_gone_on_with(folder):
 def test_what_of_a_checkpoint_could_not_be_compared_is_said(tmp_path, monkeypatch):
     shift = np.float32(2.0)
 
-    def update(gradients, state, parameters=None):  # of what is called on the host no trace shows what it reads
+    def update(updates, state, params=None):  # of what is called on the host no trace shows what it reads
         scale = jax.pure_callback(lambda zero: zero + shift, jax.ShapeDtypeStruct((), jnp.float32), np.float32(0.0))
-        return jax.tree.map(lambda gradient: gradient * scale, gradients), state
+        return jax.tree.map(lambda update: update * scale, updates), state
 
-    called = optax.chain(optax.adam(1e-2), optax.GradientTransformation(lambda parameters: (), update))
+    called = optax.chain(optax.adam(1e-2), optax.GradientTransformation(lambda params: (), update))
     kept(tmp_path / "host", optimizer=called, held_out=None)
     with pytest.warns(UserWarning, match=r"were the optimizer \(.*of which some function's content cannot"):
         kept(tmp_path / "host", optimizer=called, held_out=None, num_steps=3)
