@@ -27,6 +27,7 @@ from phalanx.mesh.processes import to_devices
 from phalanx.posterior.over_draws import key_of, over_draws
 from phalanx.programs.arguments import Arguments, split_arguments
 from phalanx.programs.handlers import seed, trace, under
+from phalanx.programs.indices import IndexCheck
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Forward, Program
@@ -83,11 +84,7 @@ def predictive(
     values = {name: array for name, array in draws.items() if name in latents} if of_posterior else {}
     again = _Again(program, arguments, mesh, frozenset(latents) if of_posterior else frozenset(), observed)
     arrays = again.place_arrays()
-    example = jax.eval_shape(
-        lambda values, arrays: again(values, key_of(seed, 0, 0), arrays),
-        {name: jax.ShapeDtypeStruct(array.shape[2:], array.dtype) for name, array in values.items()},
-        arrays,
-    )
+    example = again.check_indices(values)
     return over_draws(
         again, values, sizes, seed=seed, batch_size=_batch_size(example, mesh), given=arrays, mesh=mesh
     )  # fmt: skip
@@ -137,6 +134,15 @@ class _Again:
         """The data on the mesh."""
         pairs = zip(self.arguments.arrays, self.arguments.shardings, strict=True)
         return tuple(to_devices(a, NamedSharding(self.mesh, partition_spec(s))) for a, s in pairs)
+
+    def check_indices(self, draws: Mapping[str, Any]) -> dict[str, Any]:
+        """Refuse data with an index outside of what the program picks from; gives the shapes of what it draws."""
+        values = {name: jax.ShapeDtypeStruct(array.shape[2:], array.dtype) for name, array in draws.items()}
+        program, shapes = jax.make_jaxpr(self, return_shape=True)(
+            values, key_of(0, 0, 0), self.arguments.whole_shapes()
+        )
+        IndexCheck(program, unknown=len(values) + 1).check_or_warn(self.arguments)
+        return shapes
 
     def __call__(self, values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
         """What the program draws, and its deterministic values."""

@@ -7,16 +7,22 @@ once, on the data, before the first draw. `mode=` in a call of the user's says w
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.lookups import Lookup, Value, find_lookups
 from phalanx.programs.source_lines import Place, called, counts_from_zero, place_of
+
+if TYPE_CHECKING:
+    from phalanx.programs.traced_program import TracedProgram
 
 
 @dataclass(frozen=True)
@@ -24,12 +30,19 @@ class IndexCheck:
     """Looks at the indices of a program, with one data set after the other.
 
     Attributes:
-        program: the trace of the model on the whole data; its inputs are the data's arrays.
+        program: the trace of the program on the whole data; its last inputs are the data's arrays.
         positions: how many of its outputs, the first, are the position that it was traced at.
+        unknown: how many of its inputs, the first, are not data.
     """
 
     program: ClosedJaxpr
-    positions: int
+    positions: int = 0
+    unknown: int = 0
+
+    @classmethod
+    def of(cls, whole: TracedProgram) -> IndexCheck:
+        """Of a model's trace."""
+        return cls(whole.at_zero, len(whole.position))
 
     def check(self, arguments: Arguments) -> list[str]:
         """Refuse data with an index outside of what the model picks from.
@@ -45,18 +58,47 @@ class IndexCheck:
             Value(lambda a=a, s=s: jnp.asarray(a)[: s.rows] if s.axes else jnp.asarray(a), frozenset([number]))
             for number, (a, s) in enumerate(rows)
         ]
-        latent = {v for v in self.program.jaxpr.outvars[: self.positions] if not isinstance(v, Literal)}
         unseen: list[str] = []
-        for lookup in find_lookups(self.program, inputs, latent):
-            if lookup.outside is not None and not bool(lookup.outside[0]):
+        for lookup in self._lookups(inputs):
+            if (lookup.outside is not None and not bool(lookup.outside[0])) or _is_meant(lookup):
                 continue
-            place = place_of(lookup.within)
-            assert place is not None, "a lookup is one of the model's own"
             if lookup.outside is None:
-                unseen.append(f"The indices in {place} could not be checked against the data before the run.")
-            elif not (lookup.silent and place.says_mode()):
-                _refuse(lookup, place, arguments, inputs)
+                unseen.append(f"The indices in {_place(lookup)} could not be checked against the data before the run.")
+            else:
+                _refuse(lookup, _place(lookup), arguments, inputs)
         return list(dict.fromkeys(unseen))
+
+    def check_or_warn(self, arguments: Arguments) -> None:
+        """The same where there is no display: what could not be looked at is a warning."""
+        for sentence in self.check(arguments):
+            warnings.warn(sentence, stacklevel=3)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether anything is picked by indices that follow from data."""
+        inputs = [Value(None, frozenset([number])) for number in range(len(self.program.in_avals) - self.unknown)]
+        return not all(map(_is_meant, self._lookups(inputs, dry=True)))
+
+    def any_outside(self, arrays: Sequence[Array]) -> Array:
+        """Whether an index is outside, of data on a device: to be compiled."""
+        inputs = [Value(lambda a=array: a, frozenset([number])) for number, array in enumerate(arrays)]
+        found = [x.outside[0] for x in self._lookups(inputs) if x.outside is not None and not _is_meant(x)]
+        return jnp.any(jnp.stack(found)) if found else jnp.bool_(False)
+
+    def _lookups(self, inputs: Sequence[Value], dry: bool = False) -> list[Lookup]:
+        latent = {v for v in self.program.jaxpr.outvars[: self.positions] if not isinstance(v, Literal)}
+        return find_lookups(self.program, [*[None] * self.unknown, *inputs], latent, dry)
+
+
+def _place(lookup: Lookup) -> Place:
+    place = place_of(lookup.within)
+    assert place is not None, "a lookup is one of the model's own"
+    return place
+
+
+def _is_meant(lookup: Lookup) -> bool:
+    """Whether the user says what becomes of an index outside."""
+    return lookup.silent and _place(lookup).says_mode()
 
 
 def _refuse(lookup: Lookup, place: Place, arguments: Arguments, inputs: Sequence[Value]) -> None:

@@ -64,14 +64,17 @@ class Lookup:
     index: Array | None = None
 
 
-def find_lookups(program: ClosedJaxpr, inputs: Sequence[Value], latent: Set[Any]) -> list[Lookup]:
-    """The lookups of a program whose indices follow from its inputs alone.
+def find_lookups(
+    program: ClosedJaxpr, inputs: Sequence[Known], latent: Set[Any] = frozenset(), dry: bool = False
+) -> list[Lookup]:
+    """The lookups of a program whose indices follow from what is known of its inputs alone.
 
     Those that depend on the variables `latent` are left out, and those within a `while_loop` or a branch of a `cond`
-    where they depend on which turn or branch it is.
+    where they depend on which turn or branch it is. What a `while_loop` ends with is known where it follows from data.
+    A `dry` walk computes nothing.
     """
     found: list[Lookup] = []
-    _Walk(found, None, latent).run(program.jaxpr, constants_of(program), inputs)
+    _Walk(found, None, latent, dry).run(program.jaxpr, constants_of(program), inputs)
     return found
 
 
@@ -99,8 +102,7 @@ class _Walk:
         if eqn.primitive is primitives.scan_p:
             return self._scan(eqn, inputs)
         if eqn.primitive is primitives.while_p:
-            self._while(eqn, inputs)
-            return nothing
+            return self._while(eqn, inputs)
         if eqn.primitive is primitives.cond_p:
             return self._cond(eqn, inputs)
         inner = [j for j in jaxprs_in_params(eqn.params) if len(_open(j).invars) == len(inputs)]
@@ -122,12 +124,16 @@ class _Walk:
         branch = branches[min(max(int(choice), 0), len(branches) - 1)]
         return self._inside(eqn).run(branch.jaxpr, constants_of(branch), inputs[1:])
 
-    def _while(self, eqn: Any, inputs: list[Known]) -> None:
-        """The body once, with what its turns change unknown."""
+    def _while(self, eqn: Any, inputs: list[Known]) -> list[Known]:
+        """The body once, with what its turns change unknown, and what it ends with where data alone determine it."""
         skipped, count = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         body = eqn.params["body_jaxpr"]
         carried: list[Known] = [None] * (len(inputs) - skipped - count)
         self._inside(eqn).run(body.jaxpr, constants_of(body), [*inputs[skipped : skipped + count], *carried])
+        given = [value for value in inputs if value is not None]
+        if len(given) < len(inputs):
+            return [None] * len(eqn.outvars)
+        return _lazy(lambda: eqn.primitive.bind(*(v.get() for v in given), **eqn.params), eqn, given)
 
     def _scan(self, eqn: Any, inputs: list[Known]) -> list[Known]:
         """Every turn, with what turns hand on unknown where it depends on more than data."""

@@ -244,7 +244,7 @@ class Target:
         sizes = axes_but_chain(mesh)
         if whole is None:  # who traced it has looked at its indices
             whole = TracedProgram.of_whole(model, arguments, sizes)
-            IndexCheck(whole.at_zero, len(whole.position)).check(arguments)
+            IndexCheck.of(whole).check_or_warn(arguments)
         check_latents(model, whole)
         self.shares: Shares
         self.shares, local = read_shares(model, arguments, sizes, whole)

@@ -226,7 +226,7 @@ def compile(
     checks.check_chains(num_chains, mesh, kernel)
 
     whole = TracedProgram.of_whole(model, arguments, axes_but_chain(mesh))
-    indices = IndexCheck(whole.at_zero, len(whole.position))
+    indices = IndexCheck.of(whole)
     notice = "\n".join([*([notice] if notice else []), *indices.check(arguments)]) or None
     if keep is None:
         keep = getattr(model, "keep", None)  # a program may say so, as it may where chains start

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
+from jax.extend.core import ClosedJaxpr
 from numpyro.distributions import constraints
 
 from phalanx.programs import refusals
@@ -59,6 +60,20 @@ class ProgramPair:
                 shapes,
             )
         return Learned(self._met["parameters"])
+
+    @property
+    def guide_trace(self) -> ClosedJaxpr:
+        """The guide's draw as a function of a key and of the data on all rows, its parameters at initial values."""
+        arguments = self.problem.arguments
+
+        def draw(key: Array, arrays: Any) -> Any:
+            data = self._asked(arguments.layout.join(arrays))
+            variables = self._run(meeting(self.guide, random.key(0), {}), _draw_with(key), data)
+            return [variable.value for variable in variables.values()]
+
+        return jax.make_jaxpr(lambda key, arrays: self.problem.alone(lambda: draw(key, arrays)))(
+            random.key(0), arguments.whole_shapes()
+        )
 
     def for_steps(self) -> ProgramPair:
         """The pair as steps see it: where they see minibatches, terms of rows count for all rows."""

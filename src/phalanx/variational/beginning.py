@@ -13,7 +13,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.arguments import split_arguments
-from phalanx.programs.indices import IndexCheck
 from phalanx.programs.minibatch import Minibatch
 from phalanx.programs.parameters import arrays_of
 from phalanx.programs.target import choose_mesh
@@ -50,7 +49,6 @@ def pair_of(
         pair = Likelihood(problem)
     elif all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
         pair = FamilyPair(problem, guide.following(problem.whole) if isinstance(guide, Structured) else guide)
-        IndexCheck(problem.whole.at_zero, len(problem.whole.position)).check(arguments)
         pair.check()
     elif callable(guide):
         pair = ProgramPair(problem, guide)

@@ -15,6 +15,7 @@ from phalanx.programs.refusals import is_term
 from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.batches import Batches, batches
 from phalanx.variational.compiled import Compiler
+from phalanx.variational.indices import BatchIndices
 from phalanx.variational.pair import log_weights, particles
 from phalanx.variational.problem import Problem
 from phalanx.variational.step import Steps
@@ -56,7 +57,11 @@ class HeldOut:
         first = split_arguments(pair.problem.model, next(source.in_order()))
         problem = replace(pair.problem, arguments=first, minibatch=Streamed.one_of(first, size))
         of_rows = replace(steps, pair=replace(pair, problem=problem))
-        placed = [place_rows(problem, split_arguments(problem.model, batch)) for batch in source.in_order()]
+        indices, placed = BatchIndices(of_rows.pair, compiler), []
+        for batch in source.in_order():
+            arguments = split_arguments(problem.model, batch)
+            indices.check(arguments)
+            placed.append(place_rows(problem, arguments))
         stands_for = size if pair.problem.minibatch is None else pair.problem.minibatch.total
         held_out = cls(of_rows, seed, placed, stands_for, None)
         compiled = compiler(held_out._bound, free, seed, np.uint32(0), placed[0])

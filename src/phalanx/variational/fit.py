@@ -30,6 +30,7 @@ from phalanx.variational.fixed_draws import FixedDraws
 from phalanx.variational.flow import Flow
 from phalanx.variational.growing import Growing
 from phalanx.variational.guides import elbo
+from phalanx.variational.indices import BatchIndices
 from phalanx.variational.learning import FitError, Learning
 from phalanx.variational.matching import FIRST_MATCHES, Matching
 from phalanx.variational.objective import Objective
@@ -158,7 +159,9 @@ def fit(
     checks.check_fixed(optimizer, objective, pair)
     checks.check_matching(optimizer, objective, pair)
     compiler = Compiler(matmul_precision)
-    arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem)
+    indices = BatchIndices(pair, compiler)
+    unseen = indices.first(pair.problem.arguments)
+    arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem, indices)
     with waiting(progress, "compiling"):
         first = FirstParameters.of(pair, compiler, int(seed), arrays, init)
         begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, compiler
@@ -169,6 +172,8 @@ def fit(
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
     with make_progress(progress) as display:
+        for sentence in unseen:
+            display.say(sentence)
         seconds = until.seconds if isinstance(until, Until) else None
         try:
             learning.run(display, [] if on_block is None else [on_block], seconds)

@@ -92,7 +92,7 @@ def maximize(
     run_checks.check_not_traced(data)
     checks.check_one_process("maximize")
     problem = Problem(model, arguments, choose_mesh(arguments, mesh))
-    IndexCheck(problem.whole.at_zero, len(problem.whole.position)).check(problem.arguments)
+    IndexCheck.of(problem.whole).check_or_warn(problem.arguments)
     pair = FamilyPair(problem, laplace())
     pair.check()
     if pair.of_model:

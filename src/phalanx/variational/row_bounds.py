@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from phalanx.programs.arguments import Arguments, split_arguments
 from phalanx.programs.minibatch import ROWS
 from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.compiled import Compiler
+from phalanx.variational.indices import Indices
 from phalanx.variational.likelihood import Likelihood
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ def row_bounds(fit: Fit, data: Any, num_draws: int, seed: int) -> RowBounds:
     num_draws = 1 if isinstance(pair, Likelihood) else num_draws
     arguments = split_arguments(pair.problem.model, data)
     rows = _count(arguments)
+    Indices.of(replace(pair, problem=replace(pair.problem, arguments=arguments))).check_or_warn(arguments)
     at_once = min(num_draws, DRAWS)
     group = min(rows, max(1, TOGETHER // at_once))
     place = NamedSharding(

@@ -73,8 +73,9 @@ def target_of(fit: Fit) -> Target | None:
     assert fit.pair is not None
     problem, parameters = fit.pair.problem, fit.pair.model_parameters()
     values = {name: fit.params[name] for name in parameters}
+    whole = None if parameters else problem.whole  # its trace, where nothing in it is learned
     try:
-        return Target.of(substitute(problem.model, values), problem.arguments, problem.mesh, check="off")
+        return Target.of(substitute(problem.model, values), problem.arguments, problem.mesh, whole, check="off")
     except ValueError:
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -16,6 +16,9 @@ from phalanx.programs.arguments import Arguments, split_arguments
 from phalanx.programs.minibatch import ROWS, Minibatch
 from phalanx.variational.batches import Batches
 from phalanx.variational.problem import Problem
+
+if TYPE_CHECKING:
+    from phalanx.variational.indices import BatchIndices
 
 
 class EndOfData(Exception):
@@ -74,9 +77,9 @@ class Stream:
         except StopIteration:
             raise ValueError("data: there is no first batch; it may have been used up.") from None
 
-    def begin(self, problem: Problem) -> tuple[Array, ...]:
-        """Say what batches are for; gives the arrays of the first."""
-        self._problem = problem
+    def begin(self, problem: Problem, indices: BatchIndices) -> tuple[Array, ...]:
+        """Say what batches are for, and what looks at their indices; gives the arrays of the first."""
+        self._problem, self._indices = problem, indices
         self._next = place_rows(problem, problem.arguments)
         return self._next
 
@@ -144,6 +147,10 @@ class Stream:
                 self._short = self._short or self._number
                 continue
             self._check(arguments)
+            try:
+                self._indices.check(arguments)
+            except ValueError as error:
+                raise ValueError(f"data: batch {self._number}: {error}") from None
             return place_rows(self._problem, arguments)
 
     def _is_short(self, arguments: Arguments) -> bool:

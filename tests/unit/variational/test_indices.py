@@ -1,0 +1,166 @@
+"""Codes of groups that do not exist are refused wherever data come in: of all rows, of each batch, of new rows."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpyro.distributions import constraints
+
+import phalanx as phx
+
+ROWS, GROUPS = 8, 3
+SHORT = {"num_steps": 8, "progress": False, "until": False}
+
+
+def rows(*codes):
+    known = np.resize(np.arange(GROUPS), ROWS)
+    known[: len(codes)] = codes
+    return {"g": known, "y": np.ones(ROWS, np.float32)}
+
+
+def backwards(data):
+    """Batches of two rows; those of the first come last."""
+    return [{name: values[i : i + 2] for name, values in data.items()} for i in (4, 2, 0)]
+
+
+def model(g, y):
+    a = phx.sample("a", dist.Normal(0.0, 1.0).expand([GROUPS]).to_event(1))
+    phx.sample("y", dist.Normal(a[g], 1.0), obs=y)
+
+
+def guide():
+    loc = phx.param("loc", np.zeros(GROUPS, np.float32))
+    phx.sample("a", dist.Normal(loc, phx.param("scale", np.ones(GROUPS, np.float32), constraints.positive)).to_event(1))
+
+
+def likelihood(g, y):
+    phx.sample("y", dist.Normal(phx.param("a", np.zeros(GROUPS, np.float32))[g], 1.0), obs=y)
+
+
+def of_rows(g, y):
+    z = phx.sample("z", dist.Normal(0.0, 1.0).expand([len(y)]))
+    phx.sample("y", dist.Normal(z, 1.0), obs=y)
+
+
+def amortised(g):
+    phx.sample("z", dist.Normal(phx.param("table", np.zeros(GROUPS, np.float32))[g], 1.0))
+
+
+PAIRS = {
+    "mean field": (model, phx.guides.mean_field()),
+    "program": (model, guide),
+    "likelihood": (likelihood, None),
+    "amortised": (of_rows, amortised),
+}
+WAYS = {
+    "all rows": lambda data: {"data": data},
+    "minibatches": lambda data: {"data": data, "batch_size": 4},
+    "batches": lambda data: {"data": phx.batches(data, 2)},
+    "iterable": lambda data: {"data": backwards(data), "num_rows": ROWS},
+}
+CASES = [(pair, way) for pair in PAIRS for way in WAYS]
+
+
+@pytest.mark.parametrize(("pair", "way"), CASES)
+def test_codes_of_no_group_are_refused(pair, way):
+    program, beside = PAIRS[pair]
+    with pytest.raises(ValueError, match=r"\[g\]: 3 is outside 0\.\.2, in .*it is g\["):
+        phx.fit(program, beside, **WAYS[way](rows(0, GROUPS)), **SHORT)
+    assert phx.fit(program, beside, **WAYS[way](rows()), **SHORT).steps == 8
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(-GROUPS - 1, GROUPS), min_size=1, max_size=ROWS), st.sampled_from([1, 2, 4, 8]))
+def test_a_fit_to_batches_ends_where_a_code_is_outside_and_nowhere_else(codes, size):
+    data = rows(*codes)
+    is_outside = bool(((data["g"] < -GROUPS) | (data["g"] >= GROUPS)).any())  # as in Python, below 0 is from the end
+
+    def fit():
+        return phx.fit(likelihood, None, phx.batches(data, size), num_steps=ROWS // size, progress=False)
+
+    if not is_outside:
+        assert fit().steps == ROWS // size
+        return
+    with pytest.raises(ValueError, match=r"is outside 0\.\.2"):
+        fit()
+
+
+def test_which_batch_it_was_is_said():
+    with pytest.raises(ValueError, match=r"data: batch 3: .*it is g\[1\]"):
+        phx.fit(likelihood, None, backwards(rows(0, GROUPS)), num_rows=ROWS, **SHORT)
+
+
+def test_what_is_said_to_be_meant_is_left_alone():
+    def clipped(g, y):
+        phx.sample("y", dist.Normal(phx.param("a", np.zeros(GROUPS, np.float32)).at[g].get(mode="clip"), 1.0), obs=y)
+
+    assert phx.fit(clipped, None, phx.batches(rows(GROUPS), 2), **SHORT).steps == 8
+
+
+def test_batches_spread_over_devices_are_looked_at_on_one(mesh_of):
+    mesh = mesh_of(chain=1, data=2)
+    with pytest.raises(ValueError, match="data: batch"):
+        phx.fit(of_rows, amortised, phx.batches(rows(GROUPS), 4), mesh=mesh, **SHORT)
+    assert phx.fit(of_rows, amortised, phx.batches(rows(), 4), mesh=mesh, **SHORT).steps == 8
+
+
+def test_held_out_rows_and_new_rows_are_looked_at():
+    fit = phx.fit(of_rows, amortised, phx.batches(rows(), 2), **SHORT)
+    assert fit.row_bounds(rows()).elbo.shape == (ROWS,)
+    with pytest.raises(ValueError, match=r"3 is outside 0\.\.2"):
+        fit.row_bounds(rows(0, 0, 0, GROUPS))
+    watched = phx.training(every=4, held_out=rows(0, 0, 0, GROUPS))
+    with pytest.raises(ValueError, match=r"3 is outside 0\.\.2"):
+        phx.fit(of_rows, amortised, phx.batches(rows(), 2), training=watched, num_steps=8, progress=False)
+
+
+def test_a_proposal_is_looked_at():
+    def proposal(g):
+        phx.sample("z", dist.Normal(jnp.zeros(GROUPS)[g], 1.0))
+
+    assert phx.importance(of_rows, proposal, rows()).steps == 0
+    with pytest.raises(ValueError, match=r"jnp\.zeros\(GROUPS\)\[g\]: 3 is outside 0\.\.2"):
+        phx.importance(of_rows, proposal, rows(GROUPS))
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_predictions_for_a_group_that_was_never_seen_are_refused(sharded, mesh_of):
+    mesh = mesh_of(chain=1, data=2)
+
+    def placed(data):
+        return {name: phx.shard(v, mesh) for name, v in data.items()} if sharded else data
+
+    fit = phx.fit(model, guide, placed(rows()), **SHORT)
+    posterior = fit.posterior(20)
+    for data in (rows(), {k: v[:5] for k, v in rows().items()}):
+        assert posterior.predictive(placed(data))["y"].shape == (1, 20, len(data["y"]))
+    with pytest.raises(ValueError, match=r"a\[g\]: 3 is outside 0\.\.2, in .*it is g\[1\]"):
+        posterior.predictive(placed(rows(0, GROUPS)))
+
+
+def counted_down(g, y):
+    a = phx.sample("a", dist.Normal(0.0, 1.0).expand([GROUPS]).to_event(1))
+    code = jax.lax.while_loop(lambda c: jnp.any(c > GROUPS), lambda c: c - 1, g)
+    phx.sample("y", dist.Normal(a[code], 1.0), obs=y)
+
+
+def test_codes_that_a_loop_ends_with_are_looked_at():
+    assert phx.importance(counted_down, guide, rows(0, 1, 2, 0)).steps == 0
+    with pytest.raises(ValueError, match=r"a\[code\]: 3 is outside 0\.\.2"):
+        phx.importance(counted_down, guide, rows(GROUPS + 1))
+
+
+def test_what_cannot_be_looked_at_is_said(monkeypatch, capsys):
+    def computes_in_programs_alone(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr("phalanx.programs.lookups.Value.get", computes_in_programs_alone)
+    with pytest.warns(UserWarning, match=r"indices in .* could not be checked against the data before the run"):
+        phx.importance(model, guide, rows())
+    phx.fit(model, guide, rows(), **{**SHORT, "progress": True})
+    assert "could not be checked" in capsys.readouterr().err
