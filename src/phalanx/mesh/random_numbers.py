@@ -8,6 +8,10 @@ Source: Salmon, Moraes, Dror, Shaw (2011), Parallel random numbers: as easy as 1
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,6 +98,19 @@ def key_words(key: Array) -> tuple[Array, Array]:
     return words[0], words[1]
 
 
+_ROLLED: ContextVar[bool] = ContextVar("rolled", default=False)
+
+
+@contextmanager
+def rolled_hashes() -> Iterator[None]:
+    """What is traced within has JAX's loop for a hash: slower to run and far less to compile, for what runs once."""
+    token = _ROLLED.set(True)
+    try:
+        yield
+    finally:
+        _ROLLED.reset(token)
+
+
 def threefry(key: Words, high: Array, low: Array) -> Words:
     """Threefry-2x32 with 20 rounds: the hash of a counter (`high`, `low`) under a key, elementwise.
 
@@ -101,8 +118,8 @@ def threefry(key: Words, high: Array, low: Array) -> Words:
     on a CPU makes it some seven times slower inside a compiled step.
     """
     first, second, *keys = jnp.broadcast_arrays(high, low, *key)
-    if not Workaround.WRITTEN_OUT_HASH.is_on:
-        return threefry2x32_p.bind(*keys, first, second)
+    if _ROLLED.get() or not Workaround.WRITTEN_OUT_HASH.is_on:
+        return tuple(threefry2x32_p.bind(*keys, first, second))
     return _written_out(first, second, *keys)
 
 

@@ -27,6 +27,7 @@ from phalanx.mesh.chains import lane_chains, over_lanes
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
 from phalanx.mesh.placement import partition_spec
+from phalanx.mesh.random_numbers import rolled_hashes
 from phalanx.mesh.total import Total
 from phalanx.mesh.workarounds import Workaround
 from phalanx.programs.shares import Latent
@@ -117,6 +118,7 @@ class Blocks:
 
     # -- what runs on a device ----------------------------------------------------------------------------------
 
+    @rolled_hashes()
     def begin(self, seed: Array, arrays: Sequence[Array], given: Given) -> Begun:
         """A finite initial position of every chain."""
         lanes, keys = self.lanes(arrays), self._keys(seed)

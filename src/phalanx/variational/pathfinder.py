@@ -63,7 +63,8 @@ class Normal(NamedTuple):
         standard = (vector - self.loc) / self.scale
         inside = standard @ self.basis
         squares = jnp.sum((standard - self.basis @ inside) ** 2)
-        squares += jnp.sum(solve_triangular(self.tril, inside, lower=True) ** 2)
+        inverse = solve_triangular(self.tril, jnp.eye(len(self.tril), dtype=self.tril.dtype), lower=True)
+        squares += jnp.sum((inverse @ inside) ** 2)
         log_det = jnp.sum(jnp.log(self.scale)) + jnp.sum(jnp.log(jnp.diagonal(self.tril)))
         return -0.5 * squares - log_det - 0.5 * math.log(2 * math.pi) * self.loc.size
 
@@ -135,7 +136,7 @@ def _bound(log_density: LogDensity, normal: Normal, key: Array) -> Array:
         draw = normal.at(noise)
         return log_density(draw) - normal.log_prob(draw)
 
-    bound = jnp.mean(lax.map(gain, noise))
+    bound = jnp.mean(jax.vmap(gain)(noise))
     return jnp.where(jnp.isfinite(bound), bound, -jnp.inf)
 
 

@@ -14,7 +14,7 @@ from phalanx.mesh import workarounds
 from phalanx.mesh.workarounds import VARIABLE, Workaround
 
 RUN = """
-import json
+import json, sys
 import jax, numpy as np, numpyro.distributions as dist, phalanx as phx
 
 def model(x, y):
@@ -23,22 +23,25 @@ def model(x, y):
 
 x = np.linspace(-1.0, 1.0, 60, dtype=np.float32).reshape(20, 3)
 run = phx.mcmc(
-    model, {"x": x, "y": x.sum(1)}, kernel=phx.hmc(4, step_size=0.05), num_chains=128, num_warmup=0, num_samples=4,
+    model, {"x": x, "y": x.sum(1)}, kernel=getattr(phx, sys.argv[1])(step_size=0.05), num_chains=128, num_warmup=0, num_samples=4,
     mesh=phx.make_mesh(devices=jax.devices()[:1]), progress=False,
 )
 print(json.dumps(np.asarray(run.draws["w"])[::9, -1].tolist()))
 """
 
 
-def draws(turned_off: str) -> np.ndarray:
+def draws(turned_off: str, kernel: str) -> np.ndarray:
     environment = {**os.environ, VARIABLE: turned_off}
-    done = subprocess.run([sys.executable, "-c", RUN], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, kernel], env=environment, capture_output=True, text=True, check=True
+    )
     return np.array(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.slow
-def test_draws_agree_up_to_rounding_with_all_turned_off():
-    np.testing.assert_allclose(draws("off"), draws(""), atol=1e-4)
+@pytest.mark.parametrize("kernel", ["hmc", "nuts", "rwmh", "chees", "mams"])
+def test_draws_agree_up_to_rounding_with_all_turned_off(kernel):
+    np.testing.assert_allclose(draws("off", kernel), draws("", kernel), atol=1e-4)
 
 
 @pytest.fixture
