@@ -23,8 +23,8 @@ def model(x, y):
 
 x = np.linspace(-1.0, 1.0, 60, dtype=np.float32).reshape(20, 3)
 run = phx.mcmc(
-    model, {"x": x, "y": x.sum(1)}, kernel=getattr(phx, sys.argv[1])(step_size=0.05), num_chains=128, num_warmup=0, num_samples=4,
-    mesh=phx.make_mesh(devices=jax.devices()[:1]), progress=False,
+    model, {"x": x, "y": x.sum(1)}, kernel=getattr(phx, sys.argv[1])(step_size=0.05), num_chains=128,
+    num_warmup=0, num_samples=4, mesh=phx.make_mesh(devices=jax.devices()[:1]), progress=False,
 )
 print(json.dumps(np.asarray(run.draws["w"])[::9, -1].tolist()))
 """
