@@ -88,7 +88,7 @@ class Work:
 
 WORK = {
     "eight schools": Work(schools_model, eight_schools, ("mean field", "full rank"), 8, 2000, 10_000),
-    "covertype's shape": Work(logistic_model, logistic_rows, ("mean field", "full rank"), 8, 50, 1000),
+    "covertype's shape": Work(logistic_model, logistic_rows, ("mean field", "full rank"), 8, 50, 5000),
     "MovieLens' shape": Work(
         ratings.phalanx_model, lambda: {"watched": ratings.load(None)}, ("mean field",), 1, 3, 1000,
         ratings.numpyro_model, {"num_steps": 500, "until": False}, 16,
