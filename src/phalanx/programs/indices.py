@@ -10,15 +10,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
+from phalanx.mesh.space import RowSharding
 from phalanx.programs.arguments import Arguments
-from phalanx.programs.lookups import Lookup, Value, find_lookups
+from phalanx.programs.lookups import Lookup, Value, follow
 from phalanx.programs.source_lines import Place, called, counts_from_zero, place_of
 
 if TYPE_CHECKING:
@@ -53,11 +54,7 @@ class IndexCheck:
         Raises:
             ValueError: naming the line, the index, and the data that it comes from.
         """
-        rows = zip(arguments.arrays, arguments.shardings, strict=True)
-        inputs = [
-            Value(lambda a=a, s=s: jnp.asarray(a)[: s.rows] if s.axes else jnp.asarray(a), frozenset([number]))
-            for number, (a, s) in enumerate(rows)
-        ]
+        inputs = values_of(arguments.arrays, arguments.shardings)
         unseen: list[str] = []
         for lookup in self._lookups(inputs):
             if (lookup.outside is not None and not bool(lookup.outside[0])) or _is_meant(lookup):
@@ -74,20 +71,28 @@ class IndexCheck:
             warnings.warn(sentence, stacklevel=3)
 
     @property
-    def looks_up(self) -> bool:
+    def looks(self) -> bool:
         """Whether anything is picked by indices that follow from data."""
         inputs = [Value(None, frozenset([number])) for number in range(len(self.program.in_avals) - self.unknown)]
         return not all(map(_is_meant, self._lookups(inputs, dry=True)))
 
-    def any_outside(self, arrays: Sequence[Array]) -> Array:
-        """Whether an index is outside, of data on a device: to be compiled."""
-        inputs = [Value(lambda a=array: a, frozenset([number])) for number, array in enumerate(arrays)]
+    def any_outside(self, arrays: Sequence[Array], shardings: Sequence[RowSharding]) -> Array:
+        """Whether an index is outside, of data on devices: to be compiled."""
+        inputs = values_of(arrays, shardings)
         found = [x.outside[0] for x in self._lookups(inputs) if x.outside is not None and not _is_meant(x)]
         return jnp.any(jnp.stack(found)) if found else jnp.bool_(False)
 
     def _lookups(self, inputs: Sequence[Value], dry: bool = False) -> list[Lookup]:
         latent = {v for v in self.program.jaxpr.outvars[: self.positions] if not isinstance(v, Literal)}
-        return find_lookups(self.program, [*[None] * self.unknown, *inputs], latent, dry)
+        return follow(self.program, [*[None] * self.unknown, *inputs], latent, dry)[0]
+
+
+def values_of(arrays: Sequence[Any], shardings: Sequence[RowSharding]) -> list[Value]:
+    """Data as what a program is followed with, without padded rows."""
+    return [
+        Value(lambda a=a, s=s: jnp.asarray(a)[: s.rows] if s.axes else jnp.asarray(a), frozenset([number]))
+        for number, (a, s) in enumerate(zip(arrays, shardings, strict=True))
+    ]
 
 
 def _place(lookup: Lookup) -> Place:

@@ -1,4 +1,4 @@
-"""Where a program picks entries of arrays by number, and the numbers that data alone determine.
+"""What data alone determine of a program: the numbers by which it picks entries of arrays, and what comes out.
 
 The program is followed equation by equation. What depends on data only is known, and computed when an index needs it;
 what depends on the position is not.
@@ -64,18 +64,18 @@ class Lookup:
     index: Array | None = None
 
 
-def find_lookups(
+def follow(
     program: ClosedJaxpr, inputs: Sequence[Known], latent: Set[Any] = frozenset(), dry: bool = False
-) -> list[Lookup]:
-    """The lookups of a program whose indices follow from what is known of its inputs alone.
+) -> tuple[list[Lookup], list[Known]]:
+    """The lookups of a program whose indices follow from what is known of its inputs alone, and its outputs.
 
-    Those that depend on the variables `latent` are left out, and those within a `while_loop` or a branch of a `cond`
-    where they depend on which turn or branch it is. What a `while_loop` ends with is known where it follows from data.
-    A `dry` walk computes nothing.
+    What depends on the variables `latent` is left out, and lookups within a `while_loop` or a branch of a `cond` where
+    they depend on which turn or branch it is. What a `while_loop` ends with is known where it follows from data. A
+    `dry` walk computes nothing.
     """
     found: list[Lookup] = []
-    _Walk(found, None, latent, dry).run(program.jaxpr, constants_of(program), inputs)
-    return found
+    outputs = _Walk(found, None, latent, dry).run(program.jaxpr, constants_of(program), inputs)
+    return found, outputs
 
 
 class _Walk:

@@ -19,17 +19,22 @@ from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.shares import Latent, Shares, Term
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
+from phalanx.programs.validity import Doubt, doubts_of, outputs_of
 
 
 class TracedProgram:
     """A program traced abstractly with given shapes of data: its variables, and shapes of its terms.
 
     `at_zero` is the trace itself, at the position of zeros: everything a run takes from the program, but gradients.
+    Looked at closely, its last outputs are the values that may be wrong, each with which of them are: `doubts`.
     """
 
     variables: dict[str, RandomVariable]
+    doubts: dict[tuple[str, str], Doubt]
 
-    def __init__(self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int]):
+    def __init__(
+        self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int], closely: bool = False
+    ):
         self.program, self.layout, self.shapes = program, layout, tuple(shapes)
         self.axis_env = list(sizes.items())
         self.axis_names = tuple(sizes)
@@ -37,7 +42,9 @@ class TracedProgram:
         def at_zero(arrays):
             run = run_unconstrained(program, None, layout.join(arrays))
             self.variables = run.variables  # of these only names, shapes and supports are used once traced
-            return run.position, run.terms(), run.values(), run.in_support()
+            self.doubts = doubts_of(run) if closely else {}  # of these only the words
+            looked = outputs_of(self.doubts) if closely else run.in_support()
+            return run.position, run.terms(), run.values(), looked
 
         self.at_zero, (self.position, self.terms, self.values, _) = jax.make_jaxpr(
             at_zero, axis_env=self.axis_env, return_shape=True
@@ -51,9 +58,11 @@ class TracedProgram:
         return getattr(self.program, "start", None)
 
     @classmethod
-    def of_whole(cls, program: Program, arguments: Arguments, sizes: Mapping[str, int]) -> TracedProgram:
+    def of_whole(
+        cls, program: Program, arguments: Arguments, sizes: Mapping[str, int], closely: bool = False
+    ) -> TracedProgram:
         """The program on the whole data, as on one device."""
-        return cls(program, arguments.layout, arguments.whole_shapes(), dict.fromkeys(sizes, 1))
+        return cls(program, arguments.layout, arguments.whole_shapes(), dict.fromkeys(sizes, 1), closely)
 
     def latents(self) -> tuple[Latent, ...]:
         """Its latent variables, taken to be global."""

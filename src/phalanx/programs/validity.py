@@ -7,7 +7,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -60,6 +60,28 @@ class Wrong(NamedTuple):
     allowed: str
     distribution: str
 
+    def said(self, name: str, parameter: str, hint: str) -> str:
+        """It in words, of a variable and one of its parameters or its value; `hint` is about the data."""
+        value, where = str(self.value if self.value.size > 1 else self.value.item()), list(self.index)
+        if parameter:
+            place = f" (the first of {self.count}, at {where})" if where else ""
+            return (
+                f"Variable {name!r}: its {parameter} is {value}{place}, and that of a {self.distribution} must be "
+                f"{self.allowed}. Give one that is, or make it so: a scale by jnp.exp, a probability by jax.nn.sigmoid."
+            )
+        at = f" at {where}" if where else ""
+        return (
+            f"Variable {name!r}: {self.count} observed values lie outside the support of its distribution{hint}. "
+            f"Check the data, or choose a distribution that can take these values. The first is {value}{at}, and a "
+            f"value of a {self.distribution} must be {self.allowed}."
+        )
+
+
+def nan_hint(names: Sequence[str], arrays: Sequence[Any]) -> str:
+    """That data hold NaN, where they do."""
+    found = [name for name, array in zip(names, arrays, strict=True) if bool(jnp.isnan(array).any())]
+    return f"; the data hold NaN in {', '.join(found)}" if found else ""
+
 
 def look_closely(target: Target, arrays: Sequence[Array]) -> dict[tuple[str, str], Wrong]:
     """What is wrong with a model on its whole data, by variable and parameter."""
@@ -92,13 +114,35 @@ def _first(doubt: Doubt) -> tuple[Array, Array, Array]:
 
 def doubts(run: Evaluation, other: Evaluation) -> dict[tuple[str, str], Doubt]:
     """What may be wrong, by variable and parameter, given the runs of a program at two positions."""
+    found, elsewhere = doubts_of(run), doubts_of(other)
+    return {
+        key: doubt if key[1] == VALUE else doubt._replace(bad=doubt.bad & _same(doubt, elsewhere[key]))
+        for key, doubt in found.items()
+    }
+
+
+def doubts_of(run: Evaluation) -> dict[tuple[str, str], Doubt]:
+    """The same of one run: also of what is wrong there alone."""
     found: dict[tuple[str, str], Doubt] = {}
     for name, variable in run.variables.items():
         if variable.observed and (doubt := _of_value(variable)) is not None:
             found[name, VALUE] = doubt
-        for parameter, doubt in _of_parameters(variable.distribution, other.variables[name].distribution):
+        for parameter, doubt in _of_parameters(variable.distribution):
             found.setdefault((name, parameter), doubt)
     return found
+
+
+def outputs_of(doubts: Mapping[tuple[str, str], Doubt]) -> list[Array]:
+    """The arrays of doubts, as a program gives them: of each its values, and which are wrong."""
+    return [array for doubt in doubts.values() for array in (doubt.values, doubt.bad)]
+
+
+def _same(doubt: Doubt, other: Doubt) -> Array:
+    """Which values are the same elsewhere."""
+    if doubt.values.shape != other.values.shape:
+        return jnp.zeros(doubt.bad.shape, bool)
+    same = doubt.values == other.values
+    return jnp.all(same, axis=tuple(range(doubt.bad.ndim, same.ndim)))
 
 
 def _of_value(variable: RandomVariable) -> Doubt | None:
@@ -106,26 +150,20 @@ def _of_value(variable: RandomVariable) -> Doubt | None:
     if support is None or isinstance(variable.distribution, Unit):
         return None
     bad = jnp.logical_not(support(variable.value))
-    return Doubt(variable.value, bad, in_words(support), _kind(variable.distribution))
+    return Doubt(variable.value, bad, in_words(support), kind_of(variable.distribution))
 
 
-def _of_parameters(one: Any, other: Any) -> Iterator[tuple[str, Doubt]]:
-    if (
-        isinstance(one, MaskedDistribution | Unit)
-        or not isinstance(one, Distribution)
-        or not isinstance(other, Distribution)
-    ):
+def _of_parameters(distribution: Any) -> Iterator[tuple[str, Doubt]]:
+    if isinstance(distribution, MaskedDistribution | Unit) or not isinstance(distribution, Distribution):
         return  # what is masked may be anything, and a factor is a term and no parameter
-    for parameter, constraint in type(one).arg_constraints.items():
-        values = vars(one).get(parameter)
-        if values is not None and _is_checked(constraint) and jnp.shape(values) == jnp.shape(vars(other)[parameter]):
-            same = jnp.asarray(values) == vars(other)[parameter]
-            for _ in range(constraint.event_dim):
-                same = jnp.all(same, axis=-1)
-            bad = jnp.logical_not(constraint(jnp.asarray(values))) & same
-            yield parameter, Doubt(jnp.asarray(values), bad, in_words(constraint), _kind(one))
+    for parameter, constraint in type(distribution).arg_constraints.items():
+        values = vars(distribution).get(parameter)
+        if values is not None and _is_checked(constraint):
+            values = jnp.asarray(values)
+            bad = jnp.logical_not(constraint(values))
+            yield parameter, Doubt(values, bad, in_words(constraint), kind_of(distribution))
     for inside in INSIDE:
-        yield from _of_parameters(vars(one).get(inside), vars(other).get(inside))
+        yield from _of_parameters(vars(distribution).get(inside))
 
 
 def _is_checked(constraint: Any) -> bool:
@@ -146,7 +184,8 @@ def in_words(constraint: Any) -> str:
     return type(constraint).__name__.strip("_").replace("_", " ").lower()
 
 
-def _kind(distribution: Any) -> str:
+def kind_of(distribution: Any) -> str:
+    """The distribution, in a word."""
     while type(distribution).__name__ in ("Independent", "ExpandedDistribution", "MaskedDistribution"):
         distribution = distribution.base_dist
     return type(distribution).__name__

@@ -19,7 +19,7 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_host
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.target import Target
-from phalanx.programs.validity import Wrong, look_closely
+from phalanx.programs.validity import look_closely, nan_hint
 from phalanx.run.until import Until
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given
     """Refuse to start from a log density that is not finite, or with observations no parameter could produce."""
     if any(int(count) for count in begun.invalid.values()):
         for (name, parameter), wrong in look_closely(blocks.target, arrays).items():
-            raise ValueError(_invalid(name, parameter, wrong, _nan_hint(blocks, arrays)))
+            raise ValueError(wrong.said(name, parameter, _nan_hint(blocks, arrays)))
     finite = to_host(begun.finite)
     if finite.all():
         return
@@ -243,22 +243,6 @@ def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given
     )
 
 
-def _invalid(name: str, parameter: str, wrong: Wrong, nan_hint: str) -> str:
-    value, where = str(wrong.value if wrong.value.size > 1 else wrong.value.item()), list(wrong.index)
-    if parameter:
-        place = f" (the first of {wrong.count}, at {where})" if where else ""
-        return (
-            f"Variable {name!r}: its {parameter} is {value}{place}, and that of a {wrong.distribution} must be "
-            f"{wrong.allowed}. Give one that is, or make it so: a scale by jnp.exp, a probability by jax.nn.sigmoid."
-        )
-    at = f" at {where}" if where else ""
-    return (
-        f"Variable {name!r}: {wrong.count} observed values lie outside the support of its distribution{nan_hint}. "
-        f"Check the data, or choose a distribution that can take these values. The first is {value}{at}, and a value "
-        f"of a {wrong.distribution} must be {wrong.allowed}."
-    )
-
-
 def _contributions(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> Mapping[str, Any]:
     """What each variable contributes; compiled when something is wrong, and not before."""
     in_specs = (blocks.target.array_specs(), blocks.begun_specs().position)
@@ -266,5 +250,4 @@ def _contributions(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> Map
 
 
 def _nan_hint(blocks: Blocks, arrays: Sequence[Array]) -> str:
-    names = [n for n, a in zip(blocks.target.arguments.names, arrays, strict=True) if bool(jnp.isnan(a).any())]
-    return f"; the data hold NaN in {', '.join(names)}" if names else ""
+    return nan_hint(blocks.target.arguments.names, arrays)

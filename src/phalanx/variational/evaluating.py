@@ -15,11 +15,11 @@ from phalanx.programs.refusals import is_term
 from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.batches import Batches, batches
 from phalanx.variational.compiled import Compiler
-from phalanx.variational.indices import BatchIndices
+from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.pair import log_weights, particles
 from phalanx.variational.problem import Problem
 from phalanx.variational.step import Steps
-from phalanx.variational.stream import Streamed, place_rows
+from phalanx.variational.stream import Streamed, on_host, place_rows
 
 STREAM = 0x68656C64
 """Sets the keys of evaluations apart from those of steps."""
@@ -57,10 +57,11 @@ class HeldOut:
         first = split_arguments(pair.problem.model, next(source.in_order()))
         problem = replace(pair.problem, arguments=first, minibatch=Streamed.one_of(first, size))
         of_rows = replace(steps, pair=replace(pair, problem=problem))
-        indices, placed = BatchIndices(of_rows.pair, compiler), []
+        checks, placed = DataChecks(of_rows.pair, compiler), []
+        checks.begin(on_host(first))
         for batch in source.in_order():
             arguments = split_arguments(problem.model, batch)
-            indices.check(arguments)
+            checks.check(arguments, on_host(arguments))
             placed.append(place_rows(problem, arguments))
         stands_for = size if pair.problem.minibatch is None else pair.problem.minibatch.total
         held_out = cls(of_rows, seed, placed, stands_for, None)

@@ -25,12 +25,12 @@ from phalanx.run.until import Until
 from phalanx.variational import checks
 from phalanx.variational.beginning import FirstParameters, pair_of
 from phalanx.variational.compiled import Compiler
+from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.family import FamilyPair, num_coordinates
 from phalanx.variational.fixed_draws import FixedDraws
 from phalanx.variational.flow import Flow
 from phalanx.variational.growing import Growing
 from phalanx.variational.guides import elbo
-from phalanx.variational.indices import BatchIndices
 from phalanx.variational.learning import FitError, Learning
 from phalanx.variational.matching import FIRST_MATCHES, Matching
 from phalanx.variational.objective import Objective
@@ -40,7 +40,7 @@ from phalanx.variational.result import Fit, Losses
 from phalanx.variational.settling import Settling
 from phalanx.variational.solved import Solved
 from phalanx.variational.step import Made, State, Steps
-from phalanx.variational.stream import Stream, rows_of, stream_of
+from phalanx.variational.stream import Stream, on_host, rows_of, stream_of
 from phalanx.variational.training import Training
 
 RATE = 0.05
@@ -159,15 +159,18 @@ def fit(
     checks.check_fixed(optimizer, objective, pair)
     checks.check_matching(optimizer, objective, pair)
     compiler = Compiler(matmul_precision)
-    indices = BatchIndices(pair, compiler)
-    unseen = indices.first(pair.problem.arguments)
-    arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem, indices)
+    data_checks = DataChecks(pair, compiler)
+    unseen = data_checks.unseen(pair.problem.arguments)
+    arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem, data_checks)
     with waiting(progress, "compiling"):
+        looked_at = arrays if stream is None else on_host(pair.problem.arguments)
+        data_checks.begin(looked_at)
         first = FirstParameters.of(pair, compiler, int(seed), arrays, init)
         begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, compiler
         learning = _learning(objective, optimizer, int(num_particles), stream, training, init, *begun)
         learning.compile()
         values = first.values_from(compiler)
+        data_checks.check(pair.problem.arguments, looked_at)
         learning.begin(first())
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None

@@ -17,8 +17,8 @@ from phalanx.programs.tracing import Program
 from phalanx.run.checks import data_in_one_dict
 from phalanx.variational.beginning import FirstParameters, pair_of
 from phalanx.variational.compiled import Compiler
+from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides import elbo
-from phalanx.variational.indices import Indices
 from phalanx.variational.recording import record_of
 from phalanx.variational.result import Fit, Losses
 
@@ -74,7 +74,7 @@ def importance(
     pair = pair_of(model, proposal, data, mesh, None, None)
     compiler, arrays = Compiler(), pair.problem.place_arrays()
     known = pair.learned  # what the programs name is met before any value is asked for
-    Indices.of(pair).check_or_warn(pair.problem.arguments)
+    DataChecks(pair, compiler).check_now(pair.problem.arguments)
     free = FirstParameters.of(pair, compiler, int(seed), arrays, init)()
     nothing = np.zeros(0, np.float32)
     return Fit(

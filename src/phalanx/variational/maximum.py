@@ -14,7 +14,6 @@ from jax.sharding import Mesh
 
 from phalanx.mesh.keys import check_seed
 from phalanx.programs.arguments import split_arguments
-from phalanx.programs.indices import IndexCheck
 from phalanx.programs.parameters import arrays_of
 from phalanx.programs.target import choose_mesh
 from phalanx.programs.tracing import Program
@@ -22,6 +21,7 @@ from phalanx.run import checks as run_checks
 from phalanx.variational import checks
 from phalanx.variational.ascent import climb_to_top
 from phalanx.variational.compiled import Compiler
+from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.family import FamilyPair, Start, flat
 from phalanx.variational.guides import laplace
 from phalanx.variational.problem import Problem
@@ -92,9 +92,9 @@ def maximize(
     run_checks.check_not_traced(data)
     checks.check_one_process("maximize")
     problem = Problem(model, arguments, choose_mesh(arguments, mesh))
-    IndexCheck.of(problem.whole).check_or_warn(problem.arguments)
     pair = FamilyPair(problem, laplace())
     pair.check()
+    DataChecks(pair, Compiler()).check_now(problem.arguments)
     if pair.of_model:
         raise ValueError(
             f"maximize: the model has parameters, {', '.join(map(repr, pair.of_model))}, whose values are learned by "

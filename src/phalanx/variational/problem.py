@@ -29,9 +29,11 @@ from phalanx.programs.minibatch import Minibatch
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.share_rule import read_shares
+from phalanx.programs.supports import SupportCheck
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.tracing import Program, Tracer, tracing
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
+from phalanx.programs.validity import Doubt, doubts_of, outputs_of
 
 Values = Mapping[str, Any]
 
@@ -82,15 +84,32 @@ class Problem:
         return self._whole[1]
 
     @cached_property
-    def _whole(self) -> tuple[TracedProgram, dict[str, Parameter]]:
+    def support_check(self) -> SupportCheck:
+        """Looks at what is observed, whatever the values of the parameters."""
+        if not self.parameters:
+            return SupportCheck.of(self.whole)
+        doubts: dict[tuple[str, str], Doubt] = {}
+
+        def at_zero(params: Values, arrays: Sequence[Array]) -> Any:
+            run = run_unconstrained(given(self.model, params), None, self.arguments.layout.join(arrays))
+            doubts.update(doubts_of(run))
+            return run.position, outputs_of(doubts)
+
+        params, axes = self._whole[2], dict.fromkeys(axes_but_chain(self.mesh), 1)
+        trace = jax.make_jaxpr(at_zero, axis_env=list(axes.items()))(params, self.arguments.whole_shapes())
+        return SupportCheck(trace, doubts, len(self.whole.position), len(jax.tree.leaves(params)))
+
+    @cached_property
+    def _whole(self) -> tuple[TracedProgram, dict[str, Parameter], dict[str, Any]]:
         met: dict[str, tuple[Parameter, Any]] = {}
 
         @wraps(self.model)
         def started(**data: Any) -> Any:
             return meeting(self.model, random.key(0), met)(**data)
 
-        whole = TracedProgram.of_whole(started, self.arguments, axes_but_chain(self.mesh))
-        return whole, {name: parameter for name, (parameter, _) in met.items()}
+        whole = TracedProgram.of_whole(started, self.arguments, axes_but_chain(self.mesh), closely=True)
+        parameters = {name: parameter for name, (parameter, _) in met.items()}
+        return whole, parameters, {name: jax.tree.map(jax.typeof, value) for name, (_, value) in met.items()}
 
     @cached_property
     def identity(self) -> Hashable | None:

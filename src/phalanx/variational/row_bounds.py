@@ -16,7 +16,7 @@ from phalanx.programs.arguments import Arguments, split_arguments
 from phalanx.programs.minibatch import ROWS
 from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.compiled import Compiler
-from phalanx.variational.indices import Indices
+from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.likelihood import Likelihood
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def row_bounds(fit: Fit, data: Any, num_draws: int, seed: int) -> RowBounds:
     num_draws = 1 if isinstance(pair, Likelihood) else num_draws
     arguments = split_arguments(pair.problem.model, data)
     rows = _count(arguments)
-    Indices.of(replace(pair, problem=replace(pair.problem, arguments=arguments))).check_or_warn(arguments)
+    of_these = replace(pair, problem=replace(pair.problem, arguments=arguments))
+    DataChecks(of_these, Compiler()).check_now(arguments)
     at_once = min(num_draws, DRAWS)
     group = min(rows, max(1, TOGETHER // at_once))
     place = NamedSharding(

@@ -18,7 +18,7 @@ from phalanx.variational.batches import Batches
 from phalanx.variational.problem import Problem
 
 if TYPE_CHECKING:
-    from phalanx.variational.indices import BatchIndices
+    from phalanx.variational.data_checks import DataChecks
 
 
 class EndOfData(Exception):
@@ -77,9 +77,9 @@ class Stream:
         except StopIteration:
             raise ValueError("data: there is no first batch; it may have been used up.") from None
 
-    def begin(self, problem: Problem, indices: BatchIndices) -> tuple[Array, ...]:
-        """Say what batches are for, and what looks at their indices; gives the arrays of the first."""
-        self._problem, self._indices = problem, indices
+    def begin(self, problem: Problem, data_checks: DataChecks) -> tuple[Array, ...]:
+        """Say what batches are for, and what looks at them; gives the arrays of the first."""
+        self._problem, self._data_checks = problem, data_checks
         self._next = place_rows(problem, problem.arguments)
         return self._next
 
@@ -148,7 +148,7 @@ class Stream:
                 continue
             self._check(arguments)
             try:
-                self._indices.check(arguments)
+                self._data_checks.check(arguments, on_host(arguments))
             except ValueError as error:
                 raise ValueError(f"data: batch {self._number}: {error}") from None
             return place_rows(self._problem, arguments)
@@ -177,6 +177,11 @@ class Stream:
                 f"data: batch {self._number} has {', '.join(arguments.names)}, and the first "
                 f"{', '.join(known.names)}; or what is no array differs. All batches must be alike."
             )
+
+
+def on_host(arguments: Arguments) -> list[np.ndarray]:
+    """A batch's arrays as they came."""
+    return list(map(np.asarray, arguments.arrays))
 
 
 def place_rows(problem: Problem, arguments: Arguments) -> tuple[Array, ...]:

@@ -1,4 +1,5 @@
-"""Codes of groups that do not exist are refused wherever data come in: of all rows, of each batch, of new rows."""
+"""What cannot be is refused wherever data come in, of all rows, of each batch, of new rows: codes of groups that do not
+exist, values that a distribution cannot take, and parameters that it cannot have."""
 
 from __future__ import annotations
 
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 from numpyro.distributions import constraints
 
 import phalanx as phx
+from phalanx.programs.arguments import split_arguments
+from phalanx.programs.supports import SupportCheck
+from phalanx.programs.traced_program import TracedProgram
 
 ROWS, GROUPS = 8, 3
 SHORT = {"num_steps": 8, "progress": False, "until": False}
@@ -74,7 +78,7 @@ def test_codes_of_no_group_are_refused(pair, way):
     assert phx.fit(program, beside, **WAYS[way](rows()), **SHORT).steps == 8
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.integers(-GROUPS - 1, GROUPS), min_size=1, max_size=ROWS), st.sampled_from([1, 2, 4, 8]))
 def test_a_fit_to_batches_ends_where_a_code_is_outside_and_nowhere_else(codes, size):
     data = rows(*codes)
@@ -160,7 +164,128 @@ def test_what_cannot_be_looked_at_is_said(monkeypatch, capsys):
         raise RuntimeError
 
     monkeypatch.setattr("phalanx.programs.lookups.Value.get", computes_in_programs_alone)
-    with pytest.warns(UserWarning, match=r"indices in .* could not be checked against the data before the run"):
+    with pytest.warns(UserWarning, match="could not be checked") as said:
         phx.importance(model, guide, rows())
+    words = " ".join(str(warning.message) for warning in said)
+    assert "The indices in test_data_checks.py:" in words and "The values of variable 'y' could" in words
     phx.fit(model, guide, rows(), **{**SHORT, "progress": True})
     assert "could not be checked" in capsys.readouterr().err
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def counted(y, shape):
+    rate = phx.sample("rate", dist.Gamma(2.0, 1.0))
+    phx.sample("size", dist.Gamma(shape, rate), obs=jnp.ones(len(shape)))
+    phx.sample("y", dist.Poisson(rate), obs=y)
+
+
+def rate_guide():
+    phx.sample("rate", dist.LogNormal(phx.param("loc", 0.0), 1.0))
+
+
+def counted_likelihood(y, shape):
+    rate = phx.param("rate", 1.0, constraints.positive)
+    phx.sample("size", dist.Gamma(shape, rate), obs=jnp.ones(len(shape)))
+    phx.sample("y", dist.Poisson(rate), obs=y)
+
+
+def counted_rows(y, shape):
+    z = phx.sample("z", dist.Normal(0.0, 1.0).expand([len(y)]))
+    phx.sample("size", dist.Gamma(shape, jnp.exp(z)), obs=jnp.ones(len(shape)))
+    phx.sample("y", dist.Poisson(jnp.exp(z)), obs=y)
+
+
+def row_guide(y):
+    phx.sample("z", dist.Normal(phx.param("slope", 0.0) * y, 1.0))
+
+
+COUNTED = {
+    "mean field": (counted, phx.guides.mean_field()),
+    "program": (counted, rate_guide),
+    "likelihood": (counted_likelihood, None),
+    "amortised": (counted_rows, row_guide),
+}
+COUNTS = {"y": np.arange(ROWS), "shape": np.ones(ROWS, np.float32)}
+WRONG = {
+    "y": ({**COUNTS, "y": COUNTS["y"] - 1}, "'y': 1 observed values lie outside .* The first is -1 at .* a Poisson"),
+    "shape": ({**COUNTS, "shape": COUNTS["y"] + np.float32(0.0)}, r"'size': its concentration is 0\.0 .* a Gamma must"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize(
+    ("pair", "way"),
+    [("mean field", "all rows"), ("program", "all rows"), ("likelihood", "batches"), ("amortised", "iterable")],
+)
+def test_values_that_cannot_be_are_refused(pair, way, what):
+    (program, beside), (data, words) = COUNTED[pair], WRONG[what]
+    with pytest.raises(ValueError, match=words):
+        phx.fit(program, beside, **WAYS[way](data), **SHORT)
+    assert phx.fit(program, beside, **WAYS[way](COUNTS), **SHORT).steps == 8
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_values_of_new_rows_are_looked_at(what):
+    data, words = WRONG[what]
+    fit = phx.fit(counted_rows, row_guide, phx.batches(COUNTS, 2), **SHORT)
+    assert fit.row_bounds(COUNTS).elbo.shape == (ROWS,)
+    for refused in (
+        lambda: fit.row_bounds(data),
+        lambda: phx.importance(counted, rate_guide, data),
+        lambda: phx.maximize(counted, data),
+    ):
+        with pytest.raises(ValueError, match=words):
+            refused()
+
+
+def test_what_a_parameter_has_a_say_in_is_left_to_the_density():
+    def narrowed(y):
+        phx.sample("y", dist.Normal(0.0, phx.param("scale", -1.0) ** 2), obs=y)
+        phx.sample("z", dist.Laplace(phx.param("loc", 0.0), 1.0), obs=y)
+
+    def without_data():
+        phx.sample("x", dist.Normal(phx.sample("mean", dist.Normal(0.0, -1.0)), 1.0), obs=1.0)
+
+    assert phx.fit(narrowed, None, {"y": np.ones(3, np.float32)}, **SHORT).steps == 8
+    with pytest.raises(ValueError, match="'mean': its scale is -1.0, and that of a Normal must be positive"):
+        phx.fit(without_data, phx.guides.mean_field(), **SHORT)
+
+
+FAMILIES = {
+    "poisson": dist.Poisson(1.0), "bernoulli": dist.Bernoulli(0.5),
+    "normal": dist.Normal(0.0, 1.0), "gamma": dist.Gamma(1.0, 1.0),
+    "uniform": dist.Uniform(-1.0, 1.0), "binomial": dist.Binomial(2, 0.5),
+    "mixture": dist.MixtureSameFamily(dist.Categorical(np.ones(2) / 2), dist.Gamma(np.ones(2), 1.0)),
+    "half": dist.HalfNormal(1.0).expand([4]), "pair": dist.Normal(0.0, 1.0).expand([4]).to_event(1),
+}  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(FAMILIES)),
+    st.lists(st.sampled_from([-2.0, -1.0, 0.0, 0.5, 1.0, 2.0, 3.0, np.nan, np.inf]), min_size=4, max_size=4),
+    st.booleans(),
+)
+def test_a_value_is_refused_where_the_support_says_so(family, values, is_scaled):
+    distribution = FAMILIES[family]
+
+    def model(y):
+        scale = phx.sample("scale", dist.HalfNormal(1.0))
+        phx.sample("y", distribution, obs=(y * 2.0) / 2.0 if is_scaled else y)
+        phx.sample("z", dist.Normal(0.0, scale), obs=0.0)
+
+    data = {"y": np.array(values, np.float32)}
+    arguments = split_arguments(model, data)
+    with jax.numpy_rank_promotion("allow"):  # of NumPyro's mixtures
+        whole = TracedProgram.of_whole(model, arguments, {}, closely=True)
+    check, possible = SupportCheck.of(whole), np.asarray(distribution.support(jnp.asarray(data["y"])))
+    assert bool(jax.jit(lambda a: check.any_outside(a, arguments.shardings))(arguments.arrays)) is not bool(
+        possible.all()
+    )
+    if possible.all():
+        assert check.check(arguments) == []
+        return
+    with pytest.raises(ValueError, match=f"'y': {(~possible).sum()} observed values lie"):
+        check.check(arguments)

@@ -1,0 +1,71 @@
+"""Whether data are such as model and guide can take: of all rows, or of each batch as it comes.
+
+What they pick by number must exist, and observed values must be such as their distributions can take. Both are looked
+at as far as data alone decide, by a program that is compiled for all batches.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from phalanx.programs.arguments import Arguments
+from phalanx.programs.indices import IndexCheck
+from phalanx.variational.aligned import ProgramPair
+from phalanx.variational.compiled import Compiled, Compiler
+from phalanx.variational.pair import Pair
+
+
+class DataChecks:
+    """Looks at one data set, or one batch, after the other.
+
+    Args:
+        pair: guide and model, with the first data.
+        compiler: compiles what looks.
+    """
+
+    def __init__(self, pair: Pair, compiler: Compiler):
+        self._shardings, self._compiler = pair.problem.arguments.shardings, compiler
+        supports = pair.problem.support_check
+        self._indices = [IndexCheck(supports.program, supports.positions, supports.unknown)]
+        if isinstance(pair, ProgramPair):
+            self._indices.append(IndexCheck(pair.guide_trace, unknown=1))
+        self._checks = [*self._indices, supports]
+        self._identity = None if pair.identity is None else (pair.identity, "data")
+        self._compiled: Compiled | None = None
+
+    def begin(self, arrays: Sequence[Any]) -> None:
+        """Compile for such arrays, while the caller goes on: those on the devices, or of batches on the host.
+
+        A batch is looked at on one device: a sum over devices could wait for one of the step that is under way.
+        """
+        if self._identity is not None or any(check.looks for check in self._checks):
+            self._compiled = self._compiler(self._any_outside, list(arrays), rarely=True, identity=self._identity)
+
+    def check(self, arguments: Arguments, arrays: Sequence[Any]) -> None:
+        """Refuse data with an index or a value that cannot be; `arrays` are theirs as `begin` has seen them.
+
+        Raises:
+            ValueError: naming the line and the index, or the variable and the value.
+        """
+        if self._compiled is not None and bool(self._compiled(list(arrays))):
+            self._closely(arguments)
+
+    def unseen(self, arguments: Arguments) -> list[str]:
+        """A sentence for each line that picks by what cannot be looked at before the run."""
+        return [sentence for check in self._indices for sentence in check.check(arguments)]
+
+    def check_now(self, arguments: Arguments) -> None:
+        """All of that where nothing else is to be done: what could not be looked at is a warning."""
+        for sentence in self._closely(arguments):
+            warnings.warn(sentence, stacklevel=3)
+
+    def _closely(self, arguments: Arguments) -> list[str]:
+        return [sentence for check in self._checks for sentence in check.check(arguments)]
+
+    def _any_outside(self, arrays: Sequence[Any]) -> Array:
+        return jnp.any(jnp.stack([check.any_outside(arrays, self._shardings) for check in self._checks]))
