@@ -26,7 +26,8 @@ class TracedProgram:
     """A program traced abstractly with given shapes of data: its variables, and shapes of its terms.
 
     `at_zero` is the trace itself, at the position of zeros: everything a run takes from the program, but gradients.
-    Looked at closely, its last outputs are the values that may be wrong, each with which of them are: `doubts`.
+    Looked at closely, its last outputs are the values that may be wrong, each with which of them are: `doubts`; and its
+    latent variables may be any, as a guide that is a program may have.
     """
 
     variables: dict[str, RandomVariable]
@@ -40,7 +41,7 @@ class TracedProgram:
         self.axis_names = tuple(sizes)
 
         def at_zero(arrays):
-            run = run_unconstrained(program, None, layout.join(arrays))
+            run = run_unconstrained(program, None, layout.join(arrays), any_latent=closely)
             self.variables = run.variables  # of these only names, shapes and supports are used once traced
             self.doubts = doubts_of(run) if closely else {}  # of these only the words
             looked = outputs_of(self.doubts) if closely else run.in_support()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpyro
 from jax import Array, lax
@@ -89,13 +90,17 @@ class Evaluation:
         return found
 
 
-def run_unconstrained(program: Program, position: Mapping[str, Array] | None, data: Mapping[str, Any]) -> Evaluation:
+def run_unconstrained(
+    program: Program, position: Mapping[str, Array] | None, data: Mapping[str, Any], *, any_latent: bool = False
+) -> Evaluation:
     """Run `program(**data)` with each latent variable at the transform of its unconstrained value.
 
     Args:
         program: a program.
         position: unconstrained values by name; None puts every one at zero, which also tells their shapes.
         data: the program's keyword arguments.
+        any_latent: whether a variable without a bijection, such as a discrete one, has a draw as its position; else it
+            is refused.
     """
     log_dets: dict[str, Array] = {}
     used: dict[str, Array] = {}
@@ -105,6 +110,10 @@ def run_unconstrained(program: Program, position: Mapping[str, Array] | None, da
         refuse_parameter(variable)
         if variable.value is not None:
             return _fixed(variable)
+        if any_latent and not has_bijection(variable):
+            drawn = replace(variable, key=jax.random.key(0)).complete()
+            used[variable.name] = drawn.value
+            return drawn
         transform = transform_of(variable)
         shape = transform.inverse_shape(_shape(variable))
         given = _zero(shape) if position is None else _given(position, variable.name, shape)
@@ -224,6 +233,15 @@ def refuse_parameter(variable: RandomVariable) -> None:
             f"the rest with its value fixed, substitute what was learned, phx.substitute(model, "
             f"{{{variable.name!r}: value}}); to infer it too, make it phx.sample({variable.name!r}, prior)."
         )
+
+
+def has_bijection(variable: RandomVariable) -> bool:
+    """Whether there is a bijection from the real line onto a latent variable's support."""
+    try:
+        transform_of(variable)
+    except ValueError:
+        return False
+    return True
 
 
 def transform_of(variable: RandomVariable) -> Transform:

@@ -22,7 +22,7 @@ from phalanx.mesh.placement import partition_spec
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.shares import Latent
 from phalanx.programs.tracing import Program
-from phalanx.programs.unconstrained import at_values, run_unconstrained
+from phalanx.programs.unconstrained import at_values, run_unconstrained, transform_of
 from phalanx.run.kept import is_ours
 from phalanx.variational.ascent import LogDensity, Place, good_place
 from phalanx.variational.coordinates import is_local
@@ -135,7 +135,10 @@ class FamilyPair:
         return Learned({**mine, **self.of_model})
 
     def check(self) -> None:
-        """Refuse a model in which there is nothing to be fitted to."""
+        """Refuse a model in which there is nothing to be fitted to, or what no transform of normals is."""
+        for variable in self.problem.whole.variables.values():
+            if variable.is_latent:
+                transform_of(variable)
         model = getattr(self.problem.model, "__name__", "model")
         if not any(variable.is_latent for variable in self.problem.whole.variables.values()):
             raise ValueError(f"The model {model} has no latent variables: there is nothing to fit a guide to.")

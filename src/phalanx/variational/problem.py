@@ -91,7 +91,8 @@ class Problem:
         doubts: dict[tuple[str, str], Doubt] = {}
 
         def at_zero(params: Values, arrays: Sequence[Array]) -> Any:
-            run = run_unconstrained(given(self.model, params), None, self.arguments.layout.join(arrays))
+            data = self.arguments.layout.join(arrays)
+            run = run_unconstrained(given(self.model, params), None, data, any_latent=True)
             doubts.update(doubts_of(run))
             return run.position, outputs_of(doubts)
 

@@ -64,7 +64,6 @@ def test_the_score_function_is_unbiased_beside_reparameterised_variables():
     assert abs(bounds.mean() - float(exact_bound(constrain(fit.free)))) < 4.5 * bounds.std() / np.sqrt(DRAWS)
 
 
-@pytest.mark.slow
 def test_a_discrete_guide_becomes_the_posterior():
     fit = phx.fit(mixture, of_both, {"y": 1.0}, num_particles=32, progress=False)
     marginal = WEIGHTS * np.exp(dist.Normal(MEANS, np.sqrt(1.25)).log_prob(1.0))
