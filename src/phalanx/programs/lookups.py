@@ -118,11 +118,30 @@ class _Walk:
         return _Walk(self.found, self.outermost or eqn, dry=self.dry)
 
     def _cond(self, eqn: Any, inputs: list[Known]) -> list[Known]:
-        if self.dry or inputs[0] is None or isinstance(choice := inputs[0].get(), jax.core.Tracer):
+        if inputs[0] is None:
             return [None] * len(eqn.outvars)
-        branches = eqn.params["branches"]
-        branch = branches[min(max(int(choice), 0), len(branches) - 1)]
+        branches, choice = eqn.params["branches"], inputs[0]
+        if self.dry or isinstance(choice.get(), jax.core.Tracer):
+            return self._every_branch(eqn, choice, inputs[1:])
+        branch = branches[min(max(int(choice.get()), 0), len(branches) - 1)]
         return self._inside(eqn).run(branch.jaxpr, constants_of(branch), inputs[1:])
+
+    def _every_branch(self, eqn: Any, choice: Value, inputs: list[Known]) -> list[Known]:
+        """What all branches give, of which one is chosen when the program runs; lookups count in theirs alone."""
+        branches, made = eqn.params["branches"], []
+
+        def taken() -> Array:
+            return jnp.clip(choice.get(), 0, len(branches) - 1).astype(jnp.int32)
+
+        for number, branch in enumerate(branches):
+            walk = _Walk([], self.outermost or eqn, dry=self.dry)
+            made.append(walk.run(branch.jaxpr, constants_of(branch), inputs))
+            for lookup in walk.found:
+                if lookup.outside is not None:
+                    any_outside, *ends = lookup.outside
+                    lookup = replace(lookup, outside=(any_outside & (taken() == number), *ends), index=None)
+                self.found.append(lookup)
+        return [_chosen(taken, choice.sources, of_branches) for of_branches in zip(*made, strict=True)]
 
     def _while(self, eqn: Any, inputs: list[Known]) -> list[Known]:
         """The body once, with what its turns change unknown, and what it ends with where data alone determine it."""
@@ -240,6 +259,15 @@ def _lazy(compute: Callable[[], Any], eqn: Any, inputs: Sequence[Value]) -> list
         return [Value(compute, sources)]
     every = Value(compute)
     return [Value(lambda i=i: every.get()[i], sources) for i in range(len(eqn.outvars))]
+
+
+def _chosen(taken: Callable[[], Array], sources: frozenset[int], of_branches: Sequence[Known]) -> Known:
+    """What the branch that is taken gives, where it is known of all of them."""
+    given = [value for value in of_branches if value is not None]
+    if len(given) < len(of_branches):
+        return None
+    sources = sources.union(*(value.sources for value in given))
+    return Value(lambda: lax.select_n(taken(), *(jnp.asarray(value.get()) for value in given)), sources)
 
 
 def _names_axis(eqn: Any) -> bool:

@@ -14,7 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from numpyro.distributions import Distribution, MaskedDistribution, Unit, constraints
+from numpyro.distributions import (
+    Distribution,
+    ExpandedDistribution,
+    Independent,
+    MaskedDistribution,
+    Unit,
+    constraints,
+)  # fmt: skip
 
 from phalanx.mesh.alone import alone
 from phalanx.mesh.devices import axes_but_chain
@@ -149,8 +156,20 @@ def _of_value(variable: RandomVariable) -> Doubt | None:
     support = getattr(variable.distribution, "support", None)
     if support is None or isinstance(variable.distribution, Unit):
         return None
-    bad = jnp.logical_not(support(variable.value))
-    return Doubt(variable.value, bad, in_words(support), kind_of(variable.distribution))
+    bad = _outside(variable.distribution, variable.value)
+    return Doubt(jnp.asarray(variable.value), bad, in_words(support), kind_of(variable.distribution))
+
+
+def _outside(distribution: Any, value: Any) -> Array:
+    """Which values a distribution cannot take; what is masked may be anything."""
+    if isinstance(distribution, MaskedDistribution):
+        return _outside(distribution.base_dist, value) & jnp.asarray(distribution._mask)
+    if isinstance(distribution, ExpandedDistribution):
+        return _outside(distribution.base_dist, value)
+    if isinstance(distribution, Independent):
+        bad = _outside(distribution.base_dist, value)
+        return jnp.any(bad, axis=tuple(range(max(bad.ndim - distribution.reinterpreted_batch_ndims, 0), bad.ndim)))
+    return jnp.logical_not(distribution.support(value))
 
 
 def _of_parameters(distribution: Any) -> Iterator[tuple[str, Doubt]]:
@@ -160,10 +179,21 @@ def _of_parameters(distribution: Any) -> Iterator[tuple[str, Doubt]]:
         values = vars(distribution).get(parameter)
         if values is not None and _is_checked(constraint):
             values = jnp.asarray(values)
-            bad = jnp.logical_not(constraint(values))
-            yield parameter, Doubt(values, bad, in_words(constraint), kind_of(distribution))
+            yield (
+                parameter,
+                Doubt(values, _no_parameter(constraint, values), in_words(constraint), kind_of(distribution)),
+            )
     for inside in INSIDE:
         yield from _of_parameters(vars(distribution).get(inside))
+
+
+def _no_parameter(constraint: Any, values: Array) -> Array:
+    """Which values a parameter cannot have; one that is infinite may mean that there is no bound, or no such choice."""
+    if constraint is constraints.real:
+        return jnp.isnan(values)
+    if constraint is constraints.real_vector:
+        return jnp.any(jnp.isnan(values), axis=-1)
+    return jnp.logical_not(constraint(values))
 
 
 def _is_checked(constraint: Any) -> bool:
