@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.extend.core import ClosedJaxpr
-from numpyro.distributions import constraints
+from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, constraints
 
 from phalanx.programs import refusals
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, Tracer
+from phalanx.variational.coverage import left_out
 from phalanx.variational.learned import Learned, Params
 from phalanx.variational.pair import Beginning
 from phalanx.variational.problem import Problem, Values, run_program
@@ -219,8 +220,20 @@ class ProgramPair:
             )
         return {name: value for name, value in data.items() if name in names}
 
+    @property
+    def left_out(self) -> list[str]:
+        """What the guide can never draw and the model has."""
+        found = (left_out(name, guide, model) for name, (guide, model) in self._met["supports"].items())
+        return [sentence for sentence in found if sentence]
+
     def _check_guide(self, mine: Tape) -> None:
         for name, variable in mine.items():
+            if variable.is_latent and _is_weighted(variable):
+                raise ValueError(
+                    f"Variable {name!r} of the guide {self.name} is masked or scaled: the density of its draws is then "
+                    f"not what they are drawn by. Take the mask or the scale out of the guide; terms of rows are "
+                    f"weighted by phx.fit itself, batch_size=."
+                )
             if variable.distribution is not None and variable.observed:
                 what = "is a factor" if refusals.is_term(variable.distribution) else "is observed"
                 raise ValueError(
@@ -331,6 +344,16 @@ def _is_real(distribution: Any) -> bool:
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support in (constraints.real, constraints.real_vector)
+
+
+def _is_weighted(variable: RandomVariable) -> bool:
+    """Whether its density counts for less or more than it is."""
+    distribution: Any = variable.distribution
+    while isinstance(distribution, Independent | ExpandedDistribution):
+        distribution = distribution.base_dist
+    return isinstance(distribution, MaskedDistribution) or not (
+        isinstance(variable.scale, float | int) and variable.scale == 1
+    )
 
 
 def _other_support(name: str, guide: Any, model: Any) -> str:

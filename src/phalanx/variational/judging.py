@@ -96,14 +96,14 @@ def judge_fit(
     return judged(found, [sentence for sentence in passed if sentence], good)
 
 
-def judge_unweighed(*, settled: str, steps: int, failed: int) -> Verdict:
+def judge_unweighed(*, settled: str, steps: int, failed: int, findings: Sequence[Finding] = ()) -> Verdict:
     """Say whether learning has ended, of a fit to rows that came in batches: there are no weights to look at."""
     unknown = Finding(
         "not weighed",
         "The rows came in batches, and the importance weights of draws, which need all of them, were not looked at.",
         "to fit to a part of the rows that fits in memory, and see whether that fit's verdict is good",
     )
-    results = (unknown, _of_end(settled), _of_failures(steps, failed))
+    results = (*findings, unknown, _of_end(settled), _of_failures(steps, failed))
     found = [result for result in results if isinstance(result, Finding)]
     return judged(found, [result for result in results if isinstance(result, str) and result], "")
 
