@@ -20,7 +20,8 @@ def coded(name: str, column: Any) -> Any:
         The column; of words, one that is numbered, and knows the words.
 
     Raises:
-        ValueError: when some cells are numbers and others are not, or a category is missing; the row is named.
+        ValueError: when cells are numbers that came as words, some are numbers and others are not, or a category is
+            missing; the row is named.
     """
     if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "OUS":
         return column
@@ -29,6 +30,13 @@ def coded(name: str, column: Any) -> Any:
     numbers = np.array([not lost and _is_number(cell) for cell, lost in zip(column, missing, strict=True)])
     if numbers.any() and not (numbers | missing).all():
         _refuse_cell(name, column, int(np.argmax(~numbers & ~missing)), int(np.argmax(numbers)))
+    if numbers.any() and isinstance(column[first := int(np.argmax(numbers))], str):
+        raise ValueError(
+            f"row {first + 1}, column {name}: the numbers of this column came as words, {str(column[first])!r}. Write "
+            f"them without quotes; or, if all are names, make them all words."
+        )
+    if numbers.all() and not any(isinstance(cell, bool | np.bool_) for cell in column):
+        return column.astype(np.float64)  # whole numbers that are larger than the largest type of them
     if missing.any():
         kind = "flags" if numbers.any() else "categories"
         raise ValueError(

@@ -61,7 +61,10 @@ def restore(
     if not (path / INDEX).is_file():
         what = "there is no folder" if not path.exists() else "no ensemble was saved to"
         raise FileNotFoundError(f"ensemble.restore: {what} {path}.")
-    index = json.loads((path / INDEX).read_text(encoding="utf-8"))
+    try:
+        index = json.loads((path / INDEX).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"ensemble: {str(path)!r} is damaged: its {INDEX} is no JSON ({error}).") from None
     for name, value in expected.items():
         if index[name] != value:
             raise ValueError(

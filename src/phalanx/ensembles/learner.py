@@ -204,7 +204,24 @@ def _update(forward: Callable[..., Any], loss: Loss, optimizer: Any) -> Callable
 
 
 def classification_loss(logits: Array, labels: Array) -> tuple[Array, dict[str, Array]]:
-    """Cross-entropy of classes, and the accuracy: the loss of a classifier."""
+    """Cross-entropy of classes, and the accuracy: the loss of a classifier.
+
+    A label that is no class, such as -1 or a number of 1 to C where classes are numbered from 0, makes it NaN.
+
+    Raises:
+        TypeError: when labels are no whole numbers.
+        ValueError: when there is not one for each row of the logits.
+    """
     optax = require("optax", "ensembles")
+    if not jnp.issubdtype(jnp.result_type(labels), jnp.integer):
+        raise TypeError(
+            f"classification_loss: labels must be the whole numbers of classes, from 0; got {jnp.result_type(labels)}."
+        )
+    if jnp.shape(labels) != logits.shape[:-1]:
+        raise ValueError(
+            f"classification_loss: labels of shape {jnp.shape(labels)} for logits of shape {logits.shape}; expected "
+            f"{logits.shape[:-1]}, a class for each row."
+        )
+    is_class = jnp.all((labels >= 0) & (labels < logits.shape[-1]))
     value = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-    return value, {"accuracy": jnp.mean(logits.argmax(-1) == labels)}
+    return jnp.where(is_class, value, jnp.nan), {"accuracy": jnp.mean(logits.argmax(-1) == labels)}

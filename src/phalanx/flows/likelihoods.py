@@ -27,7 +27,8 @@ class _Quantized(dist.Distribution):
 
     def __init__(self, loc: Any, scale: Any, *, validate_args: bool | None = None):
         shape = lax.broadcast_shapes(jnp.shape(loc), jnp.shape(scale))
-        self.loc, self.scale = jnp.broadcast_to(loc, shape), jnp.broadcast_to(scale, shape)
+        real = jnp.result_type(float, loc, scale)  # whole numbers, too, are where a bell may be
+        self.loc, self.scale = (jnp.broadcast_to(jnp.asarray(x, real), shape) for x in (loc, scale))
         super().__init__(batch_shape=shape, event_shape=(), validate_args=validate_args)
 
     def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:

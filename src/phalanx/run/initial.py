@@ -141,7 +141,7 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
     if hasattr(init, "starts"):
         return _checked("draws of a fit", _of_fit(init.starts(num_chains, seed), target), target, num_chains)
     if isinstance(init, Mapping):
-        return _checked("values", init, target, num_chains)
+        return _checked("values", init, target, num_chains, of_chains=False)
     keys = jax.vmap(lambda chain: random.fold_in(random.fold_in(random.key(seed), chain), UNUSED_DRAW))
     if isinstance(init, str) and init == PRIOR:
         return _checked("draws from the prior", prior(keys(np.arange(num_chains))), target, num_chains)
@@ -252,7 +252,10 @@ def _on_axis(f: Callable[..., Any], axis: str, *args: Any) -> Any:
     return jax.tree.map(lambda x: x[0], jax.vmap(lambda _: f(*args), axis_name=axis, axis_size=1)(jnp.zeros(1)))
 
 
-def _checked(described: str, values: Mapping[str, Any], target: Target, num_chains: int) -> Initial:
+def _checked(
+    described: str, values: Mapping[str, Any], target: Target, num_chains: int, of_chains: bool = True
+) -> Initial:
+    """Values that fit the model: `of_chains` have one for each chain, others may have one for all."""
     shapes, found = whole_shapes(target), {}
     if unknown := [name for name in values if name not in shapes]:
         raise ValueError(
@@ -262,10 +265,11 @@ def _checked(described: str, values: Mapping[str, Any], target: Target, num_chai
     for name, value in values.items():
         value = _numbers(name, value)
         shape, each = shapes[name], (num_chains, *shapes[name])
-        if value.shape not in (shape, each):
+        if value.shape != each and (of_chains or value.shape != shape):
+            one = value.shape[1:] if of_chains else value.shape
             raise ValueError(
-                f"init: the value of variable {name!r} has shape {value.shape}; expected {shape}, or {each} with a "
-                f"value for each chain."
+                f"init: the value of variable {name!r} has shape {one}; expected {shape}, or {each} with a value for "
+                f"each chain."
             )
         found[name] = np.broadcast_to(value, each)
     return Initial(f"{described} ({', '.join(found)})" if found else "random", found)

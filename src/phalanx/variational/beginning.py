@@ -124,7 +124,8 @@ def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
     """What the user gave as `init`, by name, in the types of what it is given for."""
     if init is None:
         return {}
-    latents = [latent.name for latent in pair.latents] if isinstance(pair, FamilyPair) else []
+    shaped = pair.latents if isinstance(pair, FamilyPair) else ()
+    latents = [latent.name for latent in shaped]
     known = [*pair.learned.parameters, *latents]
     if isinstance(init, Fit):
         found = {name: value for name, value in init.params.items() if name in pair.learned.parameters}
@@ -139,5 +140,5 @@ def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
         found = dict(init)
     else:
         raise TypeError(f"init: expected a dict of values by name, a fit or a posterior; got {init!r}.")
-    checks.check_init(found, known)
+    checks.check_init(found, known, shaped)
     return {name: arrays_of(name, value) for name, value in found.items()}

@@ -32,9 +32,16 @@ class Checkpoint:
 
         Raises:
             FileExistsError: when something else is there.
+            ValueError: when what is there is damaged.
         """
         if (index := self.folder / INDEX).is_file():
-            return json.loads(index.read_text(encoding="utf-8"))
+            try:
+                return json.loads(index.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise ValueError(
+                    f"training: checkpoint={str(self.folder)!r} is damaged: its {INDEX} is no JSON ({error}). Take a "
+                    f"copy of the folder if there is one, or name another to begin anew."
+                ) from None
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise FileExistsError(
                 f"training: checkpoint={str(self.folder)!r} is there and holds no fit, so it is left alone. Name a "

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from phalanx.mesh.devices import CHAIN
+from phalanx.programs.shares import Latent
 from phalanx.run.until import Until
 from phalanx.variational.gaussian import FullRank
 from phalanx.variational.learned import Learned
@@ -202,12 +203,21 @@ def check_one_process(what: str) -> None:
         )
 
 
-def check_init(init: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse initial values of what there is not."""
+def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[Latent] = ()) -> None:
+    """Refuse initial values of what there is not, and of latent variables those of another shape."""
     if unknown := [name for name in init if name not in known]:
         raise ValueError(
             f"init: there is no {', '.join(map(repr, unknown))} to begin with; there are {', '.join(map(repr, known))}."
         )
+    for latent in latents:
+        given = np.shape(init.get(latent.name, 0.0))
+        last = latent.shape[len(latent.shape) - len(given) :]
+        if len(given) > len(latent.shape) or any(
+            size not in (1, wanted) for size, wanted in zip(given, last, strict=True)
+        ):
+            raise ValueError(
+                f"init: the value of variable {latent.name!r} has shape {given}, and the variable {latent.shape}."
+            )
 
 
 def check_outside(outside: Mapping[str, Any], learned: Learned) -> None:

@@ -106,7 +106,7 @@ def maximize(
             f"there is a maximum, is too large. Learn a guide, such as phx.guides.mean_field(), or use phx.mcmc."
         )
     names = [latent.name for latent in pair.latents]
-    checks.check_init(dict(init or {}), names)
+    checks.check_init(dict(init or {}), names, pair.latents)
     given = {name: arrays_of(name, value) for name, value in (init or {}).items()}
     arrays = problem.place_arrays()
     given_to = np.uint32(seed), arrays, given

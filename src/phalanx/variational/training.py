@@ -64,4 +64,6 @@ def training(
             f"{type(held_out).__name__}."
         )
     folder, file = (None if path is None else Path(path) for path in (checkpoint, log))
+    if file is not None and file.is_dir():
+        raise ValueError(f"training: log={str(file)!r} is a folder. Name a CSV file, which may lie in it.")
     return Training(every, held_out, folder, file)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from phalanx.cli.data_file import read_data
+from phalanx.cli.words import coded
 
 
 def written(folder: Path, name: str, content: str | bytes) -> Path:
@@ -88,3 +89,16 @@ def test_no_such_file(tmp_path: Path) -> None:
     message = f"--data {tmp_path / 'd.csv'}: there is no such file in {tmp_path}."
     with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
         read_data(tmp_path / "d.csv")
+
+
+def test_numbers_that_came_as_words_are_no_categories(tmp_path: Path) -> None:
+    path = tmp_path / "quoted.json"
+    path.write_text('{"size": [10, 20, 30], "price": ["100", "20", "3"]}')
+    with pytest.raises(ValueError, match="row 1, column price: the numbers of this column came as words, '100'"):
+        coded("price", np.asarray(read_data(path)["price"]))
+
+
+def test_very_large_whole_numbers_are_no_categories(tmp_path: Path) -> None:
+    path = tmp_path / "huge.csv"
+    path.write_text("size,price\n10,100000000000000000000000\n20,200\n30,3\n")
+    np.testing.assert_array_equal(coded("price", read_data(path)["price"]), [1e23, 200.0, 3.0])

@@ -536,3 +536,15 @@ def test_a_collective_over_the_members_is_refused(members):
     ensemble = phx.ensemble(lambda key: jax.random.normal(key, (3,)), update, num_members=members)
     with pytest.raises(ValueError, match="update asks for the axis 'chain'.*does not see the others"):
         ensemble.update(np.ones(3, np.float32))
+
+
+def test_labels_that_are_no_classes_are_not_learned():
+    logits, labels = jnp.zeros((4, 3)), jnp.array([0, 1, 2, 1])
+    value, measured = phx.ensembles.classification_loss(logits, labels)
+    assert float(value) == pytest.approx(np.log(3.0)) and float(measured["accuracy"]) == 0.25
+    for wrong in (labels + 1, labels - 1):
+        assert np.isnan(phx.ensembles.classification_loss(logits, wrong)[0])
+    with pytest.raises(TypeError, match="labels must be the whole numbers of classes, from 0; got float32"):
+        phx.ensembles.classification_loss(logits, labels.astype(jnp.float32))
+    with pytest.raises(ValueError, match=r"labels of shape \(4, 1\) for logits of shape \(4, 3\)"):
+        phx.ensembles.classification_loss(logits, labels[:, None])

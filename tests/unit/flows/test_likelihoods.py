@@ -112,3 +112,9 @@ def test_what_is_no_pixel_is_impossible():
     found = QuantizedLogistic(100.0, 10.0).log_prob(jnp.array([-1.0, 256.0, 99.5, jnp.nan, 0.0, 255.0]))
     np.testing.assert_array_equal(np.isfinite(found), [False, False, False, False, True, True])
     assert not np.isnan(found).any()
+
+
+def test_bells_may_be_at_whole_numbers():
+    for kind in (phx.flows.QuantizedLogistic, phx.flows.QuantizedNormal):
+        draws = kind(np.full(4, 128), 20).sample(jax.random.key(0), (500,))
+        assert draws.shape == (500, 4) and abs(float(draws.mean()) - 128) < 6.0  # nearly eight standard errors

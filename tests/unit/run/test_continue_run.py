@@ -205,6 +205,27 @@ def test_reducers_go_on_from_a_file(tmp_path):
     assert np.isfinite(both.reduced["q"]["mean"]).all()
 
 
+def test_a_change_that_is_small_beside_many_rows_is_refused():
+    y = np.random.default_rng(0).normal(3.0, 1.0, 200_000).astype(np.float32)
+
+    def of(width):
+        def program(y):
+            phx.sample("tail", dist.Normal(0.0, width))
+            phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(3.0, 1.0)), 1.0), obs=y)
+
+        return program
+
+    sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.01)}
+    half = phx.mcmc(of(1.0), {"y": y}, num_samples=10, **sizes)
+    with pytest.raises(ValueError, match="the model and the data it was made with"):
+        phx.compile(of(3.0), {"y": y}, **sizes).continue_run(half, 10)
+    other = y.copy()
+    other[:3] += 2.0
+    with pytest.raises(ValueError, match="the model and the data it was made with"):
+        phx.compile(of(1.0), {"y": other}, **sizes).continue_run(half, 10)
+    assert phx.compile(of(1.0), {"y": y.copy()}, **sizes).continue_run(half, 10).num_draws == 20
+
+
 def test_another_model_or_other_data_are_refused():
     """Where names and shapes are the same."""
     sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5)}

@@ -141,6 +141,21 @@ def test_what_does_not_fit_is_refused(sampler, init, error, message):
         sampler.run(0, init=init)
 
 
+def test_a_value_for_each_chain_is_never_taken_for_an_element_of_a_vector():
+    """Where there are as many chains as elements, all chains would begin at one point."""
+
+    def vector(y):
+        mean = phx.sample("mean", dist.Normal(0.0, 1.0).expand([4]))
+        phx.sample("y", dist.Normal(mean.sum(), 1.0), obs=y)
+
+    of_numbers = posterior_of({"mean": np.arange(8.0).reshape(4, 2)})
+    for init in (of_numbers, lambda key: {"mean": jax.random.normal(key)}, phx.superchains(2, of_numbers)):
+        with pytest.raises(ValueError, match=r"'mean' has shape \(\); expected \(4,\), or \(4, 4\)"):
+            phx.mcmc(vector, {"y": np.ones(5)}, init=init, **STILL)
+    begun = phx.mcmc(vector, {"y": np.ones(5)}, init={"mean": np.arange(4.0)}, **STILL)
+    np.testing.assert_allclose(begun.draws["mean"][:, 0], np.tile(np.arange(4.0), (4, 1)), atol=1e-4)
+
+
 def test_a_posterior_of_another_model_is_refused(sampler):
     with pytest.raises(ValueError, match="the posterior has no draws of a variable of this model"):
         sampler.run(0, init=posterior_of({"x": np.ones((4, 2))}))

@@ -10,6 +10,7 @@ from numpyro.distributions import constraints
 from tests.unit.variational.models import DATA, by_hand, regression
 
 import phalanx as phx
+from phalanx.variational.checkpoint import Checkpoint
 
 
 def scale_model():
@@ -205,3 +206,28 @@ def test_what_a_reducer_of_draws_from_a_fit_cannot_do():
     posterior = fit.posterior(50, reducers={"mine": mine})
     assert posterior.reduced["mine"].reason == "finalizing, RuntimeError: no result"
     assert "reducers['mine'] failed" in str(posterior.verdict())
+
+
+def test_initial_values_of_another_shape_name_the_variable():
+    def three(y):
+        b = phx.sample("b", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        phx.sample("y", dist.Normal(b.sum() + phx.sample("p", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+    data = {"y": np.ones(4, np.float32)}
+    for init, words in (({"b": np.zeros(4)}, r"'b' has shape \(4,\)"), ({"p": np.zeros(2)}, r"'p' has shape \(2,\)")):
+        for call in (
+            lambda init=init: phx.fit(three, phx.guides.mean_field(), data, init=init, progress=False),
+            lambda init=init: phx.maximize(three, data, init=init),
+        ):
+            with pytest.raises(ValueError, match=f"init: the value of variable {words}, and the variable"):
+                call()
+    assert phx.maximize(three, data, init={"b": np.zeros(3), "p": 0.5}).values["b"].shape == (3,)
+
+
+def test_damaged_checkpoints_and_folders_as_logs_are_refused(tmp_path):
+    (tmp_path / "fit").mkdir()
+    (tmp_path / "fit" / "fit.json").write_text('{"step": 1')
+    with pytest.raises(ValueError, match="log=.* is a folder"):
+        phx.training(log=tmp_path)
+    with pytest.raises(ValueError, match=r"checkpoint=.* is damaged: its fit\.json is no JSON"):
+        Checkpoint(tmp_path / "fit").read()
