@@ -38,21 +38,29 @@ class DataChecks:
         self._identity = None if pair.identity is None else (pair.identity, "data")
         self._compiled: Compiled | None = None
 
-    def begin(self, arrays: Sequence[Any]) -> None:
+    def begin(self, arrays: Sequence[Any], once: bool = True) -> None:
         """Compile for such arrays, while the caller goes on: those on the devices, or of batches on the host.
 
         A batch is looked at on one device: a sum over devices could wait for one of the step that is under way.
         """
         if self._identity is not None or any(check.looks for check in self._checks):
-            self._compiled = self._compiler(self._any_outside, list(arrays), rarely=True, identity=self._identity)
+            self._compiled = self._compiler(self._any_outside, list(arrays), rarely=once, identity=self._identity)
+
+    def look(self, arrays: Sequence[Any]) -> Array | None:
+        """Whether an index or a value of theirs cannot be, not waited for; `arrays` are as `begin` saw them."""
+        return None if self._compiled is None else self._compiled(list(arrays))
 
     def check(self, arguments: Arguments, arrays: Sequence[Any]) -> None:
-        """Refuse data with an index or a value that cannot be; `arrays` are theirs as `begin` has seen them.
+        """Refuse data with one.
 
         Raises:
             ValueError: naming the line and the index, or the variable and the value.
         """
-        if self._compiled is not None and bool(self._compiled(list(arrays))):
+        self.judge(arguments, self.look(arrays))
+
+    def judge(self, arguments: Arguments, found: Array | None) -> None:
+        """Refuse data of which a look has found that they have one."""
+        if found is not None and bool(found):
             self._closely(arguments)
 
     def unseen(self, arguments: Arguments) -> list[str]:

@@ -164,7 +164,7 @@ def fit(
     arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem, data_checks)
     with waiting(progress, "compiling"):
         looked_at = arrays if stream is None else on_host(pair.problem.arguments)
-        data_checks.begin(looked_at)
+        data_checks.begin(looked_at, once=stream is None)
         first = FirstParameters.of(pair, compiler, int(seed), arrays, init)
         begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, compiler
         learning = _learning(objective, optimizer, int(num_particles), stream, training, init, *begun)

@@ -205,11 +205,13 @@ class Learning:
                 if step == self.settling.window.end:
                     self._compare(step)
         except KeyboardInterrupt:
+            self._settle(0)
             self.interrupted, step = True, self.step
             display.say(f"Interrupted: returning what was learned in {step:,} of {self.num_steps:,} steps.")
             if self.watch is not None:
                 self.watch.keep(self.state, self.made)
         except EndOfData:
+            self._settle(0)
             self.out_of_data, step = True, self.step
             display.say(f"The data ended: returning what was learned in {step:,} of {self.num_steps:,} steps.")
         if self.settling.window.end != step or self.interrupted:
@@ -249,26 +251,32 @@ class Learning:
         found, first = [], self.step
         try:
             for number in range(count):
-                state, made = self._block(self.state, self.seed, self._next_batch(stream), order)
+                state, made = self._block(self.state, self.seed, self._read(stream.take), order)
                 self.state, found = state, [*found, made]
                 order = order._replace(anew=np.bool_(False))
                 if first + number + 1 < self.num_steps:
                     stream.look_ahead()
+            self._settle(first + count < self.num_steps)  # but for one that was read ahead
         finally:  # the record is as long as the steps that were made, also when they were interrupted
             whole = _joined(found)
             self.made = [*self.made, whole]
         return whole
 
-    def _next_batch(self, stream: Stream) -> tuple[Array, ...]:
+    def _settle(self, still: int) -> None:
+        """See whether data of the batches were such as model and guide can take, but for so many of the latest."""
+        if (stream := self.stream) is not None:
+            self._read(lambda: stream.settle(still))
+
+    def _read(self, read: Callable[[], Any]) -> Any:
         try:
-            return stream.take()
+            return read()
         except EndOfData:
             raise
         except Exception as error:
             self.result = self._best_average()
             raise FitError(
-                f"fit: after {self.step:,} steps there was no next batch: {error} What was learned before is the "
-                f"error's .fit."
+                f"fit: after {self.step:,} steps batches could not be gone on with: {error} What was learned before "
+                f"is the error's .fit."
             ) from error
 
     def _compare(self, step: int) -> None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from phalanx.variational.data_checks import DataChecks
 
 
+AHEAD = 8
+"""Batches of which is not known yet whether their data can be, while steps are made with them."""
+
+
 class EndOfData(Exception):
     """There are no more batches."""
 
@@ -72,6 +76,7 @@ class Stream:
         self._again = self._batches is not data
         self._number, self._next = 1, None
         self._short, self._told = 0, False
+        self._looks: list[tuple[int, Arguments, Array | None]] = []
         try:
             self.first: Mapping[str, Any] = next(self._batches)
         except StopIteration:
@@ -147,11 +152,22 @@ class Stream:
                 self._short = self._short or self._number
                 continue
             self._check(arguments)
-            try:
-                self._data_checks.check(arguments, on_host(arguments))
-            except ValueError as error:
-                raise ValueError(f"data: batch {self._number}: {error}") from None
+            self._looks.append((self._number, arguments, self._data_checks.look(on_host(arguments))))
+            self.settle(AHEAD)
             return place_rows(self._problem, arguments)
+
+    def settle(self, still: int = 0) -> None:
+        """See what looks at batches have found, but for so many of the latest: none is waited for when it is read.
+
+        Raises:
+            ValueError: naming the batch, and what of its data cannot be.
+        """
+        while len(self._looks) > still:
+            number, arguments, found = self._looks.pop(0)
+            try:
+                self._data_checks.judge(arguments, found)
+            except ValueError as error:
+                raise ValueError(f"data: batch {number}: {error}") from None
 
     def _is_short(self, arguments: Arguments) -> bool:
         """Whether a batch is as the first, but of fewer rows."""

@@ -99,6 +99,16 @@ def test_which_batch_it_was_is_said():
         phx.fit(likelihood, None, backwards(rows(0, GROUPS)), num_rows=ROWS, **SHORT)
 
 
+@pytest.mark.parametrize("last", range(4))
+def test_a_batch_is_looked_at_where_the_data_or_the_fit_end_with_it(last):
+    """Steps do not wait for what looks find; the end of a fit does."""
+    good = {"g": np.arange(2), "y": np.ones(2, np.float32)}
+    batches = [good] * last + [{**good, "g": np.array([0, GROUPS])}]
+    for steps in (last + 1, last + 3):
+        with pytest.raises(ValueError, match=f"data: batch {last + 1}: .* is outside" if last else "is outside"):
+            phx.fit(likelihood, None, iter(batches), num_rows=ROWS, num_steps=steps, progress=False)
+
+
 def test_what_is_said_to_be_meant_is_left_alone():
     def clipped(g, y):
         phx.sample("y", dist.Normal(phx.param("a", np.zeros(GROUPS, np.float32)).at[g].get(mode="clip"), 1.0), obs=y)
