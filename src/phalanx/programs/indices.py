@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,9 +21,7 @@ from phalanx.mesh.space import RowSharding
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.lookups import Lookup, Value, follow
 from phalanx.programs.source_lines import Place, called, counts_from_zero, place_of
-
-if TYPE_CHECKING:
-    from phalanx.programs.traced_program import TracedProgram
+from phalanx.programs.traced_program import TracedProgram
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,10 +18,8 @@ from phalanx.mesh.space import RowSharding
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.indices import values_of
 from phalanx.programs.lookups import Value, follow
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.validity import Doubt, Wrong, nan_hint
-
-if TYPE_CHECKING:
-    from phalanx.programs.traced_program import TracedProgram
 
 
 @dataclass(frozen=True)
