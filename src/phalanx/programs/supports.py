@@ -70,9 +70,10 @@ class SupportCheck:
         return bool(self._known(inputs, dry=True))
 
     def any_outside(self, arrays: Sequence[Array], shardings: Sequence[RowSharding]) -> Array:
-        """Whether there is such a value, of data on devices: to be compiled."""
+        """Whether there is such a value, or there may be, of data on devices: to be compiled."""
         known = [_computed(bad) for _, bad in self._known(values_of(arrays, shardings)).values()]
-        return jnp.any(jnp.stack([jnp.bool_(False), *(jnp.any(jnp.asarray(bad)) for bad in known if bad is not None)]))
+        bad = [jnp.bool_(True) if flags is None else jnp.any(jnp.asarray(flags)) for flags in known]
+        return jnp.any(jnp.stack(bad)) if bad else jnp.bool_(False)
 
     def _known(self, inputs: Sequence[Value], dry: bool = False) -> dict[tuple[str, str], tuple[Value, Value]]:
         """The doubts that data alone decide: values, and which are wrong."""

@@ -14,11 +14,12 @@ from jax import Array, lax, random
 from jax.extend.core import ClosedJaxpr
 from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, constraints
 
+from phalanx.diagnostics import Finding
 from phalanx.programs import refusals
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, Tracer
-from phalanx.variational.coverage import left_out
+from phalanx.variational import coverage
 from phalanx.variational.learned import Learned, Params
 from phalanx.variational.pair import Beginning
 from phalanx.variational.problem import Problem, Values, run_program
@@ -221,10 +222,9 @@ class ProgramPair:
         return {name: value for name, value in data.items() if name in names}
 
     @property
-    def left_out(self) -> list[str]:
-        """What the guide can never draw and the model has."""
-        found = (left_out(name, guide, model) for name, (guide, model) in self._met["supports"].items())
-        return [sentence for sentence in found if sentence]
+    def left_out(self) -> list[Finding]:
+        """That there is what the guide can never draw and the model has."""
+        return coverage.findings(self._met["supports"])
 
     def _check_guide(self, mine: Tape) -> None:
         for name, variable in mine.items():

@@ -7,6 +7,7 @@ with an error that knows nothing of it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,16 @@ def left_out(name: str, guide: Any, model: Any) -> str:
     return ""
 
 
-def finding(sentences: list[str]) -> Finding:
-    """What is wrong with such a guide."""
-    return Finding(
-        "support",
+def findings(supports: Mapping[str, tuple[Any, Any]]) -> list[Finding]:
+    """What is wrong with a guide of such variables, by name its distribution and the model's."""
+    found = (left_out(name, guide, model) for name, (guide, model) in supports.items())
+    if not (sentences := [sentence for sentence in found if sentence]):
+        return []
+    problem = (
         f"The guide cannot be wherever the posterior can: {'; '.join(sentences)}. What it never draws no weight shows, "
-        f"and the evidence is too low by it.",
-        "a guide whose distributions have the model's supports",
+        f"and the evidence is too low by it."
     )
+    return [Finding("support", problem, "a guide whose distributions have the model's supports")]
 
 
 def _bounds(support: Any) -> tuple[Any, Any] | None:

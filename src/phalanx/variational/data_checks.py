@@ -30,7 +30,7 @@ class DataChecks:
 
     def __init__(self, pair: Pair, compiler: Compiler):
         self._shardings, self._compiler = pair.problem.arguments.shardings, compiler
-        supports = pair.problem.support_check
+        self._supports = supports = pair.problem.support_check
         self._indices = [IndexCheck(supports.program, supports.positions, supports.unknown)]
         if isinstance(pair, ProgramPair):
             self._indices.append(IndexCheck(pair.guide_trace, unknown=1))
@@ -59,21 +59,23 @@ class DataChecks:
         self.judge(arguments, self.look(arrays))
 
     def judge(self, arguments: Arguments, found: Array | None) -> None:
-        """Refuse data of which a look has found that they have one."""
+        """Refuse data of which a look has found that they may have one; what cannot be told is a warning."""
         if found is not None and bool(found):
-            self._closely(arguments)
+            self.unseen(arguments)  # what it gives has been said of the first data
+            _warn(self._supports.check(arguments))
 
     def unseen(self, arguments: Arguments) -> list[str]:
         """A sentence for each line that picks by what cannot be looked at before the run."""
         return [sentence for check in self._indices for sentence in check.check(arguments)]
 
     def check_now(self, arguments: Arguments) -> None:
-        """All of that where nothing else is to be done: what could not be looked at is a warning."""
-        for sentence in self._closely(arguments):
-            warnings.warn(sentence, stacklevel=3)
-
-    def _closely(self, arguments: Arguments) -> list[str]:
-        return [sentence for check in self._checks for sentence in check.check(arguments)]
+        """Look one by one, nothing compiled: what could not be looked at is a warning."""
+        _warn([*self.unseen(arguments), *self._supports.check(arguments)])
 
     def _any_outside(self, arrays: Sequence[Any]) -> Array:
         return jnp.any(jnp.stack([check.any_outside(arrays, self._shardings) for check in self._checks]))
+
+
+def _warn(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        warnings.warn(sentence, stacklevel=4)

@@ -18,6 +18,7 @@ from jax import Array, lax, random
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
+from phalanx.diagnostics import Finding
 from phalanx.mesh.placement import partition_spec
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.shares import Latent
@@ -246,6 +247,11 @@ class FamilyPair:
     def coordinates(self, draw: Any) -> dict[str, Array]:
         """The position itself."""
         return draw
+
+    @property
+    def left_out(self) -> list[Finding]:
+        """Nothing: normals on the real line are wherever the model can be."""
+        return []
 
     def model_parameters(self) -> list[str]:
         """Names of the parameters that are the model's own."""

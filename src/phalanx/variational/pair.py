@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.sharding import NamedSharding, PartitionSpec
 
+from phalanx.diagnostics import Finding
 from phalanx.mesh.devices import CHAIN
 from phalanx.variational.learned import Learned, Params
 from phalanx.variational.problem import Problem, Values
@@ -105,6 +106,11 @@ class Pair(Protocol):
 
     def coordinates(self, draw: Any) -> dict[str, Array]:
         """What a draw consists of, by latent variable."""
+        ...
+
+    @property
+    def left_out(self) -> list[Finding]:
+        """That there is what the guide can never draw and the model has; or nothing."""
         ...
 
     def model_parameters(self) -> list[str]:

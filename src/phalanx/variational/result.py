@@ -12,14 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array
 
-from phalanx.diagnostics import Finding, Verdict
+from phalanx.diagnostics import Verdict
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.reducers.reducer import Reduce, Reducer
-from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.compiled import Compiler
-from phalanx.variational.coverage import finding
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.evidence import Evidence, Weights
 from phalanx.variational.fit_file import read_fit, write_fit
@@ -207,7 +205,7 @@ class Fit:
         check_seed(seed)
         _check_number(num_draws)
         found = self._weighed(seed, num_draws)[0].evidence()
-        return found._replace(reliable=False) if self._left_out else found
+        return found._replace(reliable=False) if self.proposals.pair.left_out else found
 
     def covariance(self, names: str | Sequence[str] | None = None, *, num_draws: int = 64, seed: int = 0) -> Covariance:
         r"""Estimate the posterior's covariance by linear response: how the guide follows a tilted model.
@@ -386,19 +384,13 @@ class Fit:
             return judge_likelihood(settled=self.unsettled, steps=self.steps, failed=self.failed)
         if self.is_streamed:
             return judge_unweighed(
-                settled=self.unsettled, steps=self.steps, failed=self.failed, findings=self._left_out
+                settled=self.unsettled, steps=self.steps, failed=self.failed, findings=self.proposals.pair.left_out
             )
         weights, values = self._weighed(JUDGE_SEED, num_draws)
         return judge_fit(
             weights, values, settled=self.unsettled, steps=self.steps, failed=self.failed, resampled=self.is_resampled,
-            findings=self._left_out,
+            findings=self.proposals.pair.left_out,
         )  # fmt: skip
-
-    @property
-    def _left_out(self) -> list[Finding]:
-        """That the guide can never draw what the posterior may have."""
-        sentences = self.pair.left_out if isinstance(self.pair, ProgramPair) else []
-        return [finding(sentences)] if sentences else []
 
 
 def _check_number(n: Any) -> None:

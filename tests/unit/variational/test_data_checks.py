@@ -178,7 +178,8 @@ def test_what_cannot_be_looked_at_is_said(monkeypatch, capsys):
         phx.importance(model, guide, rows())
     words = " ".join(str(warning.message) for warning in said)
     assert "The indices in test_data_checks.py:" in words and "The values of variable 'y' could" in words
-    phx.fit(model, guide, rows(), **{**SHORT, "progress": True})
+    with pytest.warns(UserWarning, match=r"The values of variable '.' could not be checked"):
+        phx.fit(model, guide, rows(), **{**SHORT, "progress": True})
     assert "could not be checked" in capsys.readouterr().err
 
 
