@@ -1,7 +1,7 @@
-"""The persistent compilation cache: on by default, so that a second process does not compile again.
+"""How programs are compiled: options of the compiler, and the cache by which a second process does not compile again.
 
-Set the environment variable `PHALANX_CACHE` to a folder to choose where, or to `off` to have none. JAX's own setting
-(`jax_compilation_cache_dir`) goes before ours.
+The persistent cache is on by default. Set the environment variable `PHALANX_CACHE` to a folder to choose where, or to
+`off` to have none. JAX's own setting (`jax_compilation_cache_dir`) goes before ours.
 """
 
 from __future__ import annotations
@@ -12,6 +12,16 @@ from pathlib import Path
 import jax
 
 VARIABLE = "PHALANX_CACHE"
+
+Options = dict[str, str | bool]
+"""Options of the compiler."""
+
+PLAIN: Options = {"xla_cpu_use_fusion_emitters": False}
+"""Operations that are fused are compiled the plain way: in half the time, and worth as little where they see many
+numbers, as vectors are narrower (a random walk's draw takes twice as long)."""
+
+RARELY: Options = {"xla_backend_optimization_level": "0", **PLAIN}
+"""What is called a few times is not worth optimising."""
 
 
 def cache_folder() -> Path | None:

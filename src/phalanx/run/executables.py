@@ -22,7 +22,7 @@ from phalanx.mesh.workarounds import Workaround
 from phalanx.programs.tracing import Program
 from phalanx.run.advance import Advance, Order
 from phalanx.run.blocks import Begun, Blocks
-from phalanx.run.compilation import use_cache
+from phalanx.run.compilation import RARELY, Options, use_cache
 from phalanx.run.initial import Initial, prior_of
 from phalanx.run.pace import Pace
 from phalanx.run.reducing import Reducing
@@ -31,7 +31,7 @@ from phalanx.run.sent import Sent
 from phalanx.run.tally import Tally
 from phalanx.run.tiles import Tiles
 
-WIDE: dict[str, str | bool] = {"xla_cpu_prefer_vector_width": "512"}
+WIDE: Options = {"xla_cpu_prefer_vector_width": "512"}
 """Draws that are a few operations on every lane are faster with vectors as wide as a CPU has."""
 
 
@@ -174,7 +174,7 @@ class _Programs:
             (first_tuning(self._blocks), order_of(np.zeros(self._blocks.num_chains))),
         )
 
-    def lowered(self) -> Iterator[tuple[str, Any, dict[str, str | bool]]]:
+    def lowered(self) -> Iterator[tuple[str, Any, Options]]:
         """Each program's name, the lowered program, and options of the compiler."""
         blocks, reductions = self._blocks, self._reducing.reductions
         stores = stores_draws(blocks, reductions)
@@ -188,8 +188,7 @@ class _Programs:
             yield "record", record, {}
         if not stores:
             yield from self._folds(underway)
-        # what runs only once is not worth optimising
-        yield "begin", begin.lower(), {"xla_backend_optimization_level": "0"}
+        yield "begin", begin.lower(), RARELY
         if stores:
             specs = self._data, blocks.recorder.specs
             constrain = self._jit(blocks.constrain, specs, blocks.value_specs())
@@ -205,7 +204,7 @@ class _Programs:
         with jax.enable_x64(True):
             return sums.lower(rows, self._order.draws)
 
-    def _folds(self, underway: Any) -> Iterator[tuple[str, Any, dict[str, str | bool]]]:
+    def _folds(self, underway: Any) -> Iterator[tuple[str, Any, Options]]:
         empty = self._jit(self._fold.empty, (self._data,), self._fold.sunk_specs).trace(self._arrays)
         fold = self._jit(self._fold, (*self._given, self._fold.sunk_specs), self._fold.specs, donate=(4, 5))
         yield "fold", fold.lower(*self._moving, underway, empty.out_info), WIDE if Workaround.WIDE_VECTORS.is_on else {}

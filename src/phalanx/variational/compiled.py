@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from phalanx.programs.canonical import form_of
-from phalanx.run.compilation import use_cache
+from phalanx.run.compilation import PLAIN, RARELY, Options, use_cache
 from phalanx.run.kept import settings
 from phalanx.run.recent import Recent
 
@@ -23,11 +23,12 @@ FEW_NUMBERS = 2**16
 """Of so few a program is as fast without the last level of optimising, which takes 1.3 to 1.4 times as long
 (`benchmarks/fits.py`); a step of a network took 1.14 times as long without it (`benchmarks/training.py`)."""
 
-OF_FEW_NUMBERS: dict[str, str | bool] = {"xla_backend_optimization_level": "2"}
+OF_FEW_NUMBERS: Options = {"xla_backend_optimization_level": "2"}
 """Options of their compiler."""
 
-RARELY: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
-"""What is called a few times is not worth optimising."""
+HARDLY_ANY = 2**10
+"""Of so few a program is as fast, or a little faster, where its fusions are compiled the plain way; of 2,700 it took
+1.9 times as long."""
 
 
 class Compiled:
@@ -37,7 +38,7 @@ class Compiled:
         made: shapes of what it gives.
     """
 
-    def __init__(self, traced: Any, options: dict[str, str | bool]):
+    def __init__(self, traced: Any, options: Options):
         self.made, pool = traced.out_info, ThreadPoolExecutor(1)
         self._program = pool.submit(traced.lower().compile, options)
         pool.shutdown(wait=False)
@@ -93,7 +94,7 @@ class Compiler:
             COMPILED.keep(known, found)
             return found
 
-    def _traced(self, f: Any, arguments: Any, out_shardings: Any, options: dict[str, str | bool]) -> Compiled:
+    def _traced(self, f: Any, arguments: Any, out_shardings: Any, options: Options) -> Compiled:
         """What has been compiled of an equal trace, or is now."""
         made = None if out_shardings is None else out_shardings()
         traced = jax.jit(f, **({} if made is None else {"out_shardings": made})).trace(*arguments)
@@ -106,10 +107,12 @@ class Compiler:
         return found
 
 
-def _options(arguments: Any, rarely: bool) -> dict[str, str | bool]:
+def _options(arguments: Any, rarely: bool) -> Options:
     if rarely:
         return RARELY
     numbers = sum(leaf.size for leaf in jax.tree.leaves(arguments))
+    if numbers < HARDLY_ANY:
+        return OF_FEW_NUMBERS | PLAIN
     return OF_FEW_NUMBERS if numbers < FEW_NUMBERS else {}
 
 
