@@ -70,6 +70,12 @@ class Evaluation:
                 out[name, "jacobian"] = total_of(shardings[name, "jacobian"].keep_rows(self.log_dets[name]))
         return out
 
+    def log_density(self, jacobian: bool = True) -> Array:
+        """All terms added up, of the whole program on one device; without the transforms' parts on request."""
+        densities = (v.total_log_prob().value for v in self.variables.values() if v.distribution is not None)
+        jacobians = (jnp.sum(log_det) for log_det in self.log_dets.values()) if jacobian else ()
+        return sum((*densities, *jacobians), jnp.zeros(()))
+
     def _check_terms(self, shardings: Mapping[tuple[str, str], RowSharding]) -> None:
         met = [name for name, variable in self.variables.items() if variable.distribution is not None]
         if set(met) != (before := {name for name, _ in shardings}):

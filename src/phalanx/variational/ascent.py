@@ -7,19 +7,49 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax, random
 
 MEMORY = 8
 """Steps that the curvature is estimated from."""
 
-HALVINGS = 12
-"""How often a step that gains too little is halved before it is given up."""
+HALVINGS, SHORTER = 12, 0.4
+"""How often a step that gains too little is made shorter before it is given up, and by how much."""
 
 ARMIJO = 1e-4
 """Of the gain that the gradient promises, the part that a step must make."""
 
-EXACT, PROBES = 256, 32
-"""Coordinates up to which the diagonal of the Hessian is computed, and random vectors it is estimated with beyond."""
+OFF_ZERO = 1e-3
+"""About how far from zero the coordinates of a climb begin at least."""
+
+EXACT = 256
+"""Coordinates up to which the diagonal of the Hessian is computed; beyond, it is estimated."""
+
+
+class Effort(NamedTuple):
+    """What is spent on a good place.
+
+    Attributes:
+        looks: steps of a climb between two looks at how good a normal about the place would be.
+        probes: random vectors that the diagonal of a Hessian is estimated with.
+        draws: of a normal, that tell how good it is.
+    """
+
+    looks: tuple[int, ...]
+    probes: int
+    draws: int
+
+
+MANY = 2**14
+"""Coordinates that are many."""
+
+USUAL, OF_MANY = Effort((0, 5, 5, 10, 20, 40), 32, 16), Effort((20, 40), 4, 4)
+"""Of many coordinates a look takes as long as a dozen steps of a fit, and sums over them have little noise."""
+
+
+def _effort(size: int) -> Effort:
+    return USUAL if size < MANY else OF_MANY
+
 
 LogDensity = Callable[[Array], Array]
 
@@ -32,6 +62,7 @@ class Climb(NamedTuple):
         steps, changes: the latest steps, and the changes of the gradient, `(MEMORY, coordinate)`, oldest first.
         curved: which of them show a curvature that points downward, as at a mode.
         moved: whether the last step went anywhere.
+        gradients: that were computed for it.
     """
 
     position: Array
@@ -41,13 +72,28 @@ class Climb(NamedTuple):
     changes: Array
     curved: Array
     moved: Array
+    gradients: Array | np.int32 = np.int32(1)
 
     @classmethod
     def begin(cls, log_density: LogDensity, position: Array) -> Climb:
-        """A climb that begins."""
+        """A climb that begins, a little off zero: there what is written with maxima has a wrong gradient.
+
+        A logistic regression has in NumPyro, at coefficients of nothing; and products of two have none.
+        """
+        off = OFF_ZERO * random.normal(random.key(0), position.shape, position.dtype)
+        position = jnp.where(position == 0.0, off, position)
         value, gradient = jax.value_and_grad(log_density)(position)
         none = jnp.zeros((MEMORY, position.size), position.dtype)
         return cls(position, value, gradient, none, none, jnp.zeros(MEMORY, bool), jnp.bool_(True))
+
+
+class Trial(NamedTuple):
+    """A step that is tried: where it leads, the log density there, and whether that gains enough."""
+
+    position: Array
+    value: Array
+    gradient: Array
+    gains: Array
 
 
 def climb(log_density: LogDensity, state: Climb, count: Array | int) -> Climb:
@@ -76,20 +122,20 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
     first = 1.0 / jnp.maximum(1.0, jnp.linalg.norm(direction))
     length = jnp.where(jnp.any(at.curved) & uphill, 1.0, first)
 
-    def gains(length: Array) -> Array:
-        value = log_density(at.position + length * direction)
-        return jnp.isfinite(value) & (value >= at.value + ARMIJO * length * slope)
+    def tried(length: Array) -> Trial:
+        position = at.position + length * direction
+        value, gradient = jax.value_and_grad(log_density)(position)
+        gains = jnp.isfinite(value) & (value >= at.value + ARMIJO * length * slope)
+        return Trial(position, value, gradient, gains)
 
-    def shorter(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        number, length, _ = carry
-        length = jnp.where(number > 0, 0.4 * length, length)
-        return number + 1, length, gains(length)
+    def shorter(carry: tuple[Array, Trial]) -> tuple[Array, Trial]:
+        # with the gradient, which the first try mostly needs: as a program of its own it would be compiled once more
+        return carry[0] + 1, tried(length * SHORTER ** carry[0])
 
-    untried = jnp.int32(0), length, jnp.bool_(False)
-    _, length, found = lax.while_loop(lambda carry: (carry[0] <= HALVINGS) & ~carry[2], shorter, untried)
-    position = jnp.where(found, at.position + length * direction, at.position)
-    value, gradient = jax.value_and_grad(log_density)(position)
-    usable = found & jnp.all(jnp.isfinite(gradient))
+    untried = jnp.int32(0), Trial(at.position, at.value, at.gradient, jnp.bool_(False))
+    tries, trial = lax.while_loop(lambda carry: (carry[0] <= HALVINGS) & ~carry[1].gains, shorter, untried)
+    position, value, gradient = trial.position, trial.value, trial.gradient
+    usable = trial.gains & jnp.all(jnp.isfinite(gradient))
     step, change = position - at.position, at.gradient - gradient
     curved = usable & (step @ change > 1e-10 * (step @ step))
 
@@ -97,10 +143,12 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
         return jnp.where(curved, jnp.concatenate([old[1:], new[None]]), old)
 
     moved = usable & (value - at.value > 1e-7 * (1.0 + jnp.abs(value)))
+    gradients = at.gradients + tries
     there = Climb(
-        position, value, gradient, roll(at.steps, step), roll(at.changes, change), roll(at.curved, curved), moved
-    )
-    stayed = at._replace(moved=jnp.bool_(False))
+        position, value, gradient, roll(at.steps, step), roll(at.changes, change), roll(at.curved, curved), moved,
+        gradients,
+    )  # fmt: skip
+    stayed = at._replace(moved=jnp.bool_(False), gradients=gradients)
     return jax.tree.map(lambda a, b: jnp.where(usable, a, b), there, stayed)
 
 
@@ -127,8 +175,7 @@ def inverse_times(at: Climb, vector: Array) -> Array:
 def curvature(log_density: LogDensity, position: Array, key: Array) -> Array:
     """The diagonal of the negative Hessian: exact for few coordinates, estimated for many.
 
-    An estimate that is below zero says that the noise of probes is larger than the curvature, and by its size how large
-    both are: it counts as positive.
+    An estimate is no smaller than its own error: one that is small by chance would say that the density is flat.
     """
     gradient = jax.grad(log_density)
 
@@ -143,8 +190,9 @@ def curvature(log_density: LogDensity, position: Array, key: Array) -> Array:
         signs = random.rademacher(key, (size,), position.dtype)
         return signs * times(signs)
 
-    probes = PROBES if size < MANY else FEW_PROBES
-    return jnp.abs(jnp.mean(lax.map(probe, random.split(key, probes)), 0))
+    probes = _effort(size).probes
+    found = lax.map(probe, random.split(key, probes))
+    return jnp.maximum(jnp.abs(jnp.mean(found, 0)), jnp.sqrt(jnp.mean(found**2, 0) / probes))
 
 
 def negative_hessian(log_density: LogDensity, position: Array) -> Array:
@@ -211,16 +259,6 @@ class Place(NamedTuple):
     scale: Array
 
 
-LOOKS = (0, 5, 5, 10, 20, 40)
-"""Steps of a climb between two looks at how good a normal about the place would be."""
-
-MANY, FEW_LOOKS, FEW_PROBES = 2**14, (0, 10), 8
-"""Coordinates that are many, and looks and random vectors then: each takes as long as several steps of a fit, which
-have come as far after the same time."""
-
-DRAWS = 16
-"""Draws that tell."""
-
 WIDEST = 10.0
 """The standard deviation where the log density does not curve downward, and the most there is."""
 
@@ -239,9 +277,7 @@ def good_place(log_density: LogDensity, position: Array, key: Array) -> Place:
         curved = curvature(log_density, state.position, key)
         scale = jnp.where(curved > WIDEST**-2, lax.rsqrt(jnp.maximum(curved, WIDEST**-2)), WIDEST)
         scale = jnp.where(jnp.isfinite(scale), scale, 1.0)
-        noise = random.normal(key, (DRAWS // 2, state.position.size), state.position.dtype)
-        noise = jnp.concatenate([noise, -noise])
-        value = jnp.mean(lax.map(lambda z: log_density(state.position + scale * z), noise)) + jnp.sum(jnp.log(scale))
+        value = _bound(log_density, Place(state.position, scale), key)
         better = jnp.isfinite(value) & (value > best)
         place = jax.tree.map(lambda a, b: jnp.where(better, a, b), Place(state.position, scale), place)
         return (state, jnp.where(better, value, best), place), None
@@ -249,6 +285,24 @@ def good_place(log_density: LogDensity, position: Array, key: Array) -> Place:
     begun = Climb.begin(log_density, position)
     # of a place where no normal is any good, narrow scales are all that is safe
     first = Place(position, jnp.full_like(position, 0.1))
-    looks = LOOKS if position.size < MANY else FEW_LOOKS
+    looks = _effort(position.size).looks
     given = jnp.array(looks), random.split(key, len(looks))
     return lax.scan(look, (begun, jnp.float32(-jnp.inf).astype(begun.value.dtype), first), given)[0][2]
+
+
+def _bound(log_density: LogDensity, place: Place, key: Array) -> Array:
+    """The bound of a normal about a place, but for a constant."""
+    draws = _effort(place.position.size).draws
+    noise = random.normal(key, (draws // 2, place.position.size), place.position.dtype)
+    noise = jnp.concatenate([noise, -noise])
+
+    def draw(number: Array | int) -> Array:
+        return place.position + place.scale * noise[number]
+
+    def add(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        # a draw is carried, not made where it is used: the compiler would fuse it with a loop over all data
+        total, drawn = carry
+        return total + log_density(drawn), draw((number + 1) % draws)
+
+    total, _ = lax.fori_loop(0, draws, add, (jnp.zeros((), place.position.dtype), draw(0)))
+    return total / draws + jnp.sum(jnp.log(place.scale))

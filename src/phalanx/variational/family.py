@@ -290,8 +290,7 @@ class Start:
         _, back = flat(position)
 
         def log_density(vector: Array) -> Array:
-            terms = run_unconstrained(self.program, back(vector), self.data).terms()
-            return jnp.asarray(sum(jnp.sum(term) for (_, part), term in terms.items() if jacobian or part == "density"))
+            return run_unconstrained(self.program, back(vector), self.data).log_density(jacobian)
 
         return log_density
 
@@ -303,7 +302,7 @@ class Start:
             full = {v.name: jnp.asarray(values.get(v.name, jnp.zeros(v.shape, v.dtype))) for v in self.latents}
             wanted = {v.name: jnp.bool_(v.name in values) for v in self.latents}
             position, misfits = at_values(self.program, position, full, wanted, self.data)
-        density = sum(map(jnp.sum, run_unconstrained(self.program, position, self.data).terms().values()))
+        density = run_unconstrained(self.program, position, self.data).log_density()
         return jnp.where(jnp.isfinite(density), density, -jnp.inf), position, misfits
 
 

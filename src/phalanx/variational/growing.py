@@ -66,7 +66,7 @@ class Growing:
         result: the parameters, on the real line; their shapes before it begins.
         doubles: whether there will be more draws than at first.
         made: bounds and errors of all steps, in blocks.
-        gradients: gradients of the log density, one for each draw and step.
+        gradients: gradients of the log density, one for each draw and each step that was tried.
         interrupted: whether Ctrl-C has ended it.
         unsettled: why it cannot be said that learning has ended; empty when it has.
     """
@@ -133,6 +133,7 @@ class Growing:
         anchor, draws_now, pace = self.result, chunks * self.fixed.chunk, Pace()
         draws = self._hold(self.seed, np.uint32(0), np.int32(chunks))
         stage, error = self._begin(anchor, draws, self.arrays)
+        before = self.gradients
         self.gradients += draws_now
         if not np.isfinite(stage.climb.value) or not np.isfinite(stage.climb.gradient).all():
             raise FitError(self._blame(draws_now))
@@ -148,7 +149,7 @@ class Growing:
             count, result = int(done), self.fixed.moved(anchor, stage.climb.position)
             made = Made(*map(np.asarray, (bounds[:count], jnp.full(count, error))))  # pyright: ignore[reportArgumentType]
             self.result, self.made = result, [*self.made, made]
-            self.gradients += count * draws_now
+            self.gradients = before + int(stage.climb.gradients) * draws_now
             pace.learn(count, time.perf_counter() - clock)
             self._show(made, draws_now, look)
         return True
