@@ -29,9 +29,6 @@ from phalanx.variational.result import Fit
 from phalanx.variational.stream import Streamed
 from phalanx.variational.structured import Structured
 
-MANY = 2**20
-"""Numbers in the data from which on it pays to compile for speed what is computed once."""
-
 
 def pair_of(
     model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None, num_rows: int | None
@@ -88,8 +85,7 @@ class FirstParameters:
             return pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
 
         identity = None if pair.identity is None else (pair.identity, "begin")
-        is_quick = sum(array.size for array in arrays) < MANY
-        program = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=is_quick, identity=identity)
+        program = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=True, identity=identity)
         return cls(pair, program, arguments)
 
     @property
