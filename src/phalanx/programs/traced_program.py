@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ class TracedProgram:
 
     variables: dict[str, RandomVariable]
     doubts: dict[tuple[str, str], Doubt]
+    without_bijection: Set[str]
 
     def __init__(
         self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int], closely: bool = False
@@ -44,6 +45,7 @@ class TracedProgram:
             run = run_unconstrained(program, None, layout.join(arrays), any_latent=closely)
             self.variables = run.variables  # of these only names, shapes and supports are used once traced
             self.doubts = doubts_of(run) if closely else {}  # of these only the words
+            self.without_bijection = run.position.keys() - run.log_dets.keys()
             looked = outputs_of(self.doubts) if closely else run.in_support()
             return run.position, run.terms(), run.values(), looked
 

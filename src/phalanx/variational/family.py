@@ -137,9 +137,8 @@ class FamilyPair:
 
     def check(self) -> None:
         """Refuse a model in which there is nothing to be fitted to, or what no transform of normals is."""
-        for variable in self.problem.whole.variables.values():
-            if variable.is_latent:
-                transform_of(variable)
+        for name in self.problem.whole.without_bijection:
+            transform_of(self.problem.whole.variables[name])  # says why there is none
         model = getattr(self.problem.model, "__name__", "model")
         if not any(variable.is_latent for variable in self.problem.whole.variables.values()):
             raise ValueError(f"The model {model} has no latent variables: there is nothing to fit a guide to.")

@@ -161,3 +161,17 @@ def test_a_full_covariance_of_many_coordinates_is_learned_at_the_default_rate():
     assert fit.failed == 0
     bounds = fit.losses.elbo  # exactly zero at the answer
     assert bounds[-100:].mean() > -0.5 and bounds.min() > 3.0 * bounds[0]
+
+
+def test_a_support_may_depend_on_another_variable():
+    """It is known while the model is traced alone; a fit has to ask for it there."""
+
+    def model(y):
+        most = phx.sample("most", dist.Uniform(1.0, 2.0))
+        less = phx.sample("less", dist.Uniform(0.0, most))
+        phx.sample("y", dist.Normal(most - less, 0.1), obs=y)
+
+    fit = phx.fit(model, phx.guides.full_rank(), {"y": np.full(5, 0.5)}, num_steps=300, progress=False)
+    draws = fit.sample(0, 500)
+    assert (draws["less"] < draws["most"]).all()
+    assert abs(np.mean(draws["most"] - draws["less"]) - 0.5) < 0.1

@@ -35,9 +35,11 @@ def learned(family, seed=0):
     )
     params = family.begin(place, LATENTS)
     assert params.keys() == family.parameters(LATENTS).keys()
-    if "weights" in params:  # an optimiser's steps are short
-        params["weights"] = jax.tree.map(lambda w: w + 0.3 * rng.normal(size=w.shape).astype("f4"), params["weights"])
+    if "weights" in params:  # few: layers upon layers would take draws to where float32 has no digits
+        params["weights"] = jax.tree.map(lambda w: w + 0.1 * rng.normal(size=w.shape).astype("f4"), params["weights"])
     change = jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape).astype(np.float32), params)
+    if "weights" in change:
+        change["weights"] = jax.tree.map(lambda w: 0.1 * w, change["weights"])
     if "scale_tril" in change:  # a change of it is a point of the real line that a triangle comes from
         change["scale_tril"] = change["scale_tril"][np.tril_indices(SIZE)]
     moved = family.moved(params, change, LATENTS)
