@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,6 +47,27 @@ def test_the_maximum_of_a_regression_is_found_from_zero(init) -> None:
     errors = y - jax.nn.sigmoid(x @ w + b)
     np.testing.assert_allclose(x.T @ errors - w, 0.0, atol=0.05)
     np.testing.assert_allclose(errors.sum() - b / 25.0, 0.0, atol=0.05)
+
+
+def test_rows_in_blocks_curve_as_rows_in_one_piece_do() -> None:
+    """The gradient of blocks is computed with their value; curvature is the derivative of that gradient."""
+    chosen = np.random.default_rng(1)
+    x, y = chosen.normal(size=(100, 3)).astype(np.float32), (chosen.random(100) < 0.3).astype(np.float32)
+
+    def model(x, y, block):
+        w, scale = phx.sample("w", dist.Normal(0.0, 1.0).expand([3])), phx.sample("scale", dist.HalfNormal(1.0))
+
+        def of_rows(x):
+            return dist.Bernoulli(logits=scale * (x @ w))
+
+        phx.sample("y", phx.blocked(of_rows, x, block=block) if block else of_rows(x), obs=y)
+
+    whole, blocks = (
+        phx.fit(partial(model, block=block), phx.guides.laplace(), {"x": x, "y": y}, progress=False).params
+        for block in (None, 32)
+    )
+    for name, values in whole.items():
+        np.testing.assert_allclose(blocks[name], values, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
 def test_gradients_of_tries_are_counted() -> None:
