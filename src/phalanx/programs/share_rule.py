@@ -274,7 +274,7 @@ class _Reading:
         whole, local = _value_at_a_point(self.whole, term, {}), _value_at_a_point(self.local, term, self.sizes)
         if jnp.allclose(whole, local, rtol=1e-4):
             return frozenset()
-        for axes in {sharding.axes for sharding in self.arguments.shardings if sharding.axes}:
+        for axes in dict.fromkeys(sharding.axes for sharding in self.arguments.shardings if sharding.axes):
             if jnp.allclose(whole, math.prod(self.sizes[axis] for axis in axes) * local, rtol=1e-4):
                 return frozenset(axes)
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -32,7 +32,7 @@ class TracedProgram:
 
     variables: dict[str, RandomVariable]
     doubts: dict[tuple[str, str], Doubt]
-    without_bijection: Set[str]
+    without_bijection: tuple[str, ...]
 
     def __init__(
         self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int], closely: bool = False
@@ -45,7 +45,7 @@ class TracedProgram:
             run = run_unconstrained(program, None, layout.join(arrays), any_latent=closely)
             self.variables = run.variables  # of these only names, shapes and supports are used once traced
             self.doubts = doubts_of(run) if closely else {}  # of these only the words
-            self.without_bijection = run.position.keys() - run.log_dets.keys()
+            self.without_bijection = tuple(name for name in run.position if name not in run.log_dets)
             looked = outputs_of(self.doubts) if closely else run.in_support()
             return run.position, run.terms(), run.values(), looked
 
