@@ -171,7 +171,7 @@ PREPARED = {
     "time since the first": lambda d: (d["t"] - d["t"].min()) / 86400,
     "income less its mean": lambda d: (d["income"] - d["income"].mean()) / 1e4,
     "imputed by the mean": lambda d: jnp.where(jnp.isnan(d["x"]), jnp.nanmean(d["x"], 0)[None], d["x"]).sum(1),
-    "clipped at two deviations": lambda d: clipped(d["year"] / 100),
+    "clipped at two deviations": lambda d: clipped(d["income"] / 1e4),
     "logarithms, standardised": lambda d: standard(jnp.log(d["year"] - 1900)),
     "sorted": lambda d: jnp.sort(d["y"], 0),
     "the state before": lambda d: jnp.concatenate([d["y"][:1], d["y"][:-1]]),

@@ -143,6 +143,10 @@ def mams(
     $\dot u = (I - u u^\top)\, \nabla \log \pi(x) / (d - 1)$. The end of the trajectory is accepted with probability
     $\min(1, e^{-\Delta E})$.
 
+    At one speed it takes long from far away, and where log densities are some -1e7, rounding keeps acceptance below
+    what tuning aims at: chains may then not come to the posterior in warm-up, and the verdict says so. Begin such runs
+    where a fit ends, `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`.
+
     Args:
         step_size: length of a leapfrog; None tunes it in warm-up.
         trajectory_length: the longest trajectory, in the units of the step size; None tunes it in warm-up.
