@@ -99,6 +99,23 @@ def test_a_resumed_fit_has_the_same_losses_bit_for_bit(whole, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.params, expected.params)
 
 
+def test_a_fit_in_float64_is_gone_on_with(tmp_path):
+    def normal(y):
+        phx.sample("y", dist.Normal(phx.param("m", 0.0), 1.0), obs=y)
+
+    with jax.enable_x64(True):
+        batches = phx.batches({"y": np.arange(20.0)}, 5)
+
+        def go(steps, folder):
+            watched = phx.training(every=4, checkpoint=folder)
+            return phx.fit(normal, None, batches, optimizer=0.01, num_steps=steps, training=watched, progress=False)
+
+        go(8, tmp_path / "c")
+        again, straight = go(16, tmp_path / "c"), go(16, tmp_path / "d")
+    assert again.losses.elbo.dtype == np.float64
+    np.testing.assert_array_equal(again.losses.elbo, straight.losses.elbo)
+
+
 def test_ctrl_c_between_two_looks_saves_the_steps_that_were_made(whole, tmp_path):
     watched, stopped = phx.training(every=4, held_out=HELD_OUT, checkpoint=tmp_path / "fit"), []
 
@@ -234,6 +251,14 @@ def test_the_density_of_draws_is_the_same_on_the_way_and_afterwards(latent):
     pair, key, data = latent.pair, jax.random.key(3), {"x": X[:, 0]}
     params = pair.learned.constrain(latent.free)
     draw, drawn = pair.draw_weighed(params, key, data)
+def test_bounds_of_rows_in_float64():
+    x = RANDOM.normal(size=16)
+    with jax.enable_x64(True):
+        options = {"num_steps": 2, "num_particles": 2, "until": False, "progress": False}
+        bounds = phx.fit(local, amortised, phx.batches({"x": x}, 8), **options).row_bounds({"x": x}, 60)
+    assert bounds.elbo.shape == (16,) and (bounds.elbo <= bounds.importance_weighted).all()
+
+
     np.testing.assert_array_equal(draw["z"], pair.draw(params, key, data)["z"])
     assert float(drawn) == pytest.approx(float(pair.log_guide(params, draw, data)), rel=1e-5)
 
