@@ -281,7 +281,8 @@ class ProgramPair:
                 f"Variable {name!r} has shape {mine.shape} in the guide {self.name}, and {expected} in the model. "
                 f"Give it that shape, as in .expand({list(expected)})."
             )
-        if _is_real(mine.distribution) and not _is_real(theirs.distribution):
+        anywhere = _is_real(mine.distribution) and not coverage.is_point(mine.distribution)  # a point is where it is
+        if anywhere and not _is_real(theirs.distribution):
             raise ValueError(_other_support(name, mine.distribution, theirs.distribution))
 
     def _misfits(self, params: Params, key: Array, data: Values) -> dict[str, Array]:
