@@ -144,7 +144,7 @@ def fit(
     began = time.perf_counter()
     checks.check_no_guide(guide, objective, optimizer)
     checks.check_training(training, optimizer)
-    objective = elbo() if objective is None else objective
+    objective, optimizer = elbo() if objective is None else objective, checks.number_of(optimizer)
     num_particles = 1 if guide is None else num_particles
     stops = guide is not None and training is None and until is not False
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
@@ -153,7 +153,7 @@ def fit(
     data = data if stream is None else stream.first
     pair = pair_of(model, guide, data, mesh, batch_size, num_rows)
     run_checks.check_not_traced(data)
-    checks.check_particles(num_particles, pair.problem.mesh)
+    checks.check_particles(num_particles, pair)
     checks.check_learned(pair.learned, pair.name)
     checks.check_estimator(objective, pair.scored, num_particles)
     checks.check_fixed(optimizer, objective, pair)
@@ -206,7 +206,7 @@ def _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_p
 
 
 def _is_default(optimizer: Any) -> bool:
-    return optimizer is None or isinstance(optimizer, int | float)
+    return optimizer is None or isinstance(optimizer, float)
 
 
 def _learning(
@@ -227,6 +227,8 @@ def _learning(
     of_ours = pair if _is_default(optimizer) and isinstance(pair, FamilyPair) else None
     falls = of_ours is not None and isinstance(of_ours.family, Flow)
     longest = None if of_ours is None else max(LONGEST, USUAL * math.sqrt(num_coordinates(of_ours.latents)))
+    if not _is_default(optimizer):
+        checks.check_update(optimizer, shapes)
     rate, transform = _optimizer_of(optimizer, longest, num_steps if falls else None)
 
     def begins_averaging(free: Any) -> State:
