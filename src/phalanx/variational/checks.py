@@ -29,9 +29,9 @@ BATCH_AND_MATCH = "batch-and-match"
 
 def check_counts(num_steps: Any, num_particles: Any) -> None:
     """Refuse sizes that are not whole numbers, or too small."""
-    for name, value in (("num_steps", num_steps), ("num_particles", num_particles)):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"fit: {name} must be a whole number, at least 1; got {value!r}.")
+    for name, value, least in (("num_steps", num_steps, 0), ("num_particles", num_particles, 1)):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(f"fit: {name} must be a whole number, at least {least}; got {value!r}.")
 
 
 def check_particles(num_particles: int, pair: Pair) -> None:
@@ -174,7 +174,7 @@ def check_no_guide(guide: Any, objective: Any, optimizer: Any) -> None:
         )
 
 
-def check_training(training: Any, optimizer: Any) -> None:
+def check_training(training: Any, optimizer: Any, num_steps: Any) -> None:
     """Refuse what is no training, and training of what makes no steps of an optimiser."""
     if training is None:
         return
@@ -182,6 +182,8 @@ def check_training(training: Any, optimizer: Any) -> None:
         raise TypeError(f"training: expected phx.training(...); got {training!r}.")
     if isinstance(optimizer, str):
         raise ValueError(f"training: a fit with optimizer={optimizer!r} is not watched; use one of optax's.")
+    if num_steps == 0:
+        raise ValueError("training: with num_steps=0 there is nothing to watch, or to save. Leave it out.")
 
 
 def check_until(until: Any) -> None:

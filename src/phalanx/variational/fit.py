@@ -46,6 +46,9 @@ from phalanx.variational.training import Training
 RATE = 0.05
 """Of the default optimiser, Adam."""
 
+UNTOUCHED = "The fit made no steps and did not look at whether what is learned still changes."
+"""What is said of a fit of no steps."""
+
 LONGEST, USUAL = 10.0, 1.0
 """The longest gradient by a family's own widths, in nats: in all, and for each coordinate, whose squares add up."""
 
@@ -94,7 +97,8 @@ def fit(
             more draws than it is worth. Or "batch-and-match", for `phx.guides.full_rank()`: no rate either; each step
             solves for the normal whose scores are those of the posterior at its draws, at the cost of a matrix's
             eigenvalues.
-        num_steps: the most steps.
+        num_steps: the most steps. Of none, the parameters are those given, `init=`: so is drawn from a fit that was
+            read from a file.
         num_particles: draws from the guide per step, spread over the mesh's `chain` axis. With "lbfgs", draws that are
             looked at at once, of any number.
         batch_size: rows in each step, drawn with replacement, on each device from its own rows. Rows are those of the
@@ -143,7 +147,7 @@ def fit(
     """
     began = time.perf_counter()
     checks.check_no_guide(guide, objective, optimizer)
-    checks.check_training(training, optimizer)
+    checks.check_training(training, optimizer, num_steps)
     objective, optimizer = elbo() if objective is None else objective, checks.number_of(optimizer)
     num_particles = 1 if guide is None else num_particles
     stops = guide is not None and training is None and until is not False
@@ -171,7 +175,7 @@ def fit(
         learning.compile()
         values = first.values_from(compiler)
         data_checks.check(pair.problem.arguments, looked_at)
-        learning.begin(first())
+        learning.begin(first.as_given() if num_steps == 0 else first())
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
     with make_progress(progress) as display:
@@ -215,6 +219,9 @@ def _learning(
     compiler: Compiler,
 ) -> Learning | Growing | Solved:  # fmt: skip
     """What learns: steps, each with draws of its own, climbs with fixed draws, or nothing."""
+    seen = init.seen if isinstance(init, Fit) else 0
+    if num_steps == 0:
+        return Solved(shapes, seen=seen, unsettled=UNTOUCHED)
     if isinstance(pair, FamilyPair) and pair.family.is_solved:
         return Solved(shapes)
     if isinstance(optimizer, str) and optimizer == checks.LBFGS:
@@ -237,7 +244,7 @@ def _learning(
     return Learning(
         Steps(pair.for_steps(), objective, transform, num_particles), begins_averaging, shapes, seed, arrays, num_steps,
         rate, Settling(num_steps, stops), compiler, stream, falls, training,
-        first_batch=init.seen if isinstance(init, Fit) else 0,
+        first_batch=seen,
     )  # fmt: skip
 
 

@@ -96,7 +96,10 @@ def row_bounds(fit: Fit, data: Any, num_draws: int, seed: int) -> RowBounds:
 def _of_rows(fit: Fit) -> tuple[ProgramPair, set[str]]:
     """The pair, and the terms that are of rows, where all that is latent is."""
     if fit.pair is None or fit.free is None:
-        raise ValueError("row_bounds: this fit was read from a file, which holds no model. Go on with it, init=fit.")
+        raise ValueError(
+            "row_bounds: this fit was read from a file, which holds no model. Go on with it, phx.fit(model, guide, "
+            "data, init=fit, num_steps=0), to look at rows."
+        )
     if not isinstance(fit.pair, ProgramPair) or fit.pair.problem.minibatch is None:
         raise ValueError(
             "row_bounds: it needs a fit that saw a few rows at a time (phx.batches, batch_size=), by a guide that is a "

@@ -179,6 +179,11 @@ def test_a_fit_goes_on_with_the_very_next_batch():
     assert second.seen == 7
 
 
+def test_a_fit_of_no_steps_is_not_watched():
+    with pytest.raises(ValueError, match="training: with num_steps=0 there is nothing to watch"):
+        phx.fit(model, None, rows(), training=phx.training(every=4), num_steps=0, progress=False)
+
+
 def test_what_cannot_be_watched_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="holds no fit, so it is left alone"):
@@ -246,11 +251,6 @@ def test_weighted_bounds_come_near_the_likelihood(latent):
     assert (np.abs(bounds.elbo - log_w.mean(0)) < 4 * math.sqrt(2 / 4000) * log_w.std(0)).all()
 
 
-@pytest.mark.slow
-def test_the_density_of_draws_is_the_same_on_the_way_and_afterwards(latent):
-    pair, key, data = latent.pair, jax.random.key(3), {"x": X[:, 0]}
-    params = pair.learned.constrain(latent.free)
-    draw, drawn = pair.draw_weighed(params, key, data)
 def test_bounds_of_rows_in_float64():
     x = RANDOM.normal(size=16)
     with jax.enable_x64(True):
@@ -259,6 +259,11 @@ def test_bounds_of_rows_in_float64():
     assert bounds.elbo.shape == (16,) and (bounds.elbo <= bounds.importance_weighted).all()
 
 
+@pytest.mark.slow
+def test_the_density_of_draws_is_the_same_on_the_way_and_afterwards(latent):
+    pair, key, data = latent.pair, jax.random.key(3), {"x": X[:, 0]}
+    params = pair.learned.constrain(latent.free)
+    draw, drawn = pair.draw_weighed(params, key, data)
     np.testing.assert_array_equal(draw["z"], pair.draw(params, key, data)["z"])
     assert float(drawn) == pytest.approx(float(pair.log_guide(params, draw, data)), rel=1e-5)
 
