@@ -98,4 +98,7 @@ def _pareto(excess: Float64[np.ndarray, "tail"]) -> tuple[float, float]:
 
 def _quantiles(probabilities: Float64[np.ndarray, "tail"], scale: float, shape: float) -> Float64[np.ndarray, "tail"]:
     survival = np.log1p(-probabilities)
-    return -scale * survival if abs(shape) < 1e-12 else scale * np.expm1(-shape * survival) / shape
+    if abs(shape) < 1e-12:
+        return -scale * survival
+    with np.errstate(over="ignore"):  # a quantile of a very heavy tail may be infinite: no weight is set that high
+        return scale * np.expm1(-shape * survival) / shape

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
+from phalanx.programs.bounds import in_words, is_computed
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, send, tracing
 
@@ -157,6 +158,13 @@ def meeting(program: Program, key: Array, met: dict[str, tuple[Parameter, Any]])
             if name in met:
                 raise ValueError(
                     f"Two parameters are named {name!r}. Names are how values are told apart: rename one of them."
+                )
+            if is_computed(parameter.constraint):
+                raise ValueError(
+                    f"Parameter {name!r}: a bound of its constraint {in_words(parameter.constraint)} is computed while "
+                    f"the program runs, of another parameter, a variable or the data, or by jax.numpy; where a "
+                    f"parameter may lie must be known before. Write bounds as numbers or by NumPy; or learn a share on "
+                    f"constraints.unit_interval, and multiply it by what is computed."
                 )
             value = parameter.start(name, jax.random.fold_in(key, len(met)))
             met[name] = parameter, value

@@ -74,12 +74,14 @@ def _param(message: Message) -> None:
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise ValueError(
-            f"numpyro.module {name.removesuffix('$params')!r}: a network whose weights are parameters has no meaning "
-            f"here, where all that is learned has a prior. Use phx.random_network({name.removesuffix('$params')!r}, "
-            f"init, apply)."
+            f"numpyro.module {name.removesuffix('$params')!r}: a network whose weights are parameters is not taken "
+            f"here. What phx.fit learns, in a guide or a model, is phx.network({name.removesuffix('$params')!r}, "
+            f"network); for sampling, where all that is learned has a prior, use "
+            f"phx.random_network({name.removesuffix('$params')!r}, init, apply)."
             if name.endswith("$params")
-            else f"Site {name!r} is a numpyro.param, which has no counterpart here. Make it a numpyro.sample with a "
-            f"prior (numpyro.handlers.lift does it for a whole model), or an argument of the model."
+            else f"Site {name!r} is a numpyro.param, which is not taken here. What phx.fit learns, in a guide or a "
+            f"model, is phx.param({name!r}, init, constraint); for sampling make it a numpyro.sample with a prior "
+            f"(numpyro.handlers.lift does it for a whole model), or an argument of the model."
         )
 
     message["fn"] = refuse

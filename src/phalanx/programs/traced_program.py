@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr
 from phalanx.errors.model_errors import check_nothing_leaked
 from phalanx.mesh.space import GLOBAL
 from phalanx.programs.arguments import Arguments, Layout
+from phalanx.programs.bounds import in_words
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.shares import Latent, Shares, Term
 from phalanx.programs.tracing import Program
@@ -70,7 +71,9 @@ class TracedProgram:
     def latents(self) -> tuple[Latent, ...]:
         """Its latent variables, taken to be global."""
         return tuple(
-            Latent(name, v.shape, self.position[name].shape, self.position[name].dtype, str(v.distribution.support))
+            Latent(
+                name, v.shape, self.position[name].shape, self.position[name].dtype, in_words(v.distribution.support)
+            )
             for name, v in self.variables.items()
             if v.distribution is not None and v.is_latent
         )

@@ -21,6 +21,7 @@ from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.space import RowSharding
 from phalanx.mesh.total import Total
 from phalanx.programs.bijections import bijection_onto
+from phalanx.programs.bounds import in_words
 from phalanx.programs.handlers import tape
 from phalanx.programs.independent import entries_of_support
 from phalanx.programs.random_variable import RandomVariable
@@ -266,6 +267,6 @@ def transform_of(variable: RandomVariable) -> Transform:
     except NotImplementedError:
         raise ValueError(
             f"Variable {variable.name!r}: no bijection is known from the real line onto the support of {kind}, "
-            f"{distribution.support}. Sample what it is made of, as a vector of normals that is divided by its norm "
-            f"for a direction (numpyro.handlers.reparam does it for some), or observe it with obs=."
+            f"{in_words(distribution.support)}. Sample what it is made of, as a vector of normals that is divided by "
+            f"its norm for a direction (numpyro.handlers.reparam does it for some), or observe it with obs=."
         ) from None

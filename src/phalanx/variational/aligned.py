@@ -16,6 +16,7 @@ from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistr
 
 from phalanx.diagnostics import Finding
 from phalanx.programs import refusals
+from phalanx.programs.bounds import in_words
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, Tracer
@@ -199,7 +200,7 @@ class ProgramPair:
     def described(self) -> dict[str, str]:
         """A line about each latent variable."""
         supports = self._met["supports"].items()
-        return {name: f"{model.support} {model.shape()}" for name, (_, model) in supports}
+        return {name: f"{in_words(model.support)} {model.shape()}" for name, (_, model) in supports}
 
     def _run(self, program: Program, tracer: Any, data: Values) -> Tape:
         return run_program(program, tracer, data)
@@ -280,7 +281,8 @@ class ProgramPair:
                 f"Variable {name!r} has shape {mine.shape} in the guide {self.name}, and {expected} in the model. "
                 f"Give it that shape, as in .expand({list(expected)})."
             )
-        if _is_real(mine.distribution) and not _is_real(theirs.distribution):
+        anywhere = _is_real(mine.distribution) and not coverage.is_point(mine.distribution)  # a point is where it is
+        if anywhere and not _is_real(theirs.distribution):
             raise ValueError(_other_support(name, mine.distribution, theirs.distribution))
 
     def _misfits(self, params: Params, key: Array, data: Values) -> dict[str, Array]:
@@ -359,7 +361,7 @@ def _is_weighted(variable: RandomVariable) -> bool:
 def _other_support(name: str, guide: Any, model: Any) -> str:
     return (
         f"Variable {name!r}: the guide's {type(guide).__name__} has draws outside of the support of the model's "
-        f"{type(model).__name__}, {model.support}, where the model has no density. Give the guide a distribution on "
-        f"that support, as LogNormal for what is positive, or a TransformedDistribution by "
+        f"{type(model).__name__}, {in_words(model.support)}, where the model has no density. Give the guide a "
+        f"distribution on that support, as LogNormal for what is positive, or a TransformedDistribution by "
         f"numpyro.distributions.biject_to."
     )

@@ -115,6 +115,17 @@ class FirstParameters:
                 raise ValueError(self.pair.misfit(name))
         return free
 
+    def as_given(self) -> dict[str, Any]:
+        """The parameters, those that were given as they are, also of a guide that would find its own."""
+        free, (*_, given) = self(), self.arguments
+        named = self.pair.learned.only(given)
+        kept = named.free({name: given[name] for name in named.parameters})
+        return {**free, **{name: jax.device_put(value, _layout(free[name])) for name, value in kept.items()}}
+
+
+def _layout(value: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.sharding, value)
+
 
 def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
     """What the user gave as `init`, by name, in the types of what it is given for."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from phalanx.mesh.devices import CHAIN
 from phalanx.programs.shares import Latent
 from phalanx.run.until import Until
 from phalanx.variational.gaussian import FullRank
 from phalanx.variational.learned import Learned
+from phalanx.variational.likelihood import Likelihood
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
 from phalanx.variational.training import Training
@@ -27,15 +29,21 @@ BATCH_AND_MATCH = "batch-and-match"
 
 def check_counts(num_steps: Any, num_particles: Any) -> None:
     """Refuse sizes that are not whole numbers, or too small."""
-    for name, value in (("num_steps", num_steps), ("num_particles", num_particles)):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"fit: {name} must be a whole number, at least 1; got {value!r}.")
+    for name, value, least in (("num_steps", num_steps, 0), ("num_particles", num_particles, 1)):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(f"fit: {name} must be a whole number, at least {least}; got {value!r}.")
 
 
-def check_particles(num_particles: int, mesh: Mesh) -> None:
+def check_particles(num_particles: int, pair: Pair) -> None:
     """Refuse a number of particles that the mesh's chain axis does not divide."""
-    groups = mesh.shape[CHAIN]
+    groups = pair.problem.mesh.shape[CHAIN]
     if num_particles % groups:
+        if isinstance(pair, Likelihood):
+            raise ValueError(
+                f"mesh: guide=None draws nothing that could be spread over the {groups} devices along the mesh's "
+                f"{CHAIN!r} axis. Use a mesh with chain=1, such as phx.make_mesh(chain=1, data={groups}), whose data "
+                f"axis takes rows."
+            )
         more = -(-num_particles // groups) * groups
         raise ValueError(
             f"num_particles={num_particles} cannot be split evenly over {groups} devices along the mesh's {CHAIN!r} "
@@ -43,11 +51,18 @@ def check_particles(num_particles: int, mesh: Mesh) -> None:
         )
 
 
+def number_of(optimizer: Any) -> Any:
+    """A rate as a number of Python's, which may be one of NumPy's or of JAX's; anything else as it is."""
+    is_scalar = isinstance(optimizer, np.ndarray | jax.Array) and optimizer.shape == ()
+    number = optimizer.item() if is_scalar else optimizer
+    return float(number) if isinstance(number, Real) and not isinstance(number, bool) else number
+
+
 def check_optimizer(optimizer: Any) -> None:
     """Refuse an optimiser that is none, and a rate that is out of range."""
     if optimizer is None or (isinstance(optimizer, str) and optimizer in (LBFGS, BATCH_AND_MATCH)):
         return
-    if isinstance(optimizer, int | float) and not isinstance(optimizer, bool):
+    if isinstance(optimizer, float):
         if not 0.0 < optimizer < float("inf"):
             raise ValueError(f"optimizer: a rate must be a number above 0; got {optimizer!r}.")
         return
@@ -58,6 +73,20 @@ def check_optimizer(optimizer: Any) -> None:
             f"optimizer must be one of optax's, such as optax.adam(1e-2), a rate for the default one, such as 0.05, "
             f"{LBFGS!r} or {BATCH_AND_MATCH!r}; got {given!r}{called}."
         )
+
+
+def check_update(optimizer: Any, free: Any) -> None:
+    """Refuse an optimiser of optax's that asks in each step for more than the gradient and the parameters."""
+    try:
+        jax.eval_shape(lambda free: optimizer.update(free, optimizer.init(free), free), free)
+    except TypeError as error:
+        if (asked := re.search(r"missing \d+ required keyword-only arguments?: (.*)", str(error))) is None:
+            return  # whatever else is wrong is told where steps are made
+        raise TypeError(
+            f"optimizer: one of optax's is given gradients, its state and parameters in each step, and this one asks "
+            f"for {asked[1]} too. Use one such as optax.adam(1e-2); or, with a guide, optimizer={LBFGS!r}, a "
+            f"quasi-Newton method that holds its draws and searches along lines."
+        ) from None
 
 
 def check_objective(objective: Any) -> None:
@@ -145,7 +174,7 @@ def check_no_guide(guide: Any, objective: Any, optimizer: Any) -> None:
         )
 
 
-def check_training(training: Any, optimizer: Any) -> None:
+def check_training(training: Any, optimizer: Any, num_steps: Any) -> None:
     """Refuse what is no training, and training of what makes no steps of an optimiser."""
     if training is None:
         return
@@ -153,6 +182,8 @@ def check_training(training: Any, optimizer: Any) -> None:
         raise TypeError(f"training: expected phx.training(...); got {training!r}.")
     if isinstance(optimizer, str):
         raise ValueError(f"training: a fit with optimizer={optimizer!r} is not watched; use one of optax's.")
+    if num_steps == 0:
+        raise ValueError("training: with num_steps=0 there is nothing to watch, or to save. Leave it out.")
 
 
 def check_until(until: Any) -> None:

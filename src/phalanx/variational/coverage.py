@@ -18,10 +18,7 @@ from phalanx.diagnostics import Finding
 
 def left_out(name: str, guide: Any, model: Any) -> str:
     """What a guide's distribution of a variable leaves out of the model's, as far as their supports say; or nothing."""
-    inner = guide
-    while isinstance(inner, Independent | ExpandedDistribution | MaskedDistribution):
-        inner = inner.base_dist
-    if isinstance(inner, Delta):
+    if is_point(guide):
         return f"{name!r} is always at one point"
     mine, theirs = _bounds(getattr(guide, "support", None)), _bounds(getattr(model, "support", None))
     if mine is None or theirs is None:
@@ -30,6 +27,13 @@ def left_out(name: str, guide: Any, model: Any) -> str:
     if _is_beyond(low, lowest) or _is_beyond(_negative(high), _negative(highest)):
         return f"{name!r} is {_words(low, high)} in the guide and {_words(lowest, highest)} in the model"
     return ""
+
+
+def is_point(distribution: Any) -> bool:
+    """Whether all draws of a distribution are alike."""
+    while isinstance(distribution, Independent | ExpandedDistribution | MaskedDistribution):
+        distribution = distribution.base_dist
+    return isinstance(distribution, Delta)
 
 
 def findings(supports: Mapping[str, tuple[Any, Any]]) -> list[Finding]:

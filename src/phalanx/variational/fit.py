@@ -46,6 +46,9 @@ from phalanx.variational.training import Training
 RATE = 0.05
 """Of the default optimiser, Adam."""
 
+UNTOUCHED = "The fit made no steps and did not look at whether what is learned still changes."
+"""What is said of a fit of no steps."""
+
 LONGEST, USUAL = 10.0, 1.0
 """The longest gradient by a family's own widths, in nats: in all, and for each coordinate, whose squares add up."""
 
@@ -94,7 +97,8 @@ def fit(
             more draws than it is worth. Or "batch-and-match", for `phx.guides.full_rank()`: no rate either; each step
             solves for the normal whose scores are those of the posterior at its draws, at the cost of a matrix's
             eigenvalues.
-        num_steps: the most steps.
+        num_steps: the most steps. Of none, the parameters are those given, `init=`: so is drawn from a fit that was
+            read from a file.
         num_particles: draws from the guide per step, spread over the mesh's `chain` axis. With "lbfgs", draws that are
             looked at at once, of any number.
         batch_size: rows in each step, drawn with replacement, on each device from its own rows. Rows are those of the
@@ -143,8 +147,8 @@ def fit(
     """
     began = time.perf_counter()
     checks.check_no_guide(guide, objective, optimizer)
-    checks.check_training(training, optimizer)
-    objective = elbo() if objective is None else objective
+    checks.check_training(training, optimizer, num_steps)
+    objective, optimizer = elbo() if objective is None else objective, checks.number_of(optimizer)
     num_particles = 1 if guide is None else num_particles
     stops = guide is not None and training is None and until is not False
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
@@ -153,7 +157,7 @@ def fit(
     data = data if stream is None else stream.first
     pair = pair_of(model, guide, data, mesh, batch_size, num_rows)
     run_checks.check_not_traced(data)
-    checks.check_particles(num_particles, pair.problem.mesh)
+    checks.check_particles(num_particles, pair)
     checks.check_learned(pair.learned, pair.name)
     checks.check_estimator(objective, pair.scored, num_particles)
     checks.check_fixed(optimizer, objective, pair)
@@ -171,7 +175,7 @@ def fit(
         learning.compile()
         values = first.values_from(compiler)
         data_checks.check(pair.problem.arguments, looked_at)
-        learning.begin(first())
+        learning.begin(first.as_given() if num_steps == 0 else first())
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
     with make_progress(progress) as display:
@@ -206,7 +210,7 @@ def _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_p
 
 
 def _is_default(optimizer: Any) -> bool:
-    return optimizer is None or isinstance(optimizer, int | float)
+    return optimizer is None or isinstance(optimizer, float)
 
 
 def _learning(
@@ -215,6 +219,9 @@ def _learning(
     compiler: Compiler,
 ) -> Learning | Growing | Solved:  # fmt: skip
     """What learns: steps, each with draws of its own, climbs with fixed draws, or nothing."""
+    seen = init.seen if isinstance(init, Fit) else 0
+    if num_steps == 0:
+        return Solved(shapes, seen=seen, unsettled=UNTOUCHED)
     if isinstance(pair, FamilyPair) and pair.family.is_solved:
         return Solved(shapes)
     if isinstance(optimizer, str) and optimizer == checks.LBFGS:
@@ -227,6 +234,8 @@ def _learning(
     of_ours = pair if _is_default(optimizer) and isinstance(pair, FamilyPair) else None
     falls = of_ours is not None and isinstance(of_ours.family, Flow)
     longest = None if of_ours is None else max(LONGEST, USUAL * math.sqrt(num_coordinates(of_ours.latents)))
+    if not _is_default(optimizer):
+        checks.check_update(optimizer, shapes)
     rate, transform = _optimizer_of(optimizer, longest, num_steps if falls else None)
 
     def begins_averaging(free: Any) -> State:
@@ -235,7 +244,7 @@ def _learning(
     return Learning(
         Steps(pair.for_steps(), objective, transform, num_particles), begins_averaging, shapes, seed, arrays, num_steps,
         rate, Settling(num_steps, stops), compiler, stream, falls, training,
-        first_batch=init.seen if isinstance(init, Fit) else 0,
+        first_batch=seen,
     )  # fmt: skip
 
 

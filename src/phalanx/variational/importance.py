@@ -85,4 +85,5 @@ def importance(
         free=free,
         pair=pair,
         arrays=arrays,
+        is_proposal=True,
     )

@@ -221,7 +221,7 @@ class Learning:
 
     def _resume(self, watch: Watch) -> None:
         """Go on with what is in the checkpoint, if there is one."""
-        self.state, self.made = watch.resume(self.state)
+        self.state, self.made = watch.resume(self.state, self._block.made[1])
         if self.step:
             self.result = self._best_average()
 

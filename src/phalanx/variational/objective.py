@@ -183,7 +183,13 @@ def objective(fn: Callable[[Array, Array, Any], Array], *, path: bool = False) -
     log_q = "log_q_path" if path else "log_q"
 
     def loss(parts: Parts) -> Array:
-        made = jnp.asarray(fn(parts["log_p"], parts[log_q], parts["draws"]))
+        returned = fn(parts["log_p"], parts[log_q], parts["draws"])
+        try:
+            made = jnp.asarray(returned)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"objective: the function must return a scalar, the number that is made small; got {returned!r}."
+            ) from None
         if made.shape != ():
             raise ValueError(f"objective: the function must return a scalar; got an array of shape {made.shape}.")
         return made

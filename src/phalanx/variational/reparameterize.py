@@ -140,7 +140,7 @@ def _pair_of(model: Any, fit: Any) -> FamilyPair:
     if fit.pair is None:
         raise ValueError(
             "reparameterize: this fit was read from a file, which holds no model and no guide. Go on with it, "
-            "phx.fit(model, guide, data, init=fit, num_steps=1, until=False)."
+            "phx.fit(model, guide, data, init=fit, num_steps=0)."
         )
     if not isinstance(fit.pair, FamilyPair):
         raise ValueError(

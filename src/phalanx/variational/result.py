@@ -66,6 +66,7 @@ class Fit:
         seen: the number of the batch that comes next, of data of `phx.batches`.
         looks: what was seen at each look of a fit that was watched (`training=`): step, seconds, losses in nats per row
             and bits per dimension.
+        is_proposal: whether the guide is a proposal, of which draws are chosen (`phx.importance`).
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -90,6 +91,7 @@ class Fit:
     pair: Pair | None = None
     arrays: tuple[Array, ...] = ()
     known: Mapping[str, Any] = field(default_factory=dict)
+    is_proposal: bool = False
 
     @property
     def settled(self) -> bool:
@@ -109,8 +111,7 @@ class Fit:
     @property
     def is_resampled(self) -> bool:
         """Whether draws are chosen by their importance weights."""
-        is_proposal = self.record.num_warmup == 0 and not isinstance(self.pair, Likelihood)
-        return is_proposal or getattr(getattr(self.pair, "family", None), "is_resampled", False)
+        return self.is_proposal or getattr(getattr(self.pair, "family", None), "is_resampled", False)
 
     @cached_property
     def proposals(self) -> Drawing:
@@ -123,7 +124,7 @@ class Fit:
         if self.pair is None or self.free is None:
             raise ValueError(
                 "This fit was read from a file, which holds no model and no guide. Go on with it, "
-                "phx.fit(model, guide, data, init=fit, num_steps=1, until=False), to draw from it."
+                "phx.fit(model, guide, data, init=fit, num_steps=0), to draw from it."
             )
         return Drawing(self.pair, self.free, self.arrays, Compiler(self.record.matmul_precision))
 
@@ -317,6 +318,8 @@ class Fit:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Fit:
         """Read a fit that `save` wrote. It has no model: `phx.fit(model, guide, data, init=fit)` goes on with it.
+
+        With `num_steps=0` that learns nothing, and gives a fit to draw from.
 
         Raises:
             FileNotFoundError: when there is no such file.

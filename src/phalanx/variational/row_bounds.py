@@ -64,7 +64,8 @@ def row_bounds(fit: Fit, data: Any, num_draws: int, seed: int) -> RowBounds:
 
         def log_weight(number: Array) -> Array:
             draw, log_q = pair.draw_weighed(params, random.fold_in(key, number), single)
-            return sum((v for k, v in pair.log_model(params, draw, single).items() if k in names), -log_q)
+            terms = (v for k, v in pair.log_model(params, draw, single).items() if k in names)
+            return jnp.asarray(sum(terms, -log_q))
 
         def some(carry: tuple[Array, Array], first: Array) -> tuple[tuple[Array, Array], None]:
             numbers = first + jnp.arange(at_once)
@@ -72,7 +73,8 @@ def row_bounds(fit: Fit, data: Any, num_draws: int, seed: int) -> RowBounds:
             total = carry[0] + jnp.sum(jnp.where(numbers < num_draws, found, 0.0))
             return (total, jnp.logaddexp(carry[1], logsumexp(found))), None
 
-        zero = jnp.float32(0.0), jnp.float32(-jnp.inf)
+        dtype = jax.eval_shape(log_weight, jnp.int32(0)).dtype
+        zero = jnp.zeros((), dtype), jnp.full((), -jnp.inf, dtype)
         return lax.scan(some, zero, jnp.arange(0, num_draws, at_once))[0]
 
     def of_group(free: Any, seed: Array, numbers: Array, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -94,7 +96,10 @@ def row_bounds(fit: Fit, data: Any, num_draws: int, seed: int) -> RowBounds:
 def _of_rows(fit: Fit) -> tuple[ProgramPair, set[str]]:
     """The pair, and the terms that are of rows, where all that is latent is."""
     if fit.pair is None or fit.free is None:
-        raise ValueError("row_bounds: this fit was read from a file, which holds no model. Go on with it, init=fit.")
+        raise ValueError(
+            "row_bounds: this fit was read from a file, which holds no model. Go on with it, phx.fit(model, guide, "
+            "data, init=fit, num_steps=0), to look at rows."
+        )
     if not isinstance(fit.pair, ProgramPair) or fit.pair.problem.minibatch is None:
         raise ValueError(
             "row_bounds: it needs a fit that saw a few rows at a time (phx.batches, batch_size=), by a guide that is a "

@@ -1,4 +1,4 @@
-"""A fit of which nothing is learned by steps: a climb finds the guide, and where it begins it has ended."""
+"""A fit of which nothing is learned by steps: a climb finds the guide, or none were asked for. It begins and ends."""
 
 from __future__ import annotations
 

@@ -69,8 +69,13 @@ class Watch:
         self._spent, self._seconds, self._steps, self._bounds = 0.0, 0.0, 0, []
         self._flops_share = share_of_a_step(steps, state, seed, arrays)
 
-    def resume(self, state: State) -> tuple[State, list[Made]]:
-        """The state to begin with, and what earlier steps have made: those of the checkpoint, if there is one."""
+    def resume(self, state: State, shapes: Made) -> tuple[State, list[Made]]:
+        """The state to begin with, and what earlier steps have made: those of the checkpoint, if there is one.
+
+        Args:
+            state: the state of a fit that begins.
+            shapes: of what a block makes; bounds are of the types that the model's numbers have.
+        """
         record = None if self._checkpoint is None else self._checkpoint.read()
         if record is None or self._checkpoint is None:
             return state, []
@@ -86,8 +91,8 @@ class Watch:
                 stacklevel=2,
             )
         step = record["step"]
-        blank = jnp.zeros(step, jnp.float32)
-        state, made = self._checkpoint.restore(f"last-{step}", (state, Made(blank, blank)), record)
+        blank = Made(*(jnp.zeros(step, part.dtype) for part in shapes))
+        state, made = self._checkpoint.restore(f"last-{step}", (state, blank), record)
         self.looks, self._best_step = [Look(*look) for look in record["looks"]], record["best"]
         if self._held_out is not None and self._best_step:
             self.best = self._checkpoint.restore(f"best-{self._best_step}", state.free, record)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,14 @@ def test_weights_with_a_ceiling_have_no_tail():
     """Most are equal but for the last digit of a float32, and some are small."""
     log = np.where(np.arange(4000) % 7 == 0, -2.0, 1e-7 * np.round(np.random.default_rng(0).normal(size=4000)))
     assert smooth(log).k_hat == -np.inf
+
+
+def test_quantiles_beyond_all_numbers_are_cut_without_a_word():
+    log = np.linspace(-20_000.0, 0.0, 4000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = smooth(log)
+    assert found.k_hat > 1.0 and found.log_weights.max() == 0.0
 
 
 def test_what_cannot_be_smoothed():

@@ -114,6 +114,50 @@ def test_a_file_has_all_but_the_model(full_rank, tmp_path):
     assert not on.settled and "did not look at whether" in str(on.verdict())
 
 
+def test_a_fit_from_a_file_is_drawn_from_by_no_steps(full_rank, tmp_path):
+    read = phx.Fit.load(full_rank.save(tmp_path / "fit"))
+    with pytest.raises(ValueError, match="init=fit, num_steps=0"):
+        read.sample()
+    again = phx.fit(regression, phx.guides.full_rank(), DATA, init=read, num_steps=0, progress=False)
+    assert again.steps == 0 and again.losses.elbo.shape == (0,) and "no steps" in repr(again)
+    for name, value in full_rank.params.items():
+        np.testing.assert_allclose(again.params[name], value, rtol=1e-6, atol=1e-7)
+    for name, draws in full_rank.sample(3, 10).items():
+        np.testing.assert_allclose(again.sample(3, 10)[name], draws, rtol=1e-5, atol=1e-5)
+    assert not again.is_resampled and again.posterior(100).draws["w"].shape[:2] == (1, 100)
+    assert again.evidence().log_evidence == pytest.approx(full_rank.evidence().log_evidence, abs=1e-3)
+    (finding,) = again.verdict().findings
+    assert finding.problem.startswith("The fit made no steps and did not look")
+    assert phx.Fit.load(again.save(tmp_path / "again")).steps == 0
+    assert "no steps" in again.report(tmp_path / "again.html").read_text(encoding="utf-8")
+
+
+def test_of_no_steps_a_guide_that_is_solved_is_the_one_given():
+    solved = phx.fit(regression, phx.guides.laplace(), DATA, progress=False)
+    init = {"loc": solved.params["loc"] + 1.0}
+    moved = phx.fit(regression, phx.guides.laplace(), DATA, init=init, num_steps=0, progress=False)
+    np.testing.assert_allclose(moved.params["loc"], init["loc"], rtol=1e-6)
+
+
+def test_a_point_where_the_model_can_be_is_a_guide():
+    def model():
+        scale = phx.sample("scale", dist.HalfNormal(1.0))
+        phx.sample("count", dist.Poisson(2.0))
+        phx.sample("pair", dist.Gamma(3.0, 1.0).expand([2]).to_event(1))
+        phx.sample("y", dist.Normal(0.0, scale), obs=2.0)
+
+    def guide():
+        phx.sample("scale", dist.Delta(phx.param("a", 1.0, constraints.positive)))
+        phx.sample("count", dist.Delta(1))
+        phx.sample("pair", dist.Delta(phx.param("b", np.ones(2), constraints.positive)).to_event(1))
+
+    fit = phx.fit(model, guide, num_particles=2, optimizer=0.05, num_steps=2000, until=False, progress=False)
+    mode = np.sqrt((np.sqrt(17.0) - 1.0) / 2.0)  # of log(scale) + scale**2 / 2 + 2 / scale**2: s**4 + s**2 = 4
+    assert fit.params["a"] == pytest.approx(mode, rel=1e-2)
+    np.testing.assert_allclose(fit.params["b"], 2.0, rtol=1e-2)
+    assert "support" in [finding.topic for finding in fit.verdict().findings]
+
+
 def test_a_report_is_a_page(full_rank, mean_field, tmp_path):
     for fit in (full_rank, mean_field):
         text = fit.report(tmp_path / "fit.html").read_text()

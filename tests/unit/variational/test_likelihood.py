@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import optax
@@ -80,6 +81,18 @@ def test_a_few_rows_at_a_time():
     streamed = phx.fit(of_network, None, halves, num_rows=32, **{**SHORT, "num_steps": 2, "optimizer": optax.sgd(0.0)})
     whole = phx.fit(of_network, None, DATA, **{**SHORT, "num_steps": 1})
     assert streamed.losses.elbo.mean() == pytest.approx(whole.losses.elbo[0], rel=1e-5)
+
+
+def test_a_mesh_of_chains_is_refused_with_one_that_is_none(mesh_of):
+    with pytest.raises(ValueError, match=r"mesh: guide=None draws nothing.*phx.make_mesh\(chain=1, data=2\)"):
+        phx.fit(regression, None, DATA, mesh=mesh_of(2, 1), **SHORT)
+
+
+@pytest.mark.parametrize("rate", [np.float32(0.01), np.array(0.01), jnp.float32(0.01)], ids=["float32", "array", "jax"])
+def test_a_rate_is_a_number_of_any_kind(rate):
+    options = {**SHORT, "optimizer": float(rate)}
+    expected = phx.fit(regression, None, DATA, **options).losses.elbo
+    np.testing.assert_array_equal(phx.fit(regression, None, DATA, **{**SHORT, "optimizer": rate}).losses.elbo, expected)
 
 
 def test_rows_that_are_mixed_are_refused():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from numpyro.distributions import constraints
 from tests.unit.variational.models import DATA, by_hand, regression
@@ -101,7 +105,9 @@ OPTIONS = {
     "optimizer": ({"optimizer": "adam"}, TypeError, "optimizer must be one of optax's"),
     "uncalled": ({"optimizer": dict}, TypeError, r"call it, as in optax.dict\(1e-2\)"),
     "rate": ({"optimizer": -0.1}, ValueError, "a rate must be a number above 0"),
-    "steps": ({"num_steps": 0}, ValueError, "num_steps must be a whole number"),
+    "line search": ({"optimizer": optax.lbfgs()}, TypeError, "asks for 'value', 'grad', and 'value_fn' too.*'lbfgs'"),
+    "no rate": ({"optimizer": np.float32(np.nan)}, ValueError, "a rate must be a number above 0"),
+    "steps": ({"num_steps": -1}, ValueError, "num_steps must be a whole number, at least 0"),
     "particles": ({"num_particles": 1.5}, ValueError, "num_particles must be a whole number"),
     "seed": ({"seed": -1}, ValueError, "seed must be a whole number"),
     "until": ({"until": phx.until(ess=100)}, ValueError, "a fit has none; give seconds= alone"),
@@ -141,6 +147,61 @@ def test_an_objective_that_is_no_scalar():
     with pytest.raises(ValueError, match="the function must return a scalar"):
         own = phx.guides.objective(lambda log_p, log_q, draws: log_q - log_p)
         phx.fit(regression, by_hand, DATA, objective=own, progress=False)
+
+
+def test_an_objective_that_returns_nothing():
+    with pytest.raises(TypeError, match="objective: the function must return a scalar.*got None"):
+        own = phx.guides.objective(cast(Any, lambda log_p, log_q, draws: None))
+        phx.fit(regression, by_hand, DATA, objective=own, progress=False)
+
+
+def test_a_guide_with_a_parameter_of_numpyros_is_told_ours():
+    def guide():
+        phx.sample("s", dist.LogNormal(numpyro.param("a", 0.0), 1.0))
+
+    with pytest.raises(ValueError, match=r"'a' is a numpyro.param.*phx.fit learns.*is phx.param\('a', init"):
+        phx.fit(scale_model, guide, progress=False)
+
+
+@pytest.mark.parametrize("made", ["guide", "model"])
+def test_a_constraint_that_is_computed_names_the_parameter(made):
+    def bounded():
+        a = phx.param("a", 2.0, constraints.positive)
+        return phx.param("b", 1.0, constraints.independent(constraints.interval(0.0, a), 0))
+
+    def guide():
+        phx.sample("s", dist.LogNormal(bounded(), 0.1))
+        phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))
+
+    def model():
+        phx.sample("s", dist.HalfNormal(bounded()))
+
+    given = (scale_model, guide) if made == "guide" else (model, phx.guides.mean_field())
+    with pytest.raises(ValueError, match="'b': a bound of its constraint interval is computed.*unit_interval"):
+        phx.fit(*given, progress=False)
+
+
+def bounded_by_another():
+    phx.sample("w", dist.Uniform(0.0, phx.sample("s", dist.HalfNormal(1.0))))
+
+
+def test_supports_with_bounds_that_are_computed_are_named_by_kind():
+    guide = guide_of(s=log_normal, w=lambda loc: dist.Normal(loc, 0.1))
+    with pytest.raises(ValueError, match="of the model's Uniform, interval, where"):
+        phx.fit(bounded_by_another, guide, progress=False)
+    fit = phx.fit(bounded_by_another, phx.guides.mean_field(), num_steps=0, progress=False)
+    assert fit.record.latents["w"] == "interval ()"
+
+
+@pytest.mark.parametrize("count, message", [(-1, "Delta has draws outside of .* Poisson"), (0.5, "outside of .* Poi")])
+def test_a_point_outside_of_a_support(count, message):
+    def model():
+        phx.sample("n", dist.Poisson(2.0))
+        phx.sample("z", dist.Normal(0.0, 1.0))
+
+    guide = guide_of(n=lambda loc: dist.Delta(count), z=lambda loc: dist.Normal(loc, 1.0))
+    with pytest.raises(ValueError, match=message):
+        phx.fit(model, guide, progress=False)
 
 
 def test_a_guide_that_is_none():

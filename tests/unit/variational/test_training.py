@@ -99,6 +99,23 @@ def test_a_resumed_fit_has_the_same_losses_bit_for_bit(whole, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.params, expected.params)
 
 
+def test_a_fit_in_float64_is_gone_on_with(tmp_path):
+    def normal(y):
+        phx.sample("y", dist.Normal(phx.param("m", 0.0), 1.0), obs=y)
+
+    with jax.enable_x64(True):
+        batches = phx.batches({"y": np.arange(20.0)}, 5)
+
+        def go(steps, folder):
+            watched = phx.training(every=4, checkpoint=folder)
+            return phx.fit(normal, None, batches, optimizer=0.01, num_steps=steps, training=watched, progress=False)
+
+        go(8, tmp_path / "c")
+        again, straight = go(16, tmp_path / "c"), go(16, tmp_path / "d")
+    assert again.losses.elbo.dtype == np.float64
+    np.testing.assert_array_equal(again.losses.elbo, straight.losses.elbo)
+
+
 def test_ctrl_c_between_two_looks_saves_the_steps_that_were_made(whole, tmp_path):
     watched, stopped = phx.training(every=4, held_out=HELD_OUT, checkpoint=tmp_path / "fit"), []
 
@@ -160,6 +177,11 @@ def test_a_fit_goes_on_with_the_very_next_batch():
     for found, wanted in zip(seen[1:], expected, strict=True):  # the first tells the shapes
         np.testing.assert_array_equal(found, wanted)
     assert second.seen == 7
+
+
+def test_a_fit_of_no_steps_is_not_watched():
+    with pytest.raises(ValueError, match="training: with num_steps=0 there is nothing to watch"):
+        phx.fit(model, None, rows(), training=phx.training(every=4), num_steps=0, progress=False)
 
 
 def test_what_cannot_be_watched_is_refused(tmp_path):
@@ -227,6 +249,14 @@ def test_weighted_bounds_come_near_the_likelihood(latent):
     error = np.exp(log_w - exact).std(0) / math.sqrt(4000)
     assert (np.abs(bounds.importance_weighted - exact) < 4 * error).all()
     assert (np.abs(bounds.elbo - log_w.mean(0)) < 4 * math.sqrt(2 / 4000) * log_w.std(0)).all()
+
+
+def test_bounds_of_rows_in_float64():
+    x = RANDOM.normal(size=16)
+    with jax.enable_x64(True):
+        options = {"num_steps": 2, "num_particles": 2, "until": False, "progress": False}
+        bounds = phx.fit(local, amortised, phx.batches({"x": x}, 8), **options).row_bounds({"x": x}, 60)
+    assert bounds.elbo.shape == (16,) and (bounds.elbo <= bounds.importance_weighted).all()
 
 
 @pytest.mark.slow
