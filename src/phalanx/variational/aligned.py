@@ -20,7 +20,7 @@ from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, Tracer
 from phalanx.variational import coverage
-from phalanx.variational.learned import Learned, Params
+from phalanx.variational.learned import Learned, Params, begun_with
 from phalanx.variational.pair import Beginning
 from phalanx.variational.problem import Problem, Values, run_program
 
@@ -129,7 +129,7 @@ class ProgramPair:
         self._met["supports"] = {
             name: (mine[name].distribution, theirs[name].distribution) for name in mine if mine[name].is_latent
         }
-        values = {name: init.get(name, value) for name, (_, value) in met.items()}
+        values = begun_with(init, {name: value for name, (_, value) in met.items()})
         return Beginning(values, self._misfits(values, random.fold_in(key, 3), data))
 
     def misfit(self, name: str) -> str:

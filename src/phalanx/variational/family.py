@@ -27,7 +27,7 @@ from phalanx.programs.unconstrained import at_values, run_unconstrained, transfo
 from phalanx.run.kept import is_ours
 from phalanx.variational.ascent import LogDensity, Place, good_place
 from phalanx.variational.coordinates import is_local
-from phalanx.variational.learned import Learned, Params
+from phalanx.variational.learned import Learned, Params, begun_with
 from phalanx.variational.pair import Beginning
 from phalanx.variational.problem import Problem, Values
 
@@ -190,7 +190,7 @@ class FamilyPair:
         """Initial values: about the position of highest density among a few, or about the values given."""
         met: dict[str, tuple[Parameter, Any]] = {}
         run_unconstrained(meeting(self.problem.model, random.fold_in(key, 1), met), None, data)
-        of_model = {name: init.get(name, value) for name, (_, value) in met.items()}
+        of_model = begun_with(init, {name: value for name, (_, value) in met.items()})
         names = {latent.name for latent in self.latents}
         values = {name: value for name, value in init.items() if name in names}
         start = Start(self.latents, given(self.problem.model, of_model), data)
@@ -207,7 +207,7 @@ class FamilyPair:
             vector = flat(position)[0]
             place = Place(vector, jnp.full_like(vector, self.family.init_scale or NARROW))
         begun = self.family.begin(place, self.latents)
-        return Beginning({**{name: init.get(name, value) for name, value in begun.items()}, **of_model}, misfits)
+        return Beginning({**begun_with(init, begun), **of_model}, misfits)
 
     def misfit(self, name: str) -> str:
         """What does not fit of a variable."""
