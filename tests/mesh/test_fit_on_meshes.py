@@ -114,3 +114,20 @@ def test_a_model_that_adds_over_the_mesh_itself(mesh_of):
     mesh = mesh_of(1, 2)
     fit = phx.fit(summed, phx.guides.mean_field(init_scale=0.1), phx.shard(DATA, mesh), mesh=mesh, **SHORT)
     assert np.isfinite(fit.losses.elbo).all()
+
+
+def test_fixed_draws_climb_where_all_parameters_would_divide_over_the_devices(mesh_of):
+    """21 rows make 44 parameters of 4 devices."""
+
+    def rows_of(y):
+        scale = phx.sample("scale", dist.HalfNormal(1.0))
+        phx.sample("y", dist.Normal(phx.sample("row", dist.Normal(0.0, scale).expand([len(y)])), 0.5), obs=y)
+
+    def climbed(mesh):
+        data = {"y": np.arange(21, dtype=np.float32) / 10}
+        given = phx.shard(data, mesh) if mesh is not None else data
+        return phx.fit(
+            rows_of, phx.guides.mean_field(), given, mesh=mesh, optimizer="lbfgs", until=False, progress=False
+        )
+
+    assert climbed(mesh_of(1, 4)).losses.elbo[-1] == pytest.approx(climbed(None).losses.elbo[-1], abs=0.02)

@@ -14,7 +14,11 @@ LEAST_TAIL = 5
 """Weights in the tail below which no tail is fitted."""
 
 ALIKE = 1e-3
-"""Logarithms of weights that are no further apart are those of equal weights."""
+"""Logarithms of the largest weights that are no further apart are those of equal weights."""
+
+LITTLE = 0.05
+"""Logarithms of all weights that are no further apart have a tail of which nothing hangs on the shape: that of weights
+within 3% of each other was found to be 4."""
 
 
 class Smoothed(NamedTuple):
@@ -68,7 +72,7 @@ def smooth(log_weights: Float[np.ndarray, "draw"]) -> Smoothed:
     order = np.argsort(shifted, kind="stable")
     tail, below = order[-length:], shifted[order[-length - 1]]
     excess = np.exp(shifted[tail]) - np.exp(below)
-    if below > -ALIKE:  # the largest differ by rounding alone, and have no tail
+    if below > -ALIKE or shifted.min() > -LITTLE:  # equal but for rounding, or nearly equal
         return Smoothed(log_weights, -math.inf)
     scale, shape = _pareto(np.maximum(excess, np.finfo(float).tiny))
     if not math.isfinite(shape):

@@ -21,7 +21,7 @@ from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, Tracer
 from phalanx.variational import coverage
-from phalanx.variational.learned import Learned, Params
+from phalanx.variational.learned import Learned, Params, begun_with
 from phalanx.variational.pair import Beginning
 from phalanx.variational.problem import Problem, Values, run_program
 
@@ -130,7 +130,7 @@ class ProgramPair:
         self._met["supports"] = {
             name: (mine[name].distribution, theirs[name].distribution) for name in mine if mine[name].is_latent
         }
-        values = {name: init.get(name, value) for name, (_, value) in met.items()}
+        values = begun_with(init, {name: value for name, (_, value) in met.items()})
         return Beginning(values, self._misfits(values, random.fold_in(key, 3), data))
 
     def misfit(self, name: str) -> str:
@@ -138,16 +138,20 @@ class ProgramPair:
         guide, model = self._met["supports"][name]
         return _other_support(name, guide, model)
 
-    def draw(self, params: Params, key: Array, data: Values) -> dict[str, Array]:
+    def noise(self, key: Array) -> Array:
+        """The key itself: how a program makes its draws it does not say."""
+        return key
+
+    def draw(self, params: Params, noise: Array, data: Values) -> dict[str, Array]:
         """Values of the latent variables."""
-        variables = self._run(given(self.guide, params), _draw_with(key), self._asked(data))
+        variables = self._run(given(self.guide, params), _draw_with(noise), self._asked(data))
         values = {name: variable.value for name, variable in variables.items() if variable.is_latent}
         return {name: lax.stop_gradient(v) if name in self.scored else v for name, v in values.items()}
 
-    def draw_weighed(self, params: Params, key: Array, data: Values) -> tuple[dict[str, Array], Array]:
+    def draw_weighed(self, params: Params, noise: Array, data: Values) -> tuple[dict[str, Array], Array]:
         """Values of the latent variables, and their log density: of transforms, on the way that they were drawn."""
         densities: dict[str, Array] = {}
-        variables = self._run(given(self.guide, params), _draw_with(key, densities), self._asked(data))
+        variables = self._run(given(self.guide, params), _draw_with(noise, densities), self._asked(data))
         draw = {name: v.value for name, v in variables.items() if v.is_latent}
         draw = {name: lax.stop_gradient(v) if name in self.scored else v for name, v in draw.items()}
         totals = {
@@ -155,9 +159,9 @@ class ProgramPair:
         }
         return draw, jnp.asarray(sum(self.guide_weights.get(name, 1.0) * total for name, total in totals.items()))
 
-    def draw_along(self, params: Params, key: Array, data: Values) -> tuple[dict[str, Array], Array]:
+    def draw_along(self, params: Params, noise: Array, data: Values) -> tuple[dict[str, Array], Array]:
         """Values of the latent variables, and their log density at parameters that are held."""
-        draw = self.draw(params, key, data)
+        draw = self.draw(params, noise, data)
         return draw, self.log_guide(lax.stop_gradient(params), draw, data)
 
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
@@ -289,7 +293,7 @@ class ProgramPair:
         """Which variables are drawn outside of the model's supports."""
 
         def one(key: Array) -> dict[str, Array]:
-            draw = self.draw(params, key, data)
+            draw = self.draw(params, self.noise(key), data)
             variables = self._run(given(self.problem.model, params), _at(draw), data)
             supports = {name: getattr(variables[name].distribution, "support", None) for name in draw}
             return {

@@ -74,7 +74,8 @@ class FirstParameters:
         def begin(seed: Array, arrays: Any, given: Any) -> Any:
             key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.data(arrays)
             begun = pair.problem.alone(lambda: pair.begin(key, data, given))
-            return pair.learned.free(begun.values), pair.learned.outside(begun.values), begun.misfits
+            wrong = pair.learned.outside(begun.values), pair.learned.on_edges(begun.values)
+            return pair.learned.free(begun.values), wrong, begun.misfits
 
         traced_once, arguments = jax.jit(begin), (np.uint32(seed), arrays, given)
 
@@ -108,8 +109,8 @@ class FirstParameters:
         Raises:
             ValueError: when what was given lies outside of where it may, naming it.
         """
-        free, outside, misfits = self.program(*self.arguments)
-        checks.check_outside(outside, self.pair.learned)
+        free, wrong, misfits = self.program(*self.arguments)
+        checks.check_inside(*wrong, self.pair.learned)
         for name, bad in misfits.items():
             if np.asarray(bad):
                 raise ValueError(self.pair.misfit(name))
@@ -147,5 +148,10 @@ def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
         found = dict(init)
     else:
         raise TypeError(f"init: expected a dict of values by name, a fit or a posterior; got {init!r}.")
+    if both := [name for name in found if name in latents and name in pair.learned.parameters]:
+        raise ValueError(
+            f"init: {both[0]!r} is a variable of the model and a parameter of the guide {pair.name}, too: whose value "
+            f"is meant? Rename the variable."
+        )
     checks.check_init(found, known, shaped)
     return {name: arrays_of(name, value) for name, value in found.items()}

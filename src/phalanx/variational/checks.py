@@ -251,9 +251,14 @@ def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[
             )
 
 
-def check_outside(outside: Mapping[str, Any], learned: Learned) -> None:
-    """Refuse initial values that do not satisfy their constraint."""
+def check_inside(outside: Mapping[str, Any], on_edges: Mapping[str, Any], learned: Learned) -> None:
+    """Refuse initial values that do not satisfy their constraint, or lie where nothing can be learned."""
     for name, bad in outside.items():
+        constraint = learned.parameters[name].constraint
         if np.asarray(bad):
-            constraint = learned.parameters[name].constraint
             raise ValueError(f"Parameter {name!r}: its initial value does not satisfy its constraint {constraint}.")
+        if np.asarray(on_edges[name]):
+            raise ValueError(
+                f"Parameter {name!r}: its initial value lies on the edge of its constraint {constraint}, which is "
+                f"learned from inside and never reached. Give a value inside."
+            )

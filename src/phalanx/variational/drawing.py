@@ -106,7 +106,7 @@ def on_host(batches: Iterator[tuple[Drawn, int]], names: Sequence[str] | None) -
 
 def _one(pair: Pair, free: Any, key: Array, data: Any) -> Drawn:
     params = pair.learned.constrain(free)
-    draw = pair.draw(params, key, data)
+    draw = pair.draw(params, pair.noise(key), data)
     log_p = jnp.asarray(sum(pair.log_model(params, draw, data).values()))
     return Drawn(pair.values(params, draw, data), log_p, pair.log_guide(params, draw, data))
 
@@ -131,7 +131,7 @@ def quartiles_of(pair: Pair, count: int) -> Any:
 
         def coordinates() -> Array:
             params = pair.learned.constrain(free)
-            draws = jax.vmap(lambda key: pair.coordinates(pair.draw(params, key, data)))(keys)
+            draws = jax.vmap(lambda key: pair.coordinates(pair.draw(params, pair.noise(key), data)))(keys)
             return jnp.concatenate([_quartiles(leaf.reshape(count, -1)) for leaf in jax.tree.leaves(draws)], axis=1)
 
         return pair.problem.alone(coordinates)

@@ -78,7 +78,7 @@ class HeldOut:
         key = random.fold_in(random.fold_in(random.key(seed), STREAM), number)
         pair, steps = self.steps.pair, self.steps
         params = pair.learned.constrain(free)
-        parts = particles(pair, params, steps.keys(key), pair.problem.data(arrays), steps.objective.parts)
+        parts = particles(pair, params, steps.noise(key), pair.problem.data(arrays), steps.objective.parts)
         return jnp.mean(steps.objective.bound(log_weights(parts)))
 
 

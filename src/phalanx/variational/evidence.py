@@ -19,7 +19,7 @@ class Evidence(NamedTuple):
         elbo: the evidence lower bound, which it is not below but for noise.
         elbo_error: the standard error of the bound.
         k_hat: shape of the weights' tail.
-        reliable: whether `k_hat` is low enough for as many draws.
+        reliable: whether `k_hat` is low enough for as many draws, and the log density of each is a number.
         num_draws: how many there were.
     """
 
@@ -38,17 +38,20 @@ class Weights(NamedTuple):
     Attributes:
         log: logarithms, as they are.
         smoothed: with a smoothed tail.
+        undefined: draws whose log density is not a number. They weigh nothing, and what they should weigh nobody knows.
     """
 
     log: np.ndarray
     smoothed: Smoothed
+    undefined: int = 0
 
     @classmethod
     def of(cls, log_p: np.ndarray, log_q: np.ndarray) -> Weights:
         """Of log densities under the model and the guide; a draw without a density under the model weighs nothing."""
         log = np.asarray(log_p, np.float64) - np.asarray(log_q, np.float64)
-        log = np.where(np.isnan(log), -np.inf, log)
-        return cls(log, smooth(log))
+        undefined = np.isnan(log)
+        log = np.where(undefined, -np.inf, log)
+        return cls(log, smooth(log), int(undefined.sum()))
 
     @property
     def normalized(self) -> np.ndarray:
@@ -60,7 +63,7 @@ class Weights(NamedTuple):
     @property
     def reliable(self) -> bool:
         """Whether averages with these weights can be trusted."""
-        return self.smoothed.k_hat <= threshold(len(self.log))
+        return not self.undefined and self.smoothed.k_hat <= threshold(len(self.log))
 
     def evidence(self) -> Evidence:
         """The estimate."""

@@ -27,7 +27,7 @@ from phalanx.programs.unconstrained import at_values, run_unconstrained, transfo
 from phalanx.run.kept import is_ours
 from phalanx.variational.ascent import LogDensity, Place, good_place
 from phalanx.variational.coordinates import is_local
-from phalanx.variational.learned import Learned, Params
+from phalanx.variational.learned import Learned, Params, begun_with
 from phalanx.variational.pair import Beginning
 from phalanx.variational.problem import Problem, Values
 
@@ -77,7 +77,16 @@ class Family(Protocol):
         """Values of the parameters after a change, which is measured by the family's own widths; none at zero."""
         ...
 
-    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
+    @property
+    def is_linear(self) -> bool:
+        """Whether a draw is linear in its noise, which is standard normals."""
+        ...
+
+    def noise(self, key: Array, latents: Latents) -> Any:
+        """What a draw is made of, besides parameters."""
+        ...
+
+    def draw(self, params: Params, noise: Any, latents: Latents) -> dict[str, Array]:
         """A position."""
         ...
 
@@ -181,7 +190,7 @@ class FamilyPair:
         """Initial values: about the position of highest density among a few, or about the values given."""
         met: dict[str, tuple[Parameter, Any]] = {}
         run_unconstrained(meeting(self.problem.model, random.fold_in(key, 1), met), None, data)
-        of_model = {name: init.get(name, value) for name, (_, value) in met.items()}
+        of_model = begun_with(init, {name: value for name, (_, value) in met.items()})
         names = {latent.name for latent in self.latents}
         values = {name: value for name, value in init.items() if name in names}
         start = Start(self.latents, given(self.problem.model, of_model), data)
@@ -198,7 +207,7 @@ class FamilyPair:
             vector = flat(position)[0]
             place = Place(vector, jnp.full_like(vector, self.family.init_scale or NARROW))
         begun = self.family.begin(place, self.latents)
-        return Beginning({**{name: init.get(name, value) for name, value in begun.items()}, **of_model}, misfits)
+        return Beginning({**begun_with(init, begun), **of_model}, misfits)
 
     def misfit(self, name: str) -> str:
         """What does not fit of a variable."""
@@ -206,20 +215,24 @@ class FamilyPair:
             return f"guide: {self.name} {self.family.unsolved}"
         return f"init: the value of variable {name!r} lies outside of its support, or on its edge. Give a value inside."
 
-    def draw(self, params: Params, key: Array, data: Values) -> dict[str, Array]:
-        """A position."""
-        return self.family.draw(params, key, self.latents)
+    def noise(self, key: Array) -> Any:
+        """What a draw is made of."""
+        return self.family.noise(key, self.latents)
 
-    def draw_weighed(self, params: Params, key: Array, data: Values) -> tuple[Any, Array]:
+    def draw(self, params: Params, noise: Any, data: Values) -> dict[str, Array]:
+        """A position."""
+        return self.family.draw(params, noise, self.latents)
+
+    def draw_weighed(self, params: Params, noise: Any, data: Values) -> tuple[Any, Array]:
         """A draw, and its log density."""
-        draw = self.draw(params, key, data)
+        draw = self.draw(params, noise, data)
         return draw, self.log_guide(params, draw, data)
 
-    def draw_along(self, params: Params, key: Array, data: Values) -> tuple[Any, Array]:
+    def draw_along(self, params: Params, noise: Any, data: Values) -> tuple[Any, Array]:
         """A draw, and its log density at parameters that are held."""
         if made := getattr(self.family, "draw_along", None):
-            return made(params, key, self.latents)
-        draw = self.draw(params, key, data)
+            return made(params, noise, self.latents)
+        draw = self.draw(params, noise, data)
         return draw, self.log_guide(lax.stop_gradient(params), draw, data)
 
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
@@ -277,8 +290,7 @@ class Start:
 
     def anywhere(self, key: Array) -> Array:
         """One at random, as a vector."""
-        dtype = jnp.result_type(*(latent.dtype for latent in self.latents))
-        return RADIUS * random.uniform(key, (num_coordinates(self.latents),), dtype, -1.0, 1.0)
+        return RADIUS * random.uniform(key, (num_coordinates(self.latents),), dtype_of(self.latents), -1.0, 1.0)
 
     def climbed(self, key: Array, position: Mapping[str, Array]) -> Place:
         """Where a climb from a position finds a good place for a normal."""
@@ -323,6 +335,11 @@ def by_name(vector: Array, latents: Latents) -> dict[str, Array]:
 def num_coordinates(latents: Latents) -> int:
     """The length of a position as a vector."""
     return sum(math.prod(latent.unconstrained_shape) for latent in latents)
+
+
+def dtype_of(latents: Latents) -> Any:
+    """Of a position as a vector."""
+    return jnp.result_type(*(latent.dtype for latent in latents))
 
 
 def row_spec(latent: Latent) -> PartitionSpec | None:

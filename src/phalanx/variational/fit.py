@@ -108,7 +108,8 @@ def fit(
             then refused, and draws are those of the first batch's rows where they depend on rows.
         objective: what is learned by, `phx.guides.elbo()` by default.
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or one.
-        seed: a whole number; the same seed gives the same fit, whatever the number of devices, but for rounding.
+        seed: a whole number; the same seed gives the same fit, whatever the number of devices, but for rounding (which
+            the climbs of `phx.guides.pathfinder` carry far).
         until: None stops when the guide no longer changes, at a rate and at half of it; `phx.until(seconds=...)` also
             when time is over; False makes all steps at one rate or, with "lbfgs", keeps to `num_particles` draws.
         init: where learning begins: a dict of values by parameter or, for a guide made from the model, by variable; a

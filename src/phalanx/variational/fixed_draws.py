@@ -87,7 +87,7 @@ class FixedDraws:
             return Draws(key, chunks, jnp.zeros(()))
 
         def add(number: Array, total: Array) -> Array:
-            noise = jax.vmap(lambda i: self._raw(key, i))(number * self.chunk + jnp.arange(self.chunk))
+            noise = jax.vmap(lambda i: self._raw(key, i)[0])(number * self.chunk + jnp.arange(self.chunk))
             return total + (noise.T @ noise if self._is_matched else jnp.sum(noise**2, 0))
 
         size = self.numbers
@@ -178,9 +178,9 @@ class FixedDraws:
     @cached_property
     def numbers(self) -> int:
         """Standard normal numbers that a draw is made of; none where the guide does not say."""
-        if not isinstance(self.pair, FamilyPair) or not hasattr(self.pair.family, "noise_size"):
+        if not isinstance(self.pair, FamilyPair) or not self.pair.family.is_linear:
             return 0
-        return self.pair.family.noise_size(self.pair.latents)
+        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.pair.noise, random.key(0))))
 
     @cached_property
     def coordinates(self) -> int:
@@ -190,7 +190,8 @@ class FixedDraws:
 
         def one(arrays: Any) -> Any:
             data = pair.problem.arguments.layout.join(arrays)
-            return pair.coordinates(pair.draw(pair.begin(random.key(0), data, {}).values, random.key(0), data))
+            values = pair.begin(random.key(0), data, {}).values
+            return pair.coordinates(pair.draw(values, pair.noise(random.key(0)), data))
 
         drawn = jax.eval_shape(lambda arrays: pair.problem.alone(lambda: one(arrays)), shapes)
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(drawn))
@@ -212,17 +213,17 @@ class FixedDraws:
     def _params(self, change: Array, anchor: Any) -> dict[str, Any]:
         return self.pair.learned.constrain(self.moved(anchor, change))
 
-    def _raw(self, key: Array, number: Array) -> Array:
-        noise = random.normal(random.fold_in(key, number // 2), (self.numbers,))
-        return jnp.where(number % 2 == 0, noise, -noise)
+    def _raw(self, key: Array, number: Array) -> tuple[Array, Any]:
+        """Standard normals, and the way from a vector of them to noise as the guide has it."""
+        noise, back = ravel_pytree(self.pair.noise(random.fold_in(key, number // 2)))
+        return jnp.where(number % 2 == 0, noise, -noise), back
 
     def draw(self, params: Any, number: Array, draws: Draws, data: Any) -> Any:
         """One of the held draws."""
-        if not isinstance(self.pair, FamilyPair) or not self.numbers:
-            return self.pair.draw(params, random.fold_in(draws.key, number), data)
-        noise, scaling = self._raw(draws.key, number), draws.scaling
-        noise = scaling @ noise if self._is_matched else scaling * noise
-        return self.pair.family.at(params, noise, self.pair.latents)
+        if not self.numbers:
+            return self.pair.draw(params, self.pair.noise(random.fold_in(draws.key, number)), data)
+        (noise, back), scaling = self._raw(draws.key, number), draws.scaling
+        return self.pair.draw(params, back(scaling @ noise if self._is_matched else scaling * noise), data)
 
     def _gaps(self, params: Any, number: Array, draws: Draws, data: Any) -> Array:
         """What each of a chunk of draws says of the evidence, or each pair of them."""

@@ -21,7 +21,7 @@ from phalanx.flows import Couplings, InverseAutoregressive, digits
 from phalanx.programs.parameters import Parameter
 from phalanx.variational.ascent import Place
 from phalanx.variational.coordinates import globals_of, locals_of, of_vector, size_of, vector_of
-from phalanx.variational.family import Latents, by_name
+from phalanx.variational.family import Latents, by_name, dtype_of
 from phalanx.variational.gaussian import MeanField, standard_log_prob
 from phalanx.variational.learned import Params
 
@@ -45,6 +45,7 @@ class Flow:
     hidden: tuple[int, ...] = (32,)
     init_scale: float | None = None
     is_solved: bool = False
+    is_linear: bool = False
 
     @property
     def name(self) -> str:
@@ -80,12 +81,17 @@ class Flow:
             moved["weights"] = jax.tree.map(lambda w, d, s: w + s * d, params["weights"], change["weights"], steps)
         return moved
 
-    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
-        """A position."""
+    def noise(self, key: Array, latents: Latents) -> tuple[Array, dict[str, Array]]:
+        """Standard normals: for the layers, and for what they leave alone."""
         of_layers, of_locals = random.split(key)
         mine = globals_of(latents)
-        noise = random.normal(of_layers, params["loc"].shape, params["loc"].dtype)
-        bent = self.layers(params, mine)(noise) if "weights" in params else noise
+        normals = random.normal(of_layers, (size_of(mine),), dtype_of(mine))
+        return normals, LOCALS.noise(of_locals, locals_of(latents))
+
+    def draw(self, params: Params, noise: tuple[Array, Mapping[str, Array]], latents: Latents) -> dict[str, Array]:
+        """A position."""
+        mine, (straight, of_locals) = globals_of(latents), noise
+        bent = self.layers(params, mine)(straight) if "weights" in params else straight
         vector = params["loc"] + params["scale"] * jnp.asarray(bent)
         return {**of_vector(vector, mine), **LOCALS.draw(params, of_locals, locals_of(latents))}
 

@@ -16,7 +16,7 @@ from phalanx.programs.bijections import bijection_onto
 from phalanx.programs.parameters import Parameter
 from phalanx.variational.ascent import LogDensity, Place, climb_to_top
 from phalanx.variational.coordinates import globals_of, locals_of, of_vector, size_of
-from phalanx.variational.family import Latents, by_name, flat, num_coordinates, row_spec
+from phalanx.variational.family import Latents, by_name, dtype_of, flat, num_coordinates, row_spec
 from phalanx.variational.learned import Params
 
 LEAST_OWN = 0.02
@@ -46,7 +46,7 @@ def standard_normals(key: Array, latents: Latents) -> dict[str, Array]:
     found = {v.name: random.normal(k, v.unconstrained_shape, v.dtype) for k, v in zip(others, local, strict=True)}
     if not whole:
         return found
-    vector = random.normal(mine, (size_of(whole),), jnp.result_type(*(v.dtype for v in whole)))
+    vector = random.normal(mine, (size_of(whole),), dtype_of(whole))
     return {**of_vector(vector, whole), **found}
 
 
@@ -57,6 +57,7 @@ class MeanField:
     init_scale: float | None = None
     name: str = "mean_field()"
     is_solved: bool = False
+    is_linear: bool = True
 
     def parameters(self, latents: Latents) -> dict[str, Parameter]:
         """A location and a scale for each coordinate, which lie where the rows of the variable lie."""
@@ -81,21 +82,13 @@ class MeanField:
             moved[scale] = params[scale] * jnp.exp(change[scale])
         return moved
 
-    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
+    def noise(self, key: Array, latents: Latents) -> dict[str, Array]:
+        """Standard normals."""
+        return standard_normals(key, latents)
+
+    def draw(self, params: Params, noise: Mapping[str, Array], latents: Latents) -> dict[str, Array]:
         """A position."""
-        noise = standard_normals(key, latents)
         return {name: params[f"{name}.loc"] + params[f"{name}.scale"] * part for name, part in noise.items()}
-
-    def noise_size(self, latents: Latents) -> int:
-        """Standard normal numbers that a position is made of."""
-        return num_coordinates(latents)
-
-    def at(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
-        """The position made of these numbers."""
-        return {
-            name: params[f"{name}.loc"] + params[f"{name}.scale"] * part
-            for name, part in by_name(noise, latents).items()
-        }
 
     def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
         """The log density of a position."""
@@ -114,6 +107,7 @@ class FullRank:
     init_scale: float | None = None
     name: str = "full_rank()"
     is_solved: bool = False
+    is_linear: bool = True
 
     def parameters(self, latents: Latents) -> dict[str, Parameter]:
         """A location, and the Cholesky factor of the covariance."""
@@ -136,30 +130,25 @@ class FullRank:
         factor = bijection_onto(constraints.lower_cholesky)(_held_back(stretch))
         return {"loc": params["loc"] + tril @ _held_back(change["loc"]), "scale_tril": tril @ factor}
 
-    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
-        """A position."""
-        return self.at(params, random.normal(key, params["loc"].shape, params["loc"].dtype), latents)
+    def noise(self, key: Array, latents: Latents) -> Array:
+        """Standard normals."""
+        return random.normal(key, (num_coordinates(latents),), dtype_of(latents))
 
-    def draw_along(self, params: Params, key: Array, latents: Latents) -> tuple[dict[str, Array], Array]:
+    def draw(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
+        """A position."""
+        return by_name(params["loc"] + params["scale_tril"] @ noise, latents)
+
+    def draw_along(self, params: Params, noise: Array, latents: Latents) -> tuple[dict[str, Array], Array]:
         r"""A position, and its log density at parameters that are held.
 
         With $x = m + L z$ the value follows from $z$, and the derivative by $x$ is $-L^{-\top} z$: one triangular
         system, where from $x$ alone there are two.
         """
-        noise = random.normal(key, params["loc"].shape, params["loc"].dtype)
         tril = lax.stop_gradient(params["scale_tril"])
         vector = params["loc"] + params["scale_tril"] @ noise
         value = standard_log_prob(noise) - jnp.sum(jnp.log(jnp.diagonal(tril)))
         slope = -solve_triangular(tril, noise, lower=True, trans=1)
         return by_name(vector, latents), value + slope @ (vector - lax.stop_gradient(vector))
-
-    def noise_size(self, latents: Latents) -> int:
-        """Standard normal numbers that a position is made of."""
-        return num_coordinates(latents)
-
-    def at(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
-        """The position made of these numbers."""
-        return by_name(params["loc"] + params["scale_tril"] @ noise, latents)
 
     def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
         """The log density of a position."""
@@ -199,6 +188,7 @@ class LowRank:
     rank: int
     init_scale: float | None = None
     is_solved: bool = False
+    is_linear: bool = True
 
     @property
     def name(self) -> str:
@@ -229,12 +219,16 @@ class LowRank:
             "factor": params["factor"] + sd[:, None] * change["factor"],
         }
 
-    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
-        """A position."""
+    def noise(self, key: Array, latents: Latents) -> tuple[Array, Array]:
+        """Standard normals: of the coordinates, and of the directions."""
         own, shared = random.split(key)
-        loc, factor = params["loc"], params["factor"]
-        moved = factor @ random.normal(shared, factor.shape[1:], loc.dtype)
-        return by_name(loc + own_scale(params) * random.normal(own, loc.shape, loc.dtype) + moved, latents)
+        size, dtype = num_coordinates(latents), dtype_of(latents)
+        return random.normal(own, (size,), dtype), random.normal(shared, (min(self.rank, size),), dtype)
+
+    def draw(self, params: Params, noise: tuple[Array, Array], latents: Latents) -> dict[str, Array]:
+        """A position."""
+        own, shared = noise
+        return by_name(params["loc"] + own_scale(params) * own + params["factor"] @ shared, latents)
 
     def log_prob(self, params: Params, position: Mapping[str, Array], latents: Latents) -> Array:
         """The log density of a position."""

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
+from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.run.pace import Pace
 from phalanx.run.progress import Progress, Report
@@ -94,9 +95,12 @@ class Growing:
         """Begin there, and compile what climbs are made with."""
         self.result, count = free, np.int32(1)
         draws = self._hold(self.seed, np.uint32(0), count)
-        self._begin = self.compiler(self._begun, self.result, draws, self.arrays, rarely=True)
-        stage, _ = self._begin(self.result, draws, self.arrays)
-        self._block = self.compiler(self._climbed, stage, self.result, draws, count, self.arrays)
+        # whole on every device: a vector of all parameters, some of which lie with rows, has no rows to be cut along
+        everywhere = NamedSharding(self.fixed.pair.problem.mesh, PartitionSpec())
+        given, whole = (self.result, draws, self.arrays), {"out_shardings": lambda: everywhere}
+        self._begin = self.compiler(self._begun, *given, **whole, rarely=True)
+        stage, _ = self._begin(*given)
+        self._block = self.compiler(self._climbed, stage, self.result, draws, count, self.arrays, **whole)
         if self.doubles:
             size = sum(leaf.size for leaf in jax.tree.leaves(self.result))
             quartiles = quartiles_of(self.fixed.pair, max(16, min(COMPARED, NUMBERS // size)))

@@ -82,6 +82,7 @@ def judge_fit(
     found: list[Finding] = list(findings)
     passed: list[str] = []
     looks = (
+        _of_undefined(weights),
         _of_weights(weights),
         *_of_moments(weights, values, resampled),
         _of_end(settled),
@@ -116,9 +117,20 @@ def judge_likelihood(*, settled: str, steps: int, failed: int) -> Verdict:
     return judged(found, [*passed, *(r for r in results if isinstance(r, str) and r)], "")
 
 
+def _of_undefined(weights: Weights) -> Finding | str:
+    if not weights.undefined:
+        return ""
+    return Finding(
+        "no number",
+        f"The log density of {weights.undefined:,} of {count(len(weights.log), 'draw')} is not a number: what they "
+        f"weigh is not known, and they were left out.",
+        "a model that can be computed wherever the guide draws; jax.debug_nans says which operation it is",
+    )
+
+
 def _of_weights(weights: Weights) -> Finding | str:
     k_hat, bound, total = weights.smoothed.k_hat, threshold(len(weights.log)), len(weights.log)
-    if weights.reliable:
+    if k_hat <= bound:
         return f"Of the importance weights, {_k_hat_words(weights)}; up to {bound:.2f} they can be averaged."
     return Finding(
         "heavy weights",

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import keystr, tree_map_with_path
+from numpyro.distributions import constraints
+from numpyro.distributions.constraints import Constraint
 
 from phalanx.mesh.specs import specs_of
 from phalanx.programs.bijections import bijection_onto
@@ -62,9 +64,40 @@ class Learned:
             value, specs_of(value, spec, None, f"Parameter {name!r}"),
         )  # fmt: skip
 
+    def on_edges(self, values: Params) -> dict[str, Array]:
+        """Of each, whether its value is on the edge of its constraint: nowhere on the real line, or nearly so."""
+        free = self.free(values)
+        return {name: _any_on_edge(p.constraint, values[name], free[name]) for name, p in self.parameters.items()}
+
     def _each(self, name: str, apply: Any, value: Any) -> Any:
         transform = bijection_onto(self.parameters[name].constraint)
         return jax.tree.map(lambda leaf: jnp.asarray(apply(transform, leaf)), value)
+
+
+def _any_on_edge(constraint: Constraint, value: Any, free: Any) -> Array:
+    inside = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(free)]
+    if constraint is constraints.simplex:  # where it is zero, the bijection has the least number there is in its place
+        inside += [jnp.all(leaf > 0) for leaf in jax.tree.leaves(value)]
+    return ~jnp.all(jnp.array(inside))
+
+
+def begun_with(init: Params, values: Params) -> dict[str, Any]:
+    """Initial values: those that were given, where they are such as the programs' own.
+
+    Raises:
+        ValueError: when a value given is of another shape, or is put together in another way; naming the parameter.
+    """
+    for name, own in values.items():
+        given, wanted = _form(init.get(name, own)), _form(own)
+        if given != wanted:
+            raise ValueError(f"init: the value of parameter {name!r} is {given}, and where it is learned {wanted}.")
+    return {name: init.get(name, value) for name, value in values.items()}
+
+
+def _form(value: Any) -> str:
+    """How a value is put together, in words."""
+    leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: f"of shape {jnp.shape(leaf)}", value))
+    return leaves[0] if jax.tree_util.treedef_is_leaf(tree) else str(jax.tree.unflatten(tree, leaves))
 
 
 def _sharding(mesh: Mesh, name: str, spec: PartitionSpec, leaf: Any) -> NamedSharding:

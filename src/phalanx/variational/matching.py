@@ -20,11 +20,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, random
+from jax import Array
 
 from phalanx.variational.family import FamilyPair, by_name
 from phalanx.variational.gaussian import standard_log_prob
-from phalanx.variational.pair import keys_of
+from phalanx.variational.pair import noise_of
 from phalanx.variational.step import State, Steps, all_finite
 
 FIRST_MATCHES = 50
@@ -37,15 +37,15 @@ class Matching(Steps):
 
     pair: FamilyPair
 
-    def keys(self, key: Array) -> Array:
-        """Those of the pairs of draws of a step, of its own."""
-        return keys_of(self.pair, key, -(-self.num_particles // 2))
+    def noise(self, key: Array) -> Array:
+        """Standard normals, `(particle, coordinate)`, in pairs of opposite signs."""
+        half = noise_of(self.pair, key, -(-self.num_particles // 2))
+        return jnp.concatenate([half, -half])
 
-    def one(self, state: State, keys: Array, data: Any, rate: Any) -> tuple[State, Array]:
+    def one(self, state: State, noise: Array, data: Any, rate: Any) -> tuple[State, Array]:
         """One step, and what each draw says of the bound."""
         params = self.pair.learned.constrain(state.free)
         loc, tril = params["loc"], params["scale_tril"]
-        noise = _noise(keys, loc)
 
         def log_density(standard: Array) -> Array:
             position = by_name(loc + tril @ standard, self.pair.latents)
@@ -57,12 +57,6 @@ class Matching(Steps):
         free = self.pair.learned.free({"loc": loc + tril @ shift, "scale_tril": tril @ factor})
         bound = log_p - jax.vmap(standard_log_prob)(noise) + jnp.sum(jnp.log(jnp.diagonal(tril)))
         return self._stepped(state, free, state.optimizer, all_finite((free, bound)), bound)
-
-
-def _noise(keys: Array, like: Array) -> Array:
-    """Standard normals, `(particle, coordinate)`, in pairs of opposite signs."""
-    half = jax.vmap(lambda k: random.normal(k, like.shape, like.dtype))(keys)
-    return jnp.concatenate([half, -half])
 
 
 def match(draws: Array, scores: Array, far: Array) -> tuple[Array, Array]:

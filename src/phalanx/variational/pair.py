@@ -76,15 +76,19 @@ class Pair(Protocol):
         """What does not fit of a variable that `begin` has found to be a misfit."""
         ...
 
-    def draw(self, params: Params, key: Array, data: Values) -> Any:
+    def noise(self, key: Array) -> Any:
+        """What a draw is made of, besides parameters: random numbers, where the guide says which, or else the key."""
+        ...
+
+    def draw(self, params: Params, noise: Any, data: Values) -> Any:
         """One draw from the guide, which its parameters can be differentiated through."""
         ...
 
-    def draw_weighed(self, params: Params, key: Array, data: Values) -> tuple[Any, Array]:
+    def draw_weighed(self, params: Params, noise: Any, data: Values) -> tuple[Any, Array]:
         """The same draw, and its log density under the guide, from how it was made where that takes less."""
         ...
 
-    def draw_along(self, params: Params, key: Array, data: Values) -> tuple[Any, Array]:
+    def draw_along(self, params: Params, noise: Any, data: Values) -> tuple[Any, Array]:
         """The same draw, and its log density under the guide with the parameters held: a function of the draw alone."""
         ...
 
@@ -127,6 +131,11 @@ def keys_of(pair: Pair, key: Array, count: int) -> Array:
     return jax.vmap(lambda i: random.fold_in(key, i))(numbered(pair, count))
 
 
+def noise_of(pair: Pair, key: Array, count: int) -> Any:
+    """What `count` particles are made of."""
+    return jax.vmap(pair.noise)(keys_of(pair, key, count))
+
+
 def numbered(pair: Pair, count: int) -> Array:
     """The numbers of `count` particles, which are spread over the mesh's `chain` axis where it divides them."""
     index = jnp.arange(count, dtype=jnp.uint32)
@@ -136,13 +145,13 @@ def numbered(pair: Pair, count: int) -> Array:
     return index
 
 
-def particles(pair: Pair, params: Params, keys: Array, data: Values, wanted: Sequence[str]) -> dict[str, Any]:
+def particles(pair: Pair, params: Params, noise: Any, data: Values, wanted: Sequence[str]) -> dict[str, Any]:
     """What objectives are made of, for draws from the guide: `(particle,)` each.
 
     Args:
         pair: guide and model.
         params: values of the parameters.
-        keys: one for each draw.
+        noise: what each draw is made of.
         data: the model's arguments.
         wanted: which parts; see `Objective`.
     """
@@ -151,14 +160,14 @@ def particles(pair: Pair, params: Params, keys: Array, data: Values, wanted: Seq
     def log_p(at: Params, draw: Any) -> Array:
         return jnp.asarray(sum(pair.log_model(at, draw, data).values()))
 
-    def one(key: Array) -> dict[str, Any]:
+    def one(noise: Any) -> dict[str, Any]:
         drawn = along = None
         if "log_q_drawn" in wanted:
-            draw, drawn = pair.draw_weighed(params, key, data)
+            draw, drawn = pair.draw_weighed(params, noise, data)
         elif "log_q_path" in wanted:
-            draw, along = pair.draw_along(params, key, data)
+            draw, along = pair.draw_along(params, noise, data)
         else:
-            draw = pair.draw(params, key, data)
+            draw = pair.draw(params, noise, data)
         fixed = lax.stop_gradient(draw)
         parts = {
             "log_p": lambda: log_p(params, draw),
@@ -173,14 +182,14 @@ def particles(pair: Pair, params: Params, keys: Array, data: Values, wanted: Seq
         }
         return {name: parts[name]() for name in wanted}
 
-    return pair.problem.alone(lambda: _of_each(one, keys))
+    return pair.problem.alone(lambda: _of_each(one, noise))
 
 
-def _of_each(one: Callable[[Array], Any], keys: Array) -> Any:
-    """What is made with each key; of a single one without a batch, in which products of matrices take longer."""
-    if len(keys) == 1:
-        return jax.tree.map(lambda leaf: leaf[None], one(keys[0]))
-    return jax.vmap(one)(keys)
+def _of_each(one: Callable[[Any], Any], noise: Any) -> Any:
+    """What is made of each; of a single one without a batch, in which products of matrices take longer."""
+    if len(jax.tree.leaves(noise)[0]) == 1:
+        return jax.tree.map(lambda leaf: leaf[None], one(jax.tree.map(lambda leaf: leaf[0], noise)))
+    return jax.vmap(one)(noise)
 
 
 def log_weights(parts: dict[str, Any]) -> Array:

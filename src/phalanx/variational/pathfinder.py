@@ -147,6 +147,7 @@ class Pathfinder:
     num_paths: int
     init_scale: float | None = None
     is_solved: bool = True
+    is_linear: bool = False
     is_resampled: bool = True
 
     @property
@@ -176,9 +177,13 @@ class Pathfinder:
             "priors that rule out what cannot be computed, or another parameterisation."
         )
 
-    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
+    def noise(self, key: Array, latents: Latents) -> Array:
+        """A key: which path is drawn depends on the weights."""
+        return key
+
+    def draw(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
         """A position."""
-        of_path, of_normal = random.split(key)
+        of_path, of_normal = random.split(noise)
         path = random.categorical(of_path, params["log_weight"])
         normal = Normal(*(params[name][path] for name in Normal._fields))
         return by_name(normal.at(random.normal(of_normal, normal.loc.shape, normal.loc.dtype)), latents)

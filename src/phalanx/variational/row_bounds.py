@@ -63,7 +63,7 @@ def row_bounds(fit: Fit, data: Any, num_draws: int, seed: int) -> RowBounds:
         single = arguments.layout.join([array[None] for array in arrays])
 
         def log_weight(number: Array) -> Array:
-            draw, log_q = pair.draw_weighed(params, random.fold_in(key, number), single)
+            draw, log_q = pair.draw_weighed(params, pair.noise(random.fold_in(key, number)), single)
             terms = (v for k, v in pair.log_model(params, draw, single).items() if k in names)
             return jnp.asarray(sum(terms, -log_q))
 

@@ -122,7 +122,7 @@ def _traces(steps: Steps, state: State, rate: float) -> dict[str, Any]:
 
     def guide(free: Any, key: Any, arrays: Any) -> Any:
         data = pair.problem.arguments.layout.join(arrays)
-        return pair.problem.alone(lambda: pair.draw_weighed(pair.learned.constrain(free), key, data))
+        return pair.problem.alone(lambda: pair.draw_weighed(pair.learned.constrain(free), pair.noise(key), data))
 
     def model(free: Any, draw: Any, arrays: Any) -> Any:
         data = pair.problem.arguments.layout.join(arrays)
@@ -130,7 +130,7 @@ def _traces(steps: Steps, state: State, rate: float) -> dict[str, Any]:
 
     def parts(free: Any, key: Any, arrays: Any) -> Any:
         data = pair.problem.arguments.layout.join(arrays)
-        return particles(pair, pair.learned.constrain(free), steps.keys(key), data, steps.objective.parts)
+        return particles(pair, pair.learned.constrain(free), steps.noise(key), data, steps.objective.parts)
 
     draw, _ = jax.eval_shape(guide, free, key, shapes)
     return {

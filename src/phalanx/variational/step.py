@@ -15,13 +15,13 @@ from phalanx.programs.canonical import form_of
 from phalanx.run.kept import is_ours
 from phalanx.variational.learned import Params
 from phalanx.variational.objective import Objective
-from phalanx.variational.pair import Pair, keys_of, log_weights, particles
+from phalanx.variational.pair import Pair, log_weights, noise_of, particles
 
 ROOM = 1024
 """The most steps of a block."""
 
-HASHED = 2**20
-"""Keys that are made before steps, at most: eight million bytes."""
+AHEAD = 2**18
+"""Random numbers of a block's steps up to which they are drawn before the first of them."""
 
 PATIENCE = 10
 """Steps in a row without a finite gradient after which a fit gives up."""
@@ -99,8 +99,8 @@ class Steps:
         empty = Made(jnp.full(ROOM, jnp.nan), jnp.full(ROOM, jnp.nan))
         state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
         keys = step_key(seed, state.step + jnp.arange(ROOM))
-        # all at once, where they are not too many: in a loop a hash takes as long as a small model's gradient
-        hashed = jax.vmap(self.keys)(keys) if ROOM * self.num_particles <= HASHED else None
+        # all at once, where they are not too many: in a loop they take longer than a small model's gradient
+        ahead = jax.vmap(self.noise)(keys) if ROOM * self._num_random(keys[0]) <= AHEAD else None
 
         def go_on(carry: tuple[Array, State, Made]) -> Array:
             return (carry[0] < order.count) & (carry[1].failing < PATIENCE)
@@ -108,7 +108,7 @@ class Steps:
         def step(carry: tuple[Array, State, Made]) -> tuple[Array, State, Made]:
             number, state, made = carry
             key = keys[number]
-            mine = self.keys(key) if hashed is None else hashed[number]
+            mine = self.noise(key) if ahead is None else jax.tree.map(lambda leaf: leaf[number], ahead)
             state, bound = self.one(state, mine, self.pair.problem.step_data(arrays, key), order.rate)
             error = self._error(bound)
             return number + 1, state, Made(made.bound.at[number].set(bound.mean()), made.error.at[number].set(error))
@@ -120,20 +120,23 @@ class Steps:
         """One step as a block: what is carried round in a loop is copied, which of large networks takes a while."""
         key = step_key(seed, state.step)
         state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
-        state, bound = self.one(state, self.keys(key), self.pair.problem.step_data(arrays, key), order.rate)
+        state, bound = self.one(state, self.noise(key), self.pair.problem.step_data(arrays, key), order.rate)
         return state, Made(bound.mean()[None], self._error(bound)[None])
 
     def _error(self, bound: Array) -> Array:
         known = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
         return jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if known else jnp.full((), jnp.nan)
 
-    def keys(self, key: Array) -> Array:
-        """Those of the particles of a step, of its own."""
-        return keys_of(self.pair, key, self.num_particles)
+    def noise(self, key: Array) -> Any:
+        """What the particles of a step are made of."""
+        return noise_of(self.pair, key, self.num_particles)
 
-    def one(self, state: State, keys: Array, data: Any, rate: Any) -> tuple[State, Array]:
-        """One step with these keys of particles, and the bound of each."""
-        loss, bound, gradient = self._loss_and_gradient(state.free, keys, data)
+    def _num_random(self, key: Array) -> int:
+        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.noise, key)))
+
+    def one(self, state: State, noise: Any, data: Any, rate: Any) -> tuple[State, Array]:
+        """One step with particles made of this, and the bound of each."""
+        loss, bound, gradient = self._loss_and_gradient(state.free, noise, data)
         finite = all_finite((loss, gradient))
         change, optimizer = self.optimizer.update(gradient, state.optimizer, state.free)
         change = jax.tree.map(lambda x, d: (rate * d).astype(x.dtype), state.free, change)
@@ -150,14 +153,14 @@ class Steps:
         state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), moved, stayed)
         return state._replace(step=state.step + 1), jnp.where(finite, bound, jnp.nan)
 
-    def _loss_and_gradient(self, free: Params, keys: Array, data: Any) -> tuple[Array, Array, dict[str, Any]]:
+    def _loss_and_gradient(self, free: Params, noise: Any, data: Any) -> tuple[Array, Array, dict[str, Any]]:
         """The loss, the bound of each particle, and the gradient by a change of the parameters that is none.
 
         It is taken by their values, and carried from there to the change, so that the change itself is not computed.
         """
 
         def loss_of(params: Params) -> tuple[Array, Array]:
-            parts = particles(self.pair, params, keys, data, self.objective.parts)
+            parts = particles(self.pair, params, noise, data, self.objective.parts)
             return self.objective.loss(parts), self.objective.bound(log_weights(parts))
 
         (loss, bound), by_value = jax.value_and_grad(loss_of, has_aux=True)(self.pair.learned.constrain(free))
@@ -167,7 +170,7 @@ class Steps:
 
     def gradient(self, free: Params, key: Array, arrays: Sequence[Array]) -> tuple[dict[str, Any], Array]:
         """The gradient that a step with this key follows, in the steps' own units, and the bound of each particle."""
-        _, bound, gradient = self._loss_and_gradient(free, self.keys(key), self.pair.problem.step_data(arrays, key))
+        _, bound, gradient = self._loss_and_gradient(free, self.noise(key), self.pair.problem.step_data(arrays, key))
         return gradient, bound
 
     def blame(self, state: State, seed: Array, arrays: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -176,13 +179,13 @@ class Steps:
         data = self.pair.problem.step_data(arrays, key)
         params = self.pair.learned.constrain(state.free)
 
-        def one(key: Array) -> dict[str, Array]:
-            draw = self.pair.draw(params, key, data)
+        def one(noise: Any) -> dict[str, Array]:
+            draw = self.pair.draw(params, noise, data)
             return {**self.pair.log_model(params, draw, data), "": self.pair.log_guide(params, draw, data)}
 
-        keys = self.keys(key)
-        parts = self.pair.problem.alone(lambda: jax.vmap(one)(keys))
-        _, _, gradient = self._loss_and_gradient(state.free, keys, data)
+        noise = self.noise(key)
+        parts = self.pair.problem.alone(lambda: jax.vmap(one)(noise))
+        _, _, gradient = self._loss_and_gradient(state.free, noise, data)
         bad = {name: ~all_finite(leaf) for name, leaf in gradient.items()}
         return {name: jnp.sum(~jnp.isfinite(part)) for name, part in parts.items()}, bad
 

@@ -46,6 +46,7 @@ class Structured:
     parents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     name: str = "structured()"
     is_solved: bool = False
+    is_linear: bool = True
 
     def following(self, whole: TracedProgram) -> Structured:
         """The guide of this model."""
@@ -68,12 +69,12 @@ class Structured:
         moved = ALONE.moved(params, change, latents)
         return {**moved, **{name: params[name] + change[name] for name in params if name not in moved}}
 
-    def draw(self, params: Params, key: Array, latents: Latents) -> dict[str, Array]:
-        """A position."""
-        return self.position_of(params, standard_normals(key, latents), latents)
+    def noise(self, key: Array, latents: Latents) -> dict[str, Array]:
+        """Standard normals."""
+        return standard_normals(key, latents)
 
-    def position_of(self, params: Params, noise: Mapping[str, Array], latents: Latents) -> dict[str, Array]:
-        """The position that standard normals make."""
+    def draw(self, params: Params, noise: Mapping[str, Array], latents: Latents) -> dict[str, Array]:
+        """A position."""
         found: dict[str, Array] = {}
         for latent in latents:
             loc, scale = params[f"{latent.name}.loc"], params[f"{latent.name}.scale"]

@@ -87,7 +87,7 @@ def push(family: Any, params: Params, noise: Array, moved: Sequence[Latent]) -> 
         return Pushed(by_name(params["loc"] + tril @ noise, moved), log_det)
     scales = [jnp.ravel(params[f"{latent.name}.scale"]) for latent in moved]
     structured = family if isinstance(family, Structured) else Structured(parents=dict.fromkeys(_names(moved), ()))
-    position = structured.position_of(params, of_vector(noise, moved), moved)
+    position = structured.draw(params, of_vector(noise, moved), moved)
     return Pushed(position, jnp.sum(jnp.log(jnp.concatenate(scales))))
 
 

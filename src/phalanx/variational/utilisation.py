@@ -24,7 +24,7 @@ def flops_of_a_step(steps: Steps, state: State, seed: np.uint32, arrays: Sequenc
 
     def step(state: State, seed: Array, arrays: Any) -> Any:
         key = step_key(seed, state.step)
-        return steps.one(state, steps.keys(key), steps.pair.problem.step_data(arrays, key), np.float32(1.0))
+        return steps.one(state, steps.noise(key), steps.pair.problem.step_data(arrays, key), np.float32(1.0))
 
     counted: Any = jax.jit(step).lower(state, seed, arrays).cost_analysis()
     return float(counted.get("flops", math.nan)) if counted else math.nan

@@ -76,7 +76,7 @@ def test_trajectories_of_a_fixed_number_of_leapfrogs():
     assert np.abs(found.z).max() < 4.5 and np.abs(found.sd_error).max() < 0.1
 
 
-FAR = "kidiq", "sblrc"
+FAR = "kidiq", "sblrc", "earnings"
 """Log densities of -1e7 and less where chains begin: rounding alone keeps acceptance below what MAMS aims at."""
 
 MANY = {"num_chains": 64, "num_warmup": 500, "num_samples": 300, "progress": False}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -71,3 +72,33 @@ def test_it_is_the_same_from_a_file(tmp_path):
     weighed.save(tmp_path / "weighed.npz")
     assert phx.Fit.load(tmp_path / "weighed.npz").verdict().good
     np.testing.assert_array_equal(weighed.posterior(10).draws["mean"], weighed.posterior(10).draws["mean"])
+
+
+def test_a_density_that_is_no_number_is_told_from_none():
+    """Of draws above one, which have no density, nothing is lost; where it cannot be computed nobody knows what is."""
+
+    def cut(value):
+        def cut_model():
+            x = phx.sample("x", dist.Normal(0.0, 1.0))
+            phx.factor("f", jnp.where(x > 1.0, value, 0.0))
+
+        return cut_model
+
+    def standard():
+        phx.sample("x", dist.Normal(0.0, 1.0))
+
+    known, unknown = (phx.importance(cut(value), standard) for value in (-np.inf, np.nan))
+    assert known.verdict().good and known.evidence().reliable
+    assert known.evidence().log_evidence == pytest.approx(math.log(0.8413), abs=5 * known.evidence().error)
+    assert "no number" in unknown.verdict().headline and not unknown.evidence().reliable
+
+
+def test_weights_that_are_nearly_equal_have_no_tail_to_be_afraid_of():
+    def posterior(y):
+        phx.sample("y", dist.Normal(phx.sample("w", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+    def mixture():
+        normals = dist.Normal(np.array([0.904, 1.1096]), np.array([0.488, 0.4925]))
+        phx.sample("w", dist.MixtureSameFamily(dist.Categorical(probs=np.array([0.29, 0.71])), normals))
+
+    assert phx.importance(posterior, mixture, {"y": np.array([0.2, 2.1, 1.9])}).verdict().good

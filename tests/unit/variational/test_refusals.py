@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -292,3 +293,50 @@ def test_damaged_checkpoints_and_folders_as_logs_are_refused(tmp_path):
         phx.training(log=tmp_path)
     with pytest.raises(ValueError, match=r"checkpoint=.* is damaged: its fit\.json is no JSON"):
         Checkpoint(tmp_path / "fit").read()
+
+
+WHERE_IT_BEGINS = {
+    "a number for many": (0.5, np.zeros(5), r"parameter 'k' is of shape \(5,\), and where it is learned of shape \(\)"),
+    "more of them": (
+        np.ones(2),
+        np.ones(5),
+        r"parameter 'k' is of shape \(5,\), and where it is learned of shape \(2,\)",
+    ),
+    "a part of a tree": ({"a": 1.0, "b": 1.0}, {"a": 1.0}, r"parameter 'k' is \{'a': .*\}, and where it is learned \{"),
+}
+
+
+@pytest.mark.parametrize("own, given, message", WHERE_IT_BEGINS.values(), ids=WHERE_IT_BEGINS)
+def test_a_parameter_begins_at_values_like_its_own(own, given, message):
+    def model(y):
+        k = phx.param("k", own)
+        phx.sample("y", dist.Normal(sum(jnp.sum(leaf) for leaf in jax.tree.leaves(k)), 1.0), obs=y)
+
+    with pytest.raises(ValueError, match=f"init: the value of {message}"):
+        phx.fit(model, None, {"y": np.ones(3)}, init={"k": given}, num_steps=1, progress=False)
+
+
+EDGES = {
+    "nonnegative": (constraints.nonnegative, 0.0),
+    "unit interval": (constraints.unit_interval, np.array([0.5, 1.0])),
+    "simplex": (constraints.simplex, np.array([1.0, 0.0, 0.0])),
+}
+
+
+@pytest.mark.parametrize("constraint, value", EDGES.values(), ids=EDGES)
+def test_a_parameter_does_not_begin_on_the_edge_of_its_constraint(constraint, value):
+    def model(y):
+        phx.sample("y", dist.Normal(jnp.sum(phx.param("k", value, constraint)), 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="Parameter 'k': its initial value lies on the edge of its constraint"):
+        phx.fit(model, None, {"y": np.ones(3)}, num_steps=1, progress=False)
+
+
+def test_a_value_to_begin_with_is_of_a_variable_or_of_a_parameter():
+    def model():
+        phx.sample("b", dist.Normal(phx.sample("loc", dist.Normal(0.0, 1.0)), 1.0))
+
+    with pytest.raises(
+        ValueError, match=r"'loc' is a variable of the model and a parameter of the guide full_rank\(\)"
+    ):
+        phx.fit(model, phx.guides.full_rank(), init={"loc": 5.0}, num_steps=1, progress=False)

@@ -1,4 +1,4 @@
-"""What steps are made of: keys hashed before the loop, densities along the path of a draw, quartiles of guides."""
+"""What steps are made of: random numbers drawn before them, densities along the path of a draw, quartiles of guides."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SHORT = {"num_steps": 30, "until": False, "progress": False}
 
 
 @pytest.mark.parametrize("particles", [1, 4])
-def test_steps_that_hash_their_own_keys_are_the_same(monkeypatch, particles):
+def test_steps_that_draw_their_own_random_numbers_are_the_same(monkeypatch, particles):
     options = {**SHORT, "num_particles": particles}
     one = phx.fit(regression, phx.guides.mean_field(), DATA, **options)
     compiled.COMPILED.clear()
-    monkeypatch.setattr(step, "HASHED", 0)
+    monkeypatch.setattr(step, "AHEAD", 0)
     other = phx.fit(regression, phx.guides.mean_field(), DATA, **options)
     assert other.timing.compilations > 0
-    np.testing.assert_array_equal(one.losses.elbo, other.losses.elbo)
+    np.testing.assert_allclose(one.losses.elbo, other.losses.elbo, rtol=1e-4)  # they are rounded differently
 
 
 def test_the_density_along_the_path_is_that_of_the_draw():
@@ -35,10 +35,10 @@ def test_the_density_along_the_path_is_that_of_the_draw():
     params, key = {"loc": jnp.array([1.0, -2.0, 0.5]), "scale_tril": tril}, jax.random.key(3)
 
     def along(params):
-        return pair.draw_along(params, key, {})
+        return pair.draw_along(params, pair.noise(key), {})
 
     def plain(params):
-        draw = pair.draw(params, key, {})
+        draw = pair.draw(params, pair.noise(key), {})
         return draw, pair.log_guide(lax.stop_gradient(params), draw, {})
 
     np.testing.assert_array_equal(along(params)[0]["w"], plain(params)[0]["w"])

@@ -88,12 +88,12 @@ def test_draws_have_the_density(name):
     """Under draws from q, the mean of r / q is one for any density r: within 4 standard errors, 6e-5 each."""
     family = FAMILIES[name]
     params = learned(family)
-    centre = family.draw(params, jax.random.key(3), LATENTS)
+    centre = family.draw(params, family.noise(jax.random.key(3), LATENTS), LATENTS)
 
     @jax.vmap
     def ratio(key):
         # r: the guide's own density, moved by a little
-        draw = family.draw(params, key, LATENTS)
+        draw = family.draw(params, family.noise(key, LATENTS), LATENTS)
         off = jax.tree.map(lambda x, c: x - 0.05 * jnp.tanh(c), draw, centre)
         return jnp.exp(family.log_prob(params, off, LATENTS) - family.log_prob(params, draw, LATENTS))
 
