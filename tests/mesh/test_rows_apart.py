@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from jax import lax
 from tests.mesh.agreement import on_mesh, ranks
 from tests.mesh.models import CASES, X, Y
 
@@ -81,17 +83,26 @@ def walk(x, y):
     phx.sample("y", dist.Normal(level() + jnp.cumsum(path), 1.0), obs=y)
 
 
-def constant_from_rows(x, y):
-    phx.factor("y", jnp.asarray(np.array([1.0, y.shape[0]], np.float32)) @ jnp.ones(2) * level())
-    phx.sample("rows", dist.Normal(level_of_rows(y), 1.0), obs=y)
+ONES = np.ones(3, np.float32)
 
 
-def level_of_rows(y):
-    return jnp.zeros(y.shape[0])
+@jax.jit
+def less_the_mean(w, y):
+    return jnp.sum(w * ONES) + y - jnp.sum(y.mean() * ONES)
+
+
+def centred_within_jit(x, y):
+    phx.sample("y", dist.Normal(less_the_mean(level(), y), 1.0), obs=y)
+
+
+def centred_within_branches(x, y):
+    w = level()
+    mean = lax.cond(w > 0, lambda w: less_the_mean(w, y), lambda w: less_the_mean(w, y) - jnp.sum(w * ONES), w)
+    phx.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
 MIXING = [centred, standardised, the_row_before, cumulative, first_row, softmax_over_rows, log_of_a_sum, mean_of_terms,
-          walk, constant_from_rows]  # fmt: skip
+          walk, centred_within_jit, centred_within_branches]  # fmt: skip
 
 
 @pytest.mark.parametrize("model", MIXING)
@@ -102,6 +113,26 @@ def test_a_model_that_mixes_rows_is_refused(model, mesh_of):
         phx.Target(model, phx.shard({"x": X, "y": Y}, mesh))
     assert "over all devices, as in jax.lax.pmean(x.mean(0), 'data'); or do not shard these data." in str(error.value)
     phx.Target(model, {"x": X, "y": Y}, mesh=mesh)  # unsharded, it is fine
+
+
+def whole_and_spread(model, mesh):
+    """The log density of a model that makes an array from the number of rows, whole and spread out."""
+    given = {"y": Y}, phx.shard({"y": Y}, mesh)
+    return [float(phx.Target(model, data, mesh=mesh).log_density({"level": 0.5})) for data in given]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_a_constant_made_from_the_number_of_rows_is_seen(wrap, mesh_of):
+    def model(y, first=0.0):
+        count = np.array([first, y.shape[0]], np.float32)
+        phx.factor("y", jnp.sum(wrap(lambda w: -w * count)(level())))
+        phx.sample("rows", dist.Normal(jnp.zeros(y.shape[0]), 1.0), obs=y)
+
+    whole, spread = whole_and_spread(model, mesh_of(1, 4))
+    assert whole == pytest.approx(spread, rel=1e-5)
+    words = "'y': its log density depends on how many rows a device holds, and does not add up to that of the whole"
+    with pytest.raises(ValueError, match=words):
+        whole_and_spread(partial(model, first=1.0), mesh_of(1, 4))
 
 
 def test_a_deterministic_value_that_depends_on_the_number_of_rows_is_refused(mesh_of):

@@ -7,9 +7,12 @@ Calls and control flow are followed inside, output by output.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 
 Axes = frozenset[str]
@@ -53,7 +56,7 @@ def uses_collective(jaxpr: ClosedJaxpr | Jaxpr, axis: str) -> bool:
     jaxpr = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
     return any(
         (eqn.primitive.name in _ALIKE_AFTER | _STILL_VARYING and axis in _named_axes(eqn))
-        or any(uses_collective(inner, axis) for inner in _inner_jaxprs(eqn))
+        or any(uses_collective(inner, axis) for inner in inner_programs(eqn))
         for eqn in jaxpr.eqns
     )
 
@@ -67,6 +70,8 @@ def live_equations(jaxpr: ClosedJaxpr) -> str:
             needed.update(atom for atom in eqn.invars if not isinstance(atom, Literal))
             kept.append(eqn)
     names: dict = {}
+    closed_over = [c for atom, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True) if atom in needed]
+    closed_over += [c for eqn in kept for inner in inner_programs(eqn) for c in constants_within(inner)]
 
     def label(atom) -> str:
         return str(atom) if isinstance(atom, Literal) else f"v{names.setdefault(atom, len(names))}:{atom.aval}"
@@ -75,8 +80,32 @@ def live_equations(jaxpr: ClosedJaxpr) -> str:
         f"{[label(a) for a in eqn.outvars]} = {eqn.primitive}[{eqn.params}] {[label(a) for a in eqn.invars]}"
         for eqn in reversed(kept)
     ]
-    text = "\n".join([*lines, str([label(atom) for atom in jaxpr.jaxpr.outvars])])
+    text = "\n".join([*lines, str([label(atom) for atom in jaxpr.jaxpr.outvars]), *map(_contents, closed_over)])
     return re.sub(r"0x[0-9a-f]+", "", text)  # where a callable lives in memory is not part of the program
+
+
+def inner_programs(eqn) -> list[ClosedJaxpr | Jaxpr]:
+    """The programs that an equation calls, those that are closed with their constants.
+
+    `jax.extend.core.jaxprs_in_params` opens them: it leaves out what they close over.
+    """
+    values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple | list) else (value,))]
+    return [value for value in values if isinstance(value, ClosedJaxpr | Jaxpr)]
+
+
+def _contents(constant: Any) -> str:
+    try:
+        array = np.asarray(constant)
+    except Exception:  # a key, or a value that is being traced: of its contents nothing is known
+        return str(id(constant))
+    return f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
+
+
+def constants_within(jaxpr: ClosedJaxpr | Jaxpr) -> list[Any]:
+    """What a program closes over, and what all those do that it calls."""
+    closed = isinstance(jaxpr, ClosedJaxpr)
+    programs = (inner for eqn in jaxpr.eqns for inner in inner_programs(eqn))
+    return [*(jaxpr.consts if closed else ()), *(c for inner in programs for c in constants_within(inner))]
 
 
 def _equation(eqn, inputs: list[Axes]) -> list[Axes]:
@@ -98,7 +127,7 @@ def _equation(eqn, inputs: list[Axes]) -> list[Axes]:
         choice, operands = inputs[0], inputs[1:]
         branches = [varying_axes(branch, operands) for branch in params["branches"]]
         return [choice.union(*outputs) for outputs in zip(*branches, strict=True)]
-    for inner in _inner_jaxprs(eqn)[:1]:  # jit, custom_jvp, custom_vjp, remat: the first is what runs forward
+    for inner in inner_programs(eqn)[:1]:  # jit, custom_jvp, custom_vjp, remat: the first is what runs forward
         if len(inner.jaxpr.invars if isinstance(inner, ClosedJaxpr) else inner.invars) == len(inputs):
             return varying_axes(inner, inputs)
     return [anywhere] * len(eqn.outvars)
@@ -133,8 +162,3 @@ def _while(params, inputs: list[Axes]) -> list[Axes]:
 def _named_axes(eqn) -> tuple[str, ...]:
     axes = eqn.params.get("axes", eqn.params.get("axis_name", ()))
     return tuple(axis for axis in (axes if isinstance(axes, tuple | list) else (axes,)) if isinstance(axis, str))
-
-
-def _inner_jaxprs(eqn) -> list[ClosedJaxpr | Jaxpr]:
-    values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple | list) else (value,))]
-    return [value for value in values if isinstance(value, ClosedJaxpr | Jaxpr)]

@@ -1,9 +1,10 @@
-"""What XLA does slowly on CPUs, and what is done about it: one list, so that one day it can be deleted.
+"""What XLA does slowly on CPUs or JAX gets wrong, and what is done about it: a list, so that one day it can go.
 
 Each work-around is a few lines where it is used, which ask here whether it is on. The environment variable
 `PHALANX_WORKAROUNDS` says which are not: `off` turns all off, and names with commas between them, such as
 `tiles,lanes-last`, turn off those. It is read once, before anything is compiled. Draws with and without them agree up
-to rounding. `benchmarks/workarounds.py` measures each, on against off: one that gains nothing any more can go.
+to rounding. `benchmarks/workarounds.py` measures each that is for speed, on against off: one that gains nothing any
+more can go. Of what is wrong, a test says whether it still is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ VARIABLE = "PHALANX_WORKAROUNDS"
 
 
 class Workaround(Enum):
-    """A way around something that XLA does slowly on CPUs."""
+    """A way around something that XLA does slowly on CPUs, or that JAX gets wrong."""
 
     FUSED_LOOPS = "fused-loops"
     """A loop over small arrays is one function, and no list of functions that are called one by one."""
@@ -47,6 +48,9 @@ class Workaround(Enum):
 
     MEMBERS_APART = "members-apart"
     """Members of an ensemble on a device are trained one after the other: batched convolutions are slow."""
+
+    FRESH_CONSTANTS = "fresh-constants"
+    """NumPy's arrays of 64 bits are read as they are when a program is traced: JAX keeps what was in them before."""
 
     @property
     def is_on(self) -> bool:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params, primitives
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 
+from phalanx.mesh.dependence import inner_programs
 from phalanx.mesh.foreign import Labels, Levels
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.row_arithmetic import ELEMENTWISE
@@ -173,7 +174,7 @@ class _Walk:
             for branch in eqn.params["branches"]:
                 self._inside(branch, inputs[1:])
         elif eqn.primitive is not primitives.while_p:
-            for inner in jaxprs_in_params(eqn.params):  # the first is what runs forward
+            for inner in inner_programs(eqn):  # the first is what runs forward
                 if len(_open(inner).invars) == len(inputs) and len(_open(inner).outvars) == len(eqn.outvars):
                     return self._inside(inner, inputs)
         return [_unknown(atom) for atom in eqn.outvars]

@@ -14,8 +14,9 @@ import jax
 import jax.core
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params, primitives
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 
+from phalanx.mesh.dependence import inner_programs
 from phalanx.programs.source_lines import called, picks, place_of
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class _Walk:
             return self._while(eqn, inputs)
         if eqn.primitive is primitives.cond_p:
             return self._cond(eqn, inputs)
-        inner = [j for j in jaxprs_in_params(eqn.params) if len(_open(j).invars) == len(inputs)]
+        inner = [j for j in inner_programs(eqn) if len(_open(j).invars) == len(inputs)]
         if inner and not eqn.primitive.name.startswith(("scatter", "reduce")):
             return self._inside(eqn).run(_open(inner[0]), constants_of(inner[0]), inputs)
         given = [value for value in inputs if value is not None]
@@ -286,5 +287,7 @@ def _body(eqn: Any) -> tuple[Jaxpr, list[Known]]:
 
 
 def constants_of(jaxpr: ClosedJaxpr | Jaxpr) -> list[Known]:
-    """What a program closes over."""
-    return [Value(lambda c=c: c) for c in getattr(jaxpr, "consts", ())]
+    """What a program closes over; of an open one it is not known."""
+    if isinstance(jaxpr, ClosedJaxpr):
+        return [Value(lambda c=c: c) for c in jaxpr.consts]
+    return [None] * len(jaxpr.constvars)

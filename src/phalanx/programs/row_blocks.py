@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
+from phalanx.mesh.dependence import inner_programs
 from phalanx.mesh.total import Total
 from phalanx.mesh.workarounds import Workaround
 
@@ -166,7 +167,7 @@ def _widest(program: ClosedJaxpr, parameters: int) -> tuple[int, int]:
 def _largest(equation: Any) -> int:
     """Elements of the largest array that an equation makes, in the programs that it calls too."""
     sizes = [math.prod(atom.aval.shape) for atom in equation.outvars]
-    for inner in jaxprs_in_params(equation.params):
+    for inner in inner_programs(equation):
         sizes += map(_largest, inner.eqns)
     return max(sizes, default=0)
 

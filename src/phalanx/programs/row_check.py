@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import jaxprs_in_params
 
+from phalanx.mesh.dependence import inner_programs
 from phalanx.mesh.space import RowSharding, Space
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.own_rows import giving_own_rows
@@ -328,7 +328,7 @@ def _extent(program: Any) -> tuple[int, Any]:
 def _equations(program: Any) -> Iterator[Any]:
     for equation in program.eqns:
         yield equation
-        for inner in jaxprs_in_params(equation.params):
+        for inner in inner_programs(equation):
             yield from _equations(getattr(inner, "jaxpr", inner))
 
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from phalanx.mesh.dependence import constants_within, inner_programs
 from phalanx.mesh.space import RowSharding
 from phalanx.programs.row_calls import CALLS
 from phalanx.programs.row_collectives import COLLECTIVES
@@ -175,8 +176,8 @@ def _alike(whole: Any, local: Any) -> bool:
 
 def _same_params(whole: Any, local: Any, may_differ: Sequence[str]) -> bool:
     """Whether two equations do the same, but for what `may_differ`."""
-    if any(isinstance(j, ClosedJaxpr) and j.consts for e in (whole, local) for j in jaxprs_in_params(e.params)):
-        return False
+    if any(constants_within(program) for equation in (whole, local) for program in inner_programs(equation)):
+        return False  # a program's text does not say what it closes over
     return whole.params.keys() == local.params.keys() and all(
         _same(value, local.params[name]) for name, value in whole.params.items() if name not in may_differ
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
-from phalanx.mesh.dependence import live_equations, uses_collective, varying_axes
+from phalanx.mesh.dependence import constants_within, live_equations, uses_collective, varying_axes
 
 D, M = frozenset({"data"}), frozenset({"model"})
 NOWHERE = frozenset()
@@ -132,3 +133,22 @@ def test_programs_that_compute_alike_print_alike():
     assert text(lambda x, w: w.sum(), 4) == text(lambda x, w: (x.sum(), w.sum())[1], 8)
     assert text(lambda x, w: x.shape[0] * w.sum(), 4) != text(lambda x, w: x.shape[0] * w.sum(), 8)
     assert text(lambda x, w: jnp.zeros(x.shape).sum(), 4) != text(lambda x, w: jnp.zeros(x.shape).sum(), 8)
+
+
+def closing_over(value, how):
+    """A program with two entries of `value` as a constant, inside or not."""
+    constant = np.full(2, value, np.float32)
+    forms = {
+        "outside": lambda x: x * constant,
+        "jit": jax.jit(lambda x: x * constant),
+        "scan": lambda x: lax.scan(lambda c, _: (c * constant, None), x, None, length=2)[0],
+        "jit in cond": lambda x: lax.cond(x[0] > 0, jax.jit(lambda x: x * constant), lambda x: x, x),
+    }
+    return jax.make_jaxpr(forms[how])(jnp.ones(2))
+
+
+@pytest.mark.parametrize("how", ["outside", "jit", "scan", "jit in cond"])
+def test_what_programs_close_over_is_part_of_them(how):
+    one, again, two = (closing_over(value, how) for value in (1.0, 1.0, 2.0))
+    assert live_equations(one) == live_equations(again) != live_equations(two)
+    assert [np.asarray(c).tolist() for c in constants_within(two)] == [[2.0, 2.0]]

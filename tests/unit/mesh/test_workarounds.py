@@ -1,4 +1,4 @@
-"""Work-arounds for CPUs: what a run draws does not hang on them, and they are turned off by name."""
+"""Work-arounds: what a run draws does not hang on them, and they are turned off by name."""
 
 from __future__ import annotations
 
@@ -42,6 +42,26 @@ def draws(turned_off: str, kernel: str) -> np.ndarray:
 @pytest.mark.parametrize("kernel", ["hmc", "nuts", "rwmh", "chees", "mams"])
 def test_draws_agree_up_to_rounding_with_all_turned_off(kernel):
     np.testing.assert_allclose(draws("off", kernel), draws("", kernel), atol=1e-4)
+
+
+CHANGED_IN_PLACE = """
+import jax, numpy as np
+x = np.zeros(3)
+kept = jax.make_jaxpr(lambda w: w + x)(1.0)
+x[:] = 1.0
+print(np.asarray(jax.make_jaxpr(lambda w: w + x)(1.0).consts[0]).tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    "first, turned_off, read", [("", "", 0.0), ("import phalanx", "", 1.0), ("import phalanx", "fresh-constants", 0.0)]
+)
+def test_an_array_changed_in_place_is_read_as_it_was_without_the_work_around(first, turned_off, read):
+    environment = {**os.environ, VARIABLE: turned_off, "JAX_ENABLE_X64": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", first + CHANGED_IN_PLACE], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [read] * 3, "where JAX reads 1.0 by itself, the work-around can go"
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax import lax
 from jax.experimental import io_callback
 
 import phalanx as phx
@@ -21,9 +22,13 @@ from phalanx.programs.captured import captured
 from phalanx.programs.traced_program import TracedProgram
 
 
-def digest(model, fill=1.0):
+def traced(model, fill=1.0):
     arguments = split_arguments(model, {"x": np.full((4, 2), fill, np.float32)})
-    return captured(TracedProgram.of_whole(model, arguments, {"data": 2, "model": 1}))
+    return TracedProgram.of_whole(model, arguments, {"data": 2, "model": 1})
+
+
+def digest(model, fill=1.0):
+    return captured(traced(model, fill))
 
 
 def program(f, keep=lambda a, b: None):
@@ -272,6 +277,33 @@ def test_what_is_read_is_told(way, tmp_path):
     assert before is not None
     assert before == again
     assert before != digest(model)
+
+
+READS = [
+    lambda w, a: a * w[1],
+    lambda w, a: jnp.sum(a + w),
+    lambda w, a: jnp.asarray(w) @ jnp.ones(2) * a,
+    lambda w, a: jnp.take(jnp.array(w), jnp.argmax(a) + 1) * a,
+    lambda w, a: lax.scan(lambda c, _: (c + jnp.sum(c * w), None), a, None, length=2)[0],
+    lambda w, a: jax.jit(lambda a: jnp.sum(a * w))(a),
+    lambda w, a: jnp.sum(dist.Normal(w, 2.0).log_prob(a)),
+]
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint64, np.float32, np.int32])
+def test_an_array_that_is_changed_in_place_is_read_anew_while_traces_of_it_are_kept(dtype, read):
+    w = np.ones(2, dtype)
+    model = program(lambda a, b, x: read(w, a))
+    kept = traced(model)
+    before = captured(kept)
+    w[1] = 3
+    assert digest(model) != before
+
+
+def test_an_array_that_is_read_twice_is_one_constant():
+    w = np.ones(2)
+    assert len(jax.make_jaxpr(lambda a: a * w + w)(1.0).consts) == 1
 
 
 @pytest.mark.parametrize("case", BY_FLAG)

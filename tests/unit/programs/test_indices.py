@@ -42,6 +42,18 @@ def jitted(w, g):
     return w[g]
 
 
+@jax.jit
+def jitted_with_a_constant(w, g):
+    return (w + TABLE[:, 0])[g]
+
+
+@jax.custom_jvp
+def of_a_constant(w, g):
+    return w * TABLE[:, 0]
+
+
+jax.custom_jvp.defjvp(of_a_constant, lambda given, slopes: (of_a_constant(*given), slopes[0] * TABLE[:, 0]))
+
 OUTSIDE = {
     "subscript": lambda w, g: w[g],
     "take": lambda w, g: jnp.take(w, g),
@@ -52,6 +64,7 @@ OUTSIDE = {
     "too far below": lambda w, g: w[-g - 1],
     "one number": lambda w, g: w[g[2]] * jnp.ones(3),
     "in jit": jitted,
+    "in jit, of a constant": jitted_with_a_constant,
     "in remat": lambda w, g: jax.checkpoint(lambda v: v[g])(w),
     "in vmap": lambda w, g: jax.vmap(lambda i: w[i])(g),
     "in scan": lambda w, g: lax.scan(lambda total, i: (total + w[i], w[i]), 0.0, g)[1],
@@ -76,6 +89,16 @@ INSIDE = {
     "in the branch not taken": lambda w, g: lax.cond(g[0] < 0, lambda: w[g], lambda: w),
     "made to fit": lambda w, g: w[jnp.minimum(g, 2)],
     "in scan": lambda w, g: lax.scan(lambda total, i: (total + w[i], w[i]), 0.0, g - 1)[1],
+    # What functions within close over is theirs, and goes in with them.
+    "a constant in jit": jax.jit(lambda w, g: w * TABLE[:, 0]),
+    "a constant in nested jit": jax.jit(lambda w, g: jax.jit(lambda v: v + TABLE[:, 0])(w) * TABLE[:, 1]),
+    "a constant in remat": jax.checkpoint(jax.jit(lambda w, g: w * TABLE[:, 0])),
+    "a constant in scan": lambda w, g: lax.scan(lambda c, _: (c + TABLE[:, 0], None), w, None, length=2)[0],
+    "a constant in while_loop": lambda w, g: lax.while_loop(lambda v: v[0] < TABLE.sum(), lambda v: v + TABLE[:, 1], w),
+    "a constant in cond": lambda w, g: lax.cond(
+        w[0] > 0, lambda v: v * TABLE[:, 0], jax.jit(lambda v: v + TABLE[:, 1]), w
+    ),
+    "a constant in custom_jvp": of_a_constant,
     # JAX's own functions point outside on purpose, and drop what they write there.
     "nonzero": lambda w, g: w[jnp.nonzero(g > 1, size=3)[0]],
     "unique": lambda w, g: w[jnp.unique(g, size=3) - 1],
@@ -92,8 +115,7 @@ def test_what_points_outside_is_refused_with_its_line(how):
     with pytest.raises(ValueError, match="JAX would pick another entry, or none, without a word") as caught:
         check(model_with(pick), {"y": Y, "g": G})
     wrong = -4 if how == "too far below" else 3
-    line = pick.__wrapped__.__code__.co_firstlineno if how == "in jit" else pick.__code__.co_firstlineno
-    where = r"\d+" if how == "in jit" else line
+    where = r"\d+" if how.startswith("in jit") else pick.__code__.co_firstlineno
     assert re.search(
         rf"{wrong} is outside 0\.\.2, in test_indices\.py:{where}; it is (computed from )?g", str(caught.value)
     )

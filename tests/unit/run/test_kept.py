@@ -167,6 +167,21 @@ def test_a_second_call_is_of_what_is_read_then():
     assert found == [(False, 1, True), (False, 1, False), (True, 1, True), (True, 0, True)]
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.float32])
+def test_a_second_call_is_of_what_is_in_an_array_then(dtype):
+    offset, y = np.zeros(5, dtype), np.arange(5.0)
+
+    def shifted(y):
+        phx.sample("y", dist.Normal(phx.sample("x", dist.Normal(0.0, 1.0)) + offset, 1.0), obs=y)
+
+    for offset[:], expected in [(0, 10 / 6), (3, -5 / 6)]:
+        kept = phx.mcmc(shifted, {"y": y}, **{**QUICK, "num_samples": 4000})
+        assert kept.draws["x"][:, 100:].mean() == pytest.approx(expected, abs=0.3)
+        assert phx.maximize(shifted, {"y": y}).values["x"] == pytest.approx(expected, abs=1e-3)
+        fit = phx.fit(shifted, phx.guides.full_rank(), {"y": y}, optimizer="lbfgs", progress=False)
+        assert fit.params["loc"] == pytest.approx(expected, abs=1e-2)
+
+
 def test_what_runs_on_the_host_is_that_of_the_call():
     def named(name):
         def finalize(state):

@@ -67,6 +67,14 @@ def test_to_learn_where_there_is_nothing_to_learn_says_what_to_call():
         phx.fit(model, wide, Y, progress=False)
 
 
+@pytest.mark.parametrize("counts", [dist.Binomial(4, 0.3), dist.BetaBinomial(1.0, 2.0, 4)])
+def test_a_proposal_of_counts_runs(counts):
+    def program():
+        phx.sample("k", counts)
+
+    assert phx.importance(program, program).evidence().log_evidence == pytest.approx(0.0, abs=1e-4)
+
+
 def test_it_is_the_same_from_a_file(tmp_path):
     weighed = phx.importance(model, wide, Y)
     weighed.save(tmp_path / "weighed.npz")
