@@ -16,9 +16,9 @@ VARIABLE = "PHALANX_CACHE"
 Options = dict[str, str | bool]
 """Options of the compiler."""
 
-PLAIN: Options = {"xla_cpu_use_fusion_emitters": False}
+PLAIN: Options = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
 """Operations that are fused are compiled the plain way: in half the time, and worth as little where they see many
-numbers, as vectors are narrower (a random walk's draw takes twice as long)."""
+numbers, as vectors are narrower (a random walk's draw takes twice as long). From JAX 0.11 on nobody can choose."""
 
 RARELY: Options = {"xla_backend_optimization_level": "0", **PLAIN}
 """What is called a few times is not worth optimising."""

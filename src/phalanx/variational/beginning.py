@@ -110,7 +110,7 @@ class FirstParameters:
             ValueError: when what was given lies outside of where it may, naming it.
         """
         free, wrong, misfits = self.program(*self.arguments)
-        checks.check_inside(*wrong, self.pair.learned)
+        checks.check_inside(wrong, self.pair.learned)
         for name, bad in misfits.items():
             if np.asarray(bad):
                 raise ValueError(self.pair.misfit(name))

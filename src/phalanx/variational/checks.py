@@ -251,8 +251,9 @@ def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[
             )
 
 
-def check_inside(outside: Mapping[str, Any], on_edges: Mapping[str, Any], learned: Learned) -> None:
-    """Refuse initial values that do not satisfy their constraint, or lie where nothing can be learned."""
+def check_inside(wrong: tuple[Mapping[str, Any], Mapping[str, Any]], learned: Learned) -> None:
+    """Refuse initial values outside of their constraint, or on its edge, where nothing can be learned."""
+    outside, on_edges = wrong
     for name, bad in outside.items():
         constraint = learned.parameters[name].constraint
         if np.asarray(bad):

@@ -97,10 +97,13 @@ class Growing:
         draws = self._hold(self.seed, np.uint32(0), count)
         # whole on every device: a vector of all parameters, some of which lie with rows, has no rows to be cut along
         everywhere = NamedSharding(self.fixed.pair.problem.mesh, PartitionSpec())
-        given, whole = (self.result, draws, self.arrays), {"out_shardings": lambda: everywhere}
-        self._begin = self.compiler(self._begun, *given, **whole, rarely=True)
-        stage, _ = self._begin(*given)
-        self._block = self.compiler(self._climbed, stage, self.result, draws, count, self.arrays, **whole)
+        self._begin = self.compiler(
+            self._begun, self.result, draws, self.arrays, out_shardings=lambda: everywhere, rarely=True
+        )
+        stage, _ = self._begin(self.result, draws, self.arrays)
+        self._block = self.compiler(
+            self._climbed, stage, self.result, draws, count, self.arrays, out_shardings=lambda: everywhere
+        )
         if self.doubles:
             size = sum(leaf.size for leaf in jax.tree.leaves(self.result))
             quartiles = quartiles_of(self.fixed.pair, max(16, min(COMPARED, NUMBERS // size)))
