@@ -21,8 +21,8 @@ AT_MOST = 1.0
 RANDOM = np.random.default_rng(0)
 
 
-def schools(kernel: str, chains: int, draws: int) -> Callable[[], Any]:
-    """Eight schools: a leapfrog is a few operations on every lane."""
+def schools_and_data() -> tuple[Callable[..., None], dict[str, np.ndarray]]:
+    """Eight schools: a gradient is a few operations."""
     import numpyro.distributions as dist
 
     import phalanx as phx
@@ -37,8 +37,15 @@ def schools(kernel: str, chains: int, draws: int) -> Callable[[], Any]:
         "y": np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32),
         "sigma": np.array([15, 10, 16, 11, 9, 11, 10, 18], np.float32),
     }
+    return model, data
+
+
+def schools(kernel: str, chains: int, draws: int) -> Callable[[], Any]:
+    """A leapfrog is a few operations on every lane."""
+    import phalanx as phx
+
     made = {"nuts": phx.nuts, "hmc": partial(phx.hmc, 10)}[kernel](step_size=0.3)
-    return _run(model, data, made, chains, draws)
+    return _run(*schools_and_data(), made, chains, draws)
 
 
 def mixture(chains: int, draws: int) -> Callable[[], Any]:
@@ -118,6 +125,16 @@ def _run(model: Any, data: Any, kernel: Any, chains: int, draws: int, **options:
     return partial(sampler.run, 0)
 
 
+def fit(steps: int) -> Callable[[], Any]:
+    """Eight schools again: a step of a fit, of which nothing is compiled in a second call."""
+    import phalanx as phx
+
+    model, data = schools_and_data()
+    return partial(
+        phx.fit, model, phx.guides.full_rank(), data, optimizer=0.05, num_steps=steps, until=False, progress=False
+    )
+
+
 WORK: dict[str, tuple[str, Callable[[], Callable[[], Any]]]] = {
     "fused-loops": ("NUTS, eight schools, 4 chains", partial(schools, "nuts", 4, 4_000)),
     "wide-vectors": ("a random walk, 4,096 chains, folded", partial(mixture, 4_096, 2_000)),
@@ -128,6 +145,7 @@ WORK: dict[str, tuple[str, Callable[[], Callable[[], Any]]]] = {
     "products-as-they-are": ("a softmax regression in blocks, 1 chain", partial(regression, 1, 20_000, 5, 10, 2_000)),
     "written-out-products": ("HMC, eight schools, 64 chains", partial(schools, "hmc", 64, 1_000)),
     "written-out-hash": ("a random walk, 4,096 chains, folded", partial(mixture, 4_096, 2_000)),
+    "steps-in-branches": ("a full-rank fit, eight schools", partial(fit, 50_000)),
     "members-apart": ("an ensemble of 8, a step", partial(ensemble, 8, 10)),
 }
 """Where each is measured."""

@@ -17,6 +17,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 
 from phalanx.kernels.lane_step import Rule, Step, Value
+from phalanx.mesh.dependence import scan_sizes
 
 TERM_BY_TERM = 2**12
 """A product of two matrices that every lane has for itself is summed term by term up to so many terms in a lane."""
@@ -162,8 +163,8 @@ def _cond(step: Step) -> list[Value] | None:
 
 def _scan(step: Step) -> list[Value]:
     p = step.params
-    first, last = p["num_consts"], p["num_consts"] + p["num_carry"]
-    consts, carry, xs = step.inputs[:first], step.inputs[first:last], step.inputs[last:]
+    first, many = scan_sizes(p)
+    consts, carry, xs = step.inputs[:first], step.inputs[first : first + many], step.inputs[first + many :]
     elements = [Value(jax.ShapeDtypeStruct(x.array.shape[1:], x.array.dtype), x.laned) for x in xs]
     laned = [value.laned for value in carry]
     while True:  # what is carried along is every lane's own from the turn on in which something of the lane's enters

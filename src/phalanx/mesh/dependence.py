@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,14 @@ def inner_programs(eqn) -> list[ClosedJaxpr | Jaxpr]:
     return [value for value in values if isinstance(value, ClosedJaxpr | Jaxpr)]
 
 
+def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Of a scan's inputs, how many are the same in each turn, and how many the first is handed; the rest has rows."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carry, _ = params["ft_in"].unpack()  # from JAX 0.11 on
+    return len(constants), len(carry)
+
+
 def _contents(constant: Any) -> str:
     try:
         array = np.asarray(constant)
@@ -134,7 +142,7 @@ def _equation(eqn, inputs: list[Axes]) -> list[Axes]:
 
 
 def _scan(params, inputs: list[Axes]) -> list[Axes]:
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    num_consts, num_carry = scan_sizes(params)
     consts, carry, xs = (
         inputs[:num_consts],
         inputs[num_consts : num_consts + num_carry],

@@ -49,6 +49,9 @@ class Workaround(Enum):
     MEMBERS_APART = "members-apart"
     """Members of an ensemble on a device are trained one after the other: batched convolutions are slow."""
 
+    STEPS_IN_BRANCHES = "steps-in-branches"
+    """A small fit's step is a branch of its own: XLA runs what reads a long array as if much could be done at once."""
+
     FRESH_CONSTANTS = "fresh-constants"
     """NumPy's arrays of 64 bits are read as they are when a program is traced: JAX keeps what was in them before."""
 

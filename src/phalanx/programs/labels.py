@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 
-from phalanx.mesh.dependence import inner_programs
+from phalanx.mesh.dependence import inner_programs, scan_sizes
 from phalanx.mesh.foreign import Labels, Levels
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.row_arithmetic import ELEMENTWISE
@@ -184,7 +184,7 @@ class _Walk:
 
     def _scan(self, eqn: Any, inputs: list[_Value]) -> list[_Value]:
         """Its body, with nothing known of what turns hand on."""
-        body, consts, carried = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
+        body, (consts, carried) = eqn.params["jaxpr"], scan_sizes(eqn.params)
         inner = [_unknown(atom) for atom in body.jaxpr.invars[consts : consts + carried]]
         rows = [_Value(x.axes[1:], x.codes if x.code else ()) for x in inputs[consts + carried :]]
         outputs = self._inside(body, [*inputs[:consts], *inner, *rows])[carried:]

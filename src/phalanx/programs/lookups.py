@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, primitives
 
-from phalanx.mesh.dependence import inner_programs
+from phalanx.mesh.dependence import inner_programs, scan_sizes
 from phalanx.programs.source_lines import called, picks, place_of
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class _Walk:
 
     def _scan(self, eqn: Any, inputs: list[Known]) -> list[Known]:
         """Every turn, with what turns hand on unknown where it depends on more than data."""
-        n, m = eqn.params["num_consts"], eqn.params["num_carry"]
+        n, m = scan_sizes(eqn.params)
         carry, seen, made = inputs[n : n + m], [], []
         while True:
             seen, handed_on = [], carry
@@ -181,7 +181,7 @@ class _Walk:
 
     def _turns(self, eqn: Any, inputs: list[Known], carry: list[Known], made: list[Known]) -> Any:
         """What is handed on in the end, what each turn gives, and the lookups in them."""
-        n, m = eqn.params["num_consts"], eqn.params["num_carry"]
+        n, m = scan_sizes(eqn.params)
         rows, lookups = inputs[n + m :], []
         for value in inputs[:n]:  # within the loop they would be computed again, turn by turn
             if value is not None:

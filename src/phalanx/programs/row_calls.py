@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
-from phalanx.mesh.dependence import uses_collective
+from phalanx.mesh.dependence import scan_sizes, uses_collective
 from phalanx.programs.row_step import Step
 from phalanx.programs.row_values import Kind, Partial, Replicated, Sharded, join
 
@@ -138,9 +138,9 @@ def _cond(step: Step) -> Kinds | None:
 
 def _scan(step: Step) -> Kinds | None:
     p, q = step.params, step.whole.params
-    if any(p[name] != q[name] for name in ("num_consts", "num_carry", "reverse")):
+    if scan_sizes(p) != scan_sizes(q) or p["reverse"] != q["reverse"]:
         return None
-    constants, carry, xs = _cut(step.inputs, p["num_consts"], p["num_carry"])
+    constants, carry, xs = _cut(step.inputs, *scan_sizes(p))
     bodies = q["jaxpr"], p["jaxpr"]
     if p["length"] != q["length"] or any(isinstance(x, Sharded) and x.dim == 0 for x in xs):
         return _map(step, constants, carry, xs)

@@ -26,10 +26,6 @@ FEW_NUMBERS = 2**16
 OF_FEW_NUMBERS: Options = {"xla_backend_optimization_level": "2"}
 """Options of their compiler."""
 
-HARDLY_ANY = 2**10
-"""Of so few a program is as fast, or a little faster, where its fusions are compiled the plain way; of 2,700 it took
-1.9 times as long."""
-
 MANY, VERY_MANY = 2**18, 2**22
 """Numbers from which on even what is called once is worth optimising, and fusing well: to begin a fit to half a million
 of them took three times as long without, and to 22 million twice as long where fusions were plain."""
@@ -115,7 +111,7 @@ def _options(arguments: Any, rarely: bool) -> Options:
     numbers = sum(leaf.size for leaf in jax.tree.leaves(arguments))
     if rarely and numbers < MANY:
         return RARELY
-    if numbers < (VERY_MANY if rarely else HARDLY_ANY):
+    if rarely and numbers < VERY_MANY:
         return OF_FEW_NUMBERS | PLAIN
     return OF_FEW_NUMBERS if numbers < FEW_NUMBERS else {}
 

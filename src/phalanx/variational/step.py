@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.sharding import NamedSharding, PartitionSpec
 
+from phalanx.mesh.workarounds import Workaround
 from phalanx.programs.canonical import form_of
 from phalanx.run.kept import is_ours
 from phalanx.variational.learned import Params
@@ -22,6 +23,10 @@ ROOM = 1024
 
 AHEAD = 2**18
 """Random numbers of a block's steps up to which they are drawn before the first of them."""
+
+SMALL = 512
+"""Bytes of arrays of which XLA, on a CPU, runs a program operation by operation; where one is longer, they are handed to
+threads, which takes as long as a small step."""
 
 PATIENCE = 10
 """Steps in a row without a finite gradient after which a fit gives up."""
@@ -109,9 +114,15 @@ class Steps:
             number, state, made = carry
             key = keys[number]
             mine = self.noise(key) if ahead is None else jax.tree.map(lambda leaf: leaf[number], ahead)
-            state, bound = self.one(state, mine, self.pair.problem.step_data(arrays, key), order.rate)
-            error = self._error(bound)
-            return number + 1, state, Made(made.bound.at[number].set(bound.mean()), made.error.at[number].set(error))
+            data = self.pair.problem.step_data(arrays, key)
+
+            def move(state: State) -> tuple[State, Made]:
+                state, bound = self.one(state, mine, data, order.rate)
+                return state, Made(bound.mean(), self._error(bound))
+
+            apart = ahead is not None and self._is_small((state, mine, arrays))
+            state, found = _in_branch(move, number < order.count, state) if apart else move(state)
+            return number + 1, state, jax.tree.map(lambda all_, one: all_.at[number].set(one), made, found)
 
         _, state, made = lax.while_loop(go_on, step, (jnp.int32(0), state, empty))
         return state, made
@@ -130,6 +141,12 @@ class Steps:
     def noise(self, key: Array) -> Any:
         """What the particles of a step are made of."""
         return noise_of(self.pair, key, self.num_particles)
+
+    def _is_small(self, arrays: Any) -> bool:
+        """Whether XLA would run a step on them operation by operation, and has to be told."""
+        on_cpu = self.pair.problem.mesh.size == 1 and jax.default_backend() == "cpu"
+        small = all(leaf.size * leaf.dtype.itemsize <= SMALL for leaf in jax.tree.leaves(arrays))
+        return on_cpu and small and Workaround.STEPS_IN_BRANCHES.is_on
 
     def _num_random(self, key: Array) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.noise, key)))
@@ -188,6 +205,13 @@ class Steps:
         _, _, gradient = self._loss_and_gradient(state.free, noise, data)
         bad = {name: ~all_finite(leaf) for name, leaf in gradient.items()}
         return {name: jnp.sum(~jnp.isfinite(part)) for name, part in parts.items()}, bad
+
+
+def _in_branch(move: Callable[[State], tuple[State, Made]], always: Array, state: State) -> tuple[State, Made]:
+    """What `move` gives, as a branch that is always taken: how a program is kept apart from what is about it."""
+    _, made = jax.eval_shape(move, state)
+    nothing = jax.tree.map(lambda part: jnp.full(part.shape, jnp.nan, part.dtype), made)
+    return lax.cond(always, move, lambda state: (state, nothing), state)
 
 
 def step_key(seed: Array, step: Array) -> Array:

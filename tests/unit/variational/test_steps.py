@@ -28,6 +28,18 @@ def test_steps_that_draw_their_own_random_numbers_are_the_same(monkeypatch, part
     np.testing.assert_allclose(one.losses.elbo, other.losses.elbo, rtol=1e-4)  # they are rounded differently
 
 
+@pytest.mark.parametrize("particles", [1, 4])
+def test_steps_in_branches_are_the_same(monkeypatch, particles):
+    options = {**SHORT, "num_particles": particles, "mesh": phx.make_mesh(devices=jax.devices()[:1])}
+    small = {name: values[:8] for name, values in DATA.items()}
+    apart = phx.fit(regression, phx.guides.full_rank(), small, **options)
+    compiled.COMPILED.clear()
+    monkeypatch.setattr(step, "SMALL", 0)
+    other = phx.fit(regression, phx.guides.full_rank(), small, **options)
+    assert other.timing.compilations > 0
+    np.testing.assert_allclose(apart.losses.elbo, other.losses.elbo, rtol=1e-4)  # they are rounded differently
+
+
 def test_the_density_along_the_path_is_that_of_the_draw():
     pair = phx.fit(regression, phx.guides.full_rank(), DATA, **SHORT).pair
     assert pair is not None
