@@ -25,8 +25,8 @@ AHEAD = 2**18
 """Random numbers of a block's steps up to which they are drawn before the first of them."""
 
 SMALL = 512
-"""Bytes of arrays of which XLA, on a CPU, runs a program operation by operation; where one is longer, they are handed to
-threads, which takes as long as a small step."""
+"""Bytes of arrays of which XLA, on a CPU, runs a program operation by operation; where one is longer, they are handed
+to threads, which takes as long as a small step."""
 
 PATIENCE = 10
 """Steps in a row without a finite gradient after which a fit gives up."""
