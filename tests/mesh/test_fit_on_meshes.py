@@ -38,7 +38,7 @@ GUIDES = {
 
 
 CASES = [
-    pytest.param(name, rows, marks=[] if (name, rows) == ("program", 13) else pytest.mark.slow)
+    pytest.param(name, rows, marks=[] if (name, rows) in {("program", 13), ("mean_field", 16)} else pytest.mark.slow)
     for name in GUIDES
     for rows in (16, 13)
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -12,10 +13,11 @@ from jax import Array, lax, random
 from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import constraints
 
+from phalanx.mesh.random_numbers import rolled_hashes, standard_normals
 from phalanx.programs.bijections import bijection_onto
 from phalanx.programs.parameters import Parameter
 from phalanx.variational.ascent import LogDensity, Place, climb_to_top
-from phalanx.variational.coordinates import globals_of, locals_of, of_vector, size_of
+from phalanx.variational.coordinates import globals_of, locals_of, of_vector
 from phalanx.variational.family import Latents, by_name, dtype_of, flat, num_coordinates, row_spec
 from phalanx.variational.learned import Params
 
@@ -36,17 +38,24 @@ def standard_log_prob(noise: Array) -> Array:
     return -jnp.sum(0.5 * noise**2 + HALF_LOG_2PI)
 
 
-def standard_normals(key: Array, latents: Latents) -> dict[str, Array]:
-    """As many as a position has coordinates: those of all devices at once, and those of rows where the rows lie.
+def noise_by_coordinate(key: Array, latents: Latents) -> dict[str, Array]:
+    """Standard normals, one for each coordinate of a position: the same ones wherever rows lie.
 
-    At once, because each call of the generator takes long to compile.
+    Those of all devices are made at once, because each call of the generator takes long to compile, and those of rows
+    where the rows lie.
     """
-    whole, local = globals_of(latents), locals_of(latents)
-    mine, *others = random.split(key, 1 + len(local)) if local else [key]
-    found = {v.name: random.normal(k, v.unconstrained_shape, v.dtype) for k, v in zip(others, local, strict=True)}
-    if not whole:
-        return found
-    vector = random.normal(mine, (size_of(whole),), dtype_of(whole))
+    whole, ends = globals_of(latents), list(accumulate(math.prod(v.unconstrained_shape) for v in latents))
+    numbers = {
+        v.name: jnp.arange(*ends_of, dtype=jnp.uint32) for v, ends_of in zip(latents, pairwise([0, *ends]), strict=True)
+    }
+    with rolled_hashes():  # a hash that is written out would be made again wherever it is used
+        found = {
+            v.name: standard_normals(key, numbers[v.name].reshape(v.unconstrained_shape), v.dtype)
+            for v in locals_of(latents)
+        }
+        if not whole:
+            return found
+        vector = standard_normals(key, jnp.concatenate([numbers[v.name] for v in whole]), dtype_of(whole))
     return {**of_vector(vector, whole), **found}
 
 
@@ -84,7 +93,7 @@ class MeanField:
 
     def noise(self, key: Array, latents: Latents) -> dict[str, Array]:
         """Standard normals."""
-        return standard_normals(key, latents)
+        return noise_by_coordinate(key, latents)
 
     def draw(self, params: Params, noise: Mapping[str, Array], latents: Latents) -> dict[str, Array]:
         """A position."""

@@ -24,7 +24,7 @@ from phalanx.programs.traced_program import TracedProgram
 from phalanx.variational.ascent import Place
 from phalanx.variational.coordinates import is_local
 from phalanx.variational.family import Latents
-from phalanx.variational.gaussian import MeanField, standard_log_prob, standard_normals
+from phalanx.variational.gaussian import MeanField, noise_by_coordinate, standard_log_prob
 from phalanx.variational.learned import Params
 
 MOST = 4096
@@ -71,7 +71,7 @@ class Structured:
 
     def noise(self, key: Array, latents: Latents) -> dict[str, Array]:
         """Standard normals."""
-        return standard_normals(key, latents)
+        return noise_by_coordinate(key, latents)
 
     def draw(self, params: Params, noise: Mapping[str, Array], latents: Latents) -> dict[str, Array]:
         """A position."""
