@@ -55,6 +55,9 @@ class Workaround(Enum):
     FRESH_CONSTANTS = "fresh-constants"
     """NumPy's arrays of 64 bits are read as they are when a program is traced: JAX keeps what was in them before."""
 
+    SUMS_COMPILED_AFRESH = "sums-compiled-afresh"
+    """Programs that add up over several CPU devices are not kept between processes: XLA forgets their sums' order."""
+
     @property
     def is_on(self) -> bool:
         """Whether it is to be used; where it is used may ask for a CPU, too."""

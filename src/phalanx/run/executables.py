@@ -22,7 +22,7 @@ from phalanx.mesh.workarounds import Workaround
 from phalanx.programs.tracing import Program
 from phalanx.run.advance import Advance, Order
 from phalanx.run.blocks import Begun, Blocks
-from phalanx.run.compilation import RARELY, Options, use_cache
+from phalanx.run.compilation import RARELY, Options, communicates, compiled, several_cpus
 from phalanx.run.initial import Initial, prior_of
 from phalanx.run.pace import Pace
 from phalanx.run.reducing import Reducing
@@ -143,12 +143,16 @@ def _bytes(program: Any) -> int:
 
 def compile_blocks(reducing: Reducing, tile: int | None, arrays: Sequence[Array], matmul_precision: str) -> Executables:
     """Trace and compile the blocks of a run, ahead of time; `tile` lanes of a device are worked on together."""
-    use_cache()
+    several = several_cpus(reducing.blocks.target.mesh.devices.flat)
+
+    def compile_one(lowered: Any, options: Options) -> Any:
+        return compiled(lowered, options, keep=not (several and communicates(lowered)))
+
     # the compiler lets go of Python's lock: while it works on one program the next is traced
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
         programs = _Programs(reducing, tile, arrays)
-        compiled = {name: pool.submit(program.compile, options) for name, program, options in programs.lowered()}
-        done = {name: program.result() for name, program in compiled.items()}
+        under_way = {name: pool.submit(compile_one, *lowered) for name, *lowered in programs.lowered()}
+        done = {name: program.result() for name, program in under_way.items()}
         needed = max(map(_bytes, done.values()))
         return Executables(reducing.blocks, reducing, **done, bytes_on_device=needed, matmul_precision=matmul_precision)
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from phalanx.programs.canonical import form_of
-from phalanx.run.compilation import PLAIN, RARELY, Options, use_cache
+from phalanx.run.compilation import PLAIN, RARELY, Options, compiled, several_cpus
 from phalanx.run.kept import settings
 from phalanx.run.recent import Recent
 
@@ -38,9 +38,9 @@ class Compiled:
         made: shapes of what it gives.
     """
 
-    def __init__(self, traced: Any, options: Options):
+    def __init__(self, traced: Any, options: Options, keep: bool):
         self.made, pool = traced.out_info, ThreadPoolExecutor(1)
-        self._program = pool.submit(traced.lower().compile, options)
+        self._program = pool.submit(compiled, traced.lower(), options, keep)
         pool.shutdown(wait=False)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -100,8 +100,8 @@ class Compiler:
         traced = jax.jit(f, **({} if made is None else {"out_shardings": made})).trace(*arguments)
         key = _key_of(traced, arguments, made)
         if (found := _look_up(key)) is None:
-            use_cache()
-            found = Compiled(traced, options)
+            # who adds up what is for the compiler to say, so that devices that may are taken for devices that do
+            found = Compiled(traced, options, keep=not several_cpus(_devices(arguments, made)))
             self.count += 1
             COMPILED.keep(key, found)
         return found
@@ -134,6 +134,12 @@ def _kinds(arguments: Any) -> Hashable:
     """Of what kind arguments are, and where they lie."""
     leaves, tree = jax.tree.flatten(arguments)
     return tree, tuple((jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
+
+
+def _devices(arguments: Any, made: Any) -> set[Any]:
+    """Where arguments and results lie."""
+    shardings = [getattr(leaf, "sharding", leaf) for leaf in jax.tree.leaves((arguments, made))]
+    return set().union(*(sharding.device_set for sharding in shardings if isinstance(sharding, jax.sharding.Sharding)))
 
 
 def _hashed(value: Any) -> Hashable:

@@ -45,6 +45,40 @@ def test_every_core_is_used_unasked_and_programs_are_kept_between_processes(tmp_
     assert {path.name for path in (tmp_path / "cache").iterdir() if path.name.endswith("-cache")} == kept
 
 
+TWO_DEVICES = """
+import sys
+import jax
+jax.config.update("jax_num_cpu_devices", 2)
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
+import numpy as np, numpyro.distributions as dist, phalanx as phx
+def model(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+    phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+mesh = phx.make_mesh(**{sys.argv[1]: 2})
+data = {"y": phx.shard(np.ones(4), mesh) if sys.argv[1] == "data" else np.ones(4)}
+if sys.argv[2] == "mcmc":
+    phx.mcmc(model, data, kernel=phx.rwmh(0.5), num_chains=4, num_warmup=5, num_samples=5, mesh=mesh, progress=False)
+else:
+    phx.fit(model, phx.guides.mean_field(), data, num_steps=3, mesh=mesh, progress=False)
+print(len(hits))
+"""
+
+
+@pytest.mark.parametrize("axis, what, read", [("chain", "mcmc", 4), ("data", "mcmc", 2), ("data", "fit", 0)])
+def test_what_adds_up_over_cpu_devices_is_not_kept(tmp_path, axis, what, read):
+    """XLA would read it without the order of its sums; of a fit on a mesh anything may be a sum."""
+    environment = {**os.environ, "PHALANX_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    counts = [
+        int(subprocess.run(
+            [sys.executable, "-c", TWO_DEVICES, axis, what],
+            env=environment, capture_output=True, text=True, check=True, timeout=300,
+        ).stdout)
+        for _ in range(2)
+    ]  # fmt: skip
+    assert counts == [0, read]
+
+
 @pytest.mark.skipif(count_cores() == 1, reason="on one core there is nothing to say")
 def test_when_jax_has_started_one_line_says_what_to_call_first(tmp_path):
     done = run("started", cache="off")
@@ -71,7 +105,7 @@ def test_where_the_cache_is(monkeypatch, tmp_path, without_jax_setting):
     assert cache_folder() == tmp_path
     monkeypatch.delenv("PHALANX_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == Path(tmp_path) / "phalanx"
+    assert cache_folder() == Path(tmp_path) / "phalanx" / "programs"
     jax.config.update("jax_compilation_cache_dir", "/elsewhere")
     assert cache_folder() == Path("/elsewhere")
 
