@@ -291,7 +291,17 @@ class Fit:
         if self.pair is None and "verdict" in self.known:
             return self.known["verdict"]
         _check_number(num_draws)
-        return self._verdicts(num_draws)
+        if isinstance(self.pair, Likelihood):
+            return judge_likelihood(settled=self.unsettled, steps=self.steps, failed=self.failed)
+        if self.is_streamed:
+            return judge_unweighed(
+                settled=self.unsettled, steps=self.steps, failed=self.failed, findings=self.proposals.pair.left_out
+            )
+        weights, values = self._weighed(JUDGE_SEED, num_draws)
+        return judge_fit(
+            weights, values, settled=self.unsettled, steps=self.steps, failed=self.failed, resampled=self.is_resampled,
+            findings=self.proposals.pair.left_out,
+        )  # fmt: skip
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write everything but model and guide to one file, or leave the file as it was.
@@ -361,39 +371,26 @@ class Fit:
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name}{list(np.shape(v)) or ''}" for name, v in self.params.items() if hasattr(v, "shape"))
-        bound = (
-            f"{bound_of(self.pair)} {np.nanmean(self.losses.elbo[-100:]):,.2f}" if len(self.losses.elbo) else "no steps"
-        )
+        elbo = self.losses.elbo[-100:]
+        bound = f"{bound_of(self.pair)} {np.nanmean(elbo):,.2f}" if len(elbo) else "no steps"
         state = "settled" if self.settled else "not settled"
         return f"Fit({self.steps:,} steps of {self.record.kernel}; {bound}; {state}; {names})"
-
-    def _weighed(self, seed: int, num_draws: int) -> tuple[Weights, dict[str, np.ndarray]]:
-        """Importance weights of draws, and the draws; those a verdict looks at are kept."""
-        if (seed, num_draws) == (JUDGE_SEED, JUDGED):
-            return self.judged
-        check_all_there(self.proposals.pair.problem, "The importance weights")
-        drawn = self.proposals.draw(seed, num_draws)
-        return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 
     @cached_property
     def judged(self) -> tuple[Weights, dict[str, np.ndarray]]:
         """Importance weights of the draws that a verdict looks at, and those draws."""
-        check_all_there(self.proposals.pair.problem, "The importance weights")
-        drawn = self.proposals.draw(JUDGE_SEED, JUDGED)
-        return Weights.of(drawn.log_p, drawn.log_q), drawn.values
+        return _weighed(self.proposals, JUDGE_SEED, JUDGED)
 
-    def _verdicts(self, num_draws: int) -> Verdict:
-        if isinstance(self.pair, Likelihood):
-            return judge_likelihood(settled=self.unsettled, steps=self.steps, failed=self.failed)
-        if self.is_streamed:
-            return judge_unweighed(
-                settled=self.unsettled, steps=self.steps, failed=self.failed, findings=self.proposals.pair.left_out
-            )
-        weights, values = self._weighed(JUDGE_SEED, num_draws)
-        return judge_fit(
-            weights, values, settled=self.unsettled, steps=self.steps, failed=self.failed, resampled=self.is_resampled,
-            findings=self.proposals.pair.left_out,
-        )  # fmt: skip
+    def _weighed(self, seed: int, num_draws: int) -> tuple[Weights, dict[str, np.ndarray]]:
+        """The same of any draws."""
+        kept = (seed, num_draws) == (JUDGE_SEED, JUDGED)
+        return self.judged if kept else _weighed(self.proposals, seed, num_draws)
+
+
+def _weighed(proposals: Drawing, seed: int, num_draws: int) -> tuple[Weights, dict[str, np.ndarray]]:
+    check_all_there(proposals.pair.problem, "The importance weights")
+    drawn = proposals.draw(seed, num_draws)
+    return Weights.of(drawn.log_p, drawn.log_q), drawn.values
 
 
 def _check_number(n: Any) -> None:

@@ -144,7 +144,8 @@ class Steps:
 
     def _is_small(self, arrays: Any) -> bool:
         """Whether XLA would run a step on them operation by operation, and has to be told."""
-        on_cpu = self.pair.problem.mesh.size == 1 and jax.default_backend() == "cpu"
+        mesh = self.pair.problem.mesh
+        on_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
         small = all(leaf.size * leaf.dtype.itemsize <= SMALL for leaf in jax.tree.leaves(arrays))
         return on_cpu and small and Workaround.STEPS_IN_BRANCHES.is_on
 

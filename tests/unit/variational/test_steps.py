@@ -18,26 +18,20 @@ SHORT = {"num_steps": 30, "until": False, "progress": False}
 
 
 @pytest.mark.parametrize("particles", [1, 4])
-def test_steps_that_draw_their_own_random_numbers_are_the_same(monkeypatch, particles):
-    options = {**SHORT, "num_particles": particles}
-    one = phx.fit(regression, phx.guides.mean_field(), DATA, **options)
+@pytest.mark.parametrize(
+    "bound, guide, rows", [("AHEAD", phx.guides.mean_field(), 16), ("SMALL", phx.guides.full_rank(), 8)]
+)
+def test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same(
+    monkeypatch, bound, guide, rows, particles
+):
+    options = {**SHORT, "num_particles": particles, "mesh": phx.make_mesh(devices=jax.devices()[:1])}
+    data = {name: values[:rows] for name, values in DATA.items()}
+    one = phx.fit(regression, guide, data, **options)
     compiled.COMPILED.clear()
-    monkeypatch.setattr(step, "AHEAD", 0)
-    other = phx.fit(regression, phx.guides.mean_field(), DATA, **options)
+    monkeypatch.setattr(step, bound, 0)
+    other = phx.fit(regression, guide, data, **options)
     assert other.timing.compilations > 0
     np.testing.assert_allclose(one.losses.elbo, other.losses.elbo, rtol=1e-4)  # they are rounded differently
-
-
-@pytest.mark.parametrize("particles", [1, 4])
-def test_steps_in_branches_are_the_same(monkeypatch, particles):
-    options = {**SHORT, "num_particles": particles, "mesh": phx.make_mesh(devices=jax.devices()[:1])}
-    small = {name: values[:8] for name, values in DATA.items()}
-    apart = phx.fit(regression, phx.guides.full_rank(), small, **options)
-    compiled.COMPILED.clear()
-    monkeypatch.setattr(step, "SMALL", 0)
-    other = phx.fit(regression, phx.guides.full_rank(), small, **options)
-    assert other.timing.compilations > 0
-    np.testing.assert_allclose(apart.losses.elbo, other.losses.elbo, rtol=1e-4)  # they are rounded differently
 
 
 def test_the_density_along_the_path_is_that_of_the_draw():
