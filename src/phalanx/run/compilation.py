@@ -55,7 +55,7 @@ def compiled(lowered: Any, options: Options, keep: bool) -> Any:
         return lowered.compile(options)
 
 
-def several_cpus(devices: Iterable[jax.Device]) -> bool:
+def several_cpus(devices: Iterable[Any]) -> bool:
     """Whether these are several devices of CPUs, whose sums XLA does not keep in order when it reads them."""
     platforms = [device.platform for device in devices]
     return Workaround.SUMS_COMPILED_AFRESH.is_on and len(platforms) > 1 and "cpu" in platforms
