@@ -21,7 +21,10 @@ __all__ = [
 
 def _check(model: Any, **positive: float | None) -> None:
     if model is not None and not callable(model):
-        raise TypeError(f"guides: the first argument is the model, a function; got {type(model).__name__}.")
+        raise TypeError(
+            f"guides: the first argument is the model, a function; got {model!r}. Sizes are given by name, such as "
+            f"phx.guides.low_rank(rank=10)."
+        )
     for name, value in positive.items():
         if value is not None and (
             isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value > 0

@@ -41,5 +41,5 @@ def test_what_cannot_be_is_refused():
     for hidden in ((), (0,), (1.5,), (True,)):
         with pytest.raises(ValueError, match="hidden must be whole numbers above 0, a layer each"):
             phx.guides.flow(hidden=hidden)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="the first argument is the model, a function; got int"):
+    with pytest.raises(TypeError, match="the first argument is the model, a function; got 3. Sizes are given by name"):
         phx.guides.structured(3)  # pyright: ignore[reportArgumentType]
