@@ -90,6 +90,11 @@ class FirstParameters:
         return cls(pair, program, arguments)
 
     @property
+    def given(self) -> dict[str, Any]:
+        """What the user gave as `init`, by name."""
+        return self.arguments[-1]
+
+    @property
     def shapes(self) -> dict[str, Any]:
         """Their shapes, on the real line."""
         return self.program.made[0]
@@ -118,9 +123,8 @@ class FirstParameters:
 
     def as_given(self) -> dict[str, Any]:
         """The parameters, those that were given as they are, also of a guide that would find its own."""
-        free, (*_, given) = self(), self.arguments
-        named = self.pair.learned.only(given)
-        kept = named.free({name: given[name] for name in named.parameters})
+        free, named = self(), self.pair.learned.only(self.given)
+        kept = named.free({name: self.given[name] for name in named.parameters})
         return {**free, **{name: jax.device_put(value, _layout(free[name])) for name, value in kept.items()}}
 
 

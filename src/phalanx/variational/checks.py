@@ -211,7 +211,7 @@ def check_learned(learned: Learned, name: str) -> None:
 
 def check_solved(pair: Pair) -> None:
     """Refuse what is learned by steps, of a guide that makes none."""
-    if not getattr(getattr(pair, "family", None), "is_solved", False):
+    if not _is_solved(pair):
         return
     advice = "Use a guide that is learned, such as phx.guides.full_rank()"
     if (minibatch := pair.problem.minibatch) is not None:
@@ -249,6 +249,21 @@ def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[
             raise ValueError(
                 f"init: the value of variable {latent.name!r} has shape {given}, and the variable {latent.shape}."
             )
+
+
+def _is_solved(pair: Pair) -> bool:
+    return getattr(getattr(pair, "family", None), "is_solved", False)
+
+
+def check_found(pair: Pair, given: Mapping[str, Any], num_steps: Any) -> None:
+    """Refuse initial values of what a guide finds by itself."""
+    if num_steps == 0 or not _is_solved(pair):
+        return
+    if own := [name for name in given if name in pair.learned.parameters]:
+        raise ValueError(
+            f"init: {own[0]!r} is a parameter of {pair.name}, which climbs and finds its own. Give values of the "
+            f"model's variables, where the climb begins; or num_steps=0, to take parameters as they are."
+        )
 
 
 def check_inside(wrong: tuple[Mapping[str, Any], Mapping[str, Any]], learned: Learned) -> None:

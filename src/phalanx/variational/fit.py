@@ -171,6 +171,7 @@ def fit(
         looked_at = arrays if stream is None else on_host(pair.problem.arguments)
         data_checks.begin(looked_at, once=stream is None)
         first = FirstParameters.of(pair, compiler, int(seed), arrays, init)
+        checks.check_found(pair, first.given, num_steps)
         begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, compiler
         learning = _learning(objective, optimizer, int(num_particles), stream, training, init, *begun)
         learning.compile()

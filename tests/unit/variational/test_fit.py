@@ -137,6 +137,9 @@ def test_of_no_steps_a_guide_that_is_solved_is_the_one_given():
     init = {"loc": solved.params["loc"] + 1.0}
     moved = phx.fit(regression, phx.guides.laplace(), DATA, init=init, num_steps=0, progress=False)
     np.testing.assert_allclose(moved.params["loc"], init["loc"], rtol=1e-6)
+    for given in (init, solved):
+        with pytest.raises(ValueError, match=r"init: 'loc' is a parameter of laplace\(\), which climbs.*num_steps=0"):
+            phx.fit(regression, phx.guides.laplace(), DATA, init=given, progress=False)
 
 
 def test_a_point_where_the_model_can_be_is_a_guide():
