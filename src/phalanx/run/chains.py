@@ -65,7 +65,7 @@ class Chains:
         if initial.superchains:
             leaders = initial.leaders(self.blocks.num_chains)
             self.put_beside(leaders)
-            rows = [_taken(part, leaders, 1) for part in rows]
+            rows = tuple(_taken(part, leaders, 1) for part in rows)
         one_each = self.executables.sent.array(np.ones(self.blocks.num_chains, np.int32), PartitionSpec(CHAIN))
         return self.executables.summed(rows, one_each) if rows else Sums.nothing()
 

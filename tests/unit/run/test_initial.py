@@ -197,7 +197,9 @@ def test_how_warm_up_went_is_kept(kernel, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kernel", [pytest.param(phx.nuts(), marks=pytest.mark.slow), phx.rwmh(0.5)], ids=["nuts", "rwmh"]
+    "kernel",
+    [pytest.param(phx.nuts(), marks=pytest.mark.slow), phx.hmc(num_steps=4), phx.rwmh(0.5)],
+    ids=["nuts", "hmc", "rwmh"],
 )
 def test_superchains_begin_together_and_come_apart(kernel):
     begun = []
