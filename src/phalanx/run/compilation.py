@@ -36,6 +36,9 @@ numbers, as vectors are narrower (a random walk's draw takes twice as long). Fro
 RARELY: Options = {"xla_backend_optimization_level": "0", **PLAIN}
 """What is called a few times is not worth optimising."""
 
+_APART: Options = {"xla_gpu_autotune_level": "0"}
+"""On a CPU of no meaning, but part of what a program is found by in the cache. Programs that are not to be read are
+looked for under it: whoever has kept them, an earlier version or a process without the work-around, has not there."""
 
 _COMMUNICATION = re.compile(r"stablehlo\.(all_|collective_|reduce_scatter)")
 """What devices say to each other, in a program that is not compiled yet."""
@@ -49,10 +52,10 @@ def cache_folder() -> Path | None:
 
 
 def compiled(lowered: Any, options: Options, keep: bool) -> Any:
-    """A program, compiled or read from the cache; without `keep` it is never written there."""
+    """A program, compiled or read from the cache; without `keep` it is neither read nor written there."""
     _use_cache()
     with _keeping(keep):
-        return lowered.compile(options)
+        return lowered.compile(options if keep else options | _APART)
 
 
 def several_cpus(devices: Iterable[Any]) -> bool:
@@ -74,7 +77,7 @@ def _chosen() -> Path | None:
     if chosen:
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "phalanx" / "programs"
+    return Path(base).expanduser() / "phalanx"
 
 
 def _use_cache() -> None:

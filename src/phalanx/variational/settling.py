@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 FIRST = 100
-"""Steps of the first window; of these the first half is not averaged. With 200 fits that begin well take twice as long,
-and with 30 no stop was false either (`benchmarks/stopping.py`)."""
+"""Steps of the first window; of these the first half is not averaged. Fits that begin well end after two and a half of
+them; how often a stop is false says `benchmarks/stopping.py`."""
 
 GROWTH = 1.5
 """How much longer a window is after one that did not agree with the one before."""
