@@ -128,6 +128,19 @@ def test_a_low_temperature_makes_what_is_probable_more_so(likelihood, outputs):
     assert -(jnp.exp(cold) * cold).sum() < -(jnp.exp(warm) * warm).sum()
 
 
+@pytest.mark.parametrize("temperature", [0.3, 1.0, np.float32(1.0)])
+def test_gradients_of_levels_are_those_of_a_softmax(temperature):
+    """Also where several logits are the largest; and in training nothing is done to them beforehand."""
+    outputs, pixel = jnp.zeros(256).at[jnp.array([3, 200])].set(2.0), jnp.arange(5)
+
+    def log_prob(outputs):
+        return jnp.sum(levels(outputs, temperature).log_prob(pixel))
+
+    expected = (pixel.size * -jax.nn.softmax(outputs / temperature)).at[pixel].add(1.0) / temperature
+    np.testing.assert_allclose(jax.grad(log_prob)(outputs), expected, atol=1e-5)
+    assert levels(outputs).logits is outputs  # pyright: ignore[reportAttributeAccessIssue]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1e-40, 1e-8])
 def test_at_no_temperature_each_pixel_is_the_most_probable(temperature):
     network, weights = made()
