@@ -20,7 +20,11 @@ ARMIJO = 1e-4
 """Of the gain that the gradient promises, the part that a step must make."""
 
 OFF_ZERO = 1e-3
-"""About how far from zero the coordinates of a climb begin at least."""
+"""How far from zero coordinates at zero begin a climb at most."""
+
+LANES = 8
+"""Columns of a Hessian that are computed at once: as many as a fit has particles, for whose memory there must be room.
+"""
 
 EXACT = 256
 """Coordinates up to which the diagonal of the Hessian is computed; beyond, it is estimated."""
@@ -80,7 +84,7 @@ class Climb(NamedTuple):
 
         A logistic regression has in NumPyro, at coefficients of nothing; and products of two have none.
         """
-        off = OFF_ZERO * random.normal(random.key(0), position.shape, position.dtype)
+        off = random.uniform(random.key(0), position.shape, position.dtype, -OFF_ZERO, OFF_ZERO)
         position = jnp.where(position == 0.0, off, position)
         value, gradient = jax.value_and_grad(log_density)(position)
         none = jnp.zeros((MEMORY, position.size), position.dtype)
@@ -184,7 +188,7 @@ def curvature(log_density: LogDensity, position: Array, key: Array) -> Array:
 
     size = position.size
     if size <= EXACT:
-        return lax.map(lambda i: times(jnp.zeros(size, position.dtype).at[i].set(1.0))[i], jnp.arange(size))
+        return _in_lanes(lambda i: times(jnp.zeros(size, position.dtype).at[i].set(1.0))[i], size)
 
     def probe(key: Array) -> Array:
         signs = random.rademacher(key, (size,), position.dtype)
@@ -196,15 +200,23 @@ def curvature(log_density: LogDensity, position: Array, key: Array) -> Array:
 
 
 def negative_hessian(log_density: LogDensity, position: Array) -> Array:
-    """The whole of it, a row at a time."""
+    """The whole of it."""
     gradient = jax.grad(log_density)
     size = position.size
 
     def row(i: Array) -> Array:
         return -jax.jvp(gradient, (position,), (jnp.zeros(size, position.dtype).at[i].set(1.0),))[1]
 
-    hessian = lax.map(row, jnp.arange(size))
+    hessian = _in_lanes(row, size)
     return 0.5 * (hessian + hessian.T)
+
+
+def _in_lanes(f: Callable[[Array], Array], count: int) -> Array:
+    """`f` of 0, 1, ... up to `count`, some at once: of data that are read for one the others have them, too."""
+    lanes = min(LANES, count)
+    numbers = jnp.arange(-(-count // lanes) * lanes).reshape(-1, lanes)
+    found = lax.map(jax.vmap(f), jnp.minimum(numbers, count - 1))
+    return found.reshape(-1, *found.shape[2:])[:count]
 
 
 class Top(NamedTuple):
@@ -267,12 +279,11 @@ def good_place(log_density: LogDensity, position: Array, key: Array) -> Place:
     """The place of a climb about which a normal of independent coordinates comes closest to the density.
 
     It is not the top: where a density has no mode, as the joint density of a hierarchy, the climb goes on into a spike
-    that holds no mass, and the bound is lower there than it was on the way.
+    that holds no mass, and the bound is lower there than it was on the way. All places are judged with the same draws.
     """
 
-    def look(carry: tuple[Climb, Array, Place], given: tuple[Array, Array]) -> tuple[Any, None]:
+    def look(carry: tuple[Climb, Array, Place], count: Array) -> tuple[Any, None]:
         state, best, place = carry
-        count, key = given
         state = climb(log_density, state, count)
         curved = curvature(log_density, state.position, key)
         scale = jnp.where(curved > WIDEST**-2, lax.rsqrt(jnp.maximum(curved, WIDEST**-2)), WIDEST)
@@ -285,9 +296,8 @@ def good_place(log_density: LogDensity, position: Array, key: Array) -> Place:
     begun = Climb.begin(log_density, position)
     # of a place where no normal is any good, narrow scales are all that is safe
     first = Place(position, jnp.full_like(position, 0.1))
-    looks = _effort(position.size).looks
-    given = jnp.array(looks), random.split(key, len(looks))
-    return lax.scan(look, (begun, jnp.float32(-jnp.inf).astype(begun.value.dtype), first), given)[0][2]
+    looks = jnp.array(_effort(position.size).looks)
+    return lax.scan(look, (begun, jnp.float32(-jnp.inf).astype(begun.value.dtype), first), looks)[0][2]
 
 
 def _bound(log_density: LogDensity, place: Place, key: Array) -> Array:

@@ -23,6 +23,10 @@ FEW_NUMBERS = 2**16
 """Of so few a program is as fast without the last level of optimising, which takes 1.3 to 1.4 times as long
 (`benchmarks/fits.py`); a step of a network took 1.14 times as long without it (`benchmarks/training.py`)."""
 
+FEW_LEARNED = 2**12
+"""Of a first argument, what is learned and what an optimiser keeps of it, of so few numbers, too, however many data:
+regressions and mixtures took 0.9 to 1.0 times as long without that level, networks of a thousand weights up to 1.2."""
+
 OF_FEW_NUMBERS: Options = {"xla_backend_optimization_level": "2"}
 """Options of their compiler."""
 
@@ -108,12 +112,16 @@ class Compiler:
 
 
 def _options(arguments: Any, rarely: bool) -> Options:
-    numbers = sum(leaf.size for leaf in jax.tree.leaves(arguments))
+    numbers, learned = _numbers(arguments), _numbers(arguments[0])
     if rarely and numbers < MANY:
         return RARELY
     if rarely and numbers < VERY_MANY:
         return OF_FEW_NUMBERS | PLAIN
-    return OF_FEW_NUMBERS if numbers < FEW_NUMBERS else {}
+    return OF_FEW_NUMBERS if numbers < FEW_NUMBERS or learned < FEW_LEARNED else {}
+
+
+def _numbers(arrays: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(arrays))
 
 
 def _look_up(key: Hashable | None) -> Compiled | None:

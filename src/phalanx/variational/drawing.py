@@ -139,13 +139,13 @@ def quartiles_of(pair: Pair, count: int) -> Any:
     return quartiles
 
 
-@jax.jit
-def change_between(a: Array, b: Array) -> Array:
+def change_between(a: np.ndarray, b: np.ndarray) -> float:
     """How far guides with these quartiles are apart, over all coordinates.
 
     It is the largest difference of medians in standard deviations, or of widths in parts of themselves.
     """
-    middles, widths = [q[1] for q in (a, b)], [(q[2] - q[0]) / SPREAD for q in (a, b)]
-    floor = 1e-4 * (1e-4 + jnp.abs(middles[1]))  # of a guide that draws one value
-    width = jnp.maximum(jnp.minimum(*widths), floor)
-    return jnp.max(jnp.maximum(jnp.abs(middles[0] - middles[1]), jnp.abs(widths[0] - widths[1])) / width)
+    with np.errstate(all="ignore"):  # what is not finite has changed
+        middles, widths = [q[1] for q in (a, b)], [(q[2] - q[0]) / SPREAD for q in (a, b)]
+        floor = 1e-4 * (1e-4 + np.abs(middles[1]))  # of a guide that draws one value
+        width = np.maximum(np.minimum(*widths), floor)
+        return float(np.max(np.maximum(np.abs(middles[0] - middles[1]), np.abs(widths[0] - widths[1])) / width))

@@ -172,8 +172,8 @@ class Growing:
             return True
         fresh = self._hold(self.seed, np.uint32(number), np.int32(chunks))
         gain, error = map(float, self._gain(before, self.result, fresh, self.arrays))
-        then, self._seen = self._seen, self._quartiles(self.result, self.seed, self.arrays)
-        change = math.inf if then is None else float(change_between(then, self._seen))
+        then, self._seen = self._seen, np.asarray(self._quartiles(self.result, self.seed, self.arrays))
+        change = math.inf if then is None else change_between(then, self._seen)
         if number > 1 and gain <= max(NATS, 2.0 * error) and change <= CHANGED:
             self.unsettled = ""
             return True

@@ -113,7 +113,7 @@ class Learning:
         """After the last block; before it begins, its shapes."""
         self.result: Any = self.shapes
         self._before, self.watch = None, None
-        self._seen: tuple[Array | None, Array | None] = None, None
+        self._seen: tuple[np.ndarray | None, np.ndarray | None] = None, None
         """Quartiles of the guides of the last two windows, the latest first."""
 
     def compile(self) -> None:
@@ -285,7 +285,7 @@ class Learning:
         change = across = float("inf")
         if self.settling.stops:
             # waited for: the next steps do not depend on it, and devices may begin their sums in different orders
-            now = jax.block_until_ready(self._quartiles(self.state.mean, self.seed, self.arrays))
+            now = np.asarray(self._quartiles(self.state.mean, self.seed, self.arrays))
             change, across = (_tolerances(then, now) for then in self._seen)
             self._seen = now, self._seen[0]
         bounds = np.concatenate([made.bound for made in self.made])
@@ -340,9 +340,9 @@ class Learning:
         )
 
 
-def _tolerances(then: Array | None, now: Array) -> float:
+def _tolerances(then: np.ndarray | None, now: np.ndarray) -> float:
     """How far a guide has changed since another."""
-    return float("inf") if then is None else float(change_between(then, now)) / TOLERANCE
+    return float("inf") if then is None else change_between(then, now) / TOLERANCE
 
 
 def _shapes_of(begins: Callable[[Any], State], shapes: Any) -> State:
