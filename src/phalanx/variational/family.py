@@ -197,8 +197,8 @@ class FamilyPair:
         position, misfits = start.best(random.fold_in(key, 2), {**(self.problem.start or {}), **values})
         if self.family.is_solved:
             first, again = flat(position)[0], random.fold_in(key, 4)
-            others = [start.anywhere(k) for k in random.split(again, self.family.num_paths)[1:]]
-            positions = jnp.stack([first, *others])
+            others = jax.vmap(start.anywhere)(random.split(again, self.family.num_paths)[1:])
+            positions = jnp.concatenate([first[None], others])
             begun, reached = self.family.solve(start.log_density(position), positions, again)
             return Beginning({**begun, **of_model}, {**misfits, TOP: ~reached})
         if self.family.init_scale is None and not values:

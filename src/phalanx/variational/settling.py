@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-FIRST = 100
+FIRST = 60
 """Steps of the first window; of these the first half is not averaged. Fits that begin well end after two and a half of
 them; how often a stop is false says `benchmarks/stopping.py`."""
 
