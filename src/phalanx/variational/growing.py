@@ -83,7 +83,7 @@ class Growing:
     gradients: int = 0
     interrupted: bool = False
     unsettled: str = "The fit has not begun."
-    _seen: Array | None = None
+    _seen: np.ndarray | None = None
     failed: int = 0
     seen: int = 0
 
