@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-sys.path.insert(0, str(FOLDER.parent))
+sys.path.insert(0, str(FOLDER.parent))  # before what is imported from there: E402 says it should come first
 
 from tests.statistical.posteriordb.entries import ENTRIES  # noqa: E402
 from tests.statistical.test_guides import GUIDES, OPTIONS, worst_mean  # noqa: E402

@@ -22,6 +22,7 @@ to 2e-5 of it, and a difference of distribution functions has no more digits tha
 class _Quantized(dist.Distribution):
     """A distribution on the real line, rounded to 0, 1, ..., 255; the ends take all that lies beyond."""
 
+    # a plain attribute, as NumPyro's distributions have it
     arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}  # noqa: RUF012
     support: Any = constraints.integer_interval(0, HIGHEST)
 
@@ -141,7 +142,7 @@ class QuantizedLogisticMixture(dist.Distribution):
         likelihood.
     """
 
-    arg_constraints: Any = {  # noqa: RUF012
+    arg_constraints: Any = {  # noqa: RUF012  # as above
         "logits": constraints.real_vector,
         "loc": constraints.real_vector,
         "scale": constraints.independent(constraints.positive, 1),

@@ -78,7 +78,7 @@ def logistics(outputs: Array, temperature: Array | float = 1.0) -> dist.Distribu
 
 
 def _cooled(logits: Array, temperature: Array | float) -> Array:
-    """Logits at a temperature, the largest of them 0: however cold it is, that one is a number."""
+    """Logits at a temperature. Where it is not 1, the largest is 0: however cold it is, that one is a number."""
     if isinstance(temperature, float) and temperature == 1.0:
         return logits  # as in training, where a pass over all of them is a part of a step
     largest = lax.stop_gradient(jnp.max(logits, -1, keepdims=True))  # what is added to all logits makes no difference

@@ -25,7 +25,7 @@ FEW_NUMBERS = 2**16
 
 FEW_LEARNED = 2**12
 """Of a first argument, what is learned and what an optimiser keeps of it, of so few numbers, too, however many data:
-regressions and mixtures took 0.9 to 1.0 times as long without that level, networks of a thousand weights up to 1.2."""
+without that level steps of regressions are as fast (`benchmarks/fits.py`), but those of networks may be slower."""
 
 OF_FEW_NUMBERS: Options = {"xla_backend_optimization_level": "2"}
 """Options of their compiler."""

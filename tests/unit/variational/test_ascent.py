@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import random
 
 import phalanx as phx
-from phalanx.variational.ascent import EXACT, MANY, Climb, climb, curvature, good_place
+from phalanx.variational.ascent import EXACT, LANES, MANY, Climb, climb, curvature, good_place, negative_hessian
 
 
 @given(seed=st.integers(0, 2**31), chance=st.floats(0.02, 0.98), columns=st.integers(1, 4))
@@ -68,6 +68,20 @@ def test_rows_in_blocks_curve_as_rows_in_one_piece_do() -> None:
     )
     for name, values in whole.items():
         np.testing.assert_allclose(blocks[name], values, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("size", [1, LANES - 1, LANES, LANES + 1, 3 * LANES - 1])
+def test_hessians_are_whole_whatever_is_left_of_the_last_lanes(size: int) -> None:
+    mixing = np.random.default_rng(size).normal(size=(size, size)).astype(np.float32)
+
+    def log_density(x):
+        return -0.5 * jnp.sum((mixing @ x) ** 2) + jnp.sum(jnp.sin(x))
+
+    position = jnp.linspace(0.3, 1.0, size)
+    expected = -np.asarray(jax.hessian(log_density)(position))
+    np.testing.assert_allclose(negative_hessian(log_density, position), expected, rtol=1e-4, atol=1e-4)
+    diagonal = curvature(log_density, position, random.key(0))
+    np.testing.assert_allclose(diagonal, np.diagonal(expected), rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_of_tries_are_counted() -> None:
