@@ -182,6 +182,11 @@ class ProgramPair:
         """The variables that cannot be differentiated through."""
         return self._met["scored"]
 
+    @property
+    def is_antithetic(self) -> bool:
+        """No: a program's noise may be anything, and has no opposite."""
+        return False
+
     def log_model(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
         """Its log density, with the data, under the model: what each variable adds."""
         variables = self._run(given(self.problem.model, params), _at(draw), data)

@@ -82,6 +82,15 @@ class Family(Protocol):
         """Whether a draw is linear in its noise, which is standard normals."""
         ...
 
+    @property
+    def is_antithetic(self) -> bool:
+        """Whether steps draw in pairs of opposite noise, as likely as any: what is odd in it adds nothing to gradients.
+
+        The noise of a mean is odd where the posterior is normal; that of a covariance is even, and half as many
+        directions show less of it.
+        """
+        ...
+
     def noise(self, key: Array, latents: Latents) -> Any:
         """What a draw is made of, besides parameters."""
         ...
@@ -118,6 +127,11 @@ class FamilyPair:
     def scored(self) -> list[str]:
         """None: every draw can be differentiated through."""
         return []
+
+    @property
+    def is_antithetic(self) -> bool:
+        """As the family is."""
+        return self.family.is_antithetic
 
     @property
     def identity(self) -> Hashable | None:

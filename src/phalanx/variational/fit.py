@@ -99,8 +99,8 @@ def fit(
             eigenvalues.
         num_steps: the most steps. Of none, the parameters are those given, `init=`: so is drawn from a fit that was
             read from a file.
-        num_particles: draws from the guide per step, spread over the mesh's `chain` axis. With "lbfgs", draws that are
-            looked at at once, of any number.
+        num_particles: draws from the guide per step, spread over the mesh's `chain` axis; those of `mean_field` come in
+            pairs. With "lbfgs", draws that are looked at at once, of any number.
         batch_size: rows in each step, drawn with replacement, on each device from its own rows. Rows are those of the
             sharded arrays or, where none is sharded, of all arrays with the largest leading dimension. Terms of rows
             are weighted so that they stand for all; the bound's error is then not told.

@@ -46,6 +46,7 @@ class Flow:
     init_scale: float | None = None
     is_solved: bool = False
     is_linear: bool = False
+    is_antithetic: bool = False
 
     @property
     def name(self) -> str:

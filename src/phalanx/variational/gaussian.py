@@ -67,6 +67,7 @@ class MeanField:
     name: str = "mean_field()"
     is_solved: bool = False
     is_linear: bool = True
+    is_antithetic: bool = True
 
     def parameters(self, latents: Latents) -> dict[str, Parameter]:
         """A location and a scale for each coordinate, which lie where the rows of the variable lie."""
@@ -117,6 +118,7 @@ class FullRank:
     name: str = "full_rank()"
     is_solved: bool = False
     is_linear: bool = True
+    is_antithetic: bool = False
 
     def parameters(self, latents: Latents) -> dict[str, Parameter]:
         """A location, and the Cholesky factor of the covariance."""
@@ -198,6 +200,7 @@ class LowRank:
     init_scale: float | None = None
     is_solved: bool = False
     is_linear: bool = True
+    is_antithetic: bool = False
 
     @property
     def name(self) -> str:

@@ -30,6 +30,8 @@ class Objective:
         bound: from log weights `(particle,)` to what each says of the evidence: shown, and not differentiated.
         scores: whether variables that cannot be differentiated through are learned.
         multiple: particles come in multiples of this.
+        averages: whether it is an average over particles, none of which sees another: then these may depend on each
+            other.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Objective:
     bound: Callable[[Array], Array]
     scores: bool = False
     multiple: int = 1
+    averages: bool = False
 
 
 def _each(log_weights: Array) -> Array:
@@ -86,8 +89,10 @@ def elbo(*, path: bool = True) -> Objective:
         inference; Kool, van Hoof, Welling (2019), Buy 4 REINFORCE samples, get a baseline for free!
     """
     if path:
-        return Objective("elbo()", ("log_p", "log_q_path", "score"), _elbo, _each, scores=True)
-    return Objective("elbo(path=False)", ("log_p", "log_q_drawn", "score"), _elbo_as_drawn, _each, scores=True)
+        return Objective("elbo()", ("log_p", "log_q_path", "score"), _elbo, _each, scores=True, averages=True)
+    return Objective(
+        "elbo(path=False)", ("log_p", "log_q_drawn", "score"), _elbo_as_drawn, _each, scores=True, averages=True
+    )
 
 
 def importance_weighted(count: int = 8) -> Objective:

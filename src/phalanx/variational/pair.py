@@ -64,6 +64,11 @@ class Pair(Protocol):
         """The guide's variables whose draws cannot be differentiated through."""
         ...
 
+    @property
+    def is_antithetic(self) -> bool:
+        """Whether the particles of a step are best drawn in pairs of opposite noise."""
+        ...
+
     def for_steps(self) -> Pair:
         """The pair as steps see it: where they see minibatches, terms of rows count for all rows."""
         ...
@@ -134,6 +139,16 @@ def keys_of(pair: Pair, key: Array, count: int) -> Array:
 def noise_of(pair: Pair, key: Array, count: int) -> Any:
     """What `count` particles are made of."""
     return jax.vmap(pair.noise)(keys_of(pair, key, count))
+
+
+def antithetic_noise_of(pair: Pair, key: Array, count: int) -> Any:
+    """What they are made of in pairs, one after the other, of opposite noise. Both of a pair draw it: none is sent."""
+
+    def one(number: Array) -> Any:
+        noise = pair.noise(random.fold_in(key, number // 2))
+        return jax.tree.map(lambda part: jnp.where(number % 2 == 0, part, -part), noise)
+
+    return jax.vmap(one)(numbered(pair, count))
 
 
 def numbered(pair: Pair, count: int) -> Array:

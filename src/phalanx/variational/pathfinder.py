@@ -148,6 +148,7 @@ class Pathfinder:
     init_scale: float | None = None
     is_solved: bool = True
     is_linear: bool = False
+    is_antithetic: bool = False
     is_resampled: bool = True
 
     @property

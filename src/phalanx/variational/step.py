@@ -16,7 +16,7 @@ from phalanx.programs.canonical import form_of
 from phalanx.run.kept import is_ours
 from phalanx.variational.learned import Params
 from phalanx.variational.objective import Objective
-from phalanx.variational.pair import Pair, log_weights, noise_of, particles
+from phalanx.variational.pair import Pair, antithetic_noise_of, log_weights, noise_of, particles
 
 ROOM = 1024
 """The most steps of a block."""
@@ -135,12 +135,21 @@ class Steps:
         return state, Made(bound.mean()[None], self._error(bound)[None])
 
     def _error(self, bound: Array) -> Array:
+        if self.is_antithetic:
+            bound = bound.reshape(-1, 2).mean(1)  # a pair is one draw
         known = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
         return jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if known else jnp.full((), jnp.nan)
 
     def noise(self, key: Array) -> Any:
         """What the particles of a step are made of."""
-        return noise_of(self.pair, key, self.num_particles)
+        made = antithetic_noise_of if self.is_antithetic else noise_of
+        return made(self.pair, key, self.num_particles)
+
+    @property
+    def is_antithetic(self) -> bool:
+        """Whether particles come in pairs of opposite noise: of two pairs on, since one tells no error of the bound."""
+        in_pairs = self.num_particles >= 4 and self.num_particles % 2 == 0
+        return in_pairs and self.objective.averages and self.pair.is_antithetic
 
     def _is_small(self, arrays: Any) -> bool:
         """Whether XLA would run a step on them operation by operation, and has to be told."""

@@ -47,6 +47,7 @@ class Structured:
     name: str = "structured()"
     is_solved: bool = False
     is_linear: bool = True
+    is_antithetic: bool = False
 
     def following(self, whole: TracedProgram) -> Structured:
         """The guide of this model."""
