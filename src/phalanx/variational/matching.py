@@ -24,7 +24,7 @@ from jax import Array
 
 from phalanx.variational.family import FamilyPair, by_name
 from phalanx.variational.gaussian import standard_log_prob
-from phalanx.variational.pair import noise_of
+from phalanx.variational.pair import antithetic_noise_of
 from phalanx.variational.step import State, Steps, all_finite
 
 FIRST_MATCHES = 50
@@ -39,8 +39,12 @@ class Matching(Steps):
 
     def noise(self, key: Array) -> Array:
         """Standard normals, `(particle, coordinate)`, in pairs of opposite signs."""
-        half = noise_of(self.pair, key, -(-self.num_particles // 2))
-        return jnp.concatenate([half, -half])
+        return antithetic_noise_of(self.pair, key, self.num_particles + self.num_particles % 2)
+
+    @property
+    def is_antithetic(self) -> bool:
+        """Always: of a normal posterior the scores of pairs tell its mean without noise."""
+        return True
 
     def one(self, state: State, noise: Array, data: Any, rate: Any) -> tuple[State, Array]:
         """One step, and what each draw says of the bound."""

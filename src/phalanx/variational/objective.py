@@ -88,11 +88,8 @@ def elbo(*, path: bool = True) -> Objective:
         Roeder, Wu, Duvenaud (2017), Sticking the landing: simple, lower-variance gradient estimators for variational
         inference; Kool, van Hoof, Welling (2019), Buy 4 REINFORCE samples, get a baseline for free!
     """
-    if path:
-        return Objective("elbo()", ("log_p", "log_q_path", "score"), _elbo, _each, scores=True, averages=True)
-    return Objective(
-        "elbo(path=False)", ("log_p", "log_q_drawn", "score"), _elbo_as_drawn, _each, scores=True, averages=True
-    )
+    name, log_q, loss = ("elbo()", "log_q_path", _elbo) if path else ("elbo(path=False)", "log_q_drawn", _elbo_as_drawn)
+    return Objective(name, ("log_p", log_q, "score"), loss, _each, scores=True, averages=True)
 
 
 def importance_weighted(count: int = 8) -> Objective:

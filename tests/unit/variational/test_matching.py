@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -103,3 +104,16 @@ def test_the_same_with_particles_over_devices(mesh_of):
         for mesh in (None, mesh_of(4, 1))
     )
     np.testing.assert_allclose(four.losses.elbo, one.losses.elbo, rtol=1e-5)
+
+
+def heavy_tails():
+    phx.sample("x", dist.StudentT(6.0, jnp.array([1.0, -2.0]), 3.0).to_event(1))
+
+
+def test_the_error_of_the_bound_is_that_of_pairs():
+    """Both of a pair say nearly the same of the bound, so that they are one draw; and one alone tells no error."""
+    fit = phx.fit(heavy_tails, phx.guides.full_rank(), num_steps=3000, until=False, **MATCHED)
+    bounds, errors = fit.losses.elbo[1000:], fit.losses.error[1000:]
+    np.testing.assert_allclose(np.sqrt(np.mean(errors**2)), np.std(bounds), rtol=0.2)
+    two = phx.fit(heavy_tails, phx.guides.full_rank(), num_particles=2, num_steps=20, until=False, **MATCHED)
+    assert np.isnan(two.losses.error).all() and np.isfinite(two.losses.elbo).all()
