@@ -95,8 +95,8 @@ WORK = {
     "eight schools": Work(schools_model, eight_schools, ("mean field", "full rank"), 8, 20_000, 10_000),
     "covertype's shape": Work(logistic_model, logistic_rows, ("mean field", "full rank"), 8, 400, 5000),
     "MovieLens' shape": Work(
-        ratings.phalanx_model, lambda: {"watched": ratings.load(None)}, ("mean field",), 1, 3, 1000,
-        ratings.numpyro_model, {"num_steps": 200, "until": False}, 16, (0.1, 0.05),
+        ratings.phalanx_model, lambda: {"watched": ratings.load(None)}, ("mean field",), 1, 3, 2000,
+        ratings.numpyro_model, {"num_steps": 200, "until": False}, 16, (0.05, 0.1),
     ),
 }  # fmt: skip
 
