@@ -1,4 +1,4 @@
-"""What XLA does slowly on CPUs or JAX gets wrong, and what is done about it: a list, so that one day it can go.
+"""What XLA does slowly on CPUs, or JAX or NumPyro get wrong, and what is done about it: a list, so that it can go.
 
 Each work-around is a few lines where it is used, which ask here whether it is on. The environment variable
 `PHALANX_WORKAROUNDS` says which are not: `off` turns all off, and names with commas between them, such as
@@ -17,7 +17,7 @@ VARIABLE = "PHALANX_WORKAROUNDS"
 
 
 class Workaround(Enum):
-    """A way around something that XLA does slowly on CPUs, or that JAX gets wrong."""
+    """A way around something that XLA does slowly on CPUs, or that JAX or NumPyro gets wrong."""
 
     FUSED_LOOPS = "fused-loops"
     """A loop over small arrays is one function, and no list of functions that are called one by one."""
@@ -54,6 +54,9 @@ class Workaround(Enum):
 
     FRESH_CONSTANTS = "fresh-constants"
     """NumPy's arrays of 64 bits are read as they are when a program is traced: JAX keeps what was in them before."""
+
+    BERNOULLI_AT_ZERO = "bernoulli-at-zero"
+    """The log density of Bernoulli variables is ours: the gradient of NumPyro's is off by a half at logits of zero."""
 
     SUMS_COMPILED_AFRESH = "sums-compiled-afresh"
     """Programs that add up over several CPU devices are not kept between processes: XLA forgets their sums' order."""

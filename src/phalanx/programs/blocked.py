@@ -20,6 +20,7 @@ from numpyro.distributions import Distribution, Unit
 
 from phalanx.mesh.space import only_rows
 from phalanx.mesh.total import Total
+from phalanx.programs.bernoulli import mended
 from phalanx.programs.row_blocks import rows_of_block, sum_over_rows
 from phalanx.programs.row_sums import total_of
 
@@ -114,7 +115,7 @@ class Blocked(Distribution):
     def _of(self, rows: tuple[Rows, ...]) -> Distribution:
         with numpyro.validation_enabled(False):  # of traced values its checks see nothing
             found = self.fn(*rows)
-        return found if isinstance(found, Distribution) else Unit(found)
+        return mended(found) if isinstance(found, Distribution) else Unit(found)
 
 
 def blocked(fn: Callable[..., Any], *rows: Rows, block: int | None = None) -> Blocked:

@@ -14,6 +14,7 @@ from phalanx.mesh.fitting import fitted
 from phalanx.mesh.foreign import take
 from phalanx.mesh.space import only_rows
 from phalanx.mesh.total import Total
+from phalanx.programs.bernoulli import mended
 from phalanx.programs.blocked import Blocked
 from phalanx.programs.independent import entries
 from phalanx.programs.row_sums import total_of
@@ -49,7 +50,7 @@ class RandomVariable:
         """Log density of the value, elementwise: of shape sample + batch. Zero where there is no distribution."""
         if self.distribution is None:
             return jnp.zeros(())
-        log_prob = jnp.asarray(self.distribution.log_prob(self.value))
+        log_prob = jnp.asarray(mended(self.distribution).log_prob(self.value))
         return log_prob if isinstance(self.scale, float) and self.scale == 1.0 else self.scale * log_prob
 
     def row_log_prob(self) -> Array:

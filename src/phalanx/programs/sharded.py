@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro.distributions import Distribution
 
+from phalanx.programs.bernoulli import mended
+
 
 class Sharded(Distribution):
     r"""A distribution whose value is spread over mesh axes, each device holding an independent piece.
@@ -64,7 +66,7 @@ class Sharded(Distribution):
         """Log density of the whole, equal on every device along the axes."""
         for axis in self.axes:
             self._check_types(axis)
-        log_prob = jnp.asarray(self.distribution.log_prob(value))
+        log_prob = jnp.asarray(mended(self.distribution).log_prob(value))
         return lax.psum(log_prob, self.axes) if self.axes else log_prob
 
     @staticmethod

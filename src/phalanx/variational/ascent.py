@@ -80,9 +80,9 @@ class Climb(NamedTuple):
 
     @classmethod
     def begin(cls, log_density: LogDensity, position: Array) -> Climb:
-        """A climb that begins, a little off zero: there what is written with maxima has a wrong gradient.
+        """A climb that begins, a little off zero: there what is written with maxima may have a wrong gradient.
 
-        A logistic regression has in NumPyro, at coefficients of nothing; and products of two have none.
+        Products of two have none there.
         """
         off = random.uniform(random.key(0), position.shape, position.dtype, -OFF_ZERO, OFF_ZERO)
         position = jnp.where(position == 0.0, off, position)

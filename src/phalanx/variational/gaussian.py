@@ -143,7 +143,7 @@ class FullRank:
 
     def noise(self, key: Array, latents: Latents) -> Array:
         """Standard normals."""
-        return random.normal(key, (num_coordinates(latents),), dtype_of(latents))
+        return standard_normals(key, jnp.arange(num_coordinates(latents), dtype=jnp.uint32), dtype_of(latents))
 
     def draw(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
         """A position."""
