@@ -69,13 +69,13 @@ class Drawer:
         now = self._machine.start(lanes, Start(positions, *begin), keys, jnp.int32(1))
 
         def tick(now: Any, made: Any, last: Any) -> Any:
-            now, ended = self._machine.tick(now, made < draws, jnp.zeros((), bool), lanes, given, keys)
+            now, ended = self._machine.tick(now, made < draws, lanes, given, keys)
             done, found = ended.done & (made < draws), (ended.position, ended.info)
             return now, made + done, jax.tree.map(partial(_chosen, done), found, last)
 
         def shapes() -> Any:
             lanes = Lanes(self._target.on_device(arrays, count), count)  # lanes remember what they have computed
-            _, ended = self._machine.tick(now, jnp.zeros(count, bool), jnp.zeros((), bool), lanes, given, keys)
+            _, ended = self._machine.tick(now, jnp.zeros(count, bool), lanes, given, keys)
             return ended.position, ended.info
 
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(shapes))

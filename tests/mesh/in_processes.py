@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 
 import phalanx as phx
 
-SIZES = {"num_chains": 4, "num_warmup": 60, "num_samples": 30, "progress": False}
+SIZES = {"num_chains": 4, "num_warmup": 40, "num_samples": 20, "progress": False}
 X = np.random.default_rng(0).normal(size=(21, 2)).astype(np.float32)
 Y = (X[:, 0] > 0.3).astype(np.int32)
 

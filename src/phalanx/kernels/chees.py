@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array, lax
 
 from phalanx.kernels.hamiltonian import Hamiltonian
-from phalanx.kernels.kernel import Kernel, LaneState, Point, Turn
+from phalanx.kernels.kernel import Kernel, LaneState, Point
 from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.lanes import choose
 from phalanx.kernels.leapfrog import Phase
@@ -73,7 +73,7 @@ class SharedLength:
         return ()
 
     def tick(
-        self, now: LaneState, turn: Turn, keys: Keys, target: LaneTarget, tuning: Tuning
+        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Tuning
     ) -> tuple[LaneState, Array, Info]:
         """A draw of every lane."""
         # lengths spread evenly over (0, 1]: the same for all lanes, so that none waits

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from phalanx.kernels.kernel import LaneState, Machine, Point, Turn
+from phalanx.kernels.kernel import LaneState, Machine, Point
 from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.lanes import Lanes
 from phalanx.kernels.low_rank import LaneMetric
@@ -83,14 +83,12 @@ class Driver:
         now = LaneState(jnp.broadcast_to(draw, (lanes.count,)), at, ())
         return now._replace(own=self.machine.rest(now, keys, LaneTarget.of(lanes)))
 
-    def tick(
-        self, now: LaneState, active: Array, abandon: Array, lanes: Lanes, tuning: Any, keys: Keys
-    ) -> tuple[LaneState, Ended]:
-        """Move all lanes on; see `phalanx.kernels.kernel.Turn` for what is asked."""
+    def tick(self, now: LaneState, active: Array, lanes: Lanes, tuning: Any, keys: Keys) -> tuple[LaneState, Ended]:
+        """Move all lanes on; `active` lanes may start and end draws."""
         target = LaneTarget.of(lanes)
         if "metric" in tuning._fields:
             tuning = tuning._replace(metric=LaneMetric.of(tuning.metric, lanes))
-        new, done, info = self.machine.tick(now, Turn(active, abandon), keys, target, tuning)
+        new, done, info = self.machine.tick(now, active, keys, target, tuning)
         new = jax.tree.map(lambda leaf, before: jnp.asarray(leaf, before.dtype), new, now)
         info = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes.count,)), info)
         position, gradient = (tuple(part.T for part in x.parts) for x in (new.at.position, new.at.gradient))
@@ -119,10 +117,7 @@ class Driver:
         return isinstance(self.machine, PerChain)
 
     def moved(self, now: LaneState, take: Callable[[Array, int], Array]) -> LaneState:
-        """Lanes that go on at the positions of others, on the host; `take(leaf, axis)` takes what is theirs.
-
-        Their trajectories are abandoned in the next tick.
-        """
+        """Lanes at rest that go on at the positions of others, on the host; `take(leaf, axis)` takes those."""
         return now._replace(at=jax.tree.map(lambda leaf: take(leaf, -1), now.at))
 
 

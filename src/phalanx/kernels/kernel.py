@@ -60,19 +60,6 @@ class LaneState(NamedTuple):
     own: Any
 
 
-class Turn(NamedTuple):
-    """What is asked of a tick.
-
-    Attributes:
-        active: lanes that may start and end draws, `(lanes,)`; the others are at rest, and stay so.
-        abandon: whether to end all trajectories without a draw, because the tuning has changed; a scalar. What is
-            ended so has used its key: the next draw has another number.
-    """
-
-    active: Array
-    abandon: Array
-
-
 class Machine(Protocol):
     """How the lanes of a device move, tick by tick. A tick evaluates each lane's gradient once, or makes whole draws.
 
@@ -90,13 +77,13 @@ class Machine(Protocol):
         ...
 
     def tick(
-        self, now: LaneState, turn: Turn, keys: Keys, target: LaneTarget, tuning: Any
+        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Any
     ) -> tuple[LaneState, Array, Any]:
         """Move all lanes on.
 
         Args:
-            now: where the lanes are. Where chains have been put elsewhere, `now.at` has changed, and `abandon` is set.
-            turn: what is asked.
+            now: where the lanes are. The `now.at` of lanes at rest may have changed: chains are put elsewhere.
+            active: lanes that may start and end draws, `(lanes,)`; the others are at rest, and stay so.
             keys: the lanes' keys, of which each draw has one.
             target: the log density.
             tuning: hyperparameters; a metric among them acts on vectors.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from phalanx.kernels.kernel import Kernel, LaneState, Point, Turn
+from phalanx.kernels.kernel import Kernel, LaneState, Point
 from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.low_rank import KINDS
 from phalanx.kernels.options import fraction, one_of, step_size_of
@@ -39,7 +39,7 @@ class LockStep:
         return ()
 
     def tick(
-        self, now: LaneState, turn: Turn, keys: Keys, target: LaneTarget, tuning: Any
+        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Any
     ) -> tuple[LaneState, Array, Any]:
         """A draw of every lane."""
         at, info = self.draw(keys.of_draw(now.draw), now.at, target, tuning)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, broken_down
-from phalanx.kernels.kernel import Kernel, LaneState, Turn
+from phalanx.kernels.kernel import Kernel, LaneState
 from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.lanes import choose
 from phalanx.kernels.leapfrog import Phase, leapfrog
@@ -103,12 +103,12 @@ class Nuts:
         )
 
     def tick(
-        self, now: LaneState, turn: Turn, keys: Keys, target: LaneTarget, tuning: Tuning
+        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Tuning
     ) -> tuple[LaneState, Array, Info]:
         """One leapfrog of every lane: start a draw where none is under way, extend it, end it where that is due."""
         own: State = now.own
         tree, end = _extend(now, target, tuning)
-        normals = _next_normals(own, turn.active, target)
+        normals = _next_normals(own, active, target)
         checkpoints = tree.checkpoints.with_leaf(tree.leaf, end)
         span = end.position - tree.fixed_end.position
         kinetic, next_kinetic, begins, ends, begin, last = target.inner_products(
@@ -124,24 +124,24 @@ class Nuts:
         # the tree, where the subtree has ended
         turning = checkpoints.turning(begins, ends, tree.leaf, tree.direction)
         complete = tree.leaf + 1 == jnp.left_shift(1, tree.depth)
-        doubles = complete & ~turning & ~diverging & turn.active & ~turn.abandon
+        doubles = complete & ~turning & ~diverging & active
         tree, at = tree.doubled(doubles, now.at, own.words[1])
         full, turned = tree.depth >= tuning.max_depth, u_turn(begin, last, tree.direction)
         subtree_ended = complete | turning | diverging
-        done = (subtree_ended & (~doubles | turned | full) | turn.abandon) & turn.active
+        done = subtree_ended & (~doubles | turned | full) & active
 
         num_steps, acceptance = own.num_steps + 1, own.acceptance + jnp.minimum(1.0, jnp.exp(-error))
         energy, reached = tree.energy + tree.sample_error, done & doubles & ~turned & full
         info = Info(acceptance / num_steps, diverging, num_steps, energy, tree.depth, reached)
 
-        at_rest = done | ~turn.active
+        at_rest = done | ~active
         draw, key, steps = now.draw + done, choose(done, own.next_key, own.key), jnp.where(at_rest, 0, num_steps)
         state = own._replace(
             tree=tree.after(subtree_ended, at_rest), num_steps=steps, acceptance=jnp.where(at_rest, 0.0, acceptance),
             key=key, next_key=keys.of_draw(draw + 1), words=_words(key, steps), normals=normals,
             kinetic=0.5 * next_kinetic,
         )  # fmt: skip
-        return LaneState(draw, at, state), done & ~turn.abandon, info
+        return LaneState(draw, at, state), done, info
 
 
 def _extend(now: LaneState, target: LaneTarget, tuning: Tuning) -> tuple[Tree, Phase]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from phalanx.kernels.kernel import LaneState, Turn
+from phalanx.kernels.kernel import LaneState
 from phalanx.kernels.lane_target import LaneTarget
 from phalanx.kernels.vector import Vector
 from phalanx.mesh.chains import over_lanes
@@ -47,7 +47,7 @@ class PerChain:
         return _lanes_last(over_lanes(one, lanes.count)(as_key(keys.of_draw(now.draw)), position))
 
     def tick(
-        self, now: LaneState, turn: Turn, keys: Keys, target: LaneTarget, tuning: Any
+        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Any
     ) -> tuple[LaneState, Array, Any]:
         """One step of every lane. The tuning is shared: it is closed over, not mapped."""
         lanes = target.lanes

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from phalanx.kernels.acceptance import metropolis
-from phalanx.kernels.kernel import Info, Kernel, LaneState, Point, Turn
+from phalanx.kernels.kernel import Info, Kernel, LaneState, Point
 from phalanx.kernels.lane_target import DECIDES, LaneTarget
 from phalanx.kernels.lanes import choose
 from phalanx.kernels.options import fraction, step_size_of
@@ -52,7 +52,7 @@ class RandomWalk:
         return _random(target, keys.chain, now.draw)
 
     def tick(
-        self, now: LaneState, turn: Turn, keys: Keys, target: LaneTarget, tuning: Tuning
+        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Tuning
     ) -> tuple[LaneState, Array, Info]:
         """A draw of every lane: propose a normal step, accept or stay."""
         position = now.at.position + tuning.step_size * now.own.normals

@@ -30,22 +30,21 @@ class Order(NamedTuple):
         ticks: the most ticks.
         draws: draws each chain is to keep, `(chain,)`; the block ends when all have them.
         thin: draws of the kernel per draw that is kept.
-        abandon: whether to end the trajectories under way without a draw, because the tuning has changed. Where no
-            draws are asked for, lanes rest for a tick, and have computed what they begin with as all others do.
+        ahead: draws that a chain may make beyond these while others are not done.
+        later: step size of the draws beyond, where chains do not draw in lock-step.
+        rests: whether lanes that are to make no draw rest for a tick.
     """
 
     ticks: Any
     draws: Any
     thin: Any
-    abandon: Any
+    ahead: Any
+    later: Any
+    rests: Any
 
     def asks(self, kept: Array, ticks: Array) -> Array:
         """Whether there is something to do for lanes that have `kept` draws, after these ticks."""
-        return (ticks < self.ticks) & ((kept < self.draws).any() | self.abandons(ticks))
-
-    def abandons(self, ticks: Array) -> Array:
-        """Whether this is the tick that abandons."""
-        return self.abandon & (ticks == 0)
+        return (ticks < self.ticks) & ((kept < self.draws).any() | (self.rests & (ticks == 0)))
 
 
 class Sunk(NamedTuple):
@@ -78,12 +77,11 @@ class Advance:
     tile: int
 
     def __call__(
-        self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway,
-        sunk: Sunk | None = None,
-    ) -> Advanced:  # fmt: skip
+        self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway, sunk: Sunk
+    ) -> Advanced:
         """Move the chains, tile by tile, until they have their draws or the ticks are used up.
 
-        What sinks know already is `sunk`; None empties them.
+        The draws are added to those that `sunk` holds.
         """
         tiles = self.blocks.count // self.tile
 
@@ -95,33 +93,26 @@ class Advance:
         whole = underway, sunk, lane_chains(self.blocks.count), order.draws
         if tiles == 1:
             return one(whole)
-        known = None if sunk is None else _lane_axes(self.sunk_specs, sunk)
-        axes = _lane_axes(self.blocks.underway_specs(), underway), known, 0, 0
+        axes = _lane_axes(self.blocks.underway_specs(), underway), _lane_axes(self.sunk_specs, sunk), 0, 0
         cut = jax.tree.map(lambda leaf, axis: _cut(leaf, axis, tiles), whole, axes)
         made = lax.map(one, cut)
         joined = jax.tree.map(_join, made, _lane_axes(self.specs, made))
         return joined._replace(ticks=made.ticks.max(0))
 
     def empty(self, arrays: Sequence[Array]) -> Sunk:
-        """What sinks know before the first draw."""
-        tiles = self.blocks.count // self.tile
-        sunk = self._empty(arrays)
-        axes = _lane_axes(self.sunk_specs, sunk)
-        return jax.tree.map(lambda leaf, axis: jnp.concatenate([leaf] * tiles, axis), sunk, axes)
-
-    def _empty(self, arrays: Sequence[Array]) -> Sunk:
-        lanes = self.blocks.lanes(arrays, self.tile)
-        return Sunk(jnp.zeros(self.tile, jnp.int32), tuple(sink.empty(lanes) for sink in self.sinks))
+        """The sinks before the first draw."""
+        lanes = self.blocks.lanes(arrays)
+        return Sunk(jnp.zeros(self.blocks.count, jnp.int32), tuple(sink.empty(lanes) for sink in self.sinks))
 
     def _tile(
-        self, keys: Keys, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway, sunk: Sunk | None
+        self, keys: Keys, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway, sunk: Sunk
     ) -> Advanced:
         lanes, machine = self.blocks.lanes(arrays, self.tile), self.blocks.machine
 
         def body(now: Advanced) -> Advanced:
             (lane_state, since), (count, states), ticks = now
-            active = count < order.draws
-            lane_state, ended = machine.tick(lane_state, active, order.abandons(ticks), lanes, tuning, keys)
+            active = count < order.draws + order.ahead
+            lane_state, ended = machine.tick(lane_state, active, lanes, self._by_lane(tuning, order, count), keys)
             done = ended.done & active
             since = since.after(done, ended.info)
             kept = since.draws >= order.thin
@@ -129,9 +120,15 @@ class Advance:
             states = tuple(sink.update(state, draws, lanes) for sink, state in zip(self.sinks, states, strict=True))
             return Advanced(Underway(lane_state, since.restarted(kept)), Sunk(count + kept, states), ticks + 1)
 
-        begun = Advanced(underway, self._empty(arrays) if sunk is None else sunk, jnp.int32(0))
+        begun = Advanced(underway, sunk, jnp.int32(0))
         made = lax.while_loop(lambda now: order.asks(now.sunk.count, now.ticks), body, begun)
         return made._replace(ticks=made.ticks[None])
+
+    def _by_lane(self, tuning: Any, order: Order, count: Array) -> Any:
+        """The tuning of each lane's next draw, of which draws beyond those asked for have another step size."""
+        if self.blocks.kernel.machine.in_lock_step or "step_size" not in tuning._fields:
+            return tuning
+        return tuning._replace(step_size=jnp.where(count < order.draws, tuning.step_size, order.later))
 
     @property
     def specs(self) -> Advanced:

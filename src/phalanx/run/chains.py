@@ -49,7 +49,6 @@ class Chains:
         self._sent_tuning: Any = None
         self._metric: Any = None
         self._placed_metric: Any = None
-        self._abandon = False
         self._began = 0.0
         """When the latest block did."""
 
@@ -66,13 +65,12 @@ class Chains:
             leaders = initial.leaders(self.blocks.num_chains)
             self.put_beside(leaders)
             rows = tuple(_taken(part, leaders, 1) for part in rows)
-        one_each = self.executables.sent.array(np.ones(self.blocks.num_chains, np.int32), PartitionSpec(CHAIN))
-        return self.executables.summed(rows, one_each) if rows else Sums.nothing()
+        return self.executables.summed(rows, 0, 1) if rows else Sums.nothing()
 
     def resume(self, state: RunState) -> None:
         """Be where the chains of a state were, tuned as they were; the inverse of `rest`."""
         target = self.blocks.target
-        self.tune(on_mesh(state.tuning, target), abandon=False)
+        self.tune(on_mesh(state.tuning, target))
         self.mean_steps = state.mean_steps
         rest, since = placed(state.rest, target), placed(state.since, target)
         self._underway = Underway(self.executables.resume(self.seed, self.arrays, rest), since)
@@ -117,13 +115,13 @@ class Chains:
 
     # -- how they are tuned -----------------------------------------------------------------------------------------
 
-    def tune(self, tuning: Any, abandon: bool) -> bool:
-        """Use a tuning from now on, and say whether its metric is new; `abandon` ends trajectories under way.
+    def tune(self, tuning: Any) -> bool:
+        """Use a tuning from now on, where no trajectory is under way, and return whether its metric is new.
 
         A metric is placed on the devices once, not in every round.
         """
         metric = getattr(tuning, "metric", None)
-        is_new, self._abandon = metric is not self._metric, abandon
+        is_new = metric is not self._metric
         if isinstance(metric, LowRank):
             if is_new:
                 layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(metric))
@@ -145,53 +143,57 @@ class Chains:
 
     # -- how they go on ---------------------------------------------------------------------------------------------
 
-    def record(self, draws: np.ndarray, ticks: int, thin: int = 1) -> Advanced:
-        """Move on, until every chain has so many draws or the ticks are used up, and record the draws."""
-        return self._advance(self.executables.record, draws, ticks, thin)
+    def record(
+        self, draws: np.ndarray, ticks: int, sunk: Sunk | None = None, *, thin: int = 1, ahead: int = 0,
+        later: Any = None, rests: bool = False,
+    ) -> Advanced:  # fmt: skip
+        """Move on until every chain has so many draws or the ticks are used up, and record the draws.
 
-    def fold(self, draws: np.ndarray, ticks: int, thin: int, sunk: Sunk | None) -> Advanced:
-        """The same, and reduce the draws; `sunk` is what is known of those before."""
+        Args:
+            draws: of each chain, those that `sunk` holds included.
+            ticks: the most ticks.
+            sunk: the draws before; None begins anew.
+            thin: draws of the kernel per draw that is kept.
+            ahead: draws that a chain may make beyond `draws`.
+            later: the tuning of those; None is the tuning in use.
+            rests: whether lanes that are to make no draw rest for a tick.
+        """
+        known: Sunk = self.executables.no_records(self.arrays) if sunk is None else sunk
+        later = self._tuning if later is None else later
+        order = order_of(draws, ticks, thin, ahead=ahead, later=later, rests=rests)
+        return self._advance(self.executables.record, order, known)
+
+    def fold(self, draws: np.ndarray, ticks: int, sunk: Sunk | None, *, thin: int = 1, rests: bool = False) -> Advanced:
+        """Move on in the same way, and reduce the draws."""
         known: Sunk = self.executables.empty(self.arrays) if sunk is None else sunk
-        return self._advance(self.executables.fold, draws, ticks, thin, known)
+        return self._advance(
+            self.executables.fold, order_of(draws, ticks, thin, later=self._tuning, rests=rests), known
+        )
 
     def rest_a_tick(self, samples: bool) -> None:
-        """Have what lanes begin with computed where draws compute it: another program may round in another way."""
-        nothing, first, self._abandon = np.zeros(self.blocks.num_chains), self.first, True
+        """Compute the lanes' first trajectory states where draws compute them: another program may round otherwise."""
         folds = self.executables.record is None or (samples and not self.executables.stores_draws)
-        self.wait(self.fold(nothing, 1, 1, None) if folds else self.record(nothing, 1))
-        self.first = first  # nothing was under way
+        self.wait((self.fold if folds else self.record)(np.zeros(self.blocks.num_chains), 1, None, rests=True))
 
     def end_trajectories(self) -> None:
-        """Have every chain make a draw of which nothing is known, so that none is within a trajectory."""
+        """Have every chain make a draw that is dropped, so that none is within a trajectory."""
         goal, sunk = np.ones(self.blocks.num_chains), None
         while sunk is None or not to_host(sunk.count).all():
-            sunk = self.fold(goal, self.executables.pace.ticks, 1, sunk).sunk
+            sunk = self.fold(goal, self.executables.pace.ticks, sunk).sunk
 
-    def _advance(self, program: Any, draws: np.ndarray, ticks: int, thin: int, *sunk: Sunk) -> Advanced:
-        order, self._began = self._order(draws, ticks, thin), time.perf_counter()
-        if self._abandon and not self.blocks.kernel.machine.in_lock_step:
-            self.first = self.first + 1  # what is abandoned has used its number
-        advanced = program(self._sent_seed, self.arrays, self._sent_tuning, order, self._underway, *sunk)
-        self._underway, self._abandon = advanced.underway, False
+    def _advance(self, program: Any, order: Order, known: Sunk) -> Advanced:
+        self._began = time.perf_counter()
+        specs = Order(*[PartitionSpec()] * len(order))._replace(draws=PartitionSpec(CHAIN))
+        sent = Order(*map(self.executables.sent.array, order, specs))
+        advanced = program(self._sent_seed, self.arrays, self._sent_tuning, sent, self._underway, known)
+        self._underway = advanced.underway
         return advanced
 
     def wait(self, advanced: Advanced) -> int:
         """Wait for the end of a block; returns its ticks."""
         ticks = int(to_host(advanced.ticks).max())
-        self.ended(ticks)
-        return ticks
-
-    def ended(self, ticks: int) -> None:
-        """Be told that the latest block has ended, just now, after so many ticks."""
         self.executables.pace.learn(ticks, time.perf_counter() - self._began)
-
-    def _order(self, draws: np.ndarray, ticks: int, thin: int) -> Order:
-        order, send = order_of(draws, ticks, thin, self._abandon), self.executables.sent.array
-        shared = PartitionSpec()
-        return Order(
-            send(order.ticks, shared), send(order.draws, PartitionSpec(CHAIN)), send(order.thin, shared),
-            send(order.abandon, shared),
-        )  # fmt: skip
+        return ticks
 
 
 def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:

@@ -43,8 +43,9 @@ class Executables:
         blocks: what they have in common.
         reducing: what becomes of draws that are reduced.
         begin: where the chains start.
-        record: chains move, and their draws are recorded; None where none are stored and nothing is to be tuned.
-        sums: what recorded draws add up to; None with it.
+        record, no_records: chains move, and their draws are recorded, beginning with none; None where no draws are
+            stored and nothing is to be tuned.
+        sums: what recorded draws add up to; None with them.
         constrain: the variables of the recorded rows; None where none are stored.
         reduce: the reducers of those rows; None where none are stored, or none reduced.
         fold, empty: chains move, and their draws are counted and reduced, beginning with nothing; None where draws are
@@ -58,6 +59,7 @@ class Executables:
     reducing: Reducing
     begin: Callable[..., Any]
     record: Any = None
+    no_records: Any = None
     sums: Any = None
     constrain: Any = None
     reduce: Any = None
@@ -75,7 +77,9 @@ class Executables:
     @property
     def count(self) -> int:
         """Programs compiled."""
-        programs = (self.begin, self.record, self.sums, self.constrain, self.reduce, self.fold, self.empty)
+        programs = (
+            self.begin, self.record, self.no_records, self.sums, self.constrain, self.reduce, self.fold, self.empty,
+        )  # fmt: skip
         return sum(program is not None for program in programs)
 
     @property
@@ -87,9 +91,9 @@ class Executables:
         """Begin all chains, where `initial` says."""
         return self.begin(seed, arrays, initial.given(self.blocks.target, self.blocks.num_chains))
 
-    def summed(self, rows: Sequence[Array], count: Array | np.ndarray) -> Sums:
-        """What the first `count` of the recorded draws of each chain add up to."""
-        return self.blocks.summing.fetched(self.sums(rows, count))
+    def summed(self, rows: Sequence[Array], first: int, count: int) -> Sums:
+        """Sums over `count` recorded draws of each chain, from the `first` on."""
+        return self.blocks.summing.fetched(self.sums(rows, np.int32(first), np.int32(first + count)))
 
     @cached_property
     def prior(self) -> Callable[..., Any]:
@@ -173,9 +177,10 @@ class _Programs:
         self._data = self._blocks.target.array_specs()
         self._shared, self._chains = PartitionSpec(), PartitionSpec(CHAIN)
         self._seed = np.uint32(0)
+        tuning = first_tuning(self._blocks)
         self._tuning, self._order = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
-            (first_tuning(self._blocks), order_of(np.zeros(self._blocks.num_chains))),
+            (tuning, order_of(np.zeros(self._blocks.num_chains), later=tuning)),
         )
 
     def lowered(self) -> Iterator[tuple[str, Any, Options]]:
@@ -186,10 +191,10 @@ class _Programs:
         begin = begin.trace(self._seed, self._arrays, blocks.given_shapes())
         underway, rows = begin.out_info.underway, None
         if stores or blocks.kernel.is_tuned:
-            record = self._jit(self._record, self._given, self._record.specs, donate=4)
-            record = record.lower(*self._moving, underway)
-            (rows,) = record.out_info.sunk.states
-            yield "record", record, {}
+            none = self._empty(self._record)
+            (rows,) = none.out_info.states
+            yield "record", self._advances(self._record, underway, none.out_info), {}
+            yield "no_records", none.lower(), {}
         if not stores:
             yield from self._folds(underway)
         yield "begin", begin.lower(), RARELY
@@ -204,15 +209,24 @@ class _Programs:
             yield "sums", self._sums(rows), {}
 
     def _sums(self, rows: Any) -> Any:
-        sums = self._jit(self._blocks.summing, (self._blocks.recorder.specs, self._chains), self._blocks.summing.specs)
+        given = self._blocks.recorder.specs, self._shared, self._shared
         with jax.enable_x64(True):
-            return sums.lower(rows, self._order.draws)
+            return self._jit(self._blocks.summing, given, self._blocks.summing.specs).lower(rows, *[np.int32(0)] * 2)
 
     def _folds(self, underway: Any) -> Iterator[tuple[str, Any, Options]]:
-        empty = self._jit(self._fold.empty, (self._data,), self._fold.sunk_specs).trace(self._arrays)
-        fold = self._jit(self._fold, (*self._given, self._fold.sunk_specs), self._fold.specs, donate=(4, 5))
-        yield "fold", fold.lower(*self._moving, underway, empty.out_info), WIDE if Workaround.WIDE_VECTORS.is_on else {}
+        empty = self._empty(self._fold)
+        fold = self._advances(self._fold, underway, empty.out_info)
+        yield "fold", fold, WIDE if Workaround.WIDE_VECTORS.is_on else {}
         yield "empty", empty.lower(), {}
+
+    def _empty(self, advance: Advance) -> Any:
+        """Sinks before the first draw, traced."""
+        return self._jit(advance.empty, (self._data,), advance.sunk_specs).trace(self._arrays)
+
+    def _advances(self, advance: Advance, underway: Any, sunk: Any) -> Any:
+        """A block that moves chains, lowered; what chains and sinks held is overwritten."""
+        program = self._jit(advance, (*self._given, advance.sunk_specs), advance.specs, donate=(4, 5))
+        return program.lower(*self._moving, underway, sunk)
 
     @property
     def _moving(self) -> tuple[Any, ...]:
@@ -222,7 +236,7 @@ class _Programs:
     @property
     def _given(self) -> tuple[Any, ...]:
         """Layout of that, and of the chains."""
-        order = Order(self._shared, self._chains, self._shared, self._shared)
+        order = Order(*[self._shared] * len(Order._fields))._replace(draws=self._chains)
         tuning = self._blocks.tuning_specs(self._tuning)
         return self._shared, self._data, tuning, order, self._blocks.underway_specs()
 
@@ -233,11 +247,14 @@ class _Programs:
         return jax.jit(on_mesh, in_shardings=given, out_shardings=made, donate_argnums=donate)
 
 
-def order_of(draws: np.ndarray, ticks: int = 1, thin: int = 1, abandon: bool = False) -> Order:
-    """An order in the types that blocks are compiled for."""
+def order_of(
+    draws: np.ndarray, ticks: int = 1, thin: int = 1, *, ahead: int = 0, later: Any = None, rests: bool = False
+) -> Order:
+    """An order in the types that blocks are compiled for; `later` is a tuning, whose step size is taken."""
+    most, step_size = np.int32(min(ticks, np.iinfo(np.int32).max)), getattr(later, "step_size", np.float32(0))
     return Order(
-        np.int32(min(ticks, np.iinfo(np.int32).max)), draws.astype(np.int32), np.int32(thin), np.bool_(abandon)
-    )
+        most, draws.astype(np.int32), np.int32(thin), np.int32(ahead), np.asarray(step_size), np.bool_(rests)
+    )  # fmt: skip
 
 
 def first_tuning(blocks: Blocks) -> Any:

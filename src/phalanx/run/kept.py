@@ -86,7 +86,7 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> Hashable | None:
     def draw(arrays: Any, start: Start, words: Any, tuning: Any) -> Any:
         lanes, keys = Lanes(Density(whole.program, whole.layout, arrays, whole.undivided()), 1), Keys(words)
         underway = machine.start(lanes, start, keys, jnp.int32(1))
-        return underway, machine.tick(underway, jnp.ones(1, bool), jnp.bool_(False), lanes, tuning, keys)
+        return underway, machine.tick(underway, jnp.ones(1, bool), lanes, tuning, keys)
 
     # the machine is what is traced; the rest is compared
     plain = [getattr(kernel, f.name) for f in fields(kernel) if f.compare and f.name != "machine"]

@@ -114,16 +114,17 @@ class Run:
             self._drain(Folding(self.chains, HostFold.of(self.executables.reducing), num_warmup, 1), "warm-up")
             return
         divergences = sum(noted["divergences"] for noted in self.rounds)
-        for made in warming.rounds():
-            divergences += made.noted["divergences"]
-            self.relocations += made.relocations
-            self.rounds.append(made.noted)
-            self.warmup = self.warmup.more(made.ticks, int(made.sums.stats["num_steps"]))
-            if warming.is_between_windows:
-                self._mark(warming.state)
-            done = min(warming.iterations, num_warmup)
-            rates = np.full(min(made.sums.draws, 1), made.noted["acceptance_rate"])
-            self._show("warm-up", done, num_warmup, rates, divergences)
+        for ticks, made in warming.blocks():
+            self.warmup, rates = self.warmup.more(ticks, 0), np.zeros(0)
+            if made is not None:
+                divergences += made.noted["divergences"]
+                self.relocations += made.relocations
+                self.rounds.append(made.noted)
+                self.warmup = self.warmup.more(0, int(made.sums.stats["num_steps"]))
+                rates = np.full(1, made.noted["acceptance_rate"])
+                if warming.is_between_windows:
+                    self._mark(warming.state)
+            self._show("warm-up", warming.iterations, num_warmup, rates, divergences)
 
     def sample(self, num_samples: int, until: Until | None, stored: Stored | None = None) -> None:
         """Draw, until every chain has `num_samples // thin` draws more, or `until` is met.

@@ -74,7 +74,7 @@ class Storing:
 
     def advance(self, goal: Goal, ticks: int) -> Progressed:
         """Draw a block, and store it."""
-        advanced = self._chains.record(goal.draws, ticks, self._thin)
+        advanced = self._chains.record(goal.draws, ticks, thin=self._thin)
         ticks = self._chains.wait(advanced)
         block = HostBlock.fetched(advanced.sunk, self._blocks.row_layout)
         values, states = self._read(advanced.sunk.states[0], advanced.sunk.count)

@@ -41,8 +41,8 @@ class Summing:
     layout: RowLayout
     groups: tuple[tuple[str, ...], ...]
 
-    def __call__(self, rows: Rows, count: Array) -> tuple[Array, ...]:
-        """Sums of the first `count` slots of the lanes of a device.
+    def __call__(self, rows: Rows, first: Array, end: Array) -> tuple[Array, ...]:
+        """Sums over the slots from `first` to before `end`, which all lanes of a device have filled.
 
         Returns:
             Vectors `(1, number)`, one for each group: means of position and gradient, and then sums of squared
@@ -58,16 +58,13 @@ class Summing:
             *now, figures = (
                 lax.dynamic_index_in_dim(part, slot, keepdims=False).astype(jnp.float64) for part in (*parts, stats)
             )
-            made = slot < count
-            good = made & self._are_finite(now)
+            good = self._are_finite(now)
             inverse = 1 / jnp.fmax(figures[:, layout.stats.index("acceptance_rate")], LEAST)
             apart = [jnp.where(good[:, None], x - origin[None], 0.0) for x, origin in zip(now, origins, strict=True)]
-            ones = jnp.ones(
-                len(made), inverse.dtype
-            )  # sums over lanes as products, which a CPU makes several times faster
+            ones = jnp.ones_like(inverse)  # sums over lanes as products, which a CPU makes several times faster
             new = (
-                jnp.stack([made.sum(dtype=ones.dtype), good.sum(dtype=ones.dtype), (made * inverse).sum()]),
-                ones @ jnp.where(made[:, None], figures, 0.0),
+                jnp.stack([ones.sum(), good.sum(dtype=ones.dtype), inverse.sum()]),
+                ones @ figures,
                 [ones @ x for x in apart],
                 [ones @ jnp.square(x) for x in apart],
             )
@@ -75,7 +72,7 @@ class Summing:
 
         zeros = [jnp.zeros_like(origin) for origin in origins]
         nothing = jnp.zeros(COUNTS, jnp.float64), jnp.zeros(stats.shape[-1], jnp.float64), zeros, zeros
-        counts, sums, totals, squares = lax.fori_loop(0, count.max(), add, nothing)
+        counts, sums, totals, squares = lax.fori_loop(first, end, add, nothing)
         draws = jnp.maximum(counts[1], 1)
         moments = [
             jnp.concatenate([origin + total / draws, jnp.maximum(square - jnp.square(total) / draws, 0)])

@@ -1,4 +1,4 @@
-"""Warm-up of a run: rounds of recorded draws, of which tuners learn and chains are relocated."""
+"""Warm-up of a run: rounds of recorded draws, from which tuners learn and after which chains are relocated."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phalanx.adaptation.stuck import Relocation
-from phalanx.adaptation.tuner import Sums
+from phalanx.adaptation.tuner import Sample, Sums
 from phalanx.adaptation.warm_up import WarmUp, WarmUpState
 from phalanx.kernels.kernel import Kernel
+from phalanx.mesh.processes import to_host
+from phalanx.run.advance import Sunk
 from phalanx.run.chains import Chains
 from phalanx.run.landscape import landscape_of
 from phalanx.run.portable import portable
 from phalanx.run.window import Window
 
 MOST_SAMPLED = 2**20
-"""Numbers that come to the host of one draw of each chain, at most, where correlations are learned from draws: of more
+"""Numbers of one draw of each chain that come to the host, at most, where correlations are learned from draws: of more
 chains than that some are left out."""
 
 
@@ -27,16 +29,21 @@ class Round(NamedTuple):
     """A round of warm-up.
 
     Attributes:
-        sums: what its draws add up to.
-        noted: what the record says of it.
-        relocations: chains that go on beside others.
-        ticks: what it took.
+        sums: over its draws.
+        noted: its entry in the record.
+        relocations: chains that continue beside others.
     """
 
     sums: Sums
     noted: dict[str, Any]
     relocations: list[Relocation]
+
+
+class Block(NamedTuple):
+    """Progress of warm-up: the ticks of a block, or a round that is complete."""
+
     ticks: int
+    round: Round | None
 
 
 class Warming:
@@ -46,8 +53,8 @@ class Warming:
         chains: the chains, where they begin.
         kernel: with the hyperparameters to begin with.
         num_warmup: iterations per chain.
-        beginning: what positions, and gradients there, add up to where they begin.
-        tuners: what an earlier warm-up has learned that this one goes on with.
+        beginning: sums over the positions, and gradients there, where they begin.
+        tuners: the state of an earlier warm-up that this one continues.
     """
 
     def __init__(
@@ -62,62 +69,86 @@ class Warming:
         one_of_each = chains.blocks.num_chains * layout.widths[0]
         # which chains are stuck is only asked where there are few
         self._window = Window(layout, groups, 1 if groups is None else math.ceil(one_of_each / MOST_SAMPLED))
-        chains.tune(self._warm_up.tuning, self._warm_up.abandon)
+        self._sunk: Sunk | None = None
+        """Draws in the slots of the devices."""
+        self._filled = 0
+        """Slots that every chain has filled."""
+        chains.tune(self._warm_up.tuning)
 
     @property
     def state(self) -> Any:
-        """What the tuners know, as a value of no mesh; None within a window."""
+        """State of the tuners, as a value of no mesh; None within a window."""
         return portable(self._warm_up.state, self._chains.blocks.target)
 
     @property
     def is_between_windows(self) -> bool:
-        """Whether it could go on from here in another run."""
+        """Whether another run could continue from here."""
         return self._warm_up.state is not None
 
     @property
     def iterations(self) -> int:
-        """Draws made of each chain, on average."""
-        return int(self._warm_up.iterations)
+        """Draws made by each chain."""
+        return self._warm_up.iterations
 
-    def rounds(self) -> Iterator[Round]:
-        """Round after round, until there is nothing left to do."""
+    def blocks(self) -> Iterator[Block]:
+        """Run block after block, until warm-up is complete."""
         warm_up, chains = self._warm_up, self._chains
-        if not (warm_up.abandon or warm_up.over or self._kernel.machine.in_lock_step):
+        if not (warm_up.over or self._kernel.machine.in_lock_step):
             chains.rest_a_tick(samples=False)
         while not warm_up.over:
-            yield self._round()
-        chains.mean_steps = warm_up.mean_steps
+            yield from self._round()
         chains.count_draws()
 
-    def _round(self) -> Round:
+    def _round(self) -> Iterator[Block]:
+        """A round; its draws fill the slots behind those of the rounds before, as long as they fit."""
+        warm_up, slots, left, sums = self._warm_up, self._chains.blocks.slots, self._warm_up.length, []
+        while left:
+            if self._filled + left > slots:
+                self._empty_slots()
+            length = min(left, slots)
+            left -= length
+            ahead = warm_up.ahead if not left and self._filled + length + warm_up.ahead <= slots else 0
+            yield from self._until_filled(self._filled + length, ahead)
+            sums.append(self._chains.executables.summed(self._sunk.states[0], self._filled, length))
+            self._filled += length
+        yield Block(0, self._learned(reduce(Sums.merge, sums)))
+
+    def _until_filled(self, slots: int, ahead: int) -> Iterator[Block]:
+        """Blocks until every chain has filled so many slots, while others fill some `ahead`."""
+        chains, goal = self._chains, np.full(self._chains.blocks.num_chains, slots)
+        while self._sunk is None or (to_host(self._sunk.count) < slots).any():
+            ticks = chains.executables.pace.ticks
+            advanced = chains.record(goal, ticks, self._sunk, ahead=ahead, later=self._warm_up.later)
+            self._sunk = advanced.sunk
+            yield Block(chains.wait(advanced), None)
+
+    def _empty_slots(self) -> None:
+        """Keep the draws for the end of the window, where no chain is ahead of the others."""
+        if self._sunk is not None and not self._warm_up.searching:
+            self._window.add(self._sunk)
+        self._sunk, self._filled = None, 0
+
+    def _draws_of_window(self) -> Sample | None:
+        self._empty_slots()
+        return self._window.take()
+
+    def _learned(self, sums: Sums) -> Round:
+        """Learn from a round, and place chains for the next."""
         warm_up, chains, used = self._warm_up, self._chains, self._warm_up.tuning
-        ticks = warm_up.ticks
-        sums = self._drawn(ticks)
-        warm_up.learn(sums, self._window.take)
-        has_new_metric, relocations = chains.tune(warm_up.tuning, warm_up.abandon), warm_up.relocations
+        chains.mean_steps = sums.mean("num_steps")
+        if warm_up.searching:
+            self._empty_slots()
+        warm_up.learn(sums, self._draws_of_window)
+        has_new_metric, relocations = chains.tune(warm_up.tuning), warm_up.relocations
         if relocations:
             sources = np.arange(chains.blocks.num_chains)
             for relocation in relocations:
                 sources[relocation.chain] = relocation.beside
             chains.put_beside(sources)
-        return Round(sums, self._noted(used, sums, has_new_metric), relocations, ticks)
-
-    def _drawn(self, ticks: int) -> Sums:
-        """What the draws of so many ticks add up to. How they are cut changes nothing: no chain's slots fill up."""
-        chains, slots, made, left = self._chains, self._chains.blocks.slots, [], ticks
-        goal = np.full(chains.blocks.num_chains, slots)
-        while left:
-            now = min(left, slots, chains.executables.pace.ticks)
-            recorded = chains.record(goal, now).sunk
-            made.append(chains.executables.summed(recorded.states[0], recorded.count))
-            chains.ended(now)  # no chain has all the draws it was asked for before
-            if not self._warm_up.searching:
-                self._window.add(recorded)
-            left -= now
-        return reduce(Sums.merge, made)
+        return Round(sums, self._noted(used, sums, has_new_metric), relocations)
 
     def _noted(self, used: Any, sums: Sums, has_new_metric: bool) -> dict[str, Any]:
-        """What the record says of a round, which used a tuning."""
+        """Entry in the record of a round that used a tuning."""
         noted = {
             "iteration": self._warm_up.iterations,
             "step_size": float(used.step_size),

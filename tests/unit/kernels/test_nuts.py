@@ -8,8 +8,10 @@ import pytest
 from tests.conformance.exact_starts import Drawer
 
 import phalanx as phx
+from phalanx.run.chains import Chains
 from phalanx.run.executables import first_tuning, order_of
 from phalanx.run.initial import Initial
+from phalanx.run.pace import Pace
 
 Y = np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32)
 SIGMA = np.array([15, 10, 16, 11, 9, 11, 10, 18], np.float32)
@@ -39,7 +41,8 @@ def rows_of(sampler, per_block, draws):
     underway, blocks = executables.start(seed, sampler.arrays, Initial()).underway, []
     for _ in range(draws // per_block):
         order = order_of(np.full(executables.blocks.num_chains, per_block), ticks=10**9)
-        advanced = executables.record(seed, sampler.arrays, tuning, order, underway)
+        none = executables.no_records(sampler.arrays)
+        advanced = executables.record(seed, sampler.arrays, tuning, order, underway, none)
         underway = advanced.underway
         assert (np.asarray(advanced.sunk.count) == per_block).all()
         blocks.append(np.asarray(advanced.sunk.states[0][0])[:per_block])
@@ -52,6 +55,38 @@ def test_desynchronised_draws_are_bit_identical_to_those_of_lanes_that_wait_for_
     np.testing.assert_array_equal(free, waiting)
     steps = sampler.executables.blocks.row_layout.statistics([free])["num_steps"]
     assert len(np.unique(steps)) > 3  # the lanes did have something to wait for
+
+
+def run_of(sampler):
+    found = sampler.run(4, num_warmup=60, num_samples=20)
+    return {**found.draws, **found.stats, **{f"warm-up {name}": values for name, values in found.warmup.items()}}
+
+
+def test_so_are_those_of_a_whole_run_with_its_warm_up(mesh_of, monkeypatch):
+    """Lanes may run ahead of others within a window: whoever waits, tuning and draws are the same."""
+    sampler, record, calls = sampler_of(phx.nuts(), mesh_of(2, 1)), Chains.record, []
+
+    def draw_by_draw(self, draws, ticks, sunk=None, *, ahead=0, **options):
+        calls.append(ahead)
+        for count in range(1, int(draws.max()) + 1):
+            advanced = record(self, np.minimum(draws, count), 10**6, sunk, **options)
+            sunk = advanced.sunk
+        return advanced if draws.any() else record(self, draws, ticks, sunk, **options)
+
+    free = run_of(sampler)
+    monkeypatch.setattr(Chains, "record", draw_by_draw)
+    for name, values in run_of(sampler).items():
+        np.testing.assert_array_equal(values, free[name], err_msg=name)
+    assert max(calls) > 1 and len(np.unique(free["num_steps"])) > 3
+
+
+def test_so_they_are_however_short_blocks_are(mesh_of, monkeypatch):
+    sampler = sampler_of(phx.nuts(), mesh_of(2, 1))
+    free = run_of(sampler)
+    for ticks in (3, 10**6):
+        monkeypatch.setattr(Pace, "ticks", ticks)
+        for name, values in run_of(sampler).items():
+            np.testing.assert_array_equal(values, free[name], err_msg=name)
 
 
 @pytest.mark.slow
