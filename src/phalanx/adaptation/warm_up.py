@@ -12,6 +12,7 @@ trajectories are long, and the draws that follow would begin there (the inspecti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -126,7 +127,7 @@ class WarmUp:
             return 1
         if not (self._kernel.is_tuned and self._stage.tunes):
             return left
-        return min(1 if self._kernel.tunes_trajectory else made // ROUNDS + 1, left)
+        return min(1 if self._kernel.tunes_trajectory else math.ceil(made / ROUNDS) + 1, left)
 
     def learn(self, sums: Sums, draws: Callable[[], Sample | None]) -> None:
         """Learn from a round; `draws` returns the draws of the window, and is called when the window ends.
