@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 def main(options: Options) -> Prediction:
     """Train, print every epoch, and write pictures and `result.json` to `options.out`."""
-    optax, progress = require("optax", "ensembles"), require("rich.progress", "cli")
+    optax = require("optax")
     data = load(options)
     members = MEMBERS if options.members is None else options.members
     batch, epochs = (128, 12) if len(data.train_images) >= LARGE else (32, 30)

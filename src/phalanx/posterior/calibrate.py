@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.diagnostics.ranks import Ranks, rank_of
+from phalanx.errors.words import count as said
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.predictive import predictive
 from phalanx.programs.tracing import Program
@@ -121,7 +122,7 @@ def _spaced(draws: np.ndarray, wanted: int) -> np.ndarray:
     count = draws.shape[0] * draws.shape[1]
     if count < wanted:
         raise ValueError(
-            f"calibrate: there are {count} draws, and num_draws={wanted}: draw more, or compare with fewer."
+            f"calibrate: {said(count, 'draw')} cannot give num_draws={wanted}: draw more, or compare with fewer."
         )
     return draws.reshape(count, *draws.shape[2:])[(np.arange(wanted) * count) // wanted]
 

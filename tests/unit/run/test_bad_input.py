@@ -229,6 +229,17 @@ def test_metrics_that_do_not_fit():
         phx.hmc(inverse_mass_matrix={"mean": np.array(-1.0)})
 
 
+def test_a_wrong_name_is_answered_with_a_near_one():
+    near = "Did you mean 'mean'?"
+    refuses(ValueError, near, model, {"y": Y}, keep=["maen"])
+    refuses(ValueError, near, model, {"y": Y}, init={"mena": 0.0})
+    folded = phx.reducers.reduce(lambda values: values["man"], phx.reducers.moments())
+    refuses(ValueError, near, model, {"y": Y}, reducers={"m": folded})
+    for handler in (phx.condition, phx.substitute, phx.do):
+        with pytest.raises(ValueError, match=re.escape(near)):
+            phx.trace(phx.seed(handler(model, {"Mean": 0.0}), jax.random.key(0)))(Y)
+
+
 def test_unknown_names_to_keep():
     refuses(ValueError, "keep: the model has no variable 'mu'; it has 'mean'.", model, {"y": Y}, keep=["mu"])
     refuses(ValueError, "keep: the model has no variable 'mu'; it has 'mean'.", model, {"y": Y}, keep="mu")
