@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 from pandas import DataFrame, concat
 
@@ -51,8 +52,8 @@ class SummaryTable(DataFrame):
             parts.append(f"<pre>{escape(str(self.verdict))}</pre>")
         return "\n".join(parts)
 
-    def _formats(self) -> dict[str, str]:
-        return {name: _FORMATS.get(name, _OTHERS).format for name in self.columns}  # pyright: ignore[reportReturnType]
+    def _formats(self) -> dict[Any, Any]:
+        return {name: _FORMATS.get(name, _OTHERS).format for name in self.columns}
 
     def _shown(self) -> tuple[DataFrame, list[str]]:
         if self.num_heads is None or len(self) - self.num_heads <= MOST_QUANTITIES:

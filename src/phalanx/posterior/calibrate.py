@@ -122,7 +122,8 @@ def _spaced(draws: np.ndarray, wanted: int) -> np.ndarray:
     count = draws.shape[0] * draws.shape[1]
     if count < wanted:
         raise ValueError(
-            f"calibrate: {said(count, 'draw')} cannot give num_draws={wanted}: draw more, or compare with fewer."
+            f"calibrate: there {'is' if count == 1 else 'are'} {said(count, 'draw')}, and num_draws={wanted}: draw more, "
+            f"or compare with fewer."
         )
     return draws.reshape(count, *draws.shape[2:])[(np.arange(wanted) * count) // wanted]
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import arviz
 import jax
@@ -389,7 +389,7 @@ class TestWhereFilesGo:
         posterior = replace(posterior, record=replace(posterior.record, labels={"w": (("a", "b"), None)}))
         path = posterior.save(tmp_path / name)
         assert path == tmp_path / name and [entry.name for entry in tmp_path.iterdir()] == [name]
-        read = arviz.from_netcdf(path)
+        read: Any = arviz.from_netcdf(path)
         np.testing.assert_array_equal(read.posterior["w"], posterior.draws["w"])
         assert read.posterior["w_dim_0"].values.tolist() == ["a", "b"]
         assert read.sample_stats["diverging"].dtype == bool and int(read.sample_stats["diverging"].sum()) == 1

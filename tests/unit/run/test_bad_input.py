@@ -80,7 +80,7 @@ def test_a_log_density_that_is_not_finite_at_the_start_names_the_variables(bad, 
 def test_nan_in_the_data_is_named():
     refuses(
         ValueError,
-        "Variable 'y': 1 observed values lie outside the support of its distribution; the data hold NaN in y. "
+        "Variable 'y': 1 observed value lies outside the support of its distribution; the data hold NaN in y. "
         "Check the data, or choose a distribution that can take these values.",
         model, {"y": np.array([1.0, np.nan])},
     )  # fmt: skip
