@@ -121,9 +121,9 @@ def _spaced(draws: np.ndarray, wanted: int) -> np.ndarray:
     """So many draws, evenly spaced over those of all chains, `(draw, ...)`."""
     count = draws.shape[0] * draws.shape[1]
     if count < wanted:
+        are = "is" if count == 1 else "are"
         raise ValueError(
-            f"calibrate: there {'is' if count == 1 else 'are'} {said(count, 'draw')}, and num_draws={wanted}: draw more, "
-            f"or compare with fewer."
+            f"calibrate: there {are} {said(count, 'draw')}, and num_draws={wanted}: draw more, or compare with fewer."
         )
     return draws.reshape(count, *draws.shape[2:])[(np.arange(wanted) * count) // wanted]
 
