@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
+_PICTURES = ("arviz>=0.20", "matplotlib>=3.8")
 
-def require(module: str, extra: str) -> Any:
-    """Import an optional module, or say how to install it.
+DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
+    "arviz": _PICTURES,
+    "blackjax": ("blackjax>=1.3",),
+    "equinox": ("equinox>=0.13",),
+    "flax": ("flax>=0.12",),
+    "h5netcdf": ("h5netcdf",),
+    "matplotlib": _PICTURES,
+    "optax": ("optax>=0.2.4",),
+    "orbax": ("orbax-checkpoint>=0.11",),
+    "sklearn": ("scikit-learn>=1.5",),
+    "xarray": _PICTURES,  # ArviZ brings it
+}
+"""By the name that is imported, the distributions to install, as `pyproject.toml` requires them."""
+
+
+def require(module: str) -> Any:
+    """Import an optional module, or raise an error with the command that installs it.
 
     Args:
         module: the module's full name, e.g. `"matplotlib.figure"`.
-        extra: the extra of Phalanx that brings it, e.g. `"report"`.
 
     Returns:
         The module.
@@ -21,7 +37,7 @@ def require(module: str, extra: str) -> Any:
 
     Example:
         >>> from phalanx.extras import require
-        >>> require("json", "report").dumps([1])
+        >>> require("json").dumps([1])
         '[1]'
     """
     package = module.partition(".")[0]
@@ -30,5 +46,16 @@ def require(module: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        message = f"{package} is needed here and is not installed: pip install 'phalanx[{extra}]'"
+        message = f"{package} is needed here and is not installed: {install_command(package)}"
         raise ImportError(message, name=package) from error
+
+
+def is_installed(package: str) -> bool:
+    """Return whether an optional package, given by the name that is imported, is there."""
+    return find_spec(package) is not None
+
+
+def install_command(package: str) -> str:
+    """Return the shell command that installs an optional package, given the name that is imported."""
+    wanted = DISTRIBUTIONS.get(package, (package,))
+    return " ".join(["pip install", *(f'"{name}"' if ">" in name else name for name in wanted)])

@@ -1,23 +1,47 @@
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from phalanx.extras import require
+from phalanx.extras import DISTRIBUTIONS, is_installed, require
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_what_is_installed_is_imported():
-    assert require("json.decoder", "report").JSONDecoder
+    assert require("json.decoder").JSONDecoder and is_installed("json")
 
 
 @pytest.mark.parametrize("module", ["no_such_package_1", "no_such_package_1.part"])
 def test_what_is_missing_says_how_to_install_it(module):
-    message = r"^no_such_package_1 is needed here and is not installed: pip install 'phalanx\[report\]'$"
+    message = r"^no_such_package_1 is needed here and is not installed: pip install no_such_package_1$"
     with pytest.raises(ImportError, match=message):
-        require(module, "report")
+        require(module)
+    assert not is_installed("no_such_package_1")
+
+
+def test_what_is_installed_under_another_name_is_named_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    message = r'^sklearn is needed here and is not installed: pip install "scikit-learn>=1.5"$'
+    with pytest.raises(ImportError, match=message):
+        require("sklearn")
 
 
 def test_a_package_that_is_broken_raises_its_own_error(tmp_path, monkeypatch):
     (tmp_path / "broken_package_1.py").write_text("import no_such_package_2")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_package_2'$"):
-        require("broken_package_1", "report")
+        require("broken_package_1")
+
+
+def test_what_is_to_be_installed_is_what_the_project_asks_for():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = {name for extra, names in extras.items() if extra not in ("all", "dev") for name in names}
+    assert {name for names in DISTRIBUTIONS.values() for name in names} - {"h5netcdf"} == asked
+
+
+def test_nobody_is_told_to_install_phalanx_by_a_name_that_is_not_ours():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.py")]
+    assert len(pages) > 100
+    assert not [path for path in pages if "phalanx[" in path.read_text(encoding="utf-8")]

@@ -5,10 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-try:
-    import typer
-except ModuleNotFoundError as missing:
-    sys.exit(f"phalanx: error: {missing.name} is needed here and is not installed: pip install 'phalanx[cli]'")
+import typer
 
 from phalanx.cli.demo import demo
 from phalanx.cli.info import info

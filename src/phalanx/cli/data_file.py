@@ -12,6 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.cli.words import is_number, is_too_large, refuse_too_large
+
+_DEEP = "its values are nested too deeply to be data."
+
 
 def read_data(path: Path) -> dict[str, Any]:
     """Read a file of data.
@@ -56,19 +60,46 @@ def _read_csv(path: Path) -> dict[str, Any]:
 
     _check_names(path)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pandas.errors.ParserWarning)  # else it cuts rows that are too long
-            table = pandas.read_csv(path, skipinitialspace=True, index_col=False)
+        table = _table(path)
     except (ValueError, pandas.errors.ParserWarning) as error:  # its ParserError and EmptyDataError are ValueErrors
         raise ValueError(f"--data {path}: no table of values with commas between them: {error}") from error
-    if all(_is_number(str(name)) for name in table.columns):
+    if all(is_number(str(name)) for name in table.columns):
         raise ValueError(
             f"--data {path}: the first line must hold the names of the columns, but it has {', '.join(table.columns)}. "
             f"Write a line of names above it."
         )
     if table.empty:
         raise ValueError(f"--data {path}: there are no rows under the line of names.")
-    return {str(name): table[name].to_numpy() for name in table.columns}
+    columns = {str(name): table[name].to_numpy() for name in table.columns}
+    _check_large(path, columns)
+    return {name.strip(): _stripped(column) for name, column in columns.items()}
+
+
+def _table(path: Path, **options: Any) -> Any:
+    import pandas
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pandas.errors.ParserWarning)  # else it cuts rows that are too long
+        return pandas.read_csv(path, skipinitialspace=True, index_col=False, **options)
+
+
+def _check_large(path: Path, columns: dict[str, np.ndarray]) -> None:
+    """Refuse numbers such as 1e400, which pandas reads as infinity; a cell may say `inf`."""
+    infinite = [name for name, column in columns.items() if column.dtype.kind == "f" and np.isinf(column).any()]
+    if not infinite:
+        return
+    texts = _table(path, usecols=infinite, dtype=str)
+    for name in infinite:
+        for row in np.flatnonzero(np.isinf(columns[name])):
+            if is_too_large(cell := texts[name].iloc[row]):
+                refuse_too_large(f"--data {path}: row {row + 1}, column {name.strip()}", cell)
+
+
+def _stripped(column: np.ndarray) -> np.ndarray:
+    """Return a column of words without the spaces around them, in which categories would differ unseen."""
+    if column.dtype != object:
+        return column
+    return np.array([cell.strip() if isinstance(cell, str) else cell for cell in column], dtype=object)
 
 
 def _check_names(path: Path) -> None:
@@ -94,34 +125,66 @@ def _check_names(path: Path) -> None:
         )
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"), parse_float=_number, object_pairs_hook=_object)
+    except _TwiceError as error:
+        raise ValueError(f"--data {path}: the name {error} is there twice in one object; leave one out.") from None
+    except RecursionError:
+        raise ValueError(f"--data {path}: {_DEEP}") from None
     except ValueError as error:
         raise ValueError(f"--data {path}: no JSON: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"--data {path}: expected an object of values by name, got a {type(found).__name__}.")
-    return {name: _from_json(path, name, value) for name, value in found.items()}
+    try:
+        return {name: _from_json(path, name, value) for name, value in found.items()}
+    except RecursionError:
+        raise ValueError(f"--data {path}: {_DEEP}") from None
+
+
+class _TwiceError(Exception):
+    """A name that is there twice in one object, of which the json module would take the last."""
+
+
+class _TooLarge(str):
+    """The text of a number that would be read as infinity."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _TwiceError(repr(next(name for name in names if names.count(name) > 1)))
+    return found
+
+
+def _number(text: str) -> float | _TooLarge:
+    return _TooLarge(text) if is_too_large(text) else float(text)
+
+
+def _refuse_large(path: Path, name: str, value: Any) -> None:
+    """Refuse a number such as 1e400, naming its place in the lists within `name`."""
+    if isinstance(value, _TooLarge):
+        refuse_too_large(f"--data {path}: {name}", value)
+    for index, item in enumerate(value) if isinstance(value, list) else ():
+        _refuse_large(path, f"{name}[{index}]", item)
 
 
 def _from_json(path: Path, name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _from_json(path, f"{name}[{key!r}]", inner) for key, inner in value.items()}
+    _refuse_large(path, name, value)
     if not isinstance(value, list):
         return value
     try:
         array = np.array(value)
     except ValueError as error:
+        if "maximum number of dimension" in str(error):
+            raise ValueError(f"--data {path}: {_DEEP}") from None
         raise ValueError(f"--data {path}: the lists within {name} differ in length; pad them to one shape.") from error
     if array.dtype == object:
+        if any(isinstance(item, int) and abs(item) >= 2**63 for item in array.ravel()):
+            raise ValueError(f"--data {path}: {name} holds a whole number beyond 2^63; write it with a point, as 1e30.")
         raise ValueError(f"--data {path}: {name} holds something other than numbers, such as null; leave it out.")
     return array
 

@@ -22,6 +22,7 @@ from phalanx.cli.options import (
     start_devices,
 )
 from phalanx.demos.options import Options
+from phalanx.extras import require
 from phalanx.posterior.posterior import Posterior
 
 
@@ -75,6 +76,7 @@ def demo(
     """Run a headline workload: prints the model, progress, summary and figures; writes a report and pictures."""
     sizes = {"samples": samples, "members": members, "epochs": epochs, "chains": chains, "warmup": warmup}
     _check(name, **sizes, draws=draws, data_shards=data_shards, binary=binary or None)
+    require("matplotlib")  # needed after the run: better missed before it
     start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)

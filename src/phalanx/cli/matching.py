@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from phalanx.cli.words import coded
+from phalanx.errors.names import hint
 from phalanx.mesh.placement import shard
 
 
@@ -42,7 +43,7 @@ def match_data(model: Callable[..., Any], data: Mapping[str, Any]) -> Matched:
     if missing := [name for name in needed if name not in data]:
         has = f"the data have only {', '.join(data)}" if data else "there are no data: name a file of them with --data"
         asked = f"{getattr(model, '__name__', 'the model')}{inspect.signature(model)}"
-        raise ValueError(f"{asked} asks for {', '.join(missing)}, and {has}.")
+        raise ValueError(f"{asked} asks for {', '.join(missing)}, and {has}.{hint(missing, data)}")
     arguments = {name: coded(name, data[name]) for name in wanted if name in data}
     return Matched(arguments, [name for name in data if name not in arguments])
 

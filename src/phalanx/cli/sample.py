@@ -26,6 +26,8 @@ from phalanx.cli.options import (
 from phalanx.cli.user_model import load, naming_lines_of, split_place
 from phalanx.cli.words import levels
 from phalanx.demos.options import mesh_with
+from phalanx.errors.words import count
+from phalanx.extras import install_command, is_installed
 from phalanx.posterior.posterior import Posterior
 from phalanx.report import console, print_run, write_folder
 from phalanx.run.mcmc import mcmc
@@ -117,8 +119,12 @@ def sample(
         drawn = {name: draw(posterior) for name, draw in figures.items()}
         files += [table, *write_folder(posterior, folder, checks=checks, figures=drawn)]
     console().print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)
+    if not is_installed("matplotlib"):
+        words = f"report.html and pictures need matplotlib: {install_command('matplotlib')}"
+        console().print(words, markup=False, highlight=False, soft_wrap=True)
     if posterior.record.interrupted:
-        raise Interrupted(f"the {posterior.num_draws:,} draws of each chain until then are in {folder}.")
+        made, are = count(posterior.num_draws, "draw"), "is" if posterior.num_draws == 1 else "are"
+        raise Interrupted(f"the {made} of each chain until then {are} in {folder}.")
 
 
 def _condition(r_hat: float | None, ess: float | None, seconds: float | None) -> Until | None:
@@ -145,7 +151,9 @@ def _introduce(
 
 
 def _describe(name: str, value: Any) -> str:
-    return f"{name} {list(value.shape)}" if np.ndim(value) else name
+    if np.ndim(value):
+        return f"{name} {list(value.shape)}"
+    return f"{name} = {value!r}" if isinstance(value, str | bool | int | float) else name
 
 
 def _print_reduced(posterior: Posterior) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
-
-from phalanx.extras import require
 
 
 def coded(name: str, column: Any) -> Any:
@@ -25,9 +23,10 @@ def coded(name: str, column: Any) -> Any:
     """
     if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "OUS":
         return column
-    pandas = require("pandas", "report")
+    import pandas  # as slow to import as all of Phalanx
+
     missing = np.asarray(pandas.isna(column))
-    numbers = np.array([not lost and _is_number(cell) for cell, lost in zip(column, missing, strict=True)])
+    numbers = np.array([not lost and is_number(cell) for cell, lost in zip(column, missing, strict=True)])
     if numbers.any() and not (numbers | missing).all():
         _refuse_cell(name, column, int(np.argmax(~numbers & ~missing)), int(np.argmax(numbers)))
     if numbers.any() and isinstance(column[first := int(np.argmax(numbers))], str):
@@ -36,6 +35,8 @@ def coded(name: str, column: Any) -> Any:
             f"them without quotes; or, if all are names, make them all words."
         )
     if numbers.all() and not any(isinstance(cell, bool | np.bool_) for cell in column):
+        if large := [row for row, cell in enumerate(column) if is_too_large(cell)]:
+            refuse_too_large(f"row {large[0] + 1}, column {name}", column[large[0]])
         return column.astype(np.float64)  # whole numbers that are larger than the largest type of them
     if missing.any():
         kind = "flags" if numbers.any() else "categories"
@@ -59,9 +60,31 @@ def _refuse_cell(name: str, column: np.ndarray, wrong: int, right: int) -> None:
     )
 
 
-def _is_number(cell: Any) -> bool:
+def is_number(cell: Any) -> bool:
+    """Return whether a table's cell is a number; Python's own `1_000` is not one in a file."""
+    return _number(cell) is not None
+
+
+def is_too_large(cell: Any) -> bool:
+    """Return whether a number has digits and is beyond the largest one that can be held, as `1e400` is."""
+    number = _number(cell)
+    return number is not None and np.isinf(number) and "inf" not in str(cell).lower()
+
+
+def _number(cell: Any) -> float | None:
+    if isinstance(cell, str) and ("_" in cell or not cell.isascii()):
+        return None
     try:
-        float(cell)
+        return float(cell)
+    except OverflowError:  # a whole number of hundreds of digits
+        return np.inf
     except (TypeError, ValueError):
-        return False
-    return True
+        return None
+
+
+def refuse_too_large(where: str, cell: Any) -> NoReturn:
+    """Refuse a number that would be read as infinity."""
+    raise ValueError(
+        f"{where}: {str(cell)!r} is larger than the largest number that can be held, 1.8e308. Correct it, or change "
+        f"the unit."
+    )

@@ -40,7 +40,7 @@ def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Classification:
     Source: E. Alpaydin and C. Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning
     Repository.
     """
-    bunch = require("sklearn.datasets", "datasets").load_digits()
+    bunch = require("sklearn.datasets").load_digits()
     images = (bunch.images / _BRIGHTEST).astype(np.float32)
     labels = bunch.target.astype(np.int32)
     num_test = int(test_fraction * len(images)) if 0 < test_fraction < 1 else 0

@@ -11,7 +11,7 @@ from phalanx.extras import require
 
 def make_cnn(side: int, classes: int) -> Any:
     """`make(rngs)` of a Flax NNX module for images of `side` x `side` bytes: 32 and 64 channels, 256 units."""
-    nnx = require("flax.nnx", "ensembles")
+    nnx = require("flax.nnx")
     size = side // 2 // 2
 
     class CNN(nnx.Module):

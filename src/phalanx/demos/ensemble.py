@@ -34,7 +34,9 @@ Row = dict[str, Any]
 
 def main(options: Options) -> Prediction:
     """Train, print every epoch, and write pictures and `result.json` to `options.out`."""
-    optax, progress = require("optax", "ensembles"), require("rich.progress", "cli")
+    from rich.progress import Progress  # slow to import
+
+    optax = require("optax")
     data = load(options)
     members = MEMBERS if options.members is None else options.members
     batch, epochs = (128, 12) if len(data.train_images) >= LARGE else (32, 30)
@@ -51,7 +53,7 @@ def main(options: Options) -> Prediction:
     )
     history, prediction, test_images = [], None, as_bytes(data.test_images)
     precision = jax.default_matmul_precision(options.precision)
-    with precision, progress.Progress(console=console(), transient=True) as bar:
+    with precision, Progress(console=console(), transient=True) as bar:
         task = bar.add_task("epochs", total=epochs)
         for measured in training:
             prediction = trained.predict(network.apply, test_images)

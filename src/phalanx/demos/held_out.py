@@ -27,7 +27,7 @@ class HeldOut(NamedTuple):
 
 def score_held_out(truth: np.ndarray, probabilities: Mapping[str, np.ndarray]) -> dict[str, HeldOut]:
     """Score several ways of predicting the same entries, of any shape."""
-    metrics = require("sklearn.metrics", "datasets")
+    metrics = require("sklearn.metrics")
     y, found = truth.ravel(), {}
     for name, values in probabilities.items():
         p = np.clip(values.ravel().astype(np.float64), 1e-7, 1 - 1e-7)

@@ -43,7 +43,7 @@ WORDS = """
 
 def main(options: Options) -> Fit:
     """Learn, draw and complete images, and write pictures and `result.json` to `options.out`."""
-    optax, data, mesh = require("optax", "ensembles"), load(options), data_and_model(options, BATCH)
+    optax, data, mesh = require("optax"), load(options), data_and_model(options, BATCH)
     train, test = (as_bytes(x).reshape(len(x), -1) for x in (data.train_images, data.test_images))
     rows, columns = data.train_images.shape[1:3]
     transformer = image_transformer(rows, columns, width=WIDTH, layers=LAYERS, heads=HEADS, window=WINDOW)

@@ -23,7 +23,7 @@ def most_probable(target: Target, seed: int, steps: int = 400, rate: float = 0.0
     Returns:
         Values of the latent and deterministic variables.
     """
-    optax = require("optax", "fit")
+    optax = require("optax")
     adam = optax.adam(optax.cosine_decay_schedule(rate, steps))
 
     def on_device(key: Array, arrays: tuple[Array, ...]) -> dict[str, Array]:

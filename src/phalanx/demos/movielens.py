@@ -35,8 +35,8 @@ DIMENSIONS, DIMENSIONS_GENERATED = 20, 3
 
 def main(options: Options) -> Posterior:
     """Run the workload: 100 leapfrogs a draw, from steps of 1e-2 that are tuned in the first half of warm-up."""
-    for module, extra in (("optax", "fit"), ("sklearn.metrics", "datasets")):
-        require(module, extra)  # needed after the run: better missed before it
+    for module in ("optax", "sklearn.metrics"):
+        require(module)  # needed after the run: better missed before it
     sizes, data = choose(options, DEFAULT), load(options)
     dimensions = DIMENSIONS_GENERATED if data.name == "movielens-generated" else DIMENSIONS
     entries, two = hide(data.matrix, HIDDEN, options.seed), ends_of(data.matrix)

@@ -43,7 +43,7 @@ MATHEMATICS = """
 
 def main(options: Options) -> Fit:
     """Train, say how good it is, and write pictures, a log, a checkpoint and `result.json` to `options.out`."""
-    optax = require("optax", "ensembles")
+    optax = require("optax")
     data, mesh = load(options), data_and_model(options, BATCH)
     train, held_out, test = images_of(data, options)
     vae = VAE(train.shape[1], binary=options.binary)

@@ -110,7 +110,7 @@ class VAE:
 
 def make_network(inputs: int, outputs: int, hidden: int) -> Any:
     """`make(rngs)` of a Flax NNX module with two hidden layers, whose units lie over the mesh's `model` axis."""
-    nnx = require("flax.nnx", "ensembles")
+    nnx = require("flax.nnx")
     normal, zeros = nnx.initializers.lecun_normal(), nnx.initializers.zeros_init()
     small = nnx.initializers.variance_scaling(0.01, "fan_in", "truncated_normal")
 

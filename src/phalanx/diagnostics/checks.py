@@ -45,6 +45,17 @@ TOGETHER = (
 )
 """The same, where it is draws that are missing."""
 
+REPARAMETRISED = (
+    "another parametrisation: for a hierarchy that is centred the non-centred one, for one that is non-centred the "
+    "centred one"
+)
+"""Advice for a difficult geometry. The draws do not show which parametrisation the model has."""
+
+SMALLER_STEPS = (
+    f"a target_acceptance closer to 1, such as 0.95, or a smaller step_size; if draws still diverge, {REPARAMETRISED}"
+)
+"""Advice for divergences."""
+
 FULL_TREES = 0.01
 """A share of trajectories cut off at the largest tree depth that is more than an accident."""
 
@@ -189,8 +200,7 @@ def check_divergences(run: Evidence) -> Finding | str | None:
         f"{count(int(diverging.sum()), 'draw')} diverged ({_share(diverging)}): the sampler could not follow the "
         "density there, and a part of it may be missing."
     )
-    advice = "a target_acceptance closer to 1 or a smaller step_size; in a hierarchy, the non-centred parametrisation"
-    return Finding("divergences", problem, advice)
+    return Finding("divergences", problem, SMALLER_STEPS)
 
 
 def check_tree_depth(run: Evidence) -> Finding | str | None:
@@ -220,7 +230,7 @@ def check_energy(run: Evidence) -> Finding | str | None:
         f"E-BFMI is below {LOW_EBFMI} in {count(low, 'chain')} (least: {fractions.min():.2f}): a fresh momentum moves "
         "the energy too little, and the tails are not to be trusted."
     )
-    return Finding("low E-BFMI", problem, "another parametrisation, such as the non-centred one; or a longer warm-up")
+    return Finding("low E-BFMI", problem, f"a longer warm-up; if that does not help, {REPARAMETRISED}")
 
 
 def check_acceptance(run: Evidence) -> Finding | None:

@@ -41,7 +41,7 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], l
     Source: R. Kumar, C. Carroll, A. Hartikainen, O. Martin (2019), ArviZ: a unified library for exploratory analysis of
     Bayesian models in Python.
     """
-    arviz = require("arviz", "report")
+    arviz = require("arviz")
     _check_names(draws)
     groups = {
         "posterior": _dataset(draws, labels),
@@ -50,7 +50,7 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], l
     # Asking ArviZ 1.x for InferenceData, even with hasattr, raises a warning; its version does not.
     if arviz.__version__.startswith("0."):
         return arviz.InferenceData(**groups)
-    return require("xarray", "report").DataTree.from_dict(groups)
+    return require("xarray").DataTree.from_dict(groups)
 
 
 def _check_names(draws: Mapping[str, np.ndarray]) -> None:
@@ -71,4 +71,4 @@ def _dataset(arrays: Mapping[str, np.ndarray], labels: Names | None = None) -> A
         words = [None, None, *axis_names(name, value.shape[2:], labels)]
         for dim, size, known in zip(dims, value.shape, words, strict=True):
             coords[dim] = np.arange(size) if known is None else np.array(known)
-    return require("xarray", "report").Dataset(variables, coords, attrs={"inference_library": "phalanx"})
+    return require("xarray").Dataset(variables, coords, attrs={"inference_library": "phalanx"})

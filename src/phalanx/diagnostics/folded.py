@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.diagnostics.checks import HIGH_RHAT, LOW_ACCEPTANCE, least_ess
+from phalanx.diagnostics.checks import HIGH_RHAT, LOW_ACCEPTANCE, SMALLER_STEPS, least_ess
 from phalanx.diagnostics.elements import Names, element_names
 from phalanx.diagnostics.finding import Finding
 from phalanx.diagnostics.verdict import Verdict
@@ -166,8 +166,7 @@ def _divergences(number: int) -> Finding | str:
         f"{count(number, 'draw')} diverged: the sampler could not follow the density there, and a part of it may be "
         "missing."
     )
-    advice = "a target_acceptance closer to 1 or a smaller step_size; in a hierarchy, the non-centred parametrisation"
-    return Finding("divergences", problem, advice)
+    return Finding("divergences", problem, SMALLER_STEPS)
 
 
 def _accepted(rate: float | None) -> Finding | None:

@@ -10,6 +10,7 @@ import numpy as np
 from phalanx.diagnostics.element_statistics import ElementStatistics
 from phalanx.diagnostics.elements import Names, as_draws, element_names, measure
 from phalanx.diagnostics.interval import check_share
+from phalanx.errors.names import hint
 
 if TYPE_CHECKING:
     from phalanx.diagnostics.table import SummaryTable
@@ -20,16 +21,18 @@ COLUMNS = ["mean", "sd", "hdi_low", "hdi_high", "mcse_mean", "mcse_sd", "ess_bul
 def summary_table(
     draws: Mapping[str, np.ndarray],
     names: Iterable[str] | None = None,
-    hdi_prob: float = 0.94,
+    prob: float = 0.94,
     labels: Names | None = None,
+    not_kept: Iterable[str] = (),
 ) -> SummaryTable:
     """Summarise the draws: one row per scalar element, with its location, spread, interval, errors and convergence.
 
     Args:
         draws: arrays of shape `(chain, draw, ...)` by variable name.
         names: the variables wanted, in this order; None for all of them.
-        hdi_prob: the share of the draws inside the interval from `hdi_low` to `hdi_high`.
+        prob: the share of the draws inside the interval from `hdi_low` to `hdi_high`, the narrowest that has so many.
         labels: by variable, what its entries are called along each axis, or None for an axis that is numbered.
+        not_kept: variables of the model without draws, for the message about an unknown name.
 
     Returns:
         A table with the columns mean, sd, hdi_low, hdi_high, mcse_mean, mcse_sd, ess_bulk, ess_tail and r_hat. Rows are
@@ -37,7 +40,7 @@ def summary_table(
         as R-hat of a constant.
 
     Raises:
-        ValueError: when a name is unknown, there are no draws, or `hdi_prob` is out of range.
+        ValueError: when a name is unknown, there are no draws, or `prob` is out of range.
 
     Example:
         >>> import numpy as np
@@ -46,28 +49,35 @@ def summary_table(
         >>> list(table.index)
         ['b[0]', 'b[1]']
     """
-    check_share("summary: hdi_prob", hdi_prob)
-    chosen = _choose(draws, names)
+    check_share("summary: prob", prob)
+    chosen = _choose(draws, names, not_kept)
     if not chosen:
         raise ValueError("summary: there are no variables to summarise; keep at least one when running (keep=None).")
     rows = [row for name, value in chosen for row in element_names(name, value.shape[2:], labels)]
     from phalanx.diagnostics.table import SummaryTable  # pandas takes as long to import as all of Phalanx
 
-    parts = [measure(lambda elements: _row(elements, hdi_prob), value).reshape(-1, len(COLUMNS)) for _, value in chosen]
-    return SummaryTable(np.concatenate(parts), index=rows, columns=COLUMNS)
+    parts = [measure(lambda elements: _row(elements, prob), value).reshape(-1, len(COLUMNS)) for _, value in chosen]
+    table = SummaryTable(np.concatenate(parts), index=rows, columns=COLUMNS)
+    table.num_heads = 0
+    return table
 
 
-def _choose(draws: Mapping[str, np.ndarray], names: Iterable[str] | None) -> list[tuple[str, np.ndarray]]:
+def _choose(
+    draws: Mapping[str, np.ndarray], names: Iterable[str] | None, not_kept: Iterable[str] = ()
+) -> list[tuple[str, np.ndarray]]:
     """Return the variables asked for, checked."""
     wanted = list(draws) if names is None else [names] if isinstance(names, str) else list(names)
     for name in wanted:
         if name not in draws:
             known = ", ".join(map(repr, draws)) or "none"
-            raise ValueError(f"summary: there is no variable {name!r} among the draws; they are: {known}.")
+            raise ValueError(
+                f"summary: there is no variable {name!r} among the draws; they are: {known}."
+                f"{hint(str(name), draws, not_kept)}"
+            )
     return [(name, as_draws(draws[name], name)) for name in wanted]
 
 
-def _row(elements: ElementStatistics, hdi_prob: float) -> np.ndarray:
+def _row(elements: ElementStatistics, prob: float) -> np.ndarray:
     """Return the row of each of some elements, in the order of the columns."""
     errors = [elements.mcse_mean, elements.mcse_sd, elements.ess_bulk, elements.ess_tail, elements.rhat]
-    return np.column_stack([elements.mean, elements.sd, elements.hdi(hdi_prob), *errors])
+    return np.column_stack([elements.mean, elements.sd, elements.hdi(prob), *errors])

@@ -1,38 +1,71 @@
-"""A table that prints whole: every column on one line, with as many digits as mean something."""
+"""Summary table that prints every column on one line, and the rows that mixed worst where there are too many."""
 
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from phalanx.diagnostics.verdict import Verdict
+from phalanx.errors.words import count
 
 _FORMATS = {"ess_bulk": "{:.0f}", "ess_tail": "{:.0f}", "r_hat": "{:.3f}"}
 _OTHERS = "{:.4g}"
 _MOST_ROWS = 60
 
+MOST_QUANTITIES = 40
+"""Scalar quantities up to which a summary shows all of them; of more it shows as many, the worst."""
+
 
 class SummaryTable(DataFrame):
-    """A `pandas.DataFrame` that does not hide columns when printed, and says under them whether the run is good.
+    """A `pandas.DataFrame` that does not hide columns when printed, and ends with the verdict on the run.
 
     Attributes:
-        verdict: the verdict on the whole run. Only the table of the whole run has it: what is selected from it, sorted
-            or copied has None, since a part may look better than the whole.
+        verdict: the verdict on the whole run. Only the table of the whole run has it: a selection, a sorted table or a
+            copy has None, since a part may look better than the whole.
+        num_heads: rows at the top that are always shown, such as the log density. None in a table that was derived from
+            a summary, which prints in its own order.
     """
 
     verdict: Verdict | None = None
+    num_heads: int | None = None
 
     @property
     def _constructor(self) -> type[SummaryTable]:
-        return SummaryTable  # what is selected or sorted from a table is a table
+        return SummaryTable  # a selection from a table, or a sorted one, is a table
+
+    def rows_to_text(self) -> str:
+        """Return the rows as text, without the verdict; of a long summary the worst, and a line about the others."""
+        shown, note = self._shown()
+        return "\n".join([shown.to_string(formatters=self._formats(), max_rows=_MOST_ROWS), *note])
 
     def __repr__(self) -> str:
-        formats = {name: _FORMATS.get(name, _OTHERS).format for name in self.columns}
-        rows = self.to_string(formatters=formats, max_rows=_MOST_ROWS)
-        return rows if self.verdict is None else f"{rows}\n\n{self.verdict}"
+        return self.rows_to_text() if self.verdict is None else f"{self.rows_to_text()}\n\n{self.verdict}"
 
-    def _repr_html_(self) -> str | None:
-        """What a notebook shows."""
-        rows = super()._repr_html_()  # pyright: ignore[reportAttributeAccessIssue]
-        return rows if rows is None or self.verdict is None else f"{rows}\n<pre>{escape(str(self.verdict))}</pre>"
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        shown, note = self._shown()
+        parts = [shown.to_html(formatters=self._formats(), max_rows=_MOST_ROWS, notebook=True)]
+        parts += [f"<p>{escape(line)}</p>" for line in note]
+        if self.verdict is not None:
+            parts.append(f"<pre>{escape(str(self.verdict))}</pre>")
+        return "\n".join(parts)
+
+    def _formats(self) -> dict[Any, Any]:
+        return {name: _FORMATS.get(name, _OTHERS).format for name in self.columns}
+
+    def _shown(self) -> tuple[DataFrame, list[str]]:
+        if self.num_heads is None or len(self) - self.num_heads <= MOST_QUANTITIES:
+            return DataFrame(self), []
+        rest = worst_first(self.iloc[self.num_heads :])
+        line = (
+            f"({count(len(rest) - MOST_QUANTITIES, 'more row')}; these {MOST_QUANTITIES} have the highest R-hat, then "
+            f"the fewest effective draws. The table itself has all rows.)"
+        )
+        return DataFrame(concat([self.iloc[: self.num_heads], rest.iloc[:MOST_QUANTITIES]])), [line]
+
+
+def worst_first(table: DataFrame) -> DataFrame:
+    """Sort rows by R-hat, the largest first, then by effective sample size, the smallest first; unknown ones last."""
+    return table.sort_values(["r_hat", "ess_bulk"], ascending=[False, True], na_position="last", kind="stable")

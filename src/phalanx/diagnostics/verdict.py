@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """Whether a run is good to use; true or false like `good`, and printed as the headline with the findings under it.
 
@@ -35,6 +35,9 @@ class Verdict:
 
     def __bool__(self) -> bool:
         return self.good
+
+    def __repr__(self) -> str:
+        return str(self)  # a notebook shows this
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"- {finding}" for finding in self.findings)])

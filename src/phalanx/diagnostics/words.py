@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.errors.words import count
+
+__all__ = ["count", "first_few", "format_rhat"]
+
 _NAMED = 3
 _DECIMALS = 3
-
-
-def count(number: int, noun: str) -> str:
-    """Write a number of things: `1 chain`, `1,000 draws`, `2 quantities`."""
-    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
-    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def first_few(items: Any, written: Callable[[Any], str] = str, joined: str = ", ") -> str:

@@ -28,7 +28,7 @@ def save(folder: str | os.PathLike[str], members: Any, described: Described, cou
     Raises:
         FileExistsError: when something else is there.
     """
-    orbax = require("orbax.checkpoint", "ensembles")
+    orbax = require("orbax.checkpoint")
     path = Path(folder).absolute()
     if path.exists() and not (path / INDEX).is_file() and not (path.is_dir() and not any(path.iterdir())):
         raise FileExistsError(
@@ -79,7 +79,7 @@ def restore(
                 f"ensemble.restore: {path} holds other networks: {name or 'the state'} is {there} there and {here} "
                 f"in this ensemble. Use the code they were trained with."
             )
-    with require("orbax.checkpoint", "ensembles").StandardCheckpointer() as reader:
+    with require("orbax.checkpoint").StandardCheckpointer() as reader:
         arrays = reader.restore(path / ARRAYS)
     for i, (shape, dtype) in enumerate(described.values()):
         if 0 in shape:

@@ -175,7 +175,7 @@ def _learner(module: Module, loss: Loss, optimizer: Any) -> Learner:
 
 
 def _update(forward: Callable[..., Any], loss: Loss, optimizer: Any) -> Callable[..., Any]:
-    optax = require("optax", "ensembles")
+    optax = require("optax")
     if not hasattr(optimizer, "init") or not hasattr(optimizer, "update"):
         raise TypeError(
             f"learner: optimizer must be one of optax's, such as optax.adam(1e-3); got {type(optimizer).__name__}."
@@ -212,7 +212,7 @@ def classification_loss(logits: Array, labels: Array) -> tuple[Array, dict[str, 
         TypeError: when labels are no whole numbers.
         ValueError: when there is not one for each row of the logits.
     """
-    optax = require("optax", "ensembles")
+    optax = require("optax")
     if not jnp.issubdtype(jnp.result_type(labels), jnp.integer):
         raise TypeError(
             f"classification_loss: labels must be the whole numbers of classes, from 0; got {jnp.result_type(labels)}."

@@ -80,13 +80,18 @@ def _message(
     error: Exception, name: str, place: Place, variables: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> str:
     begin = f"{name}, {place}: {place.code!r}" if place.code else f"{name}, {place}"
+    # A name of a variable is a string, too, and in order; data that are one may be meant as numbers.
+    words = [f"{n} is the string {value!r}" for n, value in place.strings().items() if arguments.get(n) is value]
+    if is_untraceable(error) and words:
+        return f"{begin} cannot be computed: {' and '.join(words)}, and not a number.{_last(variables)}"
     if is_untraceable(error):
         values = _origins(place, variables, arguments)
         came = "" if isinstance(error, UnexpectedTracerError) else f" {_known_later(values)}"
         return f"{begin} cannot be computed.{came} {remedy(error, place)}{'' if values else _last(variables)}"
     shapes = [f"{n} has shape {value.shape}" for n, value in place.arrays().items()]
     what = _TRACERS.sub("array", str(error).strip().partition("\n")[0]).rstrip(".:")
-    here = f" Here {', '.join(shapes)}." if shapes else ""
+    facts = [", ".join(shapes), *words] if shapes else words
+    here = f" Here {', and '.join(facts)}." if facts else ""
     return f"{begin}: {what}.{here} {remedy(error, place)}".rstrip() + _last(variables)
 
 

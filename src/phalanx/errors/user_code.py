@@ -100,6 +100,11 @@ class Place:
         values = {name: self.value(name) for name in self.names}
         return {name: value for name, value in values.items() if isinstance(value, jax.Array | np.ndarray | np.generic)}
 
+    def strings(self) -> dict[str, str]:
+        """Return the strings in the failing expression, by name."""
+        values = {name: self.value(name) for name in self.names}
+        return {name: value for name, value in values.items() if isinstance(value, str)}
+
     def sources(self, known: dict[int, str]) -> list[str]:
         """Which of the `known` objects, described by their id, the failing expression was computed from."""
         found, seen, left = [], set(), list(self.names)

@@ -20,6 +20,9 @@ SMALL_LOOP_BYTES = 4 * 2**20
 
 AXES = (CHAIN, "data", "model")
 
+_is_chosen = False
+"""Whether the user has said how many CPU devices there are to be."""
+
 
 def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: Iterable[Any] | None = None) -> Mesh:
     """Arrange devices in a mesh with the axes `chain`, `data` and `model`.
@@ -105,18 +108,27 @@ def use_cpu_devices(n: int | None = None) -> int:
             f"phx.use_cpu_devices({n}) at the top of the script, before the first array is made or jax.devices() is "
             f"called, or set the environment variable XLA_FLAGS=--xla_force_host_platform_device_count={n}."
         )
+    global _is_chosen
+    _is_chosen = True
     return len(jax.devices("cpu"))
 
 
 def use_every_core() -> str | None:
-    """Ask for one CPU device per core if JAX has not started; otherwise the line that tells how to get them."""
+    """Ask for one CPU device per core if JAX has not started; otherwise return the line that says how to get them.
+
+    A number that the user has chosen stays, and needs no advice.
+    """
     cores = count_cores()
-    if cores == 1 or _ask_for_cpu_devices(cores) or jax.default_backend() != "cpu" or jax.device_count() > 1:
+    if cores == 1 or _ask_for_cpu_devices(cores) or _has_chosen() or not _is_one_cpu():
         return None
     return (
         f"phalanx: JAX had already started with one CPU device, so 1 of {cores} cores runs chains. "
         f"Call phx.use_cpu_devices({cores}) before the first array is made to use them all."
     )
+
+
+def _is_one_cpu() -> bool:
+    return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
 def count_cores() -> int:
@@ -136,12 +148,16 @@ def prefer_fused_loops() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {wish}".strip()
 
 
+def _has_chosen() -> bool:
+    """Return whether the number of CPU devices has been chosen, by the user or by an earlier call."""
+    by_flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    return _is_chosen or by_flag or jax.config.values["jax_num_cpu_devices"] > 0
+
+
 def _ask_for_cpu_devices(n: int) -> bool:
     prefer_fused_loops()
-    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        return False  # the user has said how many, and JAX refuses to be told twice
-    if jax.config.values["jax_num_cpu_devices"] > 0:
-        return False
+    if _has_chosen():
+        return False  # JAX refuses to be told twice
     try:
         jax.config.update("jax_num_cpu_devices", n)
     except RuntimeError:  # JAX has started; the public API has no gentler way to ask

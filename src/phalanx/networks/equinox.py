@@ -50,7 +50,7 @@ def from_equinox(
 
 def equinox_module(make: Callable[[Array], Any]) -> Module:
     """A module of Equinox as functions of arrays."""
-    eqx = require("equinox", "equinox")
+    eqx = require("equinox")
     if isinstance(make, eqx.Module):
         raise TypeError(
             f"from_equinox: expected a function that makes the module from a key, as in from_equinox(lambda key: "

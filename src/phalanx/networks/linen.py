@@ -48,7 +48,7 @@ def linen_module(
     prediction: Mapping[str, Any] | None = None,
 ) -> Module:  # fmt: skip
     """A module of Flax Linen as functions of arrays, and keyword arguments of its calls in training and prediction."""
-    linen = require("flax.linen", "ensembles")
+    linen = require("flax.linen")
     in_training, in_prediction = dict(training or {}), dict(prediction or {})
 
     def variables(key: Array) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def from_nnx(make: Callable[[Any], Any], *, spec: Spec = None, dtype: Any = None
 
 def nnx_module(make: Callable[[Any], Any]) -> Module:
     """A module of Flax NNX as functions of arrays."""
-    nnx = require("flax.nnx", "ensembles")
+    nnx = require("flax.nnx")
     if isinstance(make, nnx.Module):
         raise TypeError(
             f"from_nnx: expected a function that makes the module from nnx.Rngs, as in from_nnx(lambda rngs: "

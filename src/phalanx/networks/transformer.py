@@ -12,7 +12,7 @@ from jax import Array
 from phalanx.extras import require
 from phalanx.networks.attention import Cache, Implementation, attend, attend_next, check_window, empty_cache
 
-nnx: Any = require("flax.nnx", "ensembles")
+nnx: Any = require("flax.nnx")
 
 LEVELS = 256
 """Of a pixel."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.diagnostics.ranks import Ranks, rank_of
+from phalanx.errors.words import count as said
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.predictive import predictive
 from phalanx.programs.tracing import Program
@@ -120,8 +121,9 @@ def _spaced(draws: np.ndarray, wanted: int) -> np.ndarray:
     """So many draws, evenly spaced over those of all chains, `(draw, ...)`."""
     count = draws.shape[0] * draws.shape[1]
     if count < wanted:
+        are = "is" if count == 1 else "are"
         raise ValueError(
-            f"calibrate: there are {count} draws, and num_draws={wanted}: draw more, or compare with fewer."
+            f"calibrate: there {are} {said(count, 'draw')}, and num_draws={wanted}: draw more, or compare with fewer."
         )
     return draws.reshape(count, *draws.shape[2:])[(np.arange(wanted) * count) // wanted]
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import zipfile
 from collections import namedtuple
 from dataclasses import asdict
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +15,32 @@ import numpy as np
 
 from phalanx.mesh.total import Total
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.report.files import file_to_write
+from phalanx.posterior.save_path import NETCDF, replacing
 
 _FORMAT = "phalanx.posterior"
 _VERSION, _READ = 3, (2, 3)  # files of version 2 have no state from which to go on
 _ENTRY = "json"
+_PARTS = ("draws", "stats", "reduced")
 _OURS = "phalanx"
 
 
-def write_posterior(path: str | PathLike[str], parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
-    """Write the parts of a posterior; the file `path` holds either all of them or what it held before.
+def write_posterior(file: Path, parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
+    """Write the parts of a posterior; `file` holds either all of them or what it held before.
 
     Args:
-        path: the file.
+        file: the file, see `file_to_save`.
         parts: `draws`, `stats` and `reduced`: dicts of arrays, or of dicts, lists and tuples of arrays.
         timing: seconds of each phase.
         record: what was run.
 
     Returns:
-        `path`.
+        `file`.
     """
-    return write_archive(path, "run.npz", (_FORMAT, _VERSION), parts, timing, record)
+    return write_archive(file, (_FORMAT, _VERSION), parts, timing, record)
 
 
-def write_archive(
-    path: str | PathLike[str],
-    example: str,
-    kind: tuple[str, int],
-    parts: dict[str, Any],
-    timing: Timing,
-    record: RunRecord,
-) -> Path:
-    """Write parts of any kind, of whose file `example` is a name; `kind` is the format and its version."""
-    file = file_to_write("save", path, example)
+def write_archive(file: Path, kind: tuple[str, int], parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
+    """Write parts of any kind; `kind` is the format and its version."""
     arrays: dict[str, np.ndarray] = {}
     contents = {
         "format": kind[0],
@@ -60,13 +51,8 @@ def write_archive(
     }
     # NumPy's numbers, which records may hold, are not JSON's.
     arrays[_ENTRY] = np.array(json.dumps(contents, default=lambda number: number.item()))
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as opened:
-            np.savez(opened, **arrays)  # pyright: ignore[reportArgumentType]
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(file) as partial, partial.open("wb") as opened:
+        np.savez(opened, **arrays)  # pyright: ignore[reportArgumentType]
     return file
 
 
@@ -83,20 +69,26 @@ def read_posterior(path: Path) -> tuple[dict[str, Any], Timing, RunRecord]:
         FileNotFoundError: when there is no such file.
         ValueError: when the file is something else, damaged, or written by a later version.
     """
-    return read_archive("Posterior.load", "posterior", path, _FORMAT, _READ)
+    if path.suffix.lower() == NETCDF and path.is_file():
+        raise ValueError(
+            f"Posterior.load: {path} is netCDF, which has the draws and statistics alone: read it with "
+            f"arviz.from_netcdf. What can be loaded is saved as .npz."
+        )
+    return read_archive("Posterior.load", "posterior", path, _FORMAT, _READ, _PARTS)
 
 
 def read_archive(
-    what: str, kind: str, path: Path, format_name: str, versions: tuple[int, ...]
+    what: str, kind: str, path: Path, format_name: str, versions: tuple[int, ...], needed: tuple[str, ...]
 ) -> tuple[dict[str, Any], Timing, RunRecord]:
-    """Read what `write_archive` wrote of this format, in one of these versions; `what` is told to load a `kind`."""
+    """Read an archive of this format, in one of these versions, with the parts `needed`; `what` loads a `kind`."""
     if not path.is_file():
         raise FileNotFoundError(f"{what}: there is no file {path}.")
     try:
         # Of a file of another kind, NumPy would say to load it as a pickle.
         if not zipfile.is_zipfile(path):
             raise ValueError("it is not an .npz archive")
-        with np.load(path, allow_pickle=False) as file:
+        # NumPy leaves a damaged file open when it opened that itself.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             contents = json.loads(str(file[_ENTRY]))
             if contents["format"] != format_name:
                 raise ValueError(f"its format is {contents['format']!r}")
@@ -104,8 +96,13 @@ def read_archive(
                 known = " and ".join(map(str, versions))
                 raise ValueError(f"it has version {contents['version']} of the format; this release reads {known}")
             parts = {name: _rebuild(part, file) for name, part in contents["parts"].items()}
+            if missing := [name for name in needed if name not in parts]:
+                raise ValueError(f"it has no {', '.join(missing)}")
+            _check_sizes({**parts.get("draws", {}), **parts.get("stats", {})})
         return parts, Timing(**contents["timing"]), RunRecord.of_json(contents["record"])
-    except (KeyError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except PermissionError:
+        raise
+    except Exception as error:  # zipfile, zlib, NumPy and json raise errors of a dozen kinds on damaged bytes
         message = f"{what}: {path} is not a {kind} saved by Phalanx, or is damaged: {error}."
         raise ValueError(message) from error
 
@@ -159,7 +156,24 @@ def _describe_array(array: np.ndarray, where: str, arrays: dict[str, np.ndarray]
     # The format does not know dtypes such as bfloat16: their bits go in as integers.
     known = array.dtype.kind != "V"
     arrays[entry] = array if known else array.view(f"u{array.dtype.itemsize}")
-    return {"array": entry, "dtype": array.dtype.name}
+    return {"array": entry, "dtype": array.dtype.name, "shape": list(array.shape)}
+
+
+def _check_sizes(arrays: dict[str, Any]) -> None:
+    """Check that all draws and statistics are of the same chains and draws; files of old say no shapes."""
+    sizes = {name: np.shape(array)[:2] for name, array in arrays.items()}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"its arrays differ in chains and draws: {', '.join(f'{k} {v}' for k, v in sizes.items())}")
+
+
+def _checked(array: np.ndarray, dtype: str, shape: Any) -> np.ndarray:
+    """Return an array of the file if it is what was saved."""
+    known = array.dtype.name == dtype
+    if not known and not (np.dtype(dtype).kind == "V" and array.dtype == f"u{np.dtype(dtype).itemsize}"):
+        raise ValueError(f"an array of {dtype} is one of {array.dtype}")
+    if shape is not None and list(array.shape) != shape:
+        raise ValueError(f"an array of shape {tuple(shape)} has shape {array.shape}")
+    return array if known else array.view(dtype)
 
 
 def _rebuild(described: Any, file: Any) -> Any:
@@ -176,6 +190,5 @@ def _rebuild(described: Any, file: Any) -> Any:
         case {"tuple": items}:
             return tuple(_rebuild(item, file) for item in items)
         case {"array": entry, "dtype": dtype}:
-            array = file[entry]
-            return array if array.dtype.name == dtype else array.view(dtype)
+            return _checked(file[entry], dtype, described.get("shape"))
     raise ValueError(f"an entry reads {described!r}")

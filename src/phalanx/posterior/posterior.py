@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -11,22 +11,29 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from phalanx.diagnostics import Check, Verdict, judge, judge_folded, judged, summary_table, to_arviz
+from phalanx.diagnostics import Check, Verdict, judge, judge_folded, judged, to_arviz
 from phalanx.diagnostics.words import count
+from phalanx.errors.names import UnknownVariable, hint
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.continuation import Continuation, FromFile
 from phalanx.posterior.file import read_posterior, write_posterior
 from phalanx.posterior.predict import predict
 from phalanx.posterior.predictive import predictive
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.posterior.save_path import file_to_save, is_netcdf, write_netcdf
+from phalanx.posterior.tables import draws_frame, summarize
 from phalanx.programs.target import Target
 from phalanx.programs.tracing import Program
 from phalanx.report import write_report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
     from phalanx.diagnostics.table import SummaryTable
+
+_PROB = 0.94
+"""Share of the draws inside a summary's interval, unless another is given."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -119,20 +126,60 @@ class Posterior:
             raise ValueError("continue_run: this posterior was not made by a run, or by an earlier release.")
         return self.goes_on.continue_run(self, num_samples, **options)
 
-    def summary(self, names: Iterable[str] | None = None) -> SummaryTable:
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return the draws of one variable, `(chain, draw, ...)`."""
+        if name not in self.draws:
+            known = ", ".join(map(repr, self.draws)) or "none"
+            raise UnknownVariable(
+                f"posterior[{name!r}]: there is no variable {name!r} among the draws; they are: {known}."
+                f"{hint(str(name), self.draws, self._not_kept)}"
+            )
+        return self.draws[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.draws
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.draws)
+
+    @property
+    def _not_kept(self) -> list[str]:
+        """Variables of the model whose draws were not kept."""
+        known = self.record.latents if self.target is None else self.target.value_names()
+        return [name for name in known if name not in self.draws]
+
+    def to_dataframe(self) -> DataFrame:
+        """Return the draws as a `pandas.DataFrame`: one row per draw, one column per scalar quantity.
+
+        Returns:
+            A table with the columns `chain` and `draw`, counted from 0, then one column per scalar element of each
+            variable, under the names that the summary has for them: `mean`, `w[0]`, or `w[east]` where the data name
+            the entries.
+
+        Raises:
+            ValueError: when there are no draws, or a variable is called `chain` or `draw`.
+
+        Example:
+            >>> list(posterior.to_dataframe().columns)  # doctest: +SKIP
+            ['chain', 'draw', 'mean']
+        """
+        return draws_frame(self.draws, self.record.labels)
+
+    def summary(self, names: Iterable[str] | None = None, prob: float = _PROB) -> SummaryTable:
         """Summarise every scalar element of every variable in one table; see `phalanx.diagnostics.summary_table`.
 
         Args:
             names: the variables wanted, in this order; None for all of them.
+            prob: the share of the draws between `hdi_low` and `hdi_high`, the narrowest interval that has so many.
 
         Returns:
-            A table with the columns mean, sd, hdi_low, hdi_high (94%), mcse_mean, mcse_sd, ess_bulk, ess_tail and
+            A table with the columns mean, sd, hdi_low, hdi_high, mcse_mean, mcse_sd, ess_bulk, ess_tail and
             r_hat. Its first row is the log density of the draws. Rows are called `b`, `b[0]`, or
             `b[age]` where the data have names for the entries. The table of all variables ends with the verdict on the
-            run, and has it as its attribute `verdict`.
+            run, and has it as its attribute `verdict`. Of more than 40 quantities it prints the 40 that mixed worst.
 
         Raises:
-            ValueError: when a name is unknown or there are no draws.
+            ValueError: when a name is unknown, there are no draws, or `prob` is not between 0 and 1.
 
         Example:
             >>> posterior.summary(["mean"]).loc["mean", "r_hat"] < 1.01  # doctest: +SKIP
@@ -140,9 +187,10 @@ class Posterior:
         """
         # Thousands of elements take seconds, and a report asks again after the user did.
         if names is not None:
-            return self._summarize(names)
-        table = self._summary_of_all.copy()
-        table.verdict = self.verdict()
+            return self._summarize(names, prob)
+        whole = self._summary_of_all if prob == _PROB else self._summarize(self.draws, prob)
+        table = whole.copy()
+        table.verdict, table.num_heads = self.verdict(), whole.num_heads
         return table
 
     def verdict(self, checks: Sequence[Check] = ()) -> Verdict:
@@ -182,17 +230,10 @@ class Posterior:
 
     @cached_property
     def _summary_of_all(self) -> SummaryTable:
-        return self._summarize(self.draws)
+        return self._summarize(self.draws, _PROB)
 
-    def _summarize(self, names: Iterable[str]) -> SummaryTable:
-        names = [names] if isinstance(names, str) else list(names)
-        # Two tables, because a variable may also be called log_density.
-        tables = [summary_table(self.stats, ["log_density"])] if "log_density" in self.stats else []
-        if names or not tables:
-            tables.append(summary_table(self.draws, names, labels=self.record.labels))
-        from pandas import concat  # as slow to import as all of Phalanx, and a run needs none of it
-
-        return concat(tables)  # pyright: ignore[reportReturnType]  # what tables are put together into is one
+    def _summarize(self, names: Iterable[str], prob: float) -> SummaryTable:
+        return summarize(self.draws, self.stats, names, prob, self.record.labels, self._not_kept)
 
     def to_arviz(self) -> Any:
         """Convert to ArviZ's container, for its plots and comparisons; see `phalanx.diagnostics.to_arviz`.
@@ -233,7 +274,7 @@ class Posterior:
             (4, 1000)
         """
         check_seed(seed)
-        return predict(fn, self.draws, seed=seed, batch_size=batch_size)
+        return predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=self._not_kept)
 
     def predictive(
         self,
@@ -283,26 +324,33 @@ class Posterior:
         """Write everything to one file, or leave the file as it was.
 
         The file is an `.npz` archive of plain arrays with a JSON entry; it holds no pickles, so it is safe to load.
+        Under a name that ends in `.nc` it is netCDF instead, for ArviZ, xarray, R and Julia: the draws and statistics
+        of `to_arviz()`, without what `load` needs.
 
         Args:
-            path: where to; folders on the way are made.
+            path: the file: `run.npz`, or without an ending; or `run.nc`. Its folder must exist.
 
         Returns:
             The path written.
 
         Raises:
-            ValueError: when `path` is a folder.
+            FileNotFoundError: when the folder is missing.
+            ValueError: when `path` is a folder, or ends as files of another format do.
+            ImportError: when ArviZ, or a package that writes netCDF, is not installed.
             TypeError: when `reduced` holds something other than arrays, numbers and strings in dicts, lists and tuples.
 
         Example:
             >>> posterior.save("run.npz")  # doctest: +SKIP
             PosixPath('run.npz')
         """
+        file = file_to_save(path, "run.npz")
+        if is_netcdf(file):
+            return write_netcdf(file, self.to_arviz)
         state = None if self.goes_on is None else self.goes_on.saved()
         parts = {
             "draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup, "state": state
         }  # fmt: skip
-        return write_posterior(path, parts, self.timing, self.record)
+        return write_posterior(file, parts, self.timing, self.record)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Posterior:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +11,13 @@ import numpy as np
 from jax import Array
 
 from phalanx.errors.model_errors import model_errors
+from phalanx.errors.names import hint
 from phalanx.posterior.over_draws import over_draws
 
 
-def predict(fn: Callable[..., Any], draws: Mapping[str, np.ndarray], *, seed: int, batch_size: int) -> Any:
+def predict(
+    fn: Callable[..., Any], draws: Mapping[str, np.ndarray], *, seed: int, batch_size: int, not_kept: Sequence[str] = ()
+) -> Any:
     """Evaluate `fn` at every draw; see `Posterior.predict`.
 
     Args:
@@ -22,6 +25,7 @@ def predict(fn: Callable[..., Any], draws: Mapping[str, np.ndarray], *, seed: in
         draws: arrays of shape `(chain, draw, ...)` by name.
         seed: what the draws' keys are made from.
         batch_size: draws evaluated at a time.
+        not_kept: variables of the model without draws, for the message about an unknown name.
 
     Returns:
         The pytree with arrays of shape `(chain, draw, ...)`.
@@ -30,7 +34,7 @@ def predict(fn: Callable[..., Any], draws: Mapping[str, np.ndarray], *, seed: in
     takes_key = _takes_key(fn)
 
     def of_draw(values: dict[str, Any], key: Array, _: Any) -> Any:
-        return _evaluate(fn, values, (key,) if takes_key else ())
+        return _evaluate(fn, values, (key,) if takes_key else (), not_kept)
 
     return over_draws(of_draw, draws, sizes, seed=seed, batch_size=batch_size)
 
@@ -73,13 +77,13 @@ class _Draw(dict[str, Any]):
         raise _NoSuchVariable(name)
 
 
-def _evaluate(fn: Callable[..., Any], values: dict[str, Any], key: tuple[Array, ...]) -> Any:
+def _evaluate(fn: Callable[..., Any], values: dict[str, Any], key: tuple[Array, ...], not_kept: Sequence[str]) -> Any:
     """Return what `fn` returns for one draw, after checking that it is a pytree of arrays."""
     try:
         with model_errors(fn, arguments=values):
             output = fn(values, *key)
     except KeyError as error:
-        _check_asked(fn, values, key, error)
+        _check_asked(fn, values, key, error, not_kept)
         raise
     leaves = jax.tree.leaves(output)
     if not leaves:
@@ -92,13 +96,16 @@ def _evaluate(fn: Callable[..., Any], values: dict[str, Any], key: tuple[Array, 
     return output
 
 
-def _check_asked(fn: Callable[..., Any], values: dict[str, Any], key: tuple[Array, ...], error: KeyError) -> None:
+def _check_asked(
+    fn: Callable[..., Any], values: dict[str, Any], key: tuple[Array, ...], error: KeyError, not_kept: Sequence[str]
+) -> None:
     """Say so when what `fn` did not find is a variable; a `KeyError` of its own dicts is its own affair."""
     try:
         fn(_Draw(values), *key)
     except _NoSuchVariable as missing:
         known = ", ".join(map(repr, values))
-        message = f"predict: fn asks for {missing}, which is not among the draws; they hold: {known}."
+        wrong = hint(map(str, missing.args), values, not_kept)
+        message = f"predict: fn asks for {missing}, which is not among the draws; they hold: {known}.{wrong}"
         raise ValueError(message) from error
     except Exception:
         return

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
+from phalanx.errors.names import hint
 from phalanx.programs.messages import requests_answered
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, Tracer, tracing
@@ -254,7 +255,7 @@ def _by_name(
         if unknown := [name for name in values if name not in met]:
             raise ValueError(
                 f"phx.{handler}: the program has no variable {', '.join(map(repr, unknown))}; "
-                f"its variables are {', '.join(map(repr, met)) or 'none at all'}."
+                f"its variables are {', '.join(map(repr, met)) or 'none at all'}.{hint(unknown, met)}"
             )
         return out
 

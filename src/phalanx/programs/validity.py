@@ -23,6 +23,7 @@ from numpyro.distributions import (
     constraints,
 )  # fmt: skip
 
+from phalanx.errors import words
 from phalanx.mesh.alone import alone
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.programs.random_variable import RandomVariable
@@ -77,8 +78,9 @@ class Wrong(NamedTuple):
                 f"{self.allowed}. Give one that is, or make it so: a scale by jnp.exp, a probability by jax.nn.sigmoid."
             )
         at = f" at {where}" if where else ""
+        found = f"{words.count(self.count, 'observed value')} {'lies' if self.count == 1 else 'lie'}"
         return (
-            f"Variable {name!r}: {self.count} observed values lie outside the support of its distribution{hint}. "
+            f"Variable {name!r}: {found} outside the support of its distribution{hint}. "
             f"Check the data, or choose a distribution that can take these values. The first is {value}{at}, and a "
             f"value of a {self.distribution} must be {self.allowed}."
         )
@@ -205,9 +207,9 @@ def _is_checked(constraint: Any) -> bool:
 
 def in_words(constraint: Any) -> str:
     """What a constraint allows."""
-    for known, words in ALLOWED:
+    for known, text in ALLOWED:
         if constraint is known:
-            return words
+            return text
     bounds = [getattr(constraint, bound, None) for bound in ("lower_bound", "upper_bound")]
     if all(isinstance(bound, int | float | np.ndarray) and np.ndim(bound) == 0 for bound in bounds):
         return f"between {bounds[0]} and {bounds[1]}"

@@ -21,11 +21,6 @@ class Quantity(NamedTuple):
     values: np.ndarray
 
 
-def worst_first(table: DataFrame) -> DataFrame:
-    """Sort rows by R-hat, the largest first, then by effective sample size, the smallest first; unknown ones last."""
-    return table.sort_values(["r_hat", "ess_bulk"], ascending=[False, True], na_position="last", kind="stable")
-
-
 def choose_quantities(posterior: Reported) -> list[Quantity]:
     """Return the log density and up to five scalar elements with the worst R-hat, worst first.
 
@@ -35,6 +30,8 @@ def choose_quantities(posterior: Reported) -> list[Quantity]:
     Returns:
         The quantities, with their values `(chain, draw)`.
     """
+    from phalanx.diagnostics.table import worst_first  # imports pandas
+
     worst = worst_first(element_rows(posterior)).head(_MOST)
     return [*log_density(posterior), *take_elements(posterior, worst)]
 

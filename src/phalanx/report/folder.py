@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phalanx.extras import is_installed
 from phalanx.report.figures import save_figures, save_pictures
 from phalanx.report.reported import Reported
 from phalanx.report.write import write_report
@@ -30,7 +31,8 @@ def write_folder(
 ) -> list[Path]:
     """Write `report.html`, the figures of the run, and `result.json` to a folder.
 
-    Of a run that stored no draw there are the figures given and `result.json`, with the verdict of its reducers.
+    Without matplotlib there is `result.json` alone. Of a run that stored no draw there are the figures given and
+    `result.json`, with the verdict of its reducers.
 
     `result.json` has the headline, the verdict, the R-hat of the log density and the worst one, the seconds of each
     phase, and what was run where.
@@ -44,22 +46,20 @@ def write_folder(
 
     Returns:
         The files written.
-
-    Raises:
-        ImportError: when ArviZ or matplotlib is not installed.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files, findings = [], {}
     if posterior.num_draws:
+        findings = _findings(posterior, checks)
+    elif posterior.record.folded_draws:
+        findings = {"verdict": _verdict(posterior)}
+    if posterior.num_draws and is_installed("matplotlib"):
         titled = {_title(name): figure for name, figure in (figures or {}).items()}
         ours = save_figures(posterior, folder)
         if taken := {path.stem for path in ours} & (figures or {}).keys():
             raise ValueError(f"figures: {min(taken)!r} is the name of one of a run's own figures; choose another.")
         files = [write_report(posterior, folder / "report.html", titled, checks), *ours]
-        findings = _findings(posterior, checks)
-    elif posterior.record.folded_draws:
-        findings = {"verdict": _verdict(posterior)}
     files += save_pictures(figures or {}, folder)
     document = {
         "headline": dict(headline or {}),

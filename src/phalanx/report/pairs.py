@@ -122,7 +122,7 @@ def _frame(axes: Axes, across: _Side, down: _Side | None, *, last: bool, first: 
 
 def _ticks(axes: Axes, direction: Literal["x", "y"], side: _Side) -> None:
     """Set limits, scale and ticks of one direction."""
-    ticker = require("matplotlib.ticker", "report")
+    ticker = require("matplotlib.ticker")
     axis = axes.xaxis if direction == "x" else axes.yaxis
     if side.ticks == "magnitudes":
         axes.set(**{f"{direction}scale": "log"})
@@ -162,7 +162,7 @@ def _histogram(axes: Axes, side: _Side) -> None:
 
 def _explain(figure: Figure, diverging: np.ndarray) -> None:
     """Put a legend where the square is empty."""
-    line = require("matplotlib.lines", "report").Line2D
+    line = require("matplotlib.lines").Line2D
     kinds = [(ACCENT, int((~diverging).sum()), "draw"), (ALARM, int(diverging.sum()), "divergent draw")]
     dots = [
         line([], [], color=color, marker="o", markersize=6, linestyle="none", label=count(number, noun))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from phalanx.diagnostics import Check, Verdict
+    from phalanx.diagnostics.table import SummaryTable
 
 
 class Reported(Protocol):
@@ -56,7 +55,7 @@ class Reported(Protocol):
         """Divergent draws over all chains."""
         ...
 
-    def summary(self) -> DataFrame:
+    def summary(self) -> SummaryTable:
         """One row per scalar element, the log density first."""
         ...
 

@@ -24,7 +24,7 @@ _LONGEST_NAME = 44
 
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of the given size in inches, on white."""
-    figure = require("matplotlib.figure", "report").Figure(figsize=(width, height), dpi=144, facecolor="white")
+    figure = require("matplotlib.figure").Figure(figsize=(width, height), dpi=144, facecolor="white")
     figure.set_layout_engine("constrained", h_pad=0.09, w_pad=0.09)
     return figure
 
@@ -62,7 +62,7 @@ def explain(figure: Figure) -> None:
 
 def whole_numbers(axis: Any, most: int = 6) -> None:
     """Put ticks at whole numbers only: draws and chains are counted."""
-    axis.set_major_locator(require("matplotlib.ticker", "report").MaxNLocator(most, integer=True, min_n_ticks=1))
+    axis.set_major_locator(require("matplotlib.ticker").MaxNLocator(most, integer=True, min_n_ticks=1))
 
 
 def say(axes: Axes, words: str) -> None:
@@ -93,5 +93,5 @@ def printable(text: str, longest: int = _LONGEST_NAME) -> str:
 @cache
 def _characters() -> frozenset[int]:
     """Return the code points of the font that matplotlib draws with."""
-    fonts = require("matplotlib.font_manager", "report")
+    fonts = require("matplotlib.font_manager")
     return frozenset(fonts.get_font(fonts.findfont(fonts.FontProperties())).get_charmap())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from phalanx.diagnostics.energy import has_energy
-from phalanx.report.chosen import Quantity, element_rows, elements, log_density, take_elements, worst_first
+from phalanx.report.chosen import Quantity, element_rows, elements, log_density, take_elements
 from phalanx.report.reported import Reported
 
 _MOST = 4
@@ -28,6 +28,8 @@ def choose_suspects(posterior: Reported) -> list[Quantity]:
     Returns:
         The quantities, with their values `(chain, draw)`.
     """
+    from phalanx.diagnostics.table import worst_first  # imports pandas
+
     rows = element_rows(posterior).dropna(subset="ess_bulk")
     strength = _ties(posterior)[rows.index]
     tied = rows.iloc[np.argsort(-strength, kind="stable")[:_MOST_TIED]] if strength.any() else rows.head(0)

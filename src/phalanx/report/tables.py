@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phalanx.diagnostics.words import format_rhat
-from phalanx.report.chosen import worst_first
+from phalanx.errors.words import count
 from phalanx.report.headline import format_seconds
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_MOST_ROWS = 30
 _TITLES = {
     "mean": "mean",
     "sd": "sd",
@@ -42,12 +41,14 @@ def summary_html(table: DataFrame, *, has_log_density: bool, needed: int, high: 
     Returns:
         A sentence that says which rows are shown, and the table.
     """
+    from phalanx.diagnostics.table import MOST_QUANTITIES, worst_first  # imports pandas
+
     first = table.iloc[: int(has_log_density)]
     rest = table.iloc[len(first) :]
-    shown = rest if len(rest) <= _MOST_ROWS else worst_first(rest).head(_MOST_ROWS)
+    shown = rest if len(rest) <= MOST_QUANTITIES else worst_first(rest).head(MOST_QUANTITIES)
     note = "The log density, and every scalar element of the variables."
-    if len(rest) > _MOST_ROWS:
-        note = f"The {_MOST_ROWS} of {len(rest):,} scalar elements with the worst R-hat, worst first."
+    if len(rest) > MOST_QUANTITIES:
+        note = f"The {MOST_QUANTITIES} of {len(rest):,} scalar elements with the worst R-hat, worst first."
     head = "".join(f"<th>{title}</th>" for title in _TITLES.values())
     body = _rows(first, "first", needed, high) + _rows(shown, "", needed, high)
     return (
@@ -106,7 +107,7 @@ def record_html(posterior: Reported) -> str:
     """Write what was run where, and the source of the model."""
     record, timing = posterior.record, posterior.timing
     axes = " × ".join(f"{name} {size}" for name, size in record.mesh.items())
-    sizes = f"{record.num_chains:,} chains, {record.num_warmup:,} warm-up, {record.num_samples:,} draws"
+    sizes = f"{count(record.num_chains, 'chain')}, {record.num_warmup:,} warm-up, {count(record.num_samples, 'draw')}"
     rows = [
         ("model", escape(record.model)),
         ("kernel", f"<code>{escape(record.kernel)}</code>"),
@@ -117,7 +118,7 @@ def record_html(posterior: Reported) -> str:
         ("data", _pairs(record.data)),
         ("latent variables", _pairs(record.latents)),
         ("gradients", f"{timing.gradient_evaluations:,} evaluations over all chains, warm-up included"),
-        ("compiled", f"{timing.compilations:,} programs for this run"),
+        ("compiled", f"{count(timing.compilations, 'program')} for this run"),
         ("matrix products", escape(record.matmul_precision)),
         ("versions", escape(", ".join(f"{name} {version}" for name, version in record.versions.items())) or "–"),
         ("started", escape(record.started) or "–"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from phalanx.errors.words import count
 from phalanx.report.chosen import Quantity
 from phalanx.report.style import (
     ACCENT,
@@ -79,7 +80,7 @@ def _bands(axes: Axes, values: np.ndarray) -> None:
     low, lower, median, upper, high = np.nanquantile(values[:, draws], [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)
     axes.fill_between(draws, low, high, color=ACCENT, alpha=0.15, linewidth=0, label="9 in 10 chains")
     axes.fill_between(draws, lower, upper, color=ACCENT, alpha=0.3, linewidth=0, label="half of the chains")
-    axes.plot(draws, median, color=ACCENT, linewidth=1.2, label=f"median of {len(values)} chains")
+    axes.plot(draws, median, color=ACCENT, linewidth=1.2, label=f"median of {count(len(values), 'chain')}")
     furthest = _furthest(values)
     axes.plot(draws, values[furthest, draws], color=CHAINS[1], linewidth=0.6, alpha=0.9, label="chain furthest out")
 

@@ -40,9 +40,9 @@ def _line(axes: Axes, rounds: dict[str, np.ndarray], name: str, title: str, colo
     finish(axes, title, x="iteration of warm-up")
     if log:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(require("matplotlib.ticker", "report").LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_locator(require("matplotlib.ticker").LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_locator(require("matplotlib.ticker", "report").NullLocator())
+        axes.yaxis.set_minor_locator(require("matplotlib.ticker").NullLocator())
     axes.plot(rounds["iteration"], rounds[name], color=color, linewidth=1.3, marker=".", markersize=3)
     changed, moved = rounds["metric_changed"].astype(bool), rounds["relocated_chains"] > 0
     for where, line, dashes in ((changed, MUTED, (0, (4, 3))), (moved, ALARM, (0, (1, 2)))):

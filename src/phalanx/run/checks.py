@@ -14,6 +14,7 @@ from jax import Array
 from jax.core import Tracer
 from jax.sharding import Mesh, PartitionSpec
 
+from phalanx.errors.names import hint
 from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_host
@@ -190,7 +191,7 @@ def check_names(keep: Sequence[str] | None, target: Target) -> tuple[str, ...]:
     if unknown := [name for name in keep if name not in target.value_names()]:
         raise ValueError(
             f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has "
-            f"{', '.join(map(repr, target.value_names()))}."
+            f"{', '.join(map(repr, target.value_names()))}.{hint(unknown, target.value_names())}"
         )
     return tuple(keep)
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array, random
 from jax.sharding import NamedSharding
 
+from phalanx.errors.names import hint
 from phalanx.kernels.whole import padded, whole_shapes
 from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.placement import partition_spec
@@ -260,7 +261,7 @@ def _checked(
     if unknown := [name for name in values if name not in shapes]:
         raise ValueError(
             f"init: the model has no latent variable {', '.join(map(repr, unknown))}; it has "
-            f"{', '.join(map(repr, shapes))}."
+            f"{', '.join(map(repr, shapes))}.{hint(unknown, shapes)}"
         )
     for name, value in values.items():
         value = _numbers(name, value)

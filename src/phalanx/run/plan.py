@@ -11,6 +11,7 @@ from typing import Any
 
 from jax import Array
 
+from phalanx.errors.words import count
 from phalanx.run.executables import Executables
 
 
@@ -40,7 +41,7 @@ class Plan:
 
     def __str__(self) -> str:
         stored = f"{size(sum(self.draws.values()))} for draws" if self.draws else "no draws stored"
-        return f"memory: {size(self.on_device)} on each of {self.devices} devices, {stored}"
+        return f"memory: {size(self.on_device)} on each of {count(self.devices, 'device')}, {stored}"
 
 
 def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) -> Plan:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Protocol
 
+from phalanx.errors.words import count
 from phalanx.mesh.processes import is_first
 
 FIRST_WAIT, WIDER, LONGEST_WAIT = 2.0, 1.5, 60.0
@@ -45,12 +45,12 @@ class Report:
     @property
     def what(self) -> str:
         """What is counted, as it is shown before the count."""
-        return f"{self.chains} chains x"
+        return f"{count(self.chains, 'chain')} x"
 
     def __str__(self) -> str:
         told = (
             "" if math.isnan(self.acceptance_rate) else f"acceptance {self.acceptance_rate:.2f}",
-            f"{self.divergences} divergences" if self.divergences else "",
+            count(self.divergences, "divergence") if self.divergences else "",
             f"{self.rate:,.0f} draws per second" if self.rate else "",
         )
         return ", ".join(filter(None, told))
@@ -77,8 +77,8 @@ def make_progress(enabled: bool) -> Progress:
     if not enabled or not is_first():
         return Silent()
     if not _is_live():
-        return Lines()
-    from phalanx.run.live import Live  # here, because Rich is optional and slow to import
+        return Overwritten() if _is_notebook() else Lines()
+    from phalanx.run.live import Live  # Rich is slow to import
 
     return Live()
 
@@ -97,8 +97,13 @@ def waiting(enabled: bool, words: str) -> AbstractContextManager[Any]:
     return counting(words)
 
 
+def _is_notebook() -> bool:
+    """Return whether a Jupyter kernel runs this process: no terminal, but a carriage return writes over a line."""
+    return "ipykernel" in sys.modules and "IPython" in sys.modules
+
+
 def _is_live() -> bool:
-    return find_spec("rich") is not None and sys.stderr.isatty()
+    return sys.stderr.isatty()
 
 
 @contextmanager
@@ -145,12 +150,54 @@ class Lines(Silent):
         due = now - self._last >= self._wait or (finished and not self._over)
         if report.done in (0, self._done) or not due:  # a phase may go on for a while after its last draw was counted
             return
-        self._last, self._wait = now, min(self._wait * WIDER, LONGEST_WAIT)
+        self._last, self._wait = now, self._longer(self._wait)
         self._done, self._over = report.done, finished
         left = (now - self._began) / report.done * (report.total - report.done)
         told = ", ".join(filter(None, (str(report), "" if finished else f"{left:.0f} s left")))
-        self.say(f"{report.phase:>8}  {report.what} {report.done}/{report.total}  {told}".rstrip())
+        self._write(f"{report.phase:>8}  {report.what} {report.done}/{report.total}  {told}".rstrip(), finished)
 
     def say(self, line: str) -> None:
         """Print a line."""
         print(line, file=sys.stderr, flush=True)
+
+    def _longer(self, wait: float) -> float:
+        return min(wait * WIDER, LONGEST_WAIT)
+
+    def _write(self, line: str, finished: bool) -> None:
+        self.say(line)
+
+
+class Overwritten(Lines):
+    """One line per phase, written over by the next report: for notebooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open = 0  # length of the line that the next one writes over
+
+    def __exit__(self, *exception: Any) -> None:
+        self._close()
+
+    def show(self, report: Report) -> None:
+        """Write over the phase's line."""
+        if report.phase != self._phase:
+            self._close()
+        super().show(report)
+
+    def say(self, line: str) -> None:
+        """Print a line below."""
+        self._close()
+        super().say(line)
+
+    def _longer(self, wait: float) -> float:
+        return wait
+
+    def _write(self, line: str, finished: bool) -> None:
+        print(f"\r{line:<{self._open}}", end="", file=sys.stderr, flush=True)
+        self._open = len(line)
+        if finished:
+            self._close()
+
+    def _close(self) -> None:
+        if self._open:
+            print(file=sys.stderr, flush=True)
+        self._open = 0

@@ -10,6 +10,7 @@ import jax
 from jax import Array
 
 from phalanx.errors.model_errors import model_errors
+from phalanx.errors.names import hint
 from phalanx.reducers.reducer import Reduce, Reducer, per_variable
 
 WHOLE = ""
@@ -128,6 +129,7 @@ def parts_of(name: str, entry: Reduce, values: Mapping[str, Array]) -> dict[str,
             raise  # of a dict of the user's own
         raise ValueError(
             f"reducers[{name!r}]: there is no variable {error} to reduce; there are {', '.join(map(repr, values))}."
+            f"{hint(map(str, error.args), values)}"
         ) from error
     parts = made if isinstance(made, dict) else {WHOLE: made}
     for part, array in parts.items():

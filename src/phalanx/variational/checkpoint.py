@@ -53,7 +53,7 @@ class Checkpoint:
         """Write states by name, such as `last-600`, and what is said of the fit; others in the folder are removed."""
         folder = self.folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        with require("orbax.checkpoint", "ensembles").StandardCheckpointer() as writer:
+        with require("orbax.checkpoint").StandardCheckpointer() as writer:
             for name, tree in states.items():
                 if not (folder / name).exists():
                     writer.save(folder / name, _numbered(tree))
@@ -80,7 +80,7 @@ class Checkpoint:
             key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
             for key, leaf in _numbered(like).items()
         }
-        with require("orbax.checkpoint", "ensembles").StandardCheckpointer() as reader:
+        with require("orbax.checkpoint").StandardCheckpointer() as reader:
             found = reader.restore(self.folder.absolute() / name, wanted)
         leaves = [found.get(NAME.format(i), leaf) for i, leaf in enumerate(jax.tree.leaves(like))]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)

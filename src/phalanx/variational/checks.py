@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from phalanx.errors.names import hint
 from phalanx.mesh.devices import CHAIN
 from phalanx.programs.shares import Latent
 from phalanx.run.until import Until
@@ -239,6 +240,7 @@ def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[
     if unknown := [name for name in init if name not in known]:
         raise ValueError(
             f"init: there is no {', '.join(map(repr, unknown))} to begin with; there are {', '.join(map(repr, known))}."
+            f"{hint(unknown, known)}"
         )
     for latent in latents:
         given = np.shape(init.get(latent.name, 0.0))

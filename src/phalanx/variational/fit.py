@@ -259,7 +259,7 @@ def _optimizer_of(optimizer: Any, longest: float | None, falls_for: int | None) 
     The rate of a flow falls for as many steps. Each of its many weights walks about as far as the rate lets it: in a
     funnel of 100 dimensions that costs tenths of a nat, and a thousandth at the end of a cosine.
     """
-    optax = require("optax", "fit")
+    optax = require("optax")
     if _is_default(optimizer):
         default = optax.scale_by_adam()
         if longest is not None:

@@ -19,6 +19,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import NamedSharding, PartitionSpec
 
+from phalanx.errors.words import count
 from phalanx.run.pace import Pace
 from phalanx.run.progress import Progress, Report
 from phalanx.variational.ascent import MEMORY, Climb, climb
@@ -131,9 +132,9 @@ class Growing:
                     return
                 chunks = self._more(chunks)
         except KeyboardInterrupt:
-            self.interrupted = True
-            self.unsettled = f"Ctrl-C ended the fit after {self.step:,} steps, before more draws made no better guide."
-            display.say(f"Interrupted: returning what was learned in {self.step:,} steps.")
+            self.interrupted, steps = True, count(self.step, "step")
+            self.unsettled = f"Ctrl-C ended the fit after {steps}, before more draws made no better guide."
+            display.say(f"Interrupted: returning what was learned in {steps}.")
 
     def _climb(self, chunks: int, ends: float | None, look: Sequence[Callable[[Report], Any]]) -> bool:
         """One climb; whether it was made to its end."""

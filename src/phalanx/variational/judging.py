@@ -186,8 +186,9 @@ def _of_end(settled: str) -> Finding | str:
 def _of_failures(steps: int, failed: int) -> Finding | str:
     if failed <= FAILED * steps:
         return ""
+    were = "was" if failed == 1 else "were"
     return Finding(
         "failed steps",
-        f"{failed:,} of {steps:,} steps were left out, because the loss or its gradient was not finite.",
+        f"{failed:,} of {count(steps, 'step')} {were} left out, because the loss or its gradient was not finite.",
         "priors that keep the guide where the likelihood can be computed, or a smaller step size",
     )

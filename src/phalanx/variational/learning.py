@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from phalanx.errors.words import count
 from phalanx.run.pace import Pace
 from phalanx.run.progress import Progress, Report
 from phalanx.variational.compiled import Compiler
@@ -64,7 +65,7 @@ class FitReport(Report):
         return "steps"
 
     def __str__(self) -> str:
-        failed = f", {self.divergences} steps left out" if self.divergences else ""
+        failed = f", {count(self.divergences, 'step')} left out" if self.divergences else ""
         error = "" if isnan(self.error) else f" ± {self.error:.2g}"
         bits = "" if isnan(self.bits) else f", {self.bits:.4f} bits per dimension"
         held_out = "" if isnan(self.held_out_bits) else f" (held out {self.held_out_bits:.4f})"
@@ -175,7 +176,7 @@ class Learning:
         ended = self.step == self.num_steps
         if self.settling.settled or (self.falls and ended and self.settling.agreements):
             return ""  # the last window of a rate that falls to nothing has a third of that before it, at most
-        steps = f"{self.step:,} steps"
+        steps = count(self.step, "step")
         if self.interrupted:
             return f"Ctrl-C ended the fit after {steps}, before the guide had stopped to change."
         if self.out_of_time:

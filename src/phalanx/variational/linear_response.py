@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
+from phalanx.errors.names import hint
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.fixed_draws import FixedDraws
 
@@ -105,7 +106,10 @@ def _check_names(names: Sequence[str], shapes: Any) -> tuple[str, ...]:
     labels: list[str] = []
     for name in names:
         if name not in shapes:
-            raise ValueError(f"covariance: the model has no variable {name!r}; it has {', '.join(map(repr, shapes))}.")
+            raise ValueError(
+                f"covariance: the model has no variable {name!r}; it has {', '.join(map(repr, shapes))}."
+                f"{hint(name, shapes)}"
+            )
         if not jnp.issubdtype(shapes[name].dtype, jnp.floating):
             raise ValueError(f"covariance: variable {name!r} is not of real numbers; leave it out.")
         labels += [

@@ -13,9 +13,11 @@ import numpy as np
 from jax import Array
 
 from phalanx.diagnostics import Verdict
+from phalanx.errors.names import hint
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.posterior.save_path import file_to_save
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.drawing import Drawing
@@ -148,10 +150,13 @@ class Fit:
         """
         check_seed(seed)
         _check_number(n)
-        drawn = self.drawing.draw(seed, n, names)
-        if unknown := [name for name in names or () if name not in drawn.values]:
-            raise ValueError(f"sample: there is no variable {', '.join(map(repr, unknown))}.")
-        return drawn.values
+        known = self.drawing.names
+        if unknown := [name for name in names or () if name not in known]:
+            raise ValueError(
+                f"sample: there is no variable {', '.join(map(repr, unknown))}; there are "
+                f"{', '.join(map(repr, known))}.{hint(unknown, known)}"
+            )
+        return self.drawing.draw(seed, n, names).values
 
     def posterior(
         self,
@@ -307,23 +312,26 @@ class Fit:
         """Write everything but model and guide to one file, or leave the file as it was.
 
         Args:
-            path: where to; folders on the way are made.
+            path: the file: `fit.npz`, or without an ending. Its folder must exist.
 
         Returns:
             The path written.
 
         Raises:
-            ValueError: when `path` is a folder.
+            FileNotFoundError: when the folder is missing.
+            ValueError: when `path` is a folder, or ends as files of another format do.
 
         Example:
             >>> fit.save("fit.npz")  # doctest: +SKIP
         """
+        of_draws = "netCDF holds draws: fit.posterior().save(...) writes some. Save the fit itself as .npz."
+        file = file_to_save(path, "fit.npz", of_draws)
         parts = {
             "params": self.params, "losses": dict(self.losses._asdict()), "unsettled": self.unsettled,
             "steps": self.steps, "failed": self.failed, "seen": self.seen, "looks": self.looks,
             "verdict": self.verdict(),
         }  # fmt: skip
-        return write_fit(path, parts, self.timing, self.record)
+        return write_fit(file, parts, self.timing, self.record)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Fit:

@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, lax
 
 from phalanx.diagnostics import Finding
+from phalanx.errors.names import hint
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import Timing
 from phalanx.programs.handlers import substitute
@@ -35,6 +36,7 @@ def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, 
     if unknown := [name for name in names if name not in known]:
         raise ValueError(
             f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has {', '.join(map(repr, known))}."
+            f"{hint(unknown, known)}"
         )
     fold = Fold(drawing, Reductions.of(reducers, names or latents)) if reducers else None
     stored: dict[str, list[np.ndarray]] = {name: [] for name in names}

@@ -69,6 +69,14 @@ def test_an_object(tmp_path: Path) -> None:
         ("d.csv", "x,y\n", "there are no rows under the line of names."),
         ("d.json", "{'x': 1}", "no JSON: "),
         ("d.json", "[1, 2]", "expected an object of values by name, got a list."),
+        ("d.json", '{"x": 1, "y": {"a": 2, "a": 3}}', "the name 'a' is there twice in one object; leave one out."),
+        ("d.json", '{"x": ' + "[" * 5000 + "]" * 5000 + "}", "its values are nested too deeply to be data."),
+        ("d.json", '{"x": ' + "[" * 900 + "]" * 900 + "}", "its values are nested too deeply to be data."),
+        ("d.json", '{"x": ' + "[" * 70 + "1" + "]" * 70 + "}", "its values are nested too deeply to be data."),
+        ("d.json", '{"x": [[1, 2.5], [1e400, 3]]}', "x[1][0]: '1e400' is larger than the largest number"),
+        ("d.json", '{"p": {"x": -1e999}}', "p['x']: '-1e999' is larger than the largest number"),
+        ("d.json", '{"x": [1, 100000000000000000000000]}', "x holds a whole number beyond 2^63; write it with a point"),
+        ("d.csv", "a,x \n1,2.5\ninf,1e400\n", "row 2, column x: '1e400' is larger than the largest number"),
         ("d.json", '{"x": [[1, 2], [3]]}', "the lists within x differ in length; pad them to one shape."),
         ("d.json", '{"p": {"x": [1, null]}}', "p['x'] holds something other than numbers, such as null; leave it out."),
     ],
@@ -77,6 +85,34 @@ def test_a_file_that_is_something_else(tmp_path: Path, name: str, content: str |
     path = written(tmp_path, name, content)
     with pytest.raises(ValueError, match=f"^{re.escape(f'--data {path}: {complaint}')}"):
         read_data(path)
+
+
+def test_infinity_that_is_meant_is_infinity(tmp_path: Path) -> None:
+    table = read_data(written(tmp_path, "d.csv", "x,y\ninf,1\n-inf,1e308\n"))
+    assert table["x"].tolist() == [np.inf, -np.inf] and table["y"].tolist() == [1, 1e308]
+    assert read_data(written(tmp_path, "d.json", '{"x": [1, Infinity]}'))["x"].tolist() == [1, np.inf]
+
+
+def test_spaces_around_names_and_words_are_not_part_of_them(tmp_path: Path) -> None:
+    text = ' x , y ,county \n1 , 2,east \n3, 4.5 ,east\n5,6,"west, far "\n'
+    data = read_data(written(tmp_path, "d.csv", text))
+    assert list(data) == ["x", "y", "county"] and data["x"].tolist() == [1, 3, 5] and data["y"].tolist() == [2, 4.5, 6]
+    assert data["county"].tolist() == ["east", "east", "west, far"]
+
+
+@pytest.mark.parametrize("cell", ["1_000", "1,000", "١٢", "12 km"])
+def test_the_cell_that_is_no_number_is_blamed(tmp_path: Path, cell: str) -> None:
+    rows = [str(number) for number in range(40)]
+    rows[30] = f'"{cell}"'
+    path = written(tmp_path, "d.csv", "x\n" + "\n".join(rows) + "\n")
+    with pytest.raises(ValueError, match=f"^row 31, column x: '{cell}' is no number, but '0' in row 1 is one"):
+        coded("x", read_data(path)["x"])
+
+
+def test_whole_numbers_beyond_the_largest_number(tmp_path: Path) -> None:
+    path = written(tmp_path, "d.csv", f"x\n1\n{'9' * 400}\n")
+    with pytest.raises(ValueError, match=r"^row 2, column x: '9+' is larger than the largest number"):
+        coded("x", read_data(path)["x"])
 
 
 def test_an_archive_of_pickles(tmp_path: Path) -> None:

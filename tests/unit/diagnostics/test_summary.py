@@ -35,7 +35,7 @@ def test_it_prints_every_column_with_the_digits_that_mean_something(draws):
 
 
 def test_values_are_those_of_numpy_and_arviz(draws):
-    table = summary_table(draws, hdi_prob=0.8)
+    table = summary_table(draws, prob=0.8)
     for row, values in {"b[1]": draws["b"][..., 1], "w[1,0]": draws["w"][..., 1, 0], "n": draws["n"]}.items():
         values = values.astype(np.float64)
         low, high = arviz.hdi(values.ravel(), 0.8)
@@ -105,8 +105,8 @@ def test_no_draws_and_no_variables_are_errors():
 
 
 def test_a_share_out_of_range_is_an_error(draws):
-    with pytest.raises(ValueError, match=r"^summary: hdi_prob must be above 0 and below 1; got 94\.$"):
-        summary_table(draws, hdi_prob=94)
+    with pytest.raises(ValueError, match=r"^summary: prob must be above 0 and below 1; got 94\.$"):
+        summary_table(draws, prob=94)
 
 
 def test_the_verdict_is_printed_under_the_whole_table_and_under_no_part(draws):
@@ -120,6 +120,19 @@ def test_the_verdict_is_printed_under_the_whole_table_and_under_no_part(draws):
         assert part.verdict is None
         shown = part._repr_html_()
         assert shown is not None and "Not good" not in repr(part) + shown
+
+
+def test_of_many_rows_the_worst_are_printed_and_a_derived_table_keeps_its_order():
+    draws = np.random.default_rng(0).normal(size=(4, 50, 41))
+    draws[0, :, 17] += 5
+    table = summary_table({"v": draws})
+    lines = repr(table).splitlines()
+    assert len(table) == 41 and len(lines) == 42 and lines[1].startswith("v[17]")
+    assert lines[-1].startswith("(1 more row; these 40 have the highest R-hat")
+    assert table._repr_html_().count("<th>v[") == 40 and "(1 more row;" in table._repr_html_()
+    assert len(repr(summary_table({"v": draws[..., :40]})).splitlines()) == 41
+    by_mean = table.sort_values("mean")
+    assert [line.split()[0] for line in repr(by_mean).splitlines()[1:]] == list(by_mean.index)
 
 
 def test_rows_are_called_by_labels_where_these_fit():

@@ -73,3 +73,11 @@ def test_a_number_of_devices_is_a_whole_number(n):
 def test_asked_for_in_time_there_are_as_many():
     script = "import phalanx as phx, jax; assert phx.use_cpu_devices(3) == 3 == len(jax.devices())"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_number_that_was_chosen_on_purpose_is_not_advised_against():
+    begin = "import jax, phalanx as phx; from phalanx.mesh import devices; devices.count_cores = lambda: 2; "
+    after = "jax.devices(); assert 'phx.use_cpu_devices(2)' in (devices.use_every_core() or ''); "
+    chosen = "assert phx.use_cpu_devices(1) == 1 and devices.use_every_core() is None"
+    for script in (begin + chosen, begin + after + chosen):
+        subprocess.run([sys.executable, "-c", script], check=True)

@@ -4,14 +4,17 @@ import subprocess
 import sys
 from collections import namedtuple
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import arviz
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.unit.report.posteriors import make_posterior, with_divergences
 
 import phalanx as phx
@@ -52,7 +55,67 @@ def test_sizes():
     assert make_posterior(3, 50, variables={}).num_draws == 50
 
 
+class TestNames:
+    def test_draws_by_name(self):
+        posterior = make_posterior()
+        assert posterior["w"] is posterior.draws["w"]
+        assert "w" in posterior and "v" not in posterior and list(posterior) == ["w", "b", "n"]
+
+    @pytest.mark.parametrize("error", [KeyError, ValueError])
+    def test_a_wrong_name_is_answered_with_a_near_one(self, error):
+        with pytest.raises(error) as caught:
+            make_posterior(variables={"tau": np.zeros((4, 100)), "mu": np.zeros((4, 100))})["tua"]
+        assert str(caught.value) == (
+            "posterior['tua']: there is no variable 'tua' among the draws; they are: 'tau', 'mu'. Did you mean 'tau'?"
+        )
+        with pytest.raises(ValueError, match=r"Did you mean 'tau'\?$"):
+            make_posterior(variables={"tau": np.zeros((4, 100))}).summary(["taus"])
+        with pytest.raises(ValueError, match=r"Did you mean 'tau'\?"):
+            make_posterior(2, 3, variables={"tau": np.zeros((2, 3))}).predict(lambda values: values["tua"])
+
+    def test_a_variable_that_was_not_kept_is_said_to_be(self):
+        posterior = make_posterior(variables={"b": np.zeros((4, 100))})  # the record has `w`, too
+        words = r"The model has 'w'\. The run did not keep its draws: run it with keep=None, or name it in keep=\."
+        asked = [lambda: posterior["w"], lambda: posterior.summary("w"), lambda: posterior.predict(lambda v: v["w"])]
+        for wrong in asked:
+            with pytest.raises(ValueError, match=words):
+                wrong()
+
+
+class TestDataFrame:
+    def test_one_row_per_draw_and_one_column_per_quantity(self):
+        posterior = make_posterior(2, 3)
+        posterior = replace(posterior, record=replace(posterior.record, labels={"w": (("east", "west"), None)}))
+        table = posterior.to_dataframe()
+        rows = [f"w[{a},{b}]" for a in ("east", "west") for b in range(3)]
+        assert list(table.columns) == ["chain", "draw", *rows, "b", "n"]
+        assert list(table.columns[2:]) == list(posterior.summary().index[1:])
+        assert table["chain"].tolist() == [0, 0, 0, 1, 1, 1] and table["draw"].tolist() == [0, 1, 2, 0, 1, 2]
+        np.testing.assert_array_equal(table["w[west,1]"].to_numpy().reshape(2, 3), posterior["w"][..., 1, 1])
+        assert table["w[west,1]"].dtype == np.float32 and table["n"].dtype.kind == "i" and len(table) == 6
+
+    def test_equal_labels_stay_two_columns(self):
+        posterior = make_posterior(2, 3, variables={"w": np.arange(12.0).reshape(2, 3, 2)})
+        table = replace(posterior, record=replace(posterior.record, labels={"w": (("a", "a"),)})).to_dataframe()
+        assert list(table.columns[2:]) == ["w[a]", "w[a]"] and table.iloc[-1, 2:].tolist() == [10.0, 11.0]
+
+    def test_what_cannot_be_a_table(self):
+        with pytest.raises(ValueError, match="^to_dataframe: the variable 'draw' has the name of a column"):
+            make_posterior(variables={"draw": np.zeros((4, 100))}).to_dataframe()
+        with pytest.raises(ValueError, match="^to_dataframe: there are no draws; keep at least one"):
+            make_posterior(variables={}).to_dataframe()
+
+
 class TestSummary:
+    def test_the_interval_has_the_share_asked_for(self):
+        posterior = make_posterior()
+        narrow, wide = posterior.summary(prob=0.5), posterior.summary()
+        assert narrow.iloc[1:].equals(summary_table(posterior.draws, prob=0.5)) and narrow.verdict == wide.verdict
+        assert (narrow["hdi_high"] - narrow["hdi_low"] < wide["hdi_high"] - wide["hdi_low"]).iloc[:-1].all()
+        assert posterior.summary(["b"], 0.5).loc["b"].equals(narrow.loc["b"])
+        with pytest.raises(ValueError, match="^summary: prob must be above 0 and below 1; got 94"):
+            posterior.summary(prob=94)
+
     def test_the_log_density_comes_first(self):
         posterior = make_posterior()
         table = posterior.summary()
@@ -174,6 +237,7 @@ class TestFile:
             "none": np.zeros((2, 5, 0), dtype=np.int8),
         }
         posterior = make_posterior(2, 5, variables=variables)
+        (tmp_path / "folder").mkdir()
         path = posterior.save(tmp_path / "folder" / "run.phalanx")
         loaded = Posterior.load(str(path))
         assert_same_bits(loaded.draws, posterior.draws)
@@ -229,11 +293,59 @@ class TestFile:
         with pytest.raises(FileNotFoundError, match=f"^{re.escape(f'Posterior.load: there is no file {path}.')}$"):
             Posterior.load(path)
 
+    def test_an_archive_with_other_arrays_is_refused(self, tmp_path):
+        whole = make_posterior().save(tmp_path / "right.npz")
+        arrays = dict(np.load(whole))
+        described = json.loads(str(arrays["json"]))
+        parts = described["parts"]
+        for entry in (*parts["draws"]["dict"].values(), *parts["stats"]["dict"].values()):
+            array = arrays[entry["array"]]
+            wrong = [array[:, :-1], array[:1], array.astype(np.complex64)]
+            for other in [*wrong, array.view(f"i{array.itemsize}")] if array.dtype.kind == "f" else wrong:
+                np.savez(tmp_path / "wrong.npz", **{**arrays, entry["array"]: other})
+                with pytest.raises(ValueError, match=r"wrong\.npz is not a posterior .*or is damaged: an array of "):
+                    Posterior.load(tmp_path / "wrong.npz")
+
+    def test_a_file_of_an_earlier_release_has_no_shapes(self, tmp_path):
+        arrays = dict(np.load(make_posterior().save(tmp_path / "right.npz")))
+        arrays["json"] = np.array(re.sub(r', "shape": \[[\d, ]*\]', "", str(arrays["json"])))
+        assert "shape" not in json.loads(str(arrays["json"]))["parts"]["draws"]["dict"]["b"]
+        np.savez(tmp_path / "old.npz", **arrays)
+        assert_same_bits(Posterior.load(tmp_path / "old.npz").draws, make_posterior().draws)
+        np.savez(tmp_path / "old.npz", **{**arrays, "0": arrays["0"][:, :-1]})
+        with pytest.raises(ValueError, match=r"old\.npz .*damaged: its arrays differ in chains and draws: "):
+            Posterior.load(tmp_path / "old.npz")
+
+    @given(where=st.floats(0, 1), bit=st.integers(0, 7), near_the_end=st.booleans())
+    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_a_flipped_bit_is_harmless_or_named(self, tmp_path, where, bit, near_the_end):
+        posterior = make_posterior(2, 4)
+        path = posterior.save(tmp_path / "run.npz")
+        contents = bytearray(path.read_bytes())
+        size = min(1500, len(contents)) if near_the_end else len(contents)  # the archive's directory is at its end
+        contents[len(contents) - 1 - int(where * (size - 1))] ^= 1 << bit
+        path.write_bytes(contents)
+        try:
+            loaded = Posterior.load(path)
+        except ValueError as error:
+            assert str(error).startswith(f"Posterior.load: {path} is not a posterior saved by Phalanx, or is damaged: ")
+        else:
+            assert_same_bits(loaded.draws, posterior.draws)
+
+    @pytest.mark.parametrize("method", [99, 12, 14])
+    def test_a_compression_that_is_unknown_is_named(self, tmp_path, method):
+        path = make_posterior(2, 4).save(tmp_path / "run.npz")
+        contents = path.read_bytes()
+        entry = contents.index(b"PK\x01\x02") + 10
+        path.write_bytes(contents[:entry] + method.to_bytes(2, "little") + contents[entry + 2 :])
+        with pytest.raises(ValueError, match=f"^Posterior.load: {path} is not a posterior saved by Phalanx, or is dam"):
+            Posterior.load(path)
+
     @pytest.mark.parametrize("kind", ["text", "empty", "npy", "other npz", "truncated", "flipped", "later version"])
     def test_a_wrong_file_is_named(self, tmp_path, kind):
         path = tmp_path / "wrong.npz"
         whole = make_posterior().save(tmp_path / "right.npz").read_bytes()
-        middle = len(whole) // 2
+        middle = whole.index(make_posterior().draws["w"].tobytes()) + 5
         if kind == "npy":
             with path.open("wb") as file:
                 np.save(file, np.zeros(3))
@@ -257,6 +369,41 @@ def test_the_report_is_written(tmp_path):
 
 
 class TestWhereFilesGo:
+    @pytest.mark.parametrize("name", ["pp.csv", "pp.pkl", "pp.h5", "pp.json", "pp.v2", "pp.nc.gz"])
+    def test_another_ending_is_refused(self, tmp_path, name):
+        path = tmp_path / name
+        with pytest.raises(ValueError, match=f"^save: '{re.escape(str(path))}' ends in .* which is not a format.*npz"):
+            make_posterior(2, 5).save(path)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("name", ["run.npz", "run.nc", "run"])
+    def test_folders_are_not_made(self, tmp_path, name):
+        missing = str(tmp_path / "missing")
+        with pytest.raises(FileNotFoundError, match=f"^save: .* there is no folder '{re.escape(missing)}'. Make it"):
+            make_posterior(2, 5).save(tmp_path / "missing" / name)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("name", ["pp.nc", "PP.NC"])
+    def test_netcdf_has_draws_and_statistics(self, tmp_path, name):
+        posterior = with_divergences(make_posterior(2, 5), 1)
+        posterior = replace(posterior, record=replace(posterior.record, labels={"w": (("a", "b"), None)}))
+        path = posterior.save(tmp_path / name)
+        assert path == tmp_path / name and [entry.name for entry in tmp_path.iterdir()] == [name]
+        read: Any = arviz.from_netcdf(path)
+        np.testing.assert_array_equal(read.posterior["w"], posterior.draws["w"])
+        assert read.posterior["w_dim_0"].values.tolist() == ["a", "b"]
+        assert read.sample_stats["diverging"].dtype == bool and int(read.sample_stats["diverging"].sum()) == 1
+        read.close()
+        with pytest.raises(ValueError, match=r"^Posterior.load: .* is netCDF, .*read it with arviz.from_netcdf"):
+            Posterior.load(path)
+
+    @pytest.mark.parametrize("module, words", [("arviz", 'pip install "arviz>='), ("h5netcdf", "pip install h5netcdf")])
+    def test_netcdf_says_what_it_needs(self, tmp_path, monkeypatch, module, words):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ImportError, match=re.escape(words)):
+            make_posterior(2, 5).save(tmp_path / "pp.nc")
+        assert not list(tmp_path.iterdir())
+
     @pytest.mark.parametrize("write, example", [("report", "report.html"), ("save", "run.npz")])
     def test_a_folder_is_no_file(self, tmp_path, write, example):
         message = f"{write}: {str(tmp_path)!r} is a folder; name a file in it, such as {str(tmp_path / example)!r}."

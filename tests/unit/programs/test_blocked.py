@@ -263,7 +263,7 @@ def test_observations_out_of_support_are_named():
         phx.sample("y", phx.blocked(lambda y: dist.Exponential(rate * jnp.ones(y.shape[0])), y), obs=y)
 
     sizes = {"kernel": phx.rwmh(0.5), "num_warmup": 5, "num_samples": 5, "progress": False}
-    with pytest.raises(ValueError, match="Variable 'y': 1 observed values lie outside"):
+    with pytest.raises(ValueError, match="Variable 'y': 1 observed value lies outside"):
         phx.mcmc(model, {"y": np.array([1.0, -2.0, 3.0], np.float32)}, **sizes)
 
 

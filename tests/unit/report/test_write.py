@@ -79,15 +79,15 @@ def test_the_log_density_leads_the_table(written):
     assert "The log density, and every scalar element of the variables." in text
 
 
-def test_of_many_elements_the_worst_thirty_are_shown(tmp_path):
-    values = np.random.default_rng(0).normal(size=(4, 50, 40))
+def test_of_many_elements_the_worst_forty_are_shown(tmp_path):
+    values = np.random.default_rng(0).normal(size=(4, 50, 50))
     values[..., 17] += 3 * np.arange(4)[:, None]
     posterior = make_posterior(draws=50, variables={"x": values})
     text = write_report(posterior, tmp_path / "report.html").read_text(encoding="utf-8")
     rows = re.findall(r'<tr class="\w*"><th>(.*?)</th>', text)
     assert rows[:2] == ["log_density", "x[17]"]
-    assert len(rows) == 31
-    assert "The 30 of 40 scalar elements with the worst R-hat, worst first." in text
+    assert len(rows) == 41
+    assert "The 40 of 50 scalar elements with the worst R-hat, worst first." in text
 
 
 def test_names_and_sources_cannot_break_the_page(tmp_path):

@@ -80,7 +80,7 @@ def test_a_log_density_that_is_not_finite_at_the_start_names_the_variables(bad, 
 def test_nan_in_the_data_is_named():
     refuses(
         ValueError,
-        "Variable 'y': 1 observed values lie outside the support of its distribution; the data hold NaN in y. "
+        "Variable 'y': 1 observed value lies outside the support of its distribution; the data hold NaN in y. "
         "Check the data, or choose a distribution that can take these values.",
         model, {"y": np.array([1.0, np.nan])},
     )  # fmt: skip
@@ -227,6 +227,17 @@ def test_metrics_that_do_not_fit():
         phx.hmc(inverse_mass_matrix=np.array([[1.0, 2.0], [2.0, 1.0]]))
     with pytest.raises(ValueError, match="the variances of 'mean' must be positive and finite"):
         phx.hmc(inverse_mass_matrix={"mean": np.array(-1.0)})
+
+
+def test_a_wrong_name_is_answered_with_a_near_one():
+    near = "Did you mean 'mean'?"
+    refuses(ValueError, near, model, {"y": Y}, keep=["maen"])
+    refuses(ValueError, near, model, {"y": Y}, init={"mena": 0.0})
+    folded = phx.reducers.reduce(lambda values: values["man"], phx.reducers.moments())
+    refuses(ValueError, near, model, {"y": Y}, reducers={"m": folded})
+    for handler in (phx.condition, phx.substitute, phx.do):
+        with pytest.raises(ValueError, match=re.escape(near)):
+            phx.trace(phx.seed(handler(model, {"Mean": 0.0}), jax.random.key(0)))(Y)
 
 
 def test_unknown_names_to_keep():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from rich.console import Console
 
 import phalanx as phx
 from phalanx.run.live import Live, counting
-from phalanx.run.progress import Lines, Report, Silent, make_progress, waiting
+from phalanx.run.progress import Lines, Overwritten, Report, Silent, make_progress, waiting
 
 HALF = Report("warm-up", 50, 100, 4, 0.812, 3)
 FULL = Report("warm-up", 100, 100, 4, 0.8, 0)
@@ -29,6 +30,9 @@ class Terminal(io.StringIO):
 def test_what_is_chosen(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert type(make_progress(False)) is Silent and type(make_progress(True)) is Lines
+    for name in ("IPython", "ipykernel"):
+        monkeypatch.setitem(sys.modules, name, sys)
+    assert type(make_progress(True)) is Overwritten
     monkeypatch.setattr(sys, "stderr", Terminal())
     assert type(make_progress(True)) is Live
 
@@ -80,6 +84,25 @@ def test_a_phase_that_goes_on_after_its_last_draw_has_one_last_line(capsys, monk
         " warm-up  4 chains x 100/100  acceptance 0.80",
         "sampling  4 chains x 100/100  acceptance 0.80",
     ]
+
+
+def test_in_a_notebook_a_phase_is_one_line(capsys, monkeypatch):
+    clock = iter(range(0, 1000, 3))
+    monkeypatch.setattr("phalanx.run.progress.time.monotonic", lambda: float(next(clock)))
+    with Overwritten() as progress:
+        for phase in ("warm-up", "sampling"):
+            for done in range(0, 101, 10):
+                progress.show(Report(phase, done, 100, 1, 0.8, 1 if done < 50 else 0))
+        progress.say("a line")
+    written = capsys.readouterr().err
+    assert written.count("\r") == 20 and "1 chain x 10/100  acceptance 0.80, 1 divergence, " in written
+    lines = written.split("\n")
+    assert [line.split("\r")[-1].rstrip() for line in lines] == [
+        " warm-up  1 chain x 100/100  acceptance 0.80", "sampling  1 chain x 100/100  acceptance 0.80", "a line", "",
+    ]  # fmt: skip
+    # Each report covers the one before.
+    shown = [line.split("\r")[1:] for line in lines[:2]]
+    assert all(len(b) >= len(a.rstrip()) for phase in shown for a, b in pairwise(phase))
 
 
 def test_waiting_is_silent_when_switched_off_or_short(capsys, monkeypatch):

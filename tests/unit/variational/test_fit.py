@@ -114,6 +114,30 @@ def test_a_file_has_all_but_the_model(full_rank, tmp_path):
     assert not on.settled and "did not look at whether" in str(on.verdict())
 
 
+def test_where_a_file_may_be_written(full_rank, tmp_path):
+    with pytest.raises(FileNotFoundError, match="^save: .* there is no folder .*missing'. Make it first"):
+        full_rank.save(tmp_path / "missing" / "fit.npz")
+    with pytest.raises(ValueError, match=r"fit.nc' ends in '.nc', and netCDF holds draws: fit.posterior\(\).save"):
+        full_rank.save(tmp_path / "fit.nc")
+    with pytest.raises(ValueError, match="fit.pkl' ends in '.pkl', which is not a format that can be written"):
+        full_rank.save(tmp_path / "fit.pkl")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_name_is_answered_with_a_near_one(full_rank):
+    asked = [
+        lambda: full_rank.sample(0, 2, names=["W"]),
+        lambda: full_rank.posterior(2, keep="W"),
+        lambda: full_rank.covariance("W"),
+        lambda: full_rank.posterior(2)["W"],
+    ]
+    for wrong in asked:
+        with pytest.raises(ValueError, match=r"Did you mean 'w'\?$"):
+            wrong()
+    table = full_rank.posterior(3).to_dataframe()
+    assert list(table.columns[:3]) == ["chain", "draw", "w[0]"] and len(table) == 3
+
+
 def test_a_fit_from_a_file_is_drawn_from_by_no_steps(full_rank, tmp_path):
     read = phx.Fit.load(full_rank.save(tmp_path / "fit"))
     with pytest.raises(ValueError, match="init=fit, num_steps=0"):

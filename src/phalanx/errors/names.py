@@ -1,0 +1,63 @@
+"""Hints for a name that does not exist: the names closest to it, or the way to keep a variable that a run left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_NAMED = 3
+
+
+class UnknownVariable(KeyError, ValueError):
+    """Error for a name in brackets: a `KeyError`, as for any mapping, and a `ValueError`, as for any wrong argument."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def hint(wrong: str | Iterable[str], known: Iterable[str], not_kept: Iterable[str] = ()) -> str:
+    """Return a sentence to append to a message about unknown names.
+
+    Args:
+        wrong: the unknown name or names.
+        known: the names that exist.
+        not_kept: variables of the model whose draws the run did not keep.
+
+    Returns:
+        The sentence after a space; an empty string if no name comes near.
+
+    Example:
+        >>> from phalanx.errors.names import hint
+        >>> hint("tua", ["mu", "tau"])
+        " Did you mean 'tau'?"
+        >>> hint("theta", ["mu"], not_kept=["theta"])
+        " The model has 'theta'. The run did not keep its draws: run it with keep=None, or name it in keep=."
+    """
+    names, left_out = [wrong] if isinstance(wrong, str) else list(wrong), list(not_kept)
+    if lost := [name for name in names if name in left_out]:
+        return f" The model has {_listed(lost, ' and ')}. {_not_kept(lost)}"
+    near = list(dict.fromkeys(match for name in names for match in _near(str(name), [*known, *left_out])))
+    if not near:
+        return ""
+    question = f" Did you mean {_listed(near, ' or ')}?"
+    return question if set(near) - set(left_out) else f"{question} {_not_kept(near)}"
+
+
+def _not_kept(names: list[str]) -> str:
+    its, it = ("its", "it") if len(names) == 1 else ("their", "them")
+    return f"The run did not keep {its} draws: run it with keep=None, or name {it} in keep=."
+
+
+def _near(name: str, known: Iterable[str]) -> list[str]:
+    """Return the names that differ by case, by a few letters, or by an index or an ending that was left out."""
+    by_lower: dict[str, str] = {}
+    for other in known:
+        by_lower.setdefault(str(other).strip().lower(), str(other))
+    word = name.strip().lower()
+    whole = [other for other in by_lower if word and (other.startswith(word) or word.startswith(f"{other}["))]
+    return [by_lower[found] for found in dict.fromkeys([*get_close_matches(word, by_lower, n=_NAMED), *whole])][:_NAMED]
+
+
+def _listed(names: list[str], last: str) -> str:
+    quoted = [repr(name) for name in names]
+    return last.join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)

@@ -1,0 +1,92 @@
+"""The file that a posterior or fit is saved to: its folder and ending are checked, and `.nc` is written as netCDF."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from phalanx.extras import is_installed, require
+
+ARCHIVE = ("", ".npz", ".phalanx")
+"""Endings of an archive that `load` reads."""
+
+NETCDF = ".nc"
+
+
+def file_to_save(path: str | PathLike[str], example: str, netcdf: str = "") -> Path:
+    """Return the path of a file to save to, after checking it.
+
+    Args:
+        path: the file.
+        example: a file name to suggest.
+        netcdf: how to write `.nc` instead, where what is saved cannot be; empty where it can.
+
+    Returns:
+        The path.
+
+    Raises:
+        FileNotFoundError: when its folder is missing.
+        ValueError: when it is a folder, lies below a file, or has the ending of another format.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise ValueError(f"save: {str(path)!r} is a folder; name a file in it, such as {str(file / example)!r}.")
+    if not file.parent.is_dir():
+        if in_the_way := next((str(above) for above in file.parents if above.is_file()), None):
+            raise ValueError(f"save: {str(path)!r} cannot be written: {in_the_way!r} is a file, no folder.")
+        raise FileNotFoundError(
+            f"save: {str(path)!r} cannot be written: there is no folder {str(file.parent)!r}. Make it first, "
+            f"pathlib.Path({str(file.parent)!r}).mkdir(parents=True), or correct the path."
+        )
+    ending = file.suffix.lower()
+    if ending == NETCDF and netcdf:
+        raise ValueError(f"save: {str(path)!r} ends in {NETCDF!r}, and {netcdf}")
+    if ending not in (*ARCHIVE, NETCDF):
+        other = "" if netcdf else f", or {str(file.with_suffix(NETCDF))!r} for netCDF"
+        raise ValueError(
+            f"save: {str(path)!r} ends in {file.suffix!r}, which is not a format that can be written. Use "
+            f"{str(file.with_suffix('.npz'))!r} for an archive that load reads{other}."
+        )
+    return file
+
+
+def is_netcdf(file: Path) -> bool:
+    """Return whether a file is to be netCDF, judged by its ending."""
+    return file.suffix.lower() == NETCDF
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Give a path to write to, which takes the place of `file` if all goes well."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_netcdf(file: Path, to_arviz: Callable[[], Any]) -> Path:
+    """Write ArviZ's container of draws and statistics to a netCDF file.
+
+    Args:
+        file: the file.
+        to_arviz: makes the container.
+
+    Returns:
+        The file.
+
+    Raises:
+        ImportError: when ArviZ, or a package that writes netCDF, is not installed.
+    """
+    require("arviz")
+    engine = "netcdf4" if is_installed("netCDF4") else "h5netcdf"
+    if engine == "h5netcdf":
+        require("h5netcdf")
+    with replacing(file) as partial:
+        to_arviz().to_netcdf(str(partial), engine=engine)
+    return file
