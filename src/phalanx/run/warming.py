@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -108,19 +108,20 @@ class Warming:
             length = min(left, slots)
             left -= length
             ahead = warm_up.ahead if not left and self._filled + length + warm_up.ahead <= slots else 0
-            yield from self._until_filled(self._filled + length, ahead)
-            sums.append(self._chains.executables.summed(self._sunk.states[0], self._filled, length))
+            (rows,) = yield from self._until_filled(self._filled + length, ahead)
+            sums.append(self._chains.executables.summed(rows, self._filled, length))
             self._filled += length
         yield Block(0, self._learned(reduce(Sums.merge, sums)))
 
-    def _until_filled(self, slots: int, ahead: int) -> Iterator[Block]:
-        """Blocks until every chain has filled so many slots, while others fill some `ahead`."""
-        chains, goal = self._chains, np.full(self._chains.blocks.num_chains, slots)
-        while self._sunk is None or (to_host(self._sunk.count) < slots).any():
-            ticks = chains.executables.pace.ticks
-            advanced = chains.record(goal, ticks, self._sunk, ahead=ahead, later=self._warm_up.later)
-            self._sunk = advanced.sunk
+    def _until_filled(self, slots: int, ahead: int) -> Generator[Block, None, Any]:
+        """Blocks until every chain has filled so many slots, while others fill some `ahead`; returns the records."""
+        chains, sunk = self._chains, self._sunk
+        goal = np.full(chains.blocks.num_chains, slots)
+        while sunk is None or (to_host(sunk.count) < slots).any():
+            advanced = chains.record(goal, chains.executables.pace.ticks, sunk, ahead=ahead, later=self._warm_up.later)
+            sunk = self._sunk = advanced.sunk
             yield Block(chains.wait(advanced), None)
+        return sunk.states
 
     def _empty_slots(self) -> None:
         """Keep the draws for the end of the window, where no chain is ahead of the others."""

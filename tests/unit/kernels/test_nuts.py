@@ -68,10 +68,9 @@ def test_so_are_those_of_a_whole_run_with_its_warm_up(mesh_of, monkeypatch):
 
     def draw_by_draw(self, draws, ticks, sunk=None, *, ahead=0, **options):
         calls.append(ahead)
-        for count in range(1, int(draws.max()) + 1):
-            advanced = record(self, np.minimum(draws, count), 10**6, sunk, **options)
-            sunk = advanced.sunk
-        return advanced if draws.any() else record(self, draws, ticks, sunk, **options)
+        for count in range(1, int(draws.max())):
+            sunk = record(self, np.minimum(draws, count), 10**6, sunk, **options).sunk
+        return record(self, draws, 10**6, sunk, **options)
 
     free = run_of(sampler)
     monkeypatch.setattr(Chains, "record", draw_by_draw)
