@@ -251,17 +251,21 @@ def has_bijection(variable: RandomVariable) -> bool:
     return True
 
 
-def transform_of(variable: RandomVariable) -> Transform:
-    """The bijection from the real line onto a latent variable's support."""
-    distribution = variable.distribution
-    assert distribution is not None  # only a deterministic value has none, and it is given
-    kind = kind_of(distribution)
-    if kind == "Delta":
+def refuse_point(variable: RandomVariable) -> None:
+    """Refuse a latent variable of a model that is at one point, where no position moves."""
+    if variable.is_latent and kind_of(variable.distribution) == "Delta":
         raise ValueError(
             f"Variable {variable.name!r} is a latent Delta, which is at one point and has no density to move in. A "
             f"value that is computed is phx.deterministic({variable.name!r}, value); one that is data goes in with "
             f"obs=; one that is fixed for a run is set by phx.do."
         )
+
+
+def transform_of(variable: RandomVariable) -> Transform:
+    """The bijection from the real line onto a latent variable's support."""
+    distribution = variable.distribution
+    assert distribution is not None  # only a deterministic value has none, and it is given
+    kind = kind_of(distribution)
     if distribution.support is None or distribution.support.is_discrete:
         raise ValueError(
             f"Variable {variable.name!r} is discrete ({kind}), and gradient-based and random-walk kernels move "

@@ -24,7 +24,7 @@ from phalanx.programs.bounds import kind_of
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.shares import Latent
 from phalanx.programs.tracing import Program
-from phalanx.programs.unconstrained import at_values, run_unconstrained, transform_of
+from phalanx.programs.unconstrained import at_values, refuse_point, run_unconstrained, transform_of
 from phalanx.run.kept import is_ours
 from phalanx.variational.ascent import LogDensity, Place, good_place
 from phalanx.variational.coordinates import is_local
@@ -161,6 +161,8 @@ class FamilyPair:
 
     def check(self) -> None:
         """Refuse a model in which there is nothing to be fitted to, or what no transform of normals is."""
+        for variable in self.problem.whole.variables.values():
+            refuse_point(variable)
         for name in self.problem.whole.without_bijection:
             variable = self.problem.whole.variables[name]
             support = getattr(variable.distribution, "support", None)

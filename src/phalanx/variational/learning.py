@@ -353,32 +353,38 @@ class Learning:
         which = f"the gradient of parameters {', '.join(map(repr, params))} is not" if params else "so are gradients"
         first = self.step - int(self.state.failing) + 1
         problem = self.steps.pair.problem
-        advice = self._too_fast() or self._improper() or LOOK_FOR
+        advice = self._improper_guide() or self._too_fast() or self._improper_model() or LOOK_FOR
         return (
             f"fit: in step {first:,} and those after it the loss or its gradient is not finite. "
             f"{where}, and {which}{nan_hint(problem.arguments.names, self.arrays)}. {advice}. What was learned before "
             f"is the error's .fit."
         )
 
-    def _improper(self) -> str:
-        """A sentence about a distribution with a parameter that it cannot have; or nothing."""
+    def _improper_guide(self) -> str:
+        """A sentence about a distribution of the guide with a parameter that it cannot have; or nothing."""
         pair, described = self.steps.pair, {}
+        if not isinstance(pair, ProgramPair) or isinstance(pair, Likelihood):
+            return ""
+
+        def look(free: Any, arrays: Any) -> dict[tuple[str, str], Array]:
+            params, data = pair.learned.constrain(free), pair.problem.step_data(arrays, random.key(0))
+            described.update(pair.problem.alone(lambda: pair.improper(params, random.key(0), data)))
+            return {key: jnp.any(doubt.bad) for key, doubt in described.items()}
+
+        for (name, parameter), bad in jax.jit(look)(self.state.free, self.arrays).items():
+            if bad:
+                doubt = described[name, parameter]
+                return (
+                    f"Variable {name!r} of the guide {pair.name}: its {parameter} must be {doubt.allowed} for a "
+                    f"{doubt.distribution}, and steps have led out of there. Give its phx.param a constraint, such as "
+                    f"numpyro.distributions.constraints.positive"
+                )
+        return ""
+
+    def _improper_model(self) -> str:
+        """The same of the model, whose latent variables may be anywhere."""
+        pair = self.steps.pair
         params = pair.learned.constrain(self.state.free)
-        if isinstance(pair, ProgramPair) and not isinstance(pair, Likelihood):
-
-            def look(params: Any, arrays: Any) -> dict[tuple[str, str], Array]:
-                data = pair.problem.step_data(arrays, random.key(0))
-                described.update(pair.problem.alone(lambda: pair.improper(params, random.key(0), data)))
-                return {key: jnp.any(doubt.bad) for key, doubt in described.items()}
-
-            for (name, parameter), bad in jax.jit(look)(params, self.arrays).items():
-                if bad:
-                    doubt = described[name, parameter]
-                    return (
-                        f"Variable {name!r} of the guide {pair.name}: its {parameter} must be {doubt.allowed} for a "
-                        f"{doubt.distribution}, and steps have led out of there. Give its phx.param a constraint, such "
-                        f"as numpyro.distributions.constraints.positive"
-                    )
         return pair.problem.improper(self.arrays, {name: params[name] for name in pair.problem.parameters})
 
     def _too_fast(self) -> str:
