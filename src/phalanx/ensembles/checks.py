@@ -122,12 +122,12 @@ def check_step(returned: Any, state: Any) -> tuple[Any, Mapping[str, Any]]:
     return new, measured
 
 
-def check_finite(step: Callable[[Any, Any], Any], state: Any, data: Any, size: int) -> None:
+def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data: Any, size: int) -> None:
     """Refuse data whose NaN or infinite numbers make the first step of a network anything but finite.
 
     Args:
         step: `step(state, batch)`, of one network.
-        state: of one network.
+        begin: makes the state of one network.
         data: a tree of arrays with a leading row for each example.
         size: rows of a batch.
     """
@@ -138,20 +138,21 @@ def check_finite(step: Callable[[Any, Any], Any], state: Any, data: Any, size: i
         return
 
     @jax.jit
-    def is_finite(leaves: list[Any]) -> jax.Array:
+    def is_finite(state: Any, leaves: list[Any]) -> jax.Array:
         made = jax.tree.leaves(step(state, jax.tree.unflatten(tree, leaves)))
         floats = [leaf for leaf in made if jnp.issubdtype(leaf.dtype, jnp.floating)]
         return jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all() if floats else jnp.bool_(True)
 
+    state = begin()
     mended = [mend(leaf) if i in suspects else leaf for i, leaf in enumerate(leaves)]
     for i in suspects:
         found = locate(leaves[i])
-        begin = max(min(found.index[0], len(leaves[i]) - size), 0)
+        first = max(min(found.index[0], len(leaves[i]) - size), 0)
         given, right = (
-            [leaf[begin : begin + size] for leaf in some]
+            [leaf[first : first + size] for leaf in some]
             for some in ([*mended[:i], leaves[i], *mended[i + 1 :]], mended)
         )
-        if not is_finite(given) and is_finite(right):
+        if not is_finite(state, given) and is_finite(state, right):
             name = f"data{keystr(paths[i][0])}"
             raise ValueError(
                 f"ensemble.train: {found.describe(name)}, and with it a step is not finite: every member would be NaN "

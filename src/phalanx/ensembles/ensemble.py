@@ -126,7 +126,7 @@ class Ensemble:
             raise ValueError(f"ensemble.train: with drop_last=True the {rows} rows make no batch of {size}.")
         if apply is not None:
             checks.check_labelled(data)
-        checks.check_finite(self._first_step, self.member(0), data, min(size, rows))
+        checks.check_finite(self._first_step, lambda: self.member(0), data, min(size, rows))
         return self._epochs(data, rows, size, epochs, order, seed, drop_last, apply)
 
     def predict(self, apply: Callable[[State, Any], Array], inputs: Any, *, batch_size: int = 1000) -> Prediction:

@@ -73,12 +73,14 @@ def check_finite_data(
     Raises:
         ValueError: naming the argument, how many numbers are wrong, the first of them, and the way on.
     """
-    evaluate = jax.jit(partial(_faults, program, arguments, tuple(axes), gradient, any_latent))
     suspects = find_not_finite(arguments.arrays)
-    whole = [a[: s.rows] if s.axes else a for a, s in zip(arguments.arrays, arguments.shardings, strict=True)]
+    if not suspects:
+        return
+    evaluate = jax.jit(partial(_faults, program, arguments, tuple(axes), gradient, any_latent))
+    whole, rows = arguments.arrays, [s.rows if s.axes else None for s in arguments.shardings]
     mended = [mend(a) if i in suspects else a for i, a in enumerate(whole)]
     for i in suspects:
-        found = locate(whole[i])
+        found = locate(whole[i], rows[i])
         pair = [mended, [*mended[:i], whole[i], *mended[i + 1 :]]]
         if minibatch is not None and minibatch.of_rows[i]:
             begin = min(found.index[0], minibatch.total - minibatch.size)
@@ -91,9 +93,12 @@ def check_finite_data(
             raise ValueError(f"data: {found.describe(name)}{_consequence(name, found, guilty)}")
 
 
-def locate(array: Any) -> NonFinite:
-    """Count and place the numbers of an array that are not finite; of a sharded one only the counts leave a device."""
-    nans, infinities, first = (int(to_host(x)) for x in _counts(array))
+def locate(array: Any, rows: int | None = None) -> NonFinite:
+    """Count and place the numbers of an array that are not finite; of a padded one only the first `rows` count.
+
+    Of a sharded array nothing leaves a device but the counts, and the row in which the first lies.
+    """
+    nans, infinities, first = (int(to_host(x)) for x in _counts(array, rows))
     row = array[first] if np.ndim(array) else array
     row = to_host(row)
     rest = np.unravel_index(int(np.argmax(~np.isfinite(row))), row.shape) if row.ndim else ()
@@ -122,11 +127,12 @@ def _are_finite(arrays: Sequence[Array]) -> list[Array]:
     return [jnp.isfinite(array).all() for array in arrays]
 
 
-@jax.jit
-def _counts(array: Array) -> tuple[Array, Array, Array]:
+@partial(jax.jit, static_argnames="rows")
+def _counts(array: Array, rows: int | None) -> tuple[Array, Array, Array]:
     """How many are NaN, how many infinite, and the first row with one of them."""
-    rows = jnp.any(~jnp.isfinite(array), axis=tuple(range(1, array.ndim)))
-    return jnp.sum(jnp.isnan(array)), jnp.sum(jnp.isinf(array)), jnp.argmax(rows)
+    array = array if rows is None else array[:rows]
+    wrong = jnp.any(~jnp.isfinite(array), axis=tuple(range(1, array.ndim)))
+    return jnp.sum(jnp.isnan(array)), jnp.sum(jnp.isinf(array)), jnp.argmax(wrong)
 
 
 @jax.jit
@@ -143,7 +149,9 @@ def _faults(
     arrays: Sequence[Array],
 ) -> dict[str, Array]:  # fmt: skip
     """Which variables are at fault at each position, `(position,)`, and, as GRADIENT, where the gradient alone is."""
-    data = arguments.layout.join(arrays)
+    # A minibatch has fewer rows than there are, and none is padded.
+    whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, arguments.shardings, strict=True)]
+    data = arguments.layout.join(whole)
 
     def run(position: Mapping[str, Array] | None) -> Evaluation:
         return run_unconstrained(program, position, data, any_latent=any_latent)
