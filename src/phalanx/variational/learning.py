@@ -368,8 +368,12 @@ class Learning:
 
         def look(free: Any, arrays: Any) -> dict[tuple[str, str], Array]:
             params, data = pair.learned.constrain(free), pair.problem.step_data(arrays, random.key(0))
-            described.update(pair.problem.alone(lambda: pair.improper(params, random.key(0), data)))
-            return {key: jnp.any(doubt.bad) for key, doubt in described.items()}
+
+            def flags() -> dict[tuple[str, str], Array]:
+                described.update(pair.improper(params, random.key(0), data))  # of these only the words
+                return {key: jnp.any(doubt.bad) for key, doubt in described.items()}
+
+            return pair.problem.alone(flags)
 
         for (name, parameter), bad in jax.jit(look)(self.state.free, self.arrays).items():
             if bad:
