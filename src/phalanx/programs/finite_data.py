@@ -194,7 +194,8 @@ def _by_variable(evaluation: Evaluation) -> dict[str, Array]:
     """By variable, whether its term of the log density is not finite, or an observed value cannot be."""
     faults: dict[str, Array] = {}
     for (name, _), term in evaluation.terms().items():
-        faults[name] = faults.get(name, jnp.bool_(False)) | ~jnp.isfinite(term).all()
+        is_bad = ~jnp.isfinite(term).all()
+        faults[name] = faults[name] | is_bad if name in faults else is_bad
     for (name, parameter), doubt in doubts_of(evaluation).items():
         if parameter == VALUE:
             faults[name] |= jnp.any(doubt.bad)

@@ -103,7 +103,7 @@ class Minibatch:
             return jnp.arange(self.total // devices)
         return random.randint(key, (self.size // devices,), 0, self.total // devices)
 
-    def take(self, arrays: Sequence[Array], rows: Array) -> list[Array]:
+    def take(self, arrays: Sequence[Array], rows: Array | slice) -> list[Array]:
         """The arrays with these rows, those without rows as they are."""
         return [array[rows] if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
 

@@ -85,9 +85,9 @@ class Problem:
 
             return self.alone(lambda: improper_parameters(run, described))
 
-        for key, count in jax.jit(look)(list(arrays), dict(params)).items():
+        for (name, parameter), count in jax.jit(look)(list(arrays), dict(params)).items():
             if int(count):
-                return say_improper(*key, described[key])
+                return say_improper(name, parameter, described[name, parameter])
         return ""
 
     def check_finite(self) -> None:

@@ -272,7 +272,7 @@ def test_a_numpyro_model_runs_and_what_is_given_is_fixed():
     for program in (phx.substitute(model, given), phx.condition(model, given), phx.do(model, given),
                     phx.seed(phx.substitute(model, given), 0), phx.substitute(phx.seed(model, 0), given),
                     phx.substitute(handlers.substitute(model, {"tau": 9.0}), given),  # pyright: ignore[reportArgumentType]
-                    handlers.substitute(phx.substitute(model, given), {"mu": 3.0})):  # fmt: skip
+                    handlers.substitute(phx.substitute(model, given), {"mu": jnp.array(3.0)})):  # fmt: skip
         assert list(phx.Target(program, data).initial_position(jax.random.key(0))) == ["mu"]
     own = phx.Target(phx.substitute(model, given), data).log_density({"mu": jnp.array(0.4)})
     joint = phx.log_joint(model)({"mu": 0.4, "tau": 1.5}, **data)

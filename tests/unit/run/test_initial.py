@@ -130,7 +130,7 @@ def test_the_prior(sampler):
         ({"share": [0.5, 0.6, 0.5]}, ValueError, r"the value of shape \(3,\) of variable 'share' for chain 0"),
         ({"mean": np.nan}, ValueError, "1 of the values of variable 'mean' are not finite"),
         (
-            {"mean": np.ma.array(np.ones(4), mask=[0, 1, 0, 0])},
+            {"mean": np.ma.masked_equal([1.0, 5.0, 1.0, 1.0], 5.0)},
             ValueError,
             "1 of the values of variable 'mean' are m",
         ),

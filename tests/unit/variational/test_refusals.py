@@ -434,7 +434,7 @@ def test_functions_of_other_arguments():
         phx.guides.objective(cast(Any, lambda log_p, log_q: log_p - log_q))
     init, apply = lambda key: {"w": jnp.ones(3)}, lambda weights, x: x @ weights["w"]
     with pytest.raises(TypeError, match=r"from_functions: init is .*expected init\(key\).*Are the two swapped\?"):
-        phx.networks.from_functions(apply, init)
+        phx.networks.from_functions(cast(Any, apply), init)
     with pytest.raises(TypeError, match="from_functions: apply is a dict and no function"):
         phx.networks.from_functions(init, cast(Any, {}))
     phx.networks.from_functions(init, lambda weights: weights["w"])  # a table has no inputs

@@ -466,12 +466,12 @@ def test_held_out_batches_are_evaluated_one_after_the_other():
 
 def test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing(folder, tmp_path):
     """The checkpoint is read and restored as a fit does, without the fit."""
-    right = Checkpoint(folder).read()
+    right = cast(dict[str, Any], Checkpoint(folder).read())
     states = {}
 
     def restored(where):
         checkpoint = Checkpoint(where)
-        record = checkpoint.read()
+        record = cast(dict[str, Any], checkpoint.read())
         for name, leaves in record["states"].items():
             like = [jnp.zeros(shape, kind) for shape, kind in leaves]
             states[name] = checkpoint.restore(name, like, record)
