@@ -422,7 +422,7 @@ def test_another_thin_is_refused():
     assert again.continue_run(9).num_draws == 6
 
 
-@pytest.mark.parametrize("place", [0, 1499, 2999])
+@pytest.mark.parametrize("place", [pytest.param(0, marks=pytest.mark.slow), 1499, 2999])
 @pytest.mark.parametrize("name", ["x", "y", "group"])
 def test_one_number_that_differs_in_its_last_digit_is_refused(name, place, tmp_path, mesh_of):
     def regression(x, y, group):

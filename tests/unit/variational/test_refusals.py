@@ -365,7 +365,9 @@ def unbounded_inside(y):
     ("program", "words"),
     [
         (unbounded, "Variable 'y': its scale must be positive for a Normal"),
-        (unbounded_inside, "Variable 'y': its scale must be positive for a Laplace"),
+        pytest.param(
+            unbounded_inside, "Variable 'y': its scale must be positive for a Laplace", marks=pytest.mark.slow
+        ),
     ],
 )
 @pytest.mark.parametrize("optimizer", [None, "lbfgs"])
@@ -382,7 +384,7 @@ def test_a_parameter_of_a_guide_without_a_constraint_is_named():
         phx.fit(normals, guide, {"y": np.ones(3)}, optimizer=optax.sgd(0.9), num_particles=2, progress=False)
 
 
-@pytest.mark.parametrize("optimizer", [100.0, optax.sgd(1e4)])
+@pytest.mark.parametrize("optimizer", [100.0, pytest.param(optax.sgd(1e4), marks=pytest.mark.slow)])
 def test_a_rate_that_is_too_large_is_blamed(optimizer):
     def counts(y):
         phx.sample("y", dist.Poisson(jnp.exp(phx.sample("m", dist.Normal(0.0, 1.0)))), obs=y)
