@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -15,8 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from phalanx.extras import require
+from phalanx.posterior.sealed import seal, unseal
 
 ARRAYS, INDEX, NAME = "arrays", "ensemble.json", "{:05d}"
+
+ADVICE = "Take a copy of the folder if there is one, or train the ensemble anew."
+"""What to do about a damaged folder."""
 
 Described = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and type of a member's arrays, by name."""
@@ -42,7 +45,7 @@ def save(folder: str | os.PathLike[str], members: Any, described: Described, cou
         with orbax.StandardCheckpointer() as writer:
             writer.save(new / ARRAYS, _filled(members))
         index = {**counts, "arrays": [[name, list(shape), dtype] for name, (shape, dtype) in described.items()]}
-        (new / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+        (new / INDEX).write_text(seal(index, new, [ARRAYS]), encoding="utf-8")
         _replace(path, new, beside / "old")
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -61,15 +64,12 @@ def restore(
     if not (path / INDEX).is_file():
         what = "there is no folder" if not path.exists() else "no ensemble was saved to"
         raise FileNotFoundError(f"ensemble.restore: {what} {path}.")
-    try:
-        index = json.loads((path / INDEX).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"ensemble: {str(path)!r} is damaged: its {INDEX} is no JSON ({error}).") from None
+    index = unseal(f"ensemble: {str(path)!r}", path, INDEX, ADVICE)
     for name, value in expected.items():
-        if index[name] != value:
+        if index.get(name) != value:
             raise ValueError(
-                f"ensemble.restore: {path} was saved with {name} {index[name]}, and this ensemble has {value}. Make "
-                f"one with the same."
+                f"ensemble.restore: {path} was saved with {name} {index.get(name)}, and this ensemble has {value}. "
+                f"Make one with the same."
             )
     saved = {name: (tuple(shape), dtype) for name, shape, dtype in index.pop("arrays")}
     for name in {**saved, **described}:
@@ -80,7 +80,11 @@ def restore(
                 f"in this ensemble. Use the code they were trained with."
             )
     with require("orbax.checkpoint").StandardCheckpointer() as reader:
-        arrays = reader.restore(path / ARRAYS)
+        try:
+            arrays = reader.restore(path / ARRAYS)
+        except Exception as error:  # of a folder without a seal: Orbax and TensorStore raise errors of many kinds
+            first = str(error).strip().partition("\n")[0]
+            raise ValueError(f"ensemble: {str(path)!r} cannot be read: {first}. {ADVICE}") from error
     for i, (shape, dtype) in enumerate(described.values()):
         if 0 in shape:
             arrays[NAME.format(i)] = np.zeros((index["members"], *shape), jnp.dtype(dtype))

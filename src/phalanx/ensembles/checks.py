@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_leaves_with_path
+
+from phalanx.programs.finite_data import find_not_finite, locate, mend
 
 NAMED = 4
 """Arrays that a message names at most."""
@@ -44,6 +46,14 @@ def check_functions(init: Any, update: Any) -> None:
     for name, f in (("init", init), ("update", update)):
         if not callable(f):
             raise TypeError(f"phx.ensemble: {name} must be a function, got {type(f).__name__}.")
+    try:
+        inspect.signature(init).bind(None)
+    except TypeError:
+        raise TypeError(
+            f"phx.ensemble: init must take a key, as in init(key); got {inspect.signature(init)}."
+        ) from None
+    except ValueError:  # built-ins and some callables show no signature
+        pass
     signature = inspect.signature(update)
     try:
         signature.bind(None, None, **({"key": None} if "key" in signature.parameters else {}))
@@ -110,6 +120,45 @@ def check_step(returned: Any, state: Any) -> tuple[Any, Mapping[str, Any]]:
                 f"phx.ensemble: what update measures must be scalars, and {name} has shape {shape}; take its mean."
             )
     return new, measured
+
+
+def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data: Any, size: int) -> None:
+    """Refuse data whose NaN or infinite numbers make the first step of a network anything but finite.
+
+    Args:
+        step: `step(state, batch)`, of one network.
+        begin: makes the state of one network.
+        data: a tree of arrays with a leading row for each example.
+        size: rows of a batch.
+    """
+    paths, tree = jax.tree_util.tree_flatten_with_path(data)
+    leaves = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for _, leaf in paths]
+    suspects = find_not_finite(leaves)
+    if not suspects:
+        return
+
+    @jax.jit
+    def is_finite(state: Any, leaves: list[Any]) -> jax.Array:
+        made = jax.tree.leaves(step(state, jax.tree.unflatten(tree, leaves)))
+        floats = [leaf for leaf in made if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        return jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all() if floats else jnp.bool_(True)
+
+    state = begin()
+    mended = [mend(leaf) if i in suspects else leaf for i, leaf in enumerate(leaves)]
+    for i in suspects:
+        found = locate(leaves[i])
+        first = max(min(found.index[0], len(leaves[i]) - size), 0)
+        given, right = (
+            [leaf[first : first + size] for leaf in some]
+            for some in ([*mended[:i], leaves[i], *mended[i + 1 :]], mended)
+        )
+        if not is_finite(state, given) and is_finite(state, right):
+            name = f"data{keystr(paths[i][0])}"
+            raise ValueError(
+                f"ensemble.train: {found.describe(name)}, and with it a step is not finite: every member would be NaN "
+                f"from there on. Drop such rows from all arrays; or put finite numbers in their place, and give update "
+                f"a mask that leaves them out."
+            )
 
 
 def check_logits(logits: Any, rows: int) -> None:

@@ -120,10 +120,13 @@ class Ensemble:
         )
         check_order(order)
         check_seed(seed)
+        if not isinstance(drop_last, bool | np.bool_):
+            raise TypeError(f"ensemble.train: drop_last must be True or False; got {drop_last!r}.")
         if drop_last and rows < size:
             raise ValueError(f"ensemble.train: with drop_last=True the {rows} rows make no batch of {size}.")
         if apply is not None:
             checks.check_labelled(data)
+        checks.check_finite(self._first_step, lambda: self.member(0), data, min(size, rows))
         return self._epochs(data, rows, size, epochs, order, seed, drop_last, apply)
 
     def predict(self, apply: Callable[[State, Any], Array], inputs: Any, *, batch_size: int = 1000) -> Prediction:
@@ -202,6 +205,11 @@ class Ensemble:
             self.epoch += 1
             found = self._fetch(measured, [batch.shape[-1] for batch in batches])
             yield found if apply is None else {**found, **self._own_scores(apply, data)}
+
+    def _first_step(self, state: State, batch: Any) -> Any:
+        """What a step of one network returns, of a batch."""
+        with checks.one_network("update"):
+            return self._update(state, batch, **({"key": self.member_key(0)} if self._takes_key else {}))
 
     def _own_scores(self, apply: Callable[[State, Any], Array], data: Any) -> dict[str, np.ndarray]:
         """Loss and accuracy of the mean of the members' probabilities."""

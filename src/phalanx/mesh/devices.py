@@ -45,6 +45,8 @@ def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: 
         {'chain': 1, 'data': 1, 'model': 1}
     """
     prefer_fused_loops()
+    if devices is not None and (isinstance(devices, str) or not isinstance(devices, Iterable)):
+        raise TypeError(f"make_mesh: devices must be a list of JAX's, such as jax.devices()[:2]; got {devices!r}.")
     devices = list(jax.devices() if devices is None else devices)
     for name, size in (("chain", chain), ("data", data), ("model", model)):
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):

@@ -82,6 +82,10 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
         >>> phx.shard({"x": np.ones((6, 2))}, mesh)["x"].shape
         (6, 2)
     """
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"shard: mesh must be made by phx.make_mesh; got {mesh!r}.")
+    if not isinstance(axis, str | Sequence) or not all(isinstance(name, str) for name in axis):
+        raise TypeError(f"shard: axis must be the name of a mesh axis, such as 'data', or several; got {axis!r}.")
     mesh = with_auto_axes(mesh)
     axes = (axis,) if isinstance(axis, str) else tuple(axis)
     for name in axes:

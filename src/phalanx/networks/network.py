@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -43,6 +44,27 @@ class Network:
     specs: Any = None
 
 
+def _check_functions(init: Any, apply: Any) -> None:
+    """Raise unless `init` takes a key, and `apply` weights."""
+    expected = "expected init(key), which makes the weights, and then apply(weights, *inputs), which computes with them"
+    for name, f in (("init", init), ("apply", apply)):
+        if not callable(f):
+            raise TypeError(f"from_functions: {name} is a {type(f).__name__} and no function; {expected}.")
+        try:
+            signature = inspect.signature(f)
+        except (TypeError, ValueError):  # built-ins and some callables show none
+            continue
+        try:
+            signature.bind(None)
+        except TypeError:
+            if name == "init" or not signature.parameters:
+                swapped = " Are the two swapped?" if name == "init" and len(signature.parameters) > 1 else ""
+                raise TypeError(
+                    f"from_functions: {name} is {getattr(f, '__name__', type(f).__name__)}{signature}; {expected}."
+                    f"{swapped}"
+                ) from None
+
+
 def from_functions(
     init: Callable[[Array], Any],
     apply: Callable[..., Any],
@@ -76,6 +98,7 @@ def from_functions(
         >>> network.specs
         {'w': P(None, 'model')}
     """
+    _check_functions(init, apply)
 
     def predict(weights: Any, _: Any, *inputs: Any, **options: Any) -> Any:
         return apply(weights, *inputs, **options)

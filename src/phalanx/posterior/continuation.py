@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ class Continuation(Protocol):
         """The run as a file can hold it."""
         ...
 
+    def contents(self) -> Mapping[str, str]:
+        """A checksum of each of the data by name; empty where they are not known any more."""
+        ...
+
     def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
         """A longer run."""
         ...
@@ -30,6 +35,7 @@ class FromFile:
     """The state of a run that was read from a file, without its model."""
 
     known: Any
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
     def state(self) -> Any:
         """The run as a value."""
@@ -38,6 +44,10 @@ class FromFile:
     def saved(self) -> Any:
         """The same."""
         return self.known
+
+    def contents(self) -> Mapping[str, str]:
+        """A checksum of each of the data; empty in files of earlier releases."""
+        return self.checksums
 
     def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
         """Refused."""

@@ -347,8 +347,10 @@ class Posterior:
         if is_netcdf(file):
             return write_netcdf(file, self.to_arviz)
         state = None if self.goes_on is None else self.goes_on.saved()
+        contents = {} if self.goes_on is None else dict(self.goes_on.contents())
         parts = {
-            "draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup, "state": state
+            "draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup, "state": state,
+            "contents": contents,
         }  # fmt: skip
         return write_posterior(file, parts, self.timing, self.record)
 
@@ -370,7 +372,7 @@ class Posterior:
             >>> Posterior.load("run.npz")  # doctest: +SKIP
         """
         parts, timing, record = read_posterior(Path(path))
-        goes_on = None if parts.get("state") is None else FromFile(parts["state"])
+        goes_on = None if parts.get("state") is None else FromFile(parts["state"], parts.get("contents", {}))
         return cls(
             parts["draws"], parts["stats"], timing, record, parts["reduced"], parts.get("warmup", {}), goes_on=goes_on
         )

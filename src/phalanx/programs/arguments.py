@@ -7,6 +7,7 @@ compilation.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +17,14 @@ import jax
 import numpy as np
 from jax import Array, ShapeDtypeStruct
 
+from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.fitting import fitted
 from phalanx.mesh.foreign import Labels, columns_of, is_data, take
 from phalanx.mesh.placement import PaddedRows, check_alive, name_of, sharding_of
 from phalanx.mesh.space import RowSharding
+
+COMPILED_IN = "its whole numbers, strings and flags"
+"""What messages call the arguments that are part of the program."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,14 @@ class Arguments:
             for a, s in zip(self.arrays, self.shardings, strict=True)
         )
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return a checksum of each array by its name, and of what is compiled in under `COMPILED_IN`."""
+        pairs = zip(self.names, self.arrays, self.shardings, strict=True)
+        found = {name: fingerprint(array, s.rows if s.axes else None) for name, array, s in pairs}
+        plain = [x.numbers if isinstance(x, _Whole) else x for x in self.layout.fixed]
+        known = repr([x for x in plain if isinstance(x, bool | int | float | complex | str | tuple)])
+        return {**found, COMPILED_IN: hashlib.sha256(known.encode()).hexdigest()[:16]}
+
     def with_arrays(self, arrays: Sequence[Any]) -> Arguments:
         """The same arguments with these arrays, placed and padded."""
         return replace(self, arrays=tuple(arrays))
@@ -102,6 +115,7 @@ def split_arguments(program: Any, data: Any) -> Arguments:
             with nor be part of a compiled program.
         ValueError: when an array is empty, or holds a number that JAX would cut off; the place is named.
     """
+    check_program(program)
     columns = columns_of(data)
     if columns is not None:
         data = {name: columns[name] for name in _asked_for(program, columns)}
@@ -124,6 +138,15 @@ def split_arguments(program: Any, data: Any) -> Arguments:
         tuple(name for name, array in zip(names, is_array, strict=True) if array),
         tuple(words for words, array in zip(labels, is_array, strict=True) if array),
     )
+
+
+def check_program(program: Any, what: str = "model") -> None:
+    """Raise unless `program` can be called."""
+    if not callable(program):
+        raise TypeError(
+            f"{what}: expected a function that calls phx.sample(name, distribution), and whose arguments are the data; "
+            f"got {program!r}."
+        )
 
 
 def _is_leaf(value: Any) -> bool:

@@ -32,3 +32,10 @@ def _leaves(held: Any) -> Iterator[Any]:
             yield from _leaves(vars(leaf))
         else:
             yield leaf
+
+
+def kind_of(distribution: Any) -> str:
+    """Return the name of a distribution, whatever it is wrapped in."""
+    while type(distribution).__name__ in ("Independent", "ExpandedDistribution", "MaskedDistribution"):
+        distribution = distribution.base_dist
+    return type(distribution).__name__

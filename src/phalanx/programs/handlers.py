@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array, random
 
 from phalanx.errors.names import hint
+from phalanx.programs.arguments import check_program
 from phalanx.programs.messages import requests_answered
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, Tracer, tracing
@@ -159,7 +160,7 @@ def substitute(program: Program, values: Mapping[str, Any]) -> Program:
     """
 
     def set_to(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
-        return forward(variable if variable.observed else replace(variable, value=value))
+        return forward(variable if variable.observed else replace(variable, value=value, suggested=False))
 
     return _by_name(program, values, "substitute", set_to)
 
@@ -241,6 +242,12 @@ def _by_name(
     handler: str,
     change: Callable[[RandomVariable, Any, Forward], RandomVariable],
 ) -> Program:
+    check_program(program, f"phx.{handler}: program")
+    if not isinstance(values, Mapping):
+        raise TypeError(
+            f"phx.{handler}: expected a dict of values by variable, such as {{'mean': 0.0}}; got {values!r}."
+        )
+
     @wraps(program)
     def changed(*args: Any, **kwargs: Any) -> Any:
         met: list[str] = []

@@ -193,7 +193,9 @@ def _apply(message: Message) -> None:
 def _message(variable: RandomVariable, like: Message | None = None) -> Message:
     """A variable as NumPyro's message, with what `like` has for handlers alone."""
     common = {"name": variable.name, "value": variable.value}
-    own = {"axes": variable.axes, "natural": variable.natural, "parameter": variable.parameter}
+    own = {
+        "axes": variable.axes, "natural": variable.natural, "parameter": variable.parameter, "given": variable.is_given,
+    }  # fmt: skip
     if variable.parameter is not None:  # like a deterministic value, which may have none yet
         like = {"args": (), "cond_indep_stack": [], **(like or {}), "kwargs": {"rng_key": variable.key}}
         return {**like, **common, "type": "deterministic", "fn": _no_value, "phalanx": own}
@@ -230,7 +232,9 @@ def _variable(message: Message) -> RandomVariable:
         value = _broadcast(value, (*distribution.batch_shape, *distribution.event_shape))
     scale = 1.0 if message["scale"] is None else message["scale"]
     axes, key = own.get("axes", ()), kwargs.get("rng_key")
-    return RandomVariable(name, distribution, value, bool(message["is_observed"]), axes, scale, key)
+    observed = bool(message["is_observed"])
+    suggested = value is not None and not observed and not own.get("given", False)
+    return RandomVariable(name, distribution, value, observed, axes, scale, key, suggested=suggested)
 
 
 def _no_value(**_: Any) -> None:

@@ -103,7 +103,7 @@ class Minibatch:
             return jnp.arange(self.total // devices)
         return random.randint(key, (self.size // devices,), 0, self.total // devices)
 
-    def take(self, arrays: Sequence[Array], rows: Array) -> list[Array]:
+    def take(self, arrays: Sequence[Array], rows: Array | slice) -> list[Array]:
         """The arrays with these rows, those without rows as they are."""
         return [array[rows] if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
 
@@ -119,6 +119,22 @@ class Minibatch:
         specs = [spec if wanted else PartitionSpec() for wanted in self.of_rows]
         run = jax.shard_map(local, mesh=mesh, in_specs=(PartitionSpec(), specs), out_specs=specs, check_vma=False)
         return run(random.key_data(key), list(arrays))
+
+    def _check_continuous(
+        self, program: Callable[..., Any], batch: Arguments, sizes: Mapping[str, int], what: str
+    ) -> None:
+        """Refuse latent variables that no position moves, such as discrete ones."""
+        found = TracedProgram.of_whole(program, batch, sizes, closely=True)
+        for name in found.without_bijection:
+            distribution = found.variables[name].distribution
+            support = getattr(distribution, "support", None)
+            kind = "is discrete" if support is not None and support.is_discrete else "has no density to move in"
+            raise ValueError(
+                f"{self.argument}: variable {name!r} of the {what} {kind} ({type(distribution).__name__}), and some "
+                f"rows at a time can stand for all only where latent variables are continuous. Sum it out of the "
+                f"model, as with numpyro.distributions.MixtureSameFamily; or give all rows at once, without "
+                f"{self.argument}=, and a guide that draws it."
+            )
 
     def terms_of_rows(self, program: Callable[..., Any], arguments: Arguments, what: str) -> set[str]:
         """The variables of a program whose terms add up over rows; `what` is what messages call it.
@@ -136,6 +152,7 @@ class Minibatch:
         shardings = tuple(sharding if wanted else RowSharding() for wanted in self.of_rows)
         batch = replace(arguments, arrays=stretched, shardings=shardings)
         sizes = {ROWS: parts, "model": 1}
+        self._check_continuous(program, batch, sizes, what)
         try:
             whole = TracedProgram.of_whole(program, batch, sizes)
             shares, local = read_shares(program, batch, sizes, whole)

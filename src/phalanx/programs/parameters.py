@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 from numpyro.distributions import constraints
@@ -108,6 +109,11 @@ def arrays_of(name: str, value: Any) -> Any:
     """A pytree of numbers as one of arrays of real numbers."""
 
     def array(leaf: Any) -> Array:
+        if np.ma.is_masked(leaf):
+            raise ValueError(
+                f"init: some values of {name!r} are masked, and a mask has no meaning here. Give every value, as "
+                f"value.filled(...) does."
+            )
         try:
             found = jnp.asarray(leaf)
         except (TypeError, ValueError):

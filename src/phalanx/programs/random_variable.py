@@ -34,6 +34,8 @@ class RandomVariable:
         key: what it is drawn with when it has no value.
         natural: of a value that `do` has set, the variable as it was before.
         parameter: of a parameter, what `phx.param` was told; a parameter has no distribution.
+        suggested: whether the value is from a handler of NumPyro's, such as its `substitute`, and no data: inference
+            moves the variable all the same, as NumPyro does.
     """
 
     name: str
@@ -45,6 +47,7 @@ class RandomVariable:
     key: Array | None = None
     natural: RandomVariable | None = None
     parameter: Any = None
+    suggested: bool = False
 
     def log_prob(self) -> Array:
         """Log density of the value, elementwise: of shape sample + batch. Zero where there is no distribution."""
@@ -83,6 +86,11 @@ class RandomVariable:
     def is_latent(self) -> bool:
         """Whether inference is about this variable: it has a distribution and was not given as data."""
         return self.distribution is not None and not self.observed
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it has a value that inference keeps."""
+        return self.value is not None and not self.suggested
 
     @property
     def is_computed(self) -> bool:

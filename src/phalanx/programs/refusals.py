@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpyro
 from numpyro.distributions import Distribution, Unit
@@ -67,9 +69,39 @@ def bare_assertion(error: AssertionError) -> None:
     ) from error
 
 
+RANDOM_MODULES = ("random_flax_module", "random_nnx_module", "random_haiku_module", "random_eqx_module")
+"""NumPyro's networks whose weights have priors. Each makes the weights as a parameter first, for their shapes alone."""
+
+
+def _prior_of_module() -> Any:
+    """The prior of the random module of NumPyro's that is being made; None where none is."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name in RANDOM_MODULES and frame.f_code.co_filename.startswith(_NUMPYRO):
+            return frame.f_locals.get("prior")
+        frame = frame.f_back
+    return None
+
+
+def _check_prior_covers(name: str, prior: Any, weights: Any) -> None:
+    """Refuse a dict of priors that leaves weights without one: these would stay where they are by chance."""
+    if not isinstance(prior, dict):
+        return
+    paths = [".".join(str(key.key) for key in path) for path, _ in jax.tree_util.tree_leaves_with_path(weights)]
+    if missing := [path for path in paths if path not in prior]:
+        raise ValueError(
+            f"numpyro.module {name!r}: the weights {', '.join(map(repr, missing))} have no prior, and would stay at "
+            f"what they are initialised to. Give prior= one for each, or a function of name and shape."
+        )
+
+
 def _param(message: Message) -> None:
     name = message["name"]
     if message["value"] is not None:
+        return
+    if name.endswith("$params") and (prior := _prior_of_module()) is not None:
+        if message["args"] and message["args"][0] is not None:
+            _check_prior_covers(name.removesuffix("$params"), prior, message["args"][0])
         return
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
@@ -106,6 +138,8 @@ def _plate(message: Message) -> None:
 
 
 def _key(message: Message) -> None:
+    if _prior_of_module() is not None:  # for weights of which the shapes alone count
+        return
     _unless_there_is_a_key(
         message,
         "The program asks for a random key, with numpyro.prng_key or by hiding a variable without a value in "
@@ -129,7 +163,7 @@ def _unless_there_is_a_key(message: Message, sentence: str) -> None:
 
 def _control_flow(message: Message) -> None:
     def refuse(site: Message) -> None:
-        if site["type"] == "sample" and not site["is_observed"] and site["value"] is None:
+        if site["type"] == "sample" and not site["is_observed"]:
             raise ValueError(
                 f"Variable {site['name']!r} is latent inside of numpyro.contrib.control_flow ({_flow(message)}), where "
                 f"only observed variables have a meaning here. Sample it before, all steps at once, as in "

@@ -19,7 +19,7 @@ from phalanx.programs.bounds import in_words
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.shares import Latent, Shares, Term
 from phalanx.programs.tracing import Program
-from phalanx.programs.unconstrained import Evaluation, run_unconstrained
+from phalanx.programs.unconstrained import Evaluation, refuse_point, run_unconstrained
 from phalanx.programs.validity import Doubt, doubts_of, outputs_of
 
 
@@ -135,6 +135,8 @@ def check_latents(program: Program, whole: TracedProgram) -> None:
             f"The model {getattr(program, '__name__', program)} has no latent variables: all of "
             f"{', '.join(map(repr, whole.variables))} are observed, so there is nothing to infer."
         )
+    for variable in whole.variables.values():
+        refuse_point(variable)
     if not any(math.prod(latent.unconstrained_shape) for latent in whole.latents()):
         shapes = ", ".join(f"{latent.name!r} {latent.shape}" for latent in whole.latents())
         raise ValueError(

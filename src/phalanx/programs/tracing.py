@@ -129,8 +129,14 @@ def sample(name: str, distribution: Distribution, *, obs: Any = None, axis: str 
     return send(RandomVariable(name, distribution, obs, observed=obs is not None, axes=axes)).value
 
 
+def _check_name(what: str, name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"{what}: the first argument is its name, a string; got {name!r}.")
+
+
 def deterministic(name: str, value: Any) -> Any:
     """A named value computed from others: recorded, storable with `keep=[name]`, no part of the log density."""
+    _check_name("phx.deterministic", name)
     return send(RandomVariable(name, None, value, observed=True)).value
 
 
@@ -142,6 +148,9 @@ def factor(name: str, log_density: Any) -> None:
         log_density: a scalar, or an array of terms to be added; or `phx.blocked(...)` of them. Over sharded data keep
             one term per row, so that padded rows can be left out.
     """
+    _check_name("phx.factor", name)
+    if isinstance(log_density, str | bytes) or log_density is None:
+        raise TypeError(f"phx.factor: the log density of {name!r} must be a number or an array; got {log_density!r}.")
     distribution = log_density if isinstance(log_density, Blocked) else Unit(log_density)
     value = jnp.zeros((*distribution.batch_shape, 0))  # Unit's event is empty: the density is all there is
     send(RandomVariable(name, distribution, value, observed=True))

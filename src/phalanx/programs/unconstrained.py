@@ -21,7 +21,7 @@ from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.space import RowSharding
 from phalanx.mesh.total import Total
 from phalanx.programs.bijections import bijection_onto
-from phalanx.programs.bounds import in_words
+from phalanx.programs.bounds import in_words, kind_of
 from phalanx.programs.handlers import tape
 from phalanx.programs.independent import entries_of_support
 from phalanx.programs.random_variable import RandomVariable
@@ -115,7 +115,7 @@ def run_unconstrained(
     def place(variable: RandomVariable, _: Forward) -> RandomVariable:
         _refuse_sharded(variable)
         refuse_parameter(variable)
-        if variable.value is not None:
+        if variable.is_given:
             return _fixed(variable)
         if any_latent and not has_bijection(variable):
             drawn = replace(variable, key=jax.random.key(0)).complete()
@@ -141,7 +141,7 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
     position: dict[str, Array] = {}
 
     def invert(variable: RandomVariable, _: Forward) -> RandomVariable:
-        if variable.value is not None:
+        if variable.is_given:
             return _fixed(variable)
         if variable.name not in values:
             raise ValueError(f"No value was given for variable {variable.name!r}; give one for every latent variable.")
@@ -170,7 +170,7 @@ def at_values(
     misfits: dict[str, Array] = {}
 
     def place(variable: RandomVariable, _: Forward) -> RandomVariable:
-        if variable.value is not None:
+        if variable.is_given:
             return _fixed(variable)
         transform, name = transform_of(variable), variable.name
         try:
@@ -215,7 +215,7 @@ def _fixed(variable: RandomVariable) -> RandomVariable:
 
 
 def _with_value(variable: RandomVariable, value: Array) -> RandomVariable:
-    return replace(variable, value=value, key=None).complete()
+    return replace(variable, value=value, key=None, suggested=False).complete()
 
 
 def _shape(variable: RandomVariable) -> tuple[int, ...]:
@@ -251,11 +251,21 @@ def has_bijection(variable: RandomVariable) -> bool:
     return True
 
 
+def refuse_point(variable: RandomVariable) -> None:
+    """Refuse a latent variable of a model that is at one point, where no position moves."""
+    if variable.is_latent and kind_of(variable.distribution) == "Delta":
+        raise ValueError(
+            f"Variable {variable.name!r} is a latent Delta, which is at one point and has no density to move in. A "
+            f"value that is computed is phx.deterministic({variable.name!r}, value); one that is data goes in with "
+            f"obs=; one that is fixed for a run is set by phx.do."
+        )
+
+
 def transform_of(variable: RandomVariable) -> Transform:
     """The bijection from the real line onto a latent variable's support."""
     distribution = variable.distribution
     assert distribution is not None  # only a deterministic value has none, and it is given
-    kind = type(distribution).__name__
+    kind = kind_of(distribution)
     if distribution.support is None or distribution.support.is_discrete:
         raise ValueError(
             f"Variable {variable.name!r} is discrete ({kind}), and gradient-based and random-walk kernels move "

@@ -7,13 +7,13 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
+from jax import Array, lax, random
 from numpyro.distributions import (
     Distribution,
     ExpandedDistribution,
@@ -26,11 +26,15 @@ from numpyro.distributions import (
 from phalanx.errors import words
 from phalanx.mesh.alone import alone
 from phalanx.mesh.devices import axes_but_chain
+from phalanx.programs.bounds import kind_of
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 
 if TYPE_CHECKING:
     from phalanx.programs.target import Target
+
+TRIED = 16
+"""Random positions at which parameters are evaluated."""
 
 VALUE = ""
 """In the place of a parameter's name: the observed value itself."""
@@ -113,6 +117,42 @@ def look_closely(target: Target, arrays: Sequence[Array]) -> dict[tuple[str, str
             index = tuple(int(i) for i in np.unravel_index(int(first), doubt.bad.shape))
             wrong[key] = Wrong(int(count), index, np.asarray(value), doubt.allowed, doubt.distribution)
     return wrong
+
+
+def improper_parameters(
+    run: Callable[[Mapping[str, Array] | None], Evaluation], described: dict[tuple[str, str], Doubt]
+) -> dict[tuple[str, str], Array]:
+    """Count the positions at which a distribution cannot have its parameter, by variable and parameter.
+
+    A scale that is itself a normal variable is such a parameter. `run` evaluates a program at unconstrained values;
+    `described` takes what there is to be said. Traced.
+    """
+    zero = run(None).position
+    keys = random.split(random.key(0), max(len(zero), 1))
+    positions = {
+        name: random.normal(key, (TRIED, *value.shape), value.dtype)
+        if jnp.issubdtype(value.dtype, jnp.floating)
+        else jnp.broadcast_to(value, (TRIED, *value.shape))
+        for key, (name, value) in zip(keys, zero.items(), strict=False)
+    }
+
+    def at(position: Mapping[str, Array]) -> dict[tuple[str, str], Array]:
+        found = {key: doubt for key, doubt in doubts_of(run(position)).items() if key[1] != VALUE}
+        described.update(found)
+        return {key: jnp.any(doubt.bad) for key, doubt in found.items()}
+
+    found = lax.map(at, positions) if zero else at({})
+    return {key: jnp.sum(bad) for key, bad in found.items()}
+
+
+def say_improper(name: str, parameter: str, doubt: Doubt) -> str:
+    """Say of a parameter that its distribution cannot have it everywhere, and what to do."""
+    return (
+        f"Variable {name!r}: its {parameter} must be {doubt.allowed} for a {doubt.distribution}, and the latent "
+        f"variables that it is computed from take it out of there. Give these a prior that keeps to it, such as "
+        f"HalfNormal or LogNormal for a scale and Beta for a probability, or a phx.param a constraint; or "
+        f"transform it, a scale by jnp.exp, a probability by jax.nn.sigmoid"
+    )
 
 
 def _first(doubt: Doubt) -> tuple[Array, Array, Array]:
@@ -214,10 +254,3 @@ def in_words(constraint: Any) -> str:
     if all(isinstance(bound, int | float | np.ndarray) and np.ndim(bound) == 0 for bound in bounds):
         return f"between {bounds[0]} and {bounds[1]}"
     return type(constraint).__name__.strip("_").replace("_", " ").lower()
-
-
-def kind_of(distribution: Any) -> str:
-    """The distribution, in a word."""
-    while type(distribution).__name__ in ("Independent", "ExpandedDistribution", "MaskedDistribution"):
-        distribution = distribution.base_dist
-    return type(distribution).__name__

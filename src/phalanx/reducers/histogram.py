@@ -58,7 +58,10 @@ def histogram(edges: Sequence[float] | np.ndarray) -> Reducer:
         >>> phx.reducers.histogram([-1.0, 0.0, 1.0])
         histogram(2 bins from -1.0 to 1.0)
     """
-    values = np.asarray(edges, np.float64)
+    try:
+        values = np.asarray(edges, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"histogram: edges must be numbers, got {edges!r}.") from None
     if values.ndim != 1 or len(values) < 2 or not (np.diff(values) > 0).all():
         raise ValueError(f"histogram: edges must be at least two ascending numbers, got {edges!r}.")
     name = f"histogram({len(values) - 1} bins from {values[0]} to {values[-1]})"

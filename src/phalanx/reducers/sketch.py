@@ -52,7 +52,10 @@ def quantiles(qs: Sequence[float]) -> Reducer:
         Munro, Paterson (1980), Selection and sorting with limited storage; Karnin, Lang, Liberty (2016), Optimal
         quantile approximation in streams; Vitter (1985), Random sampling with a reservoir.
     """
-    wanted = tuple(float(q) for q in np.atleast_1d(qs))
+    try:
+        wanted = tuple(float(q) for q in np.atleast_1d(qs))
+    except (TypeError, ValueError):
+        raise TypeError(f"quantiles: they must be numbers between 0 and 1, got {qs!r}.") from None
     if not wanted or not all(0 <= q <= 1 for q in wanted):
         raise ValueError(f"quantiles: they must lie between 0 and 1, got {qs!r}.")
     return Reducer(f"quantiles({list(wanted)})", Room(), take, _Merge(SIZE, True), _Quantiles(wanted))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -16,11 +17,13 @@ from jax.sharding import Mesh, PartitionSpec
 
 from phalanx.errors.names import hint
 from phalanx.kernels.kernel import Kernel
-from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.processes import to_host
 from phalanx.programs.arguments import Arguments
+from phalanx.programs.finite_data import check_finite_data
 from phalanx.programs.target import Target
 from phalanx.programs.validity import look_closely, nan_hint
+from phalanx.run.starts import FARTHER
 from phalanx.run.until import Until
 
 if TYPE_CHECKING:
@@ -86,10 +89,20 @@ def check_sizes(num_chains: Any, num_warmup: Any, num_samples: Any, thin: Any) -
         ("thin", thin, 1),
     )
     for name, value, least in sizes:
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be a whole number, at least {least}; got {value!r}.")
+        check_whole(name, value, least)
     if thin > num_samples:
         raise ValueError(f"thin={thin} keeps none of num_samples={num_samples} draws; give a smaller thin.")
+
+
+def check_types(wide: bool) -> None:
+    """Refuse to run what was compiled under another setting of `jax_enable_x64`."""
+    if bool(jax.config.jax_enable_x64) != wide:  # pyright: ignore[reportAttributeAccessIssue]
+        was, now = ("float64", "float32") if wide else ("float32", "float64")
+        raise ValueError(
+            f"The sampler was compiled for {was}, and JAX now computes in {now}. Set it back, by "
+            f"jax.config.update('jax_enable_x64', {wide}), or compile again; a posterior's draws so far begin a new "
+            f"run with init=posterior."
+        )
 
 
 def check_until(until: Any, keep: Any) -> None:
@@ -107,6 +120,27 @@ def check_tuning(tuning: Any) -> None:
     """Refuse what has no tuning."""
     if tuning is not None and not hasattr(tuning, "state"):
         raise TypeError(f"tuning: expected a posterior, with whose tuning to begin; got {tuning!r}.")
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Raise unless a size is a whole number of at least `least`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number, at least {least}; got {value!r}.")
+
+
+def check_keep(keep: Any) -> None:
+    """Raise unless `keep` is None, a name, or a list of names."""
+    names = (keep,) if isinstance(keep, str) else keep
+    if names is not None and (
+        not isinstance(names, Sequence | AbstractSet) or not all(isinstance(name, str) for name in names)
+    ):
+        raise TypeError(f"keep: expected names of variables, such as ['mean'], [] for none, or None; got {keep!r}.")
+
+
+def check_progress(progress: Any) -> None:
+    """Raise unless `progress` is a flag."""
+    if not isinstance(progress, bool | int | np.bool_):
+        raise TypeError(f"progress must be True or False; got {progress!r}.")
 
 
 def check_on_block(on_block: Any) -> None:
@@ -220,10 +254,14 @@ def check_arrays(compiled: Arguments, given: Arguments) -> None:
 
 def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given: Sequence[str] = ()) -> None:
     """Refuse to start from a log density that is not finite, or with observations no parameter could produce."""
-    if any(int(count) for count in begun.invalid.values()):
+    finite, invalid = to_host(begun.finite), any(int(count) for count in begun.invalid.values())
+    if invalid or not finite.all():
+        target = blocks.target.with_arrays(arrays)
+        axes = axes_but_chain(target.mesh)
+        check_finite_data(target.program, target.arguments, axes, gradient=blocks.kernel.uses_gradient)
+    if invalid:
         for (name, parameter), wrong in look_closely(blocks.target, arrays).items():
             raise ValueError(wrong.said(name, parameter, _nan_hint(blocks, arrays)))
-    finite = to_host(begun.finite)
     if finite.all():
         return
     chain = int(np.argmin(finite))
@@ -233,8 +271,9 @@ def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given
     if given:
         where = f"with the values of {', '.join(map(repr, given))} that init= gives"
     if not guilty:
+        farther = "" if given else f", and at {FARTHER} farther from it"
         raise ValueError(
-            f"Chain {chain}: the log density is finite but its gradient is not, {where}. Look for "
+            f"Chain {chain}: the log density is finite but its gradient is not, {where}{farther}. Look for "
             f"sqrt, log, abs or norms at a point where they have no derivative, among {', '.join(map(repr, values))}."
         )
     sites = ", ".join(f"{name!r} ({value})" for name, value in guilty.items())

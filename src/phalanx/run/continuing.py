@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,7 @@ class Continuing:
                 f"{self.kernel}."
             )
         self.executables.reducing.reductions.check_superchains(state.superchains)
+        self._check_types(state)
         try:
             state = self._in_classes(state)
         except ValueError as error:
@@ -65,6 +67,19 @@ class Continuing:
             ) from None
         _check_lengths(posterior, state.stored.count)
         return state
+
+    def _check_types(self, state: RunState) -> None:
+        """Refuse a run in another floating-point type, such as one of float32 under `jax_enable_x64`."""
+        position = getattr(getattr(state.rest, "at", None), "position", None)
+        for latent in self.executables.blocks.target.shares.latents:
+            value = position.get(latent.name) if isinstance(position, dict) else None
+            if value is not None and (was := np.asarray(value).dtype) != latent.dtype:
+                raise ValueError(
+                    f"continue_run: the posterior's variable {latent.name!r} was computed in {was}, and this sampler "
+                    f"computes in {latent.dtype}: its draws would not be those of one run. Compile in {was} "
+                    f"(jax.config.update('jax_enable_x64', {was == np.float64})), or run anew with init=posterior and "
+                    f"tuning=posterior."
+                )
 
     def tuning_of(self, posterior: Posterior) -> Any:
         """What a run has tuned, for another to begin with.
@@ -87,19 +102,21 @@ class Continuing:
             _check_shapes(tuned, expected)
         except ValueError as error:
             raise ValueError(f"tuning: the posterior is of other variables, or of another metric: {error}.") from None
+        tuned = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), tuned, expected)
         return on_mesh(tuned, blocks.target)
 
-    def check_heights(self, state: RunState, arrays: tuple[jax.Array, ...]) -> None:
+    def check_heights(self, state: RunState, arrays: tuple[jax.Array, ...], same_data: bool = False) -> None:
         """Refuse a run whose chains do not have the log density that they are said to have; say so where none knows.
 
-        Of chains of minibatches estimates alone are known, each of other rows.
+        Of chains of minibatches estimates alone are known, each of other rows. `same_data` says that the data have been
+        compared already.
         """
         blocks, at = self.executables.blocks, state.rest.at
         if blocks.kernel.batch_size is not None:
             warnings.warn(
-                f"continue_run: whether the posterior is of this model and of these data was not checked, since "
-                f"phx.{self.kernel.partition('(')[0]} knows the log density of minibatches alone. Make sure that "
-                f"they are those it was made with.",
+                f"continue_run: whether the posterior is of this model{'' if same_data else ' and of these data'} was "
+                f"not checked, since phx.{self.kernel.partition('(')[0]} knows the log density of minibatches alone. "
+                f"Make sure that {'it is the one' if same_data else 'they are those'} it was made with.",
                 stacklevel=2,
             )
             return
@@ -145,6 +162,44 @@ class Continuing:
                 _same_shape(repr(name), node[name], (blocks.num_chains, *shape))
         for leaf, expected in zip(jax.tree.leaves(rest.own), jax.tree.leaves(blocks.rest_shapes.own), strict=True):
             _same_shape("the kernel's state", leaf, (blocks.num_chains, *expected.shape[1:]))
+
+
+def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:
+    """Return the iterations asked for after the last draw that thinning kept, fewer than `thin`.
+
+    One longer run counts them; of a run that ended before its time there are none.
+
+    Raises:
+        ValueError: when `num_samples` more are too few for another draw.
+    """
+    kept = max(state.stored.count, state.reduced.draws)
+    left = 0 if state.in_warm_up else posterior.record.num_samples - state.thin * kept
+    left = left if 0 <= left < state.thin else 0
+    if num_samples + left < state.thin:
+        raise ValueError(
+            f"continue_run: num_samples={num_samples} makes no draw that thin={state.thin} keeps; give at least "
+            f"{state.thin - left}."
+        )
+    return left
+
+
+def check_thin(compiled: int, state: RunState) -> None:
+    """Refuse a sampler that thins otherwise."""
+    if compiled != state.thin:
+        raise ValueError(
+            f"continue_run: the posterior keeps every draw of thin={state.thin}, and this sampler was compiled with "
+            f"thin={compiled}. Compile with thin={state.thin}."
+        )
+
+
+def check_contents(known: Mapping[str, str], here: Mapping[str, str]) -> None:
+    """Refuse data whose checksums are not those of the run's data."""
+    if other := [name for name in {**known, **here} if known.get(name) != here.get(name)]:
+        raise ValueError(
+            f"continue_run: data: {', '.join(other)} {'differ' if len(other) > 1 else 'differs'} from what the "
+            f"posterior was drawn with, in one value at least. Go on with the model and the data it was made with; or "
+            f"run anew, with init=posterior and tuning=posterior."
+        )
 
 
 def _known(posterior: Posterior) -> RunState:

@@ -53,6 +53,7 @@ class Executables:
         bytes_on_device: what the largest of them needs on each device, as far as the backend tells.
         matmul_precision: precision of matrix products.
         pace: how long a tick takes.
+        wide: whether they were compiled under `jax_enable_x64`.
     """
 
     blocks: Blocks
@@ -68,6 +69,7 @@ class Executables:
     bytes_on_device: int = 0
     matmul_precision: str = "float32"
     pace: Pace = field(default_factory=Pace)
+    wide: bool = False
 
     @cached_property
     def sent(self) -> Sent:
@@ -158,7 +160,10 @@ def compile_blocks(reducing: Reducing, tile: int | None, arrays: Sequence[Array]
         under_way = {name: pool.submit(compile_one, *lowered) for name, *lowered in programs.lowered()}
         done = {name: program.result() for name, program in under_way.items()}
         needed = max(map(_bytes, done.values()))
-        return Executables(reducing.blocks, reducing, **done, bytes_on_device=needed, matmul_precision=matmul_precision)
+        return Executables(
+            reducing.blocks, reducing, **done, bytes_on_device=needed, matmul_precision=matmul_precision,
+            wide=bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
+        )  # fmt: skip
 
 
 def stores_draws(blocks: Blocks, reductions: Reductions) -> bool:

@@ -137,20 +137,40 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
         return Initial()
     if isinstance(init, Superchains):
         return _together(init, initial_of(init.init, target, num_chains, seed, prior), num_chains)
+    shapes = whole_shapes(target)
     if isinstance(init, Posterior):
-        return _checked("draws of a posterior", _of_posterior(init, target, num_chains), target, num_chains)
+        return _checked("draws of a posterior", _of_posterior(init, target, num_chains), shapes, num_chains)
     if hasattr(init, "starts"):
-        return _checked("draws of a fit", _of_fit(init.starts(num_chains, seed), target), target, num_chains)
+        return _checked("draws of a fit", _of_fit(init.starts(num_chains, seed), target), shapes, num_chains)
     if isinstance(init, Mapping):
-        return _checked("values", init, target, num_chains, of_chains=False)
+        return _checked("values", init, shapes, num_chains, of_chains=False)
     keys = jax.vmap(lambda chain: random.fold_in(random.fold_in(random.key(seed), chain), UNUSED_DRAW))
     if isinstance(init, str) and init == PRIOR:
-        return _checked("draws from the prior", prior(keys(np.arange(num_chains))), target, num_chains)
+        return _checked("draws from the prior", prior(keys(np.arange(num_chains))), shapes, num_chains)
     if callable(init):
         name = getattr(init, "__name__", type(init).__name__)
         made = _of_function(init, keys(np.arange(num_chains)), target)
-        return _checked(f"values of {name}", made, target, num_chains)
-    raise TypeError(
+        return _checked(f"values of {name}", made, shapes, num_chains)
+    raise _no_kind(init)
+
+
+def check_kind(init: Any) -> None:
+    """Raise unless `init` is of a kind that chains can begin from."""
+    known = isinstance(init, Superchains | Posterior | Mapping) or hasattr(init, "starts") or callable(init)
+    if not (init is None or known or (isinstance(init, str) and init == PRIOR)):
+        raise _no_kind(init)
+
+
+def check_values(init: Any, shapes: Mapping[str, tuple[int, ...]], num_chains: int) -> None:
+    """Raise unless values given in a dict fit the latent variables, of these shapes."""
+    if isinstance(init, Superchains):
+        check_values(init.init, shapes, num_chains)
+    elif isinstance(init, Mapping):
+        _checked("values", init, shapes, num_chains, of_chains=False)
+
+
+def _no_kind(init: Any) -> TypeError:
+    return TypeError(
         f"init: expected a dict of values by variable, a posterior, a fit, a function of a key that returns such a "
         f"dict, {PRIOR!r}, or phx.superchains(...) of these; got {init!r}."
     )
@@ -254,10 +274,14 @@ def _on_axis(f: Callable[..., Any], axis: str, *args: Any) -> Any:
 
 
 def _checked(
-    described: str, values: Mapping[str, Any], target: Target, num_chains: int, of_chains: bool = True
+    described: str,
+    values: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    num_chains: int,
+    of_chains: bool = True,
 ) -> Initial:
     """Values that fit the model: `of_chains` have one for each chain, others may have one for all."""
-    shapes, found = whole_shapes(target), {}
+    found = {}
     if unknown := [name for name in values if name not in shapes]:
         raise ValueError(
             f"init: the model has no latent variable {', '.join(map(repr, unknown))}; it has "
@@ -277,6 +301,12 @@ def _checked(
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:
+    if np.ma.is_masked(value):
+        count = int(np.ma.getmaskarray(value).sum())
+        raise ValueError(
+            f"init: {count} of the values of variable {name!r} are masked, and a mask has no meaning here. Give every "
+            f"value, as value.filled(...) does, or leave the variable out: it then begins at random."
+        )
     try:
         value = np.asarray(value).astype(np.float64, casting="same_kind")
     except (TypeError, ValueError):

@@ -17,17 +17,19 @@ from phalanx.mesh.keys import check_seed
 from phalanx.mesh.placement import mesh_of
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.arguments import split_arguments
+from phalanx.programs.finite_data import check_finite_data
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import check_level
 from phalanx.programs.target import Target, choose_mesh
-from phalanx.programs.traced_program import TracedProgram
+from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.programs.tracing import Program
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.run import checks, kept
 from phalanx.run.blocks import Blocks
 from phalanx.run.describe import describe
 from phalanx.run.executables import compile_blocks, whole_sizes
+from phalanx.run.initial import check_kind, check_values
 from phalanx.run.options import Options
 from phalanx.run.progress import Report, waiting
 from phalanx.run.reducing import Reducing
@@ -174,12 +176,14 @@ def stream(
         ...         break
     """
     thin = options.get("thin", 1)
+    checks.check_whole("thin", thin, 1)
+    if num_samples is not None:
+        checks.check_sizes(1, 0, num_samples, thin)
+    check_seed(seed)
     sampler = compile(model, data, num_samples=thin, **options)
     if clash := set(options.get("reducers") or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
-    if num_samples is not None:
-        checks.check_sizes(sampler.executables.blocks.num_chains, 0, num_samples, thin)
-        num_samples = int(num_samples)
+    num_samples = None if num_samples is None else int(num_samples)
     yield from sampler.stream(seed, num_samples)
 
 
@@ -209,7 +213,9 @@ def compile(
         >>> sampler.run(seed=1).draws["x"].shape
         (4, 10)
     """
+    checks.check_keep(keep)
     how_far = Options(**options).checked(num_chains, keep)
+    check_kind(how_far.init)
     num_chains = int(num_chains)  # NumPy's are hashed as others
     checks.check_precision(matmul_precision)
     check_level(check)
@@ -239,7 +245,10 @@ def compile(
         arguments.local_shapes(), num_chains, keep, tile, matmul_precision,
     )  # fmt: skip
     executables, compilations = kept.EXECUTABLES.look_up(key), 0
+    check_values(how_far.init, {latent.name: latent.shape for latent in whole.latents()}, num_chains)
     if executables is None:
+        check_latents(model, whole)
+        check_finite_data(model, arguments, axes_but_chain(mesh), gradient=kernel.uses_gradient)
         target = Target.of(model, arguments, mesh, whole, check)
         target = target if kernel.batch_size is None else target.in_batches(kernel.batch_size)
         arrays = target.place_arrays()

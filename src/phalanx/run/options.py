@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from phalanx.run.checks import check_on_block, check_sizes, check_tuning, check_until
+from phalanx.run.checks import check_on_block, check_progress, check_sizes, check_tuning, check_until
 from phalanx.run.progress import Report
 from phalanx.run.until import Until
 
@@ -51,6 +51,7 @@ class Options:
         check_sizes(num_chains, 0 if self.num_warmup is None else self.num_warmup, self.num_samples, self.thin)
         check_until(self.until, keep)
         check_on_block(self.on_block)
+        check_progress(self.progress)
         check_tuning(self.tuning)
         warmup = default_warmup(int(num_chains)) if self.num_warmup is None else int(self.num_warmup)
         return replace(

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 from jax import Array
 
 from phalanx.diagnostics.elements import Names
@@ -17,12 +18,12 @@ from phalanx.mesh.keys import check_seed
 from phalanx.mesh.placement import check_alive
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
-from phalanx.programs.arguments import split_arguments
+from phalanx.programs.arguments import Arguments, split_arguments
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import RowsApart
-from phalanx.run.checks import check_arrays
-from phalanx.run.continuing import Continuing
+from phalanx.run.checks import check_arrays, check_sizes, check_types
+from phalanx.run.continuing import Continuing, check_contents, check_thin, since_kept
 from phalanx.run.executables import Executables
 from phalanx.run.initial import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
@@ -175,9 +176,12 @@ class Sampler:
                 or does not know its state.
         """
         data_used = self._data(data)
+        check_sizes(self.executables.blocks.num_chains, 0, num_samples, 1)
         state = self._state_of(posterior, data_used.arrays)
+        num_samples = int(num_samples)
+        more = num_samples + since_kept(posterior, state, num_samples)
         options = replace(self.options, init=None, num_warmup=state.num_warmup, thin=state.thin, until=until)
-        options = options.changed(num_samples=num_samples, on_block=on_block, progress=progress)
+        options = options.changed(num_samples=more, on_block=on_block, progress=progress)
         options = options.checked(self.executables.blocks.num_chains, self._keep)
         plan = self._planned(options, data_used.arrays, state.stored.count)
         with make_progress(options.progress) as display:
@@ -196,11 +200,12 @@ class Sampler:
                 run.so_far = partial(self._so_far, run, data_used, clock)
                 stored = state.stored.after(posterior.draws, posterior.stats) if posterior.stats else None
                 run.sample(options.num_samples, options.until, stored)
-        return self._done(run, data_used, clock, posterior.record.num_samples + options.num_samples)
+        return self._done(run, data_used, clock, posterior.record.num_samples + num_samples)
 
     def stream(self, seed: int = 0, num_samples: int | None = None) -> Generator[dict[str, Any], None, None]:
         """Run all chains and hand over what they draw, block by block; nothing accumulates. See `phx.stream`."""
         check_seed(seed)
+        check_types(self.executables.wide)
         options = self.options
         with make_progress(options.progress) as display:
             self._announce(display, self.rows, self._planned(options, self.arrays))
@@ -221,11 +226,12 @@ class Sampler:
     def _posterior(self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState]) -> Posterior:
         """What a run that was asked for so many iterations has come to."""
         outcome, record = Outcome.of(run), replace(self.record, labels=data.labels).of_rows(data.rows)
+        options = replace(self.options, thin=run.aim.thin)
         return Posterior(
             dict(outcome.draws), dict(outcome.stats), clock.timing(run, self.compile_seconds, self.compilations),
             outcome.record(record, run, clock, samples), dict(outcome.reduced), run.warmup_record,
             self.executables.blocks.target.with_arrays(data.arrays),
-            goes_on=GoesOn(replace(self, arrays=data.arrays, rows=data.rows), state),
+            goes_on=GoesOn(replace(self, arrays=data.arrays, rows=data.rows, options=options), state),
         )  # fmt: skip
 
     def _so_far(self, run: Run, data: Data, clock: Clock) -> Posterior:
@@ -255,10 +261,19 @@ class Sampler:
         """The state of a run of this model, on these data."""
         fit = Continuing(self.executables, self.record.kernel)
         state = fit.state_of(posterior)
+        check_thin(self.options.thin, state)
         of = posterior.goes_on.sampler if isinstance(posterior.goes_on, GoesOn) else None
-        if of is None or of.executables is not self.executables or list(map(id, of.arrays)) != list(map(id, arrays)):
-            fit.check_heights(state, arrays)
+        same_data = of is not None and list(map(id, of.arrays)) == list(map(id, arrays))
+        known = posterior.goes_on is not None and posterior.goes_on.contents() if not same_data else None
+        if known:
+            check_contents(known, self.arguments(arrays).fingerprints())
+        if of is None or of.executables is not self.executables or not same_data:
+            fit.check_heights(state, arrays, bool(known) or same_data)
         return state
+
+    def arguments(self, arrays: tuple[Array, ...]) -> Arguments:
+        """The data of a run, as arguments of the model."""
+        return self.executables.blocks.target.arguments.with_arrays(arrays)
 
     def _check_again(self, run: Run, rows: RowsApart) -> RowsApart:
         """Where the chains are when warm-up ends, the shares of what is not proved add up, too; or it is an error."""
@@ -308,6 +323,7 @@ class Sampler:
 
     def _data(self, data: Mapping[str, Any] | None) -> Data:
         """The data of a run on the devices."""
+        check_types(self.executables.wide)
         if data is None:
             used = Data(self.arrays, self.rows, self.record.labels)
         else:
@@ -334,6 +350,16 @@ class GoesOn:
     def saved(self) -> RunState:
         """The run as a file can hold it."""
         return self.state().plain
+
+    def contents(self) -> Mapping[str, str]:
+        """A checksum of each of the data; empty where they are not to be had.
+
+        Their memory may have been given away. Of several processes one alone may ask, and would wait for the others.
+        """
+        arrays = self.sampler.arrays
+        if jax.process_count() > 1 or any(array.is_deleted() for array in arrays):
+            return {}
+        return self.sampler.arguments(arrays).fingerprints()
 
     def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
         """A longer run."""

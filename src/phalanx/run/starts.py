@@ -14,6 +14,13 @@ from phalanx.programs.target import INITIAL_RADIUS, Density
 ATTEMPTS = 20
 """How often a chain whose initial log density is not finite is started anew, ever closer to zero."""
 
+FARTHER = 20
+"""How often more, ever farther from zero, where a log density was finite and its gradient was not: sqrt(exp(-x)) has
+none once it has underflowed."""
+
+FARTHEST = 10.0
+"""The last radius."""
+
 
 class Given(NamedTuple):
     """Initial values.
@@ -34,8 +41,9 @@ def finite_start(density: Density, needs_gradient: bool, key: Array, given: Give
     """
 
     def look(attempt: Array) -> tuple[Start, Array, Any]:
-        # The radius shrinks from 2 towards 0, where every constrained value is moderate.
-        radius = INITIAL_RADIUS * (1 - attempt / ATTEMPTS)
+        # The radius shrinks from 2 towards 0, where every constrained value is moderate, and then grows from 2.
+        grown = INITIAL_RADIUS + (FARTHEST - INITIAL_RADIUS) * (attempt - ATTEMPTS) / FARTHER
+        radius = jnp.where(attempt <= ATTEMPTS, INITIAL_RADIUS * (1 - attempt / ATTEMPTS), grown)
         position = density.initial_position(random.fold_in(key, attempt), radius)
         position, misfits = density.at_values(position, given.values, given.wanted)
         fits = ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
@@ -46,12 +54,16 @@ def finite_start(density: Density, needs_gradient: bool, key: Array, given: Give
         finite = jnp.isfinite(total.value) & jnp.isfinite(density.space.dot(gradient, gradient) * 0)
         return Start(position, total, gradient), finite & fits, misfits
 
-    def missed(carry: tuple[Array, Start, Array, Any]) -> Array:
-        attempt, _, good, _ = carry
-        return ~good & (attempt <= ATTEMPTS)
+    def missed(carry: tuple[Array, Array, tuple[Start, Array, Any]]) -> Array:
+        attempt, steep, (_, good, _) = carry
+        return ~good & (attempt <= ATTEMPTS + jnp.where(steep, FARTHER, 0))
 
-    def again(carry: tuple[Array, Start, Array, Any]) -> tuple[Array, Start, Array, Any]:
-        return (carry[0] + 1, *look(carry[0]))
+    def again(
+        carry: tuple[Array, Array, tuple[Start, Array, Any]],
+    ) -> tuple[Array, Array, tuple[Start, Array, Any]]:
+        attempt, steep, _ = carry
+        found = look(attempt)
+        return attempt + 1, steep | jnp.isfinite(found[0].log_density.value), found
 
     # the first look is a turn of the loop, too: the model is compiled once
     zeros = {v.name: jnp.zeros(v.unconstrained_shape, v.dtype) for v in density.shares.latents}
@@ -59,5 +71,5 @@ def finite_start(density: Density, needs_gradient: bool, key: Array, given: Give
     total = Total(height, height)
     nothing = Start(zeros, total, dict(zeros) if needs_gradient else {})
     no = jnp.zeros((), bool)
-    _, start, good, misfits = lax.while_loop(missed, again, (jnp.int32(0), nothing, no, dict.fromkeys(zeros, no)))
-    return start, good, misfits
+    begun = jnp.int32(0), no, (nothing, no, dict.fromkeys(zeros, no))
+    return lax.while_loop(missed, again, begun)[2]

@@ -20,6 +20,8 @@ from phalanx.programs.bounds import in_words
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, Tracer
+from phalanx.programs.unconstrained import Evaluation
+from phalanx.programs.validity import VALUE, Doubt, doubts_of
 from phalanx.variational import coverage
 from phalanx.variational.learned import Learned, Params, begun_with
 from phalanx.variational.pair import Beginning
@@ -164,6 +166,11 @@ class ProgramPair:
         draw = self.draw(params, noise, data)
         return draw, self.log_guide(lax.stop_gradient(params), draw, data)
 
+    def improper(self, params: Params, key: Array, data: Values) -> dict[tuple[str, str], Doubt]:
+        """Return the parameters of the guide's distributions, with which of them these cannot have."""
+        variables = self._run(given(self.guide, params), _draw_with(key), self._asked(data))
+        return {key: doubt for key, doubt in doubts_of(Evaluation(variables, {}, {})).items() if key[1] != VALUE}
+
     def log_guide(self, params: Params, draw: Any, data: Values) -> Array:
         """Its log density under the guide."""
         variables = self._run(given(self.guide, params), _at(draw), self._asked(data))
@@ -274,7 +281,7 @@ class ProgramPair:
 
         def place(variable: RandomVariable, _: Forward) -> RandomVariable:
             name, known = variable.name, mine.get(variable.name)
-            if variable.value is not None or variable.distribution is None:
+            if variable.is_given or variable.distribution is None:
                 return variable.complete()
             if known is None or not known.is_latent:
                 return replace(variable, value=_some_value(variable))  # the model runs on, and all is told at once
@@ -333,7 +340,7 @@ def _at(values: Mapping[str, Any]) -> Tracer:
     """A tracer that puts variables at these values."""
 
     def place(variable: RandomVariable, _: Forward) -> RandomVariable:
-        value = values.get(variable.name) if variable.value is None else variable.value
+        value = variable.value if variable.is_given else values.get(variable.name, variable.value)
         return replace(variable, value=value).complete()
 
     return place

@@ -34,7 +34,7 @@ def pair_of(
     model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None, num_rows: int | None
 ) -> Pair:
     """Guide and model side by side."""
-    if guide in MAKERS:
+    if any(guide is maker for maker in MAKERS):
         guide = guide()
     arguments = split_arguments(model, {} if data is None else data)
     checks.check_one_process("fit")

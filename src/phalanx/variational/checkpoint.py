@@ -1,12 +1,11 @@
 """A fit under way on disk: its last state, its best parameters, and what was found on the way.
 
-A folder has an index, which names the states that are whole; it is replaced last. What a write that was cut short has
-left is not named, and is removed by the next.
+A folder has an index, which names the states that are whole and seals their files (`phalanx.posterior.sealed`); it is
+replaced last. What a write that was cut short has left is not named, and is removed by the next.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -17,8 +16,12 @@ import jax
 import numpy as np
 
 from phalanx.extras import require
+from phalanx.posterior.sealed import digests, seal, unseal
 
 INDEX, NAME = "fit.json", "{:05d}"
+
+ADVICE = "Take a copy of the folder if there is one, or name another to begin anew."
+"""What to do about a damaged checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,10 @@ class Checkpoint:
 
     folder: Path
 
+    @property
+    def _called(self) -> str:
+        return f"training: checkpoint={str(self.folder)!r}"
+
     def read(self) -> dict[str, Any] | None:
         """What is said of the fit in it; None where there is none.
 
@@ -34,14 +41,10 @@ class Checkpoint:
             FileExistsError: when something else is there.
             ValueError: when what is there is damaged.
         """
-        if (index := self.folder / INDEX).is_file():
-            try:
-                return json.loads(index.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise ValueError(
-                    f"training: checkpoint={str(self.folder)!r} is damaged: its {INDEX} is no JSON ({error}). Take a "
-                    f"copy of the folder if there is one, or name another to begin anew."
-                ) from None
+        if (self.folder / INDEX).is_file():
+            return unseal(self._called, self.folder, INDEX, ADVICE)
+        if self.folder.is_dir() and any(self.folder.glob("last-*")):
+            raise ValueError(f"{self._called} is damaged: the file {INDEX} is missing. {ADVICE}")
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise FileExistsError(
                 f"training: checkpoint={str(self.folder)!r} is there and holds no fit, so it is left alone. Name a "
@@ -53,13 +56,15 @@ class Checkpoint:
         """Write states by name, such as `last-600`, and what is said of the fit; others in the folder are removed."""
         folder = self.folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
+        before = digests(folder, INDEX)
         with require("orbax.checkpoint").StandardCheckpointer() as writer:
             for name, tree in states.items():
                 if not (folder / name).exists():
                     writer.save(folder / name, _numbered(tree))
         described = {name: _described(tree) for name, tree in states.items()}
         new = folder / f"{INDEX}.new"
-        new.write_text(json.dumps({**record, "states": described}, indent=1) + "\n", encoding="utf-8")
+        sealed = seal({**record, "states": described}, folder, states, before)
+        new.write_text(sealed, encoding="utf-8")
         os.replace(new, folder / INDEX)
         for other in folder.iterdir():
             if other.is_dir() and other.name not in states:
@@ -81,7 +86,11 @@ class Checkpoint:
             for key, leaf in _numbered(like).items()
         }
         with require("orbax.checkpoint").StandardCheckpointer() as reader:
-            found = reader.restore(self.folder.absolute() / name, wanted)
+            try:
+                found = reader.restore(self.folder.absolute() / name, wanted)
+            except Exception as error:  # of a folder without a seal: Orbax and TensorStore raise errors of many kinds
+                first = str(error).strip().partition("\n")[0]
+                raise ValueError(f"{self._called} cannot be read: {name}: {first}. {ADVICE}") from error
         leaves = [found.get(NAME.format(i), leaf) for i, leaf in enumerate(jax.tree.leaves(like))]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 

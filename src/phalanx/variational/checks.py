@@ -235,6 +235,12 @@ def check_one_process(what: str) -> None:
         )
 
 
+def check_values_given(init: Any, what: str) -> None:
+    """Raise unless initial values are a dict by name, or None."""
+    if init is not None and not isinstance(init, Mapping):
+        raise TypeError(f"{what}: init: expected a dict of values by variable; got {init!r}.")
+
+
 def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[Latent] = ()) -> None:
     """Refuse initial values of what there is not, and of latent variables those of another shape."""
     if unknown := [name for name in init if name not in known]:
@@ -242,6 +248,11 @@ def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[
             f"init: there is no {', '.join(map(repr, unknown))} to begin with; there are {', '.join(map(repr, known))}."
             f"{hint(unknown, known)}"
         )
+    for name, value in init.items():
+        for leaf in jax.tree.leaves(value):
+            is_number = isinstance(leaf, int | float | np.number) or np.asarray(leaf).dtype.kind in "fiub"
+            if is_number and not np.isfinite(np.asarray(leaf, float)).all():
+                raise ValueError(f"init: the value of {name!r} has numbers that are not finite: {leaf!r}.")
     for latent in latents:
         given = np.shape(init.get(latent.name, 0.0))
         last = latent.shape[len(latent.shape) - len(given) :]

@@ -20,10 +20,11 @@ from jax.sharding import PartitionSpec
 
 from phalanx.diagnostics import Finding
 from phalanx.mesh.placement import partition_spec
+from phalanx.programs.bounds import kind_of
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.shares import Latent
 from phalanx.programs.tracing import Program
-from phalanx.programs.unconstrained import at_values, run_unconstrained, transform_of
+from phalanx.programs.unconstrained import at_values, refuse_point, run_unconstrained, transform_of
 from phalanx.run.kept import is_ours
 from phalanx.variational.ascent import LogDensity, Place, good_place
 from phalanx.variational.coordinates import is_local
@@ -160,8 +161,20 @@ class FamilyPair:
 
     def check(self) -> None:
         """Refuse a model in which there is nothing to be fitted to, or what no transform of normals is."""
+        for variable in self.problem.whole.variables.values():
+            refuse_point(variable)
         for name in self.problem.whole.without_bijection:
-            transform_of(self.problem.whole.variables[name])  # says why there is none
+            variable = self.problem.whole.variables[name]
+            support = getattr(variable.distribution, "support", None)
+            if support is not None and support.is_discrete:
+                kind = kind_of(variable.distribution)
+                raise ValueError(
+                    f"Variable {name!r} is discrete ({kind}), and the guide {self.name} is a density of continuous "
+                    f"variables. Sum it out of the model, for instance with "
+                    f"numpyro.distributions.MixtureSameFamily; or write a guide that draws it from a {kind} with "
+                    f"phx.param(...), and learn from all rows at once."
+                )
+            transform_of(variable)  # says why there is none
         model = getattr(self.problem.model, "__name__", "model")
         if not any(variable.is_latent for variable in self.problem.whole.variables.values()):
             raise ValueError(f"The model {model} has no latent variables: there is nothing to fit a guide to.")

@@ -166,12 +166,13 @@ def fit(
     compiler = Compiler(matmul_precision)
     data_checks = DataChecks(pair, compiler)
     unseen = data_checks.unseen(pair.problem.arguments)
+    pair.problem.check_finite()
     arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem, data_checks)
     with waiting(progress, "compiling"):
         looked_at = arrays if stream is None else on_host(pair.problem.arguments)
-        data_checks.begin(looked_at, once=stream is None)
         first = FirstParameters.of(pair, compiler, int(seed), arrays, init)
         checks.check_found(pair, first.given, num_steps)
+        data_checks.begin(looked_at, once=stream is None)
         begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, compiler
         learning = _learning(objective, optimizer, int(num_particles), stream, training, init, *begun)
         learning.compile()

@@ -192,11 +192,15 @@ class Laplace(FullRank):
         return {"loc": top.position, "scale_tril": jnp.where(fine, top.scale_tril, jnp.eye(top.position.size))}, fine
 
 
+USUAL_RANK = 10
+"""Directions of a guide of low rank, where none are asked for and there are as many coordinates."""
+
+
 @dataclass(frozen=True)
 class LowRank:
     """A multivariate normal whose covariance is diagonal but for a few directions; see `phx.guides.low_rank`."""
 
-    rank: int
+    rank: int | None = None
     init_scale: float | None = None
     is_solved: bool = False
     is_linear: bool = True
@@ -205,10 +209,24 @@ class LowRank:
     @property
     def name(self) -> str:
         """How the user wrote it."""
-        return f"low_rank(rank={self.rank})"
+        return f"low_rank(rank={self.rank or USUAL_RANK})"
+
+    def directions(self, size: int) -> int:
+        """Return how many directions there are among so many coordinates.
+
+        Raises:
+            ValueError: when more were asked for than there are coordinates.
+        """
+        if self.rank is not None and self.rank > size:
+            raise ValueError(
+                f"guides: low_rank(rank={self.rank}) has more directions than the model has coordinates, {size}. Give "
+                f"a smaller rank; or use phx.guides.full_rank(), which has all of them."
+            )
+        return min(self.rank or USUAL_RANK, size)
 
     def parameters(self, latents: Latents) -> dict[str, Parameter]:
         """A location, scales beside what the directions give, and the directions."""
+        self.directions(num_coordinates(latents))  # refuses too many
         real = constraints.real
         return {
             "loc": Parameter(None, real),
@@ -219,7 +237,7 @@ class LowRank:
     def begin(self, place: Place, latents: Latents) -> dict[str, Array]:
         """About a place, with directions that are unlike one another and short."""
         size = place.position.size
-        directions = random.normal(random.key(0), (size, min(self.rank, size)), place.position.dtype)
+        directions = random.normal(random.key(0), (size, self.directions(size)), place.position.dtype)
         return {"loc": place.position, "scale": place.scale, "factor": 0.1 * place.scale[:, None] * directions}
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
@@ -235,7 +253,7 @@ class LowRank:
         """Standard normals: of the coordinates, and of the directions."""
         own, shared = random.split(key)
         size, dtype = num_coordinates(latents), dtype_of(latents)
-        return random.normal(own, (size,), dtype), random.normal(shared, (min(self.rank, size),), dtype)
+        return random.normal(own, (size,), dtype), random.normal(shared, (self.directions(size),), dtype)
 
     def draw(self, params: Params, noise: tuple[Array, Array], latents: Latents) -> dict[str, Array]:
         """A position."""

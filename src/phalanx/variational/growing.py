@@ -234,8 +234,12 @@ class Growing:
             one(report)
 
     def _blame(self, draws: int) -> str:
+        pair = self.fixed.pair
+        params = pair.learned.constrain(self.result)
+        improper = pair.problem.improper(self.arrays, {name: params[name] for name in pair.problem.parameters})
+        otherwise = f"{improper}. Or give" if improper else "Give"
         return (
             f"fit: of {draws:,} fixed draws some have no finite log density, or no finite gradient, under model and "
-            f"guide. Give init=, or a guide that begins narrower (init_scale=); or learn by steps, without "
+            f"guide. {otherwise} init=, or a guide that begins narrower (init_scale=); or learn by steps, without "
             f"optimizer='lbfgs', which leaves such draws out. What was learned before is the error's .fit."
         )

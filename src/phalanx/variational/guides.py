@@ -27,7 +27,7 @@ def _check(model: Any, **positive: float | None) -> None:
         )
     for name, value in positive.items():
         if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value > 0
+            isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < np.inf
         ):
             raise ValueError(f"guides: {name} must be a number above 0; got {value!r}.")
 
@@ -90,12 +90,15 @@ def full_rank(model: Callable[..., Any] | None = None, *, init_scale: float | No
     return FullRank(None if init_scale is None else float(init_scale))
 
 
-def low_rank(model: Callable[..., Any] | None = None, *, rank: int = 10, init_scale: float | None = None) -> LowRank:
+def low_rank(
+    model: Callable[..., Any] | None = None, *, rank: int | None = None, init_scale: float | None = None
+) -> LowRank:
     r"""A normal whose covariance is diagonal but for a few directions: $u \sim N(m, D^2 + F F^\top)$, $x = T(u)$.
 
     Args:
         model: the model, which `phx.fit` knows anyway.
-        rank: directions, columns of $F$.
+        rank: directions, columns of $F$, no more than the model has coordinates; None means 10, or as many as there
+            are coordinates.
         init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
             those that the curvature of the log density tells.
 
@@ -109,9 +112,9 @@ def low_rank(model: Callable[..., Any] | None = None, *, rank: int = 10, init_sc
         Ong, Nott, Smith (2018), Gaussian variational approximation with a factor covariance structure.
     """
     _check(model, init_scale=init_scale, rank=rank)
-    if not isinstance(rank, int | np.integer):
+    if rank is not None and not isinstance(rank, int | np.integer):
         raise ValueError(f"guides: rank must be a whole number; got {rank!r}.")
-    return LowRank(int(rank), None if init_scale is None else float(init_scale))
+    return LowRank(None if rank is None else int(rank), None if init_scale is None else float(init_scale))
 
 
 def laplace(model: Callable[..., Any] | None = None) -> Laplace:
@@ -214,7 +217,10 @@ def flow(
     _check(model, init_scale=init_scale)
     if transform not in TRANSFORMS:
         raise ValueError(f"guides: transform must be {' or '.join(map(repr, TRANSFORMS))}; got {transform!r}.")
-    if not hidden or not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in hidden):
+    widths = hidden if isinstance(hidden, Sequence | np.ndarray) else ()
+    if not len(widths) or not all(
+        isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in widths
+    ):
         raise ValueError(f"guides: hidden must be whole numbers above 0, a layer each; got {hidden!r}.")
     return Flow(transform, tuple(map(int, hidden)), None if init_scale is None else float(init_scale))
 

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.record import Timing
+from phalanx.programs.arguments import check_program
 from phalanx.programs.tracing import Program
 from phalanx.run.checks import data_in_one_dict
 from phalanx.variational.beginning import FirstParameters, pair_of
@@ -70,10 +71,13 @@ def importance(
     check_seed(seed)
     if proposal is None:
         raise TypeError("importance: proposal must be a program with the model's latent variables; got None.")
+    if not hasattr(proposal, "parameters"):
+        check_program(proposal, "importance: proposal")
     began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     pair = pair_of(model, proposal, data, mesh, None, None)
     compiler, arrays = Compiler(), pair.problem.place_arrays()
     known = pair.learned  # what the programs name is met before any value is asked for
+    pair.problem.check_finite()
     DataChecks(pair, compiler).check_now(pair.problem.arguments)
     free = FirstParameters.of(pair, compiler, int(seed), arrays, init)()
     nothing = np.zeros(0, np.float32)

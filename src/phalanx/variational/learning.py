@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
@@ -11,19 +12,30 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, random
 
 from phalanx.errors.words import count
+from phalanx.programs.validity import nan_hint
 from phalanx.run.pace import Pace
 from phalanx.run.progress import Progress, Report
+from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.compiled import Compiler
 from phalanx.variational.drawing import change_between, quartiles_of
-from phalanx.variational.likelihood import bound_of
+from phalanx.variational.likelihood import Likelihood, bound_of
 from phalanx.variational.settling import TOLERANCE, Settling
 from phalanx.variational.step import PATIENCE, ROOM, Made, Order, State, Steps, laid_out
 from phalanx.variational.stream import EndOfData, Stream
 from phalanx.variational.training import Training
 from phalanx.variational.watching import Watch
+
+LOOK_FOR = (
+    "Look for values that the guide draws outside of what the model can compute, such as exp or log of large numbers; "
+    "give init=, a guide that begins narrower (init_scale=), or a lower rate (optimizer=0.01)"
+)
+"""Advice where nothing more is known of a loss that is not finite."""
+
+FARTHEST_STEP = 1.0
+"""Of parameters on the real line: a longer step says that the rate is too large."""
 
 COMPARED, NUMBERS = 256, 2**22
 """Draws that two guides are compared by, and numbers in all of them."""
@@ -113,7 +125,7 @@ class Learning:
         self.state: State = _shapes_of(self.begins, self.shapes)
         """After the last block; before it begins, its shapes."""
         self.result: Any = self.shapes
-        self._before, self.watch = None, None
+        self._before, self.watch, self._begun = None, None, None
         self._seen: tuple[np.ndarray | None, np.ndarray | None] = None, None
         """Quartiles of the guides of the last two windows, the latest first."""
 
@@ -143,6 +155,7 @@ class Learning:
     def begin(self, free: dict[str, Any]) -> None:
         """Begin there, or where a checkpoint says, once steps can be made."""
         self.state, self.result = jax.device_put(self.begins(free), self._layout), free
+        self._begun = free if sum(leaf.size for leaf in jax.tree.leaves(free)) <= NUMBERS else None
         if self.training is not None:
             self.watch = Watch(self.training, self.steps, self.state, self.seed, self.arrays, self.rate, self.compiler)
             self._resume(self.watch)
@@ -225,6 +238,13 @@ class Learning:
         self.state, self.made = watch.resume(self.state, self._block.made[1])
         if self.step:
             self.result = self._best_average()
+        if self.step > self.num_steps:
+            warnings.warn(
+                f"training: the fit in the checkpoint has made {self.step:,} steps, more than num_steps="
+                f"{self.num_steps:,}; it is returned as it is, with all of them. Give a larger num_steps to go on, or "
+                f"another folder to begin anew.",
+                stacklevel=4,
+            )
 
     def _advance(self, most: int, pace: Pace) -> int:
         step, began = self.step, time.perf_counter()
@@ -333,11 +353,58 @@ class Learning:
         where = f"The log density is not finite of {', '.join(sites)}" if sites else "All log densities are finite"
         which = f"the gradient of parameters {', '.join(map(repr, params))} is not" if params else "so are gradients"
         first = self.step - int(self.state.failing) + 1
+        problem = self.steps.pair.problem
+        advice = self._improper_guide() or self._too_fast() or self._improper_model() or LOOK_FOR
         return (
             f"fit: in step {first:,} and those after it the loss or its gradient is not finite. "
-            f"{where}, and {which}. Look for values that the guide draws outside of what the model can compute, such "
-            f"as exp or log of large numbers; give init=, a guide that begins narrower (init_scale=), or a lower rate "
-            f"(optimizer=0.01). What was learned before is the error's .fit."
+            f"{where}, and {which}{nan_hint(problem.arguments.names, self.arrays)}. {advice}. What was learned before "
+            f"is the error's .fit."
+        )
+
+    def _improper_guide(self) -> str:
+        """A sentence about a distribution of the guide with a parameter that it cannot have; or nothing."""
+        pair, described = self.steps.pair, {}
+        if not isinstance(pair, ProgramPair) or isinstance(pair, Likelihood):
+            return ""
+
+        def look(free: Any, arrays: Any) -> dict[tuple[str, str], Array]:
+            params, data = pair.learned.constrain(free), pair.problem.step_data(arrays, random.key(0))
+
+            def flags() -> dict[tuple[str, str], Array]:
+                described.update(pair.improper(params, random.key(0), data))  # of these only the words
+                return {key: jnp.any(doubt.bad) for key, doubt in described.items()}
+
+            return pair.problem.alone(flags)
+
+        for (name, parameter), bad in jax.jit(look)(self.state.free, self.arrays).items():
+            if bad:
+                doubt = described[name, parameter]
+                return (
+                    f"Variable {name!r} of the guide {pair.name}: its {parameter} must be {doubt.allowed} for a "
+                    f"{doubt.distribution}, and steps have led out of there. Give its phx.param a constraint, such as "
+                    f"numpyro.distributions.constraints.positive"
+                )
+        return ""
+
+    def _improper_model(self) -> str:
+        """The same of the model, whose latent variables may be anywhere."""
+        pair = self.steps.pair
+        params = pair.learned.constrain(self.state.free)
+        return pair.problem.improper(self.arrays, {name: params[name] for name in pair.problem.parameters})
+
+    def _too_fast(self) -> str:
+        """A sentence about the rate, where steps have moved parameters farther than a guide is wide; or nothing."""
+        made = self.step - self.failed
+        if not made or self._begun is None:
+            return ""
+        differences = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b), initial=0.0), self.state.free, self._begun)
+        moved = float(max(map(float, jax.tree.leaves(differences)), default=0.0)) / made
+        if not moved > FARTHEST_STEP:
+            return ""
+        rate = "the optimiser's rate" if self.rate == 1.0 else f"the rate, {abs(self.rate):g},"
+        return (
+            f"The {made:,} steps before moved parameters by up to {moved:,.3g} each: {rate} is too large. Give a lower "
+            f"one, such as optimizer=0.05 or optax.adam(1e-2)"
         )
 
 

@@ -88,12 +88,14 @@ def maximize(
     check_seed(seed)
     run_checks.check_precision(matmul_precision)
     run_checks.check_mesh_type(mesh)
+    checks.check_values_given(init, "maximize")
     arguments = split_arguments(model, {} if data is None else data)
     run_checks.check_not_traced(data)
     checks.check_one_process("maximize")
     problem = Problem(model, arguments, choose_mesh(arguments, mesh))
     pair = FamilyPair(problem, laplace())
     pair.check()
+    problem.check_finite()
     DataChecks(pair, Compiler()).check_now(problem.arguments)
     if pair.of_model:
         raise ValueError(

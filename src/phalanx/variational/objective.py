@@ -6,6 +6,7 @@ $\log q$, and differ in what they are differentiated by: the parameters, and the
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -162,6 +163,21 @@ def forward_kl() -> Objective:
     return Objective("forward_kl()", ("log_p_fixed", "log_q_fixed"), loss, _each, scores=True)
 
 
+def _check_takes_three(fn: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # built-ins and some callables show none
+        return
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        raise TypeError(
+            f"objective: the function must take three arguments, log_p, log_q and draws; "
+            f"{getattr(fn, '__name__', type(fn).__name__)}{signature} does not. Write it as in "
+            f"lambda log_p, log_q, draws: (log_q - log_p).mean()."
+        ) from None
+
+
 def objective(fn: Callable[[Array, Array, Any], Array], *, path: bool = False) -> Objective:
     """An objective of your own.
 
@@ -182,6 +198,7 @@ def objective(fn: Callable[[Array, Array, Any], Array], *, path: bool = False) -
     """
     if not callable(fn):
         raise TypeError(f"objective: expected a function of log_p, log_q and draws; got {type(fn).__name__}.")
+    _check_takes_three(fn)
     log_q = "log_q_path" if path else "log_q"
 
     def loss(parts: Parts) -> Array:

@@ -24,6 +24,7 @@ from phalanx.mesh.placement import partition_spec
 from phalanx.mesh.space import RowSharding
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.captured import captured
+from phalanx.programs.finite_data import check_finite_data
 from phalanx.programs.handlers import tape
 from phalanx.programs.minibatch import Minibatch
 from phalanx.programs.parameters import Parameter, given, meeting
@@ -33,7 +34,7 @@ from phalanx.programs.supports import SupportCheck
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.tracing import Program, Tracer, tracing
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
-from phalanx.programs.validity import Doubt, doubts_of, outputs_of
+from phalanx.programs.validity import Doubt, doubts_of, improper_parameters, outputs_of, say_improper
 
 Values = Mapping[str, Any]
 
@@ -69,6 +70,42 @@ class Problem:
         """The model run on unconstrained values, its parameters at these values."""
         return run_unconstrained(given(self.model, params), position, data)
 
+    def improper(self, arrays: Sequence[Array], params: Values) -> str:
+        """Return a sentence about a distribution whose parameter latent variables take out of bounds; or nothing.
+
+        The model's own parameters are at these values.
+        """
+        described: dict[tuple[str, str], Doubt] = {}
+
+        def look(arrays: Sequence[Array], params: Values) -> Any:
+            data = self.step_data(arrays, random.key(0))
+
+            def run(position: Values | None) -> Evaluation:
+                return run_unconstrained(given(self.model, params), position, data, any_latent=True)
+
+            return self.alone(lambda: improper_parameters(run, described))
+
+        for (name, parameter), count in jax.jit(look)(list(arrays), dict(params)).items():
+            if int(count):
+                return say_improper(name, parameter, described[name, parameter])
+        return ""
+
+    def check_finite(self) -> None:
+        """Refuse data whose NaN or infinite numbers reach the log density, before anything is compiled."""
+        check_finite_data(
+            self.at_start, self.arguments, axes_but_chain(self.mesh), any_latent=True,
+            minibatch=self.minibatch if type(self.minibatch) is Minibatch else None,  # a batch of a stream is whole
+        )  # fmt: skip
+
+    def at_zero(self, params: Values, data: Values) -> Evaluation:
+        """The model run with its unconstrained values at zero, whatever its latent variables."""
+        return run_unconstrained(given(self.model, params), None, data, any_latent=True)
+
+    @property
+    def parameter_types(self) -> dict[str, Any]:
+        """Shapes and types of the values of the model's own parameters."""
+        return self._whole[2]
+
     def alone(self, f: Callable[[], Any]) -> Any:
         """What `f()` gives where a model may name the axes of the mesh: it sees all there is to add."""
         return alone(f, axes_but_chain(self.mesh))
@@ -91,8 +128,7 @@ class Problem:
         doubts: dict[tuple[str, str], Doubt] = {}
 
         def at_zero(params: Values, arrays: Sequence[Array]) -> Any:
-            data = self.arguments.layout.join(arrays)
-            run = run_unconstrained(given(self.model, params), None, data, any_latent=True)
+            run = self.at_zero(params, self.arguments.layout.join(arrays))
             doubts.update(doubts_of(run))
             return run.position, outputs_of(doubts)
 

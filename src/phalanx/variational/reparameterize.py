@@ -90,7 +90,7 @@ def reparameterize(model: Program, fit: Fit) -> Program:
         terms = [log_det - standard_log_prob(noise)]
 
         def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
-            if variable.value is not None or variable.distribution is None or variable.name in stay:
+            if variable.is_given or variable.distribution is None or variable.name in stay:
                 return forward(variable)
             value, density = _placed(variable, position)
             terms.append(density)

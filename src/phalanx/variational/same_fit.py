@@ -37,6 +37,11 @@ WORDS = {
 }
 """What digests are of."""
 
+ALONE = "optimizer_alone"
+"""The optimiser on parameters that are those of no fit, to compare it where guides or models differ."""
+
+WORDS[ALONE] = WORDS["optimizer"]
+
 
 def described(
     steps: Steps, state: State, seed: int, rate: float, precision: str, held_out: Mapping[str, Any] | Batches | None
@@ -66,12 +71,15 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
         return "; ".join(said)
     kinds = ["contents"] + ["traces"] * (there["releases"] == here["releases"])
     others = [
-        WORDS[name]
+        name
         for kind in kinds
         for name, digest in here[kind].items()
-        if None not in (digest, there[kind][name]) and digest != there[kind][name]
+        if None not in (digest, there[kind].get(name)) and digest != there[kind][name]
     ]
-    return f"it differs in {' and in '.join(others)}" if others else ""
+    if "model" in others or "guide" in others:  # of other parameters an optimiser's trace is another, too
+        others = [name for name in others if name != "optimizer"]
+    words = dict.fromkeys(WORDS[name] for name in others)
+    return f"it differs in {' and in '.join(words)}" if words else ""
 
 
 def not_compared(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
@@ -82,9 +90,13 @@ def not_compared(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
             for name in TRACED_BY
             if there["releases"].get(name) != here["releases"].get(name)
         ]
-        what = " and ".join(WORDS[name] for name in here["traces"])
+        what = " and ".join(dict.fromkeys(WORDS[name] for name in here["traces"]))
         return f"{what}, because programs are written down by {', '.join(changed)}"
-    untold = [WORDS[name] for name, digest in here["traces"].items() if None in (digest, there["traces"][name])]
+    untold = [
+        WORDS[name]
+        for name, digest in here["traces"].items()
+        if name != ALONE and None in (digest, there["traces"][name])
+    ]
     return f"{' and '.join(untold)}, of which some function's content cannot be told" if untold else ""
 
 
@@ -124,21 +136,30 @@ def _traces(steps: Steps, state: State, rate: float) -> dict[str, Any]:
         data = pair.problem.arguments.layout.join(arrays)
         return pair.problem.alone(lambda: pair.draw_weighed(pair.learned.constrain(free), pair.noise(key), data))
 
-    def model(free: Any, draw: Any, arrays: Any) -> Any:
+    def model(params: Any, arrays: Any) -> Any:
         data = pair.problem.arguments.layout.join(arrays)
-        return pair.problem.alone(lambda: pair.log_model(pair.learned.constrain(free), draw, data))
+        return pair.problem.alone(lambda: pair.problem.at_zero(params, data).terms())
 
     def parts(free: Any, key: Any, arrays: Any) -> Any:
         data = pair.problem.arguments.layout.join(arrays)
         return particles(pair, pair.learned.constrain(free), steps.noise(key), data, steps.objective.parts)
 
-    draw, _ = jax.eval_shape(guide, free, key, shapes)
     return {
-        "model": _trace(model, free, draw, shapes),
+        "model": _trace(model, pair.problem.parameter_types, shapes),
         "guide": _trace(guide, free, key, shapes),
         "objective": _trace(steps.objective.loss, jax.eval_shape(parts, free, key, shapes)),
         "optimizer": (rate, _trace(steps.optimizer.update, free, state.optimizer, free)),
+        ALONE: _optimizer_alone(steps.optimizer, rate),
     }
+
+
+def _optimizer_alone(optimizer: Any, rate: float) -> Any:
+    """The optimiser on one parameter; nothing that compares where it goes by the parameters' names."""
+    like = {"x": np.zeros(3, np.float32)}
+    try:
+        return rate, _trace(optimizer.update, like, optimizer.init(like), like)
+    except Exception:  # whatever an optimiser raises that knows its parameters
+        return None
 
 
 def _trace(f: Callable[..., Any], *arguments: Any) -> ClosedJaxpr:

@@ -63,6 +63,9 @@ def training(
             f"training: held_out must be a dict of the model's arguments, or phx.batches of one; got "
             f"{type(held_out).__name__}."
         )
+    for name, path in (("checkpoint", checkpoint), ("log", log)):
+        if path is not None and not isinstance(path, str | PathLike):
+            raise TypeError(f"training: {name} must be a path, such as 'out/fit'; got {path!r}.")
     folder, file = (None if path is None else Path(path) for path in (checkpoint, log))
     if file is not None and file.is_dir():
         raise ValueError(f"training: log={str(file)!r} is a folder. Name a CSV file, which may lie in it.")

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen, nnx
+from tests.unit.damages import damaged_copies
 
 import phalanx as phx
 from phalanx.ensembles import placement
@@ -548,3 +549,36 @@ def test_labels_that_are_no_classes_are_not_learned():
         phx.ensembles.classification_loss(logits, labels.astype(jnp.float32))
     with pytest.raises(ValueError, match=r"labels of shape \(4, 1\) for logits of shape \(4, 3\)"):
         phx.ensembles.classification_loss(logits, labels[:, None])
+
+
+def test_every_damage_of_a_saved_ensemble_is_one_clear_error_or_changes_nothing(tmp_path):
+    learner = LEARNERS["functions"]
+    ensemble = phx.ensemble(learner.init, learner.update, 2)
+    ensemble.save(tmp_path / "saved")
+    whole, refused = ensemble.members, 0
+    for copy in damaged_copies(tmp_path / "saved", tmp_path / "copy", 40):
+        try:
+            ensemble.restore(copy)
+        except (ValueError, FileNotFoundError) as error:
+            refused += 1
+            assert str(copy) in str(error)
+        else:
+            jax.tree.map(np.testing.assert_array_equal, ensemble.members, whole)
+    assert refused > 30
+
+
+def test_data_that_are_not_finite_are_refused_where_a_step_sees_them():
+    learner = LEARNERS["functions"]
+    ensemble, bad = phx.ensemble(learner.init, learner.update, 2), X.copy()
+    bad[20, 3] = np.nan
+    with pytest.raises(ValueError, match=r"train: data\[0\] has 1 NaN value \(the first: data\[0\]\[20, 3\]\)"):
+        ensemble.train((bad, Y), batch_size=8)
+
+    def masked(w, batch):
+        x, y = batch
+        seen = jnp.isfinite(x)
+        return w - 0.1 * jnp.mean(jnp.where(seen, x, 0.0)), {"loss": jnp.mean(y)}
+
+    of_masks = phx.ensemble(lambda key: jax.random.normal(key, ()), masked, 2)
+    (measured,) = of_masks.train((bad, Y), batch_size=8)
+    assert np.isfinite(measured["loss"]).all() and np.isfinite(of_masks.members).all()

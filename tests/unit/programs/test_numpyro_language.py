@@ -11,12 +11,14 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from flax import linen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro import handlers
 from numpyro.contrib.control_flow import cond, scan
+from numpyro.contrib.module import flax_module, random_flax_module
 from numpyro.infer.reparam import LocScaleReparam, Reparam
-from numpyro.infer.util import log_density, potential_energy
+from numpyro.infer.util import initialize_model, log_density, potential_energy
 from numpyro.primitives import mutable
 from tests.unit.programs import numpyro_models as models
 
@@ -237,6 +239,28 @@ def test_a_mask_and_a_plate_over_rows_on_devices():
     np.testing.assert_allclose(spread.log_density(position), whole.log_density(position), rtol=1e-5)
 
 
+@pytest.mark.parametrize("sample", [numpyro.sample, phx.sample])
+@pytest.mark.filterwarnings("ignore:init_to_uniform")  # it begins with the value
+def test_numpyro_infers_what_its_substitute_sets(sample):
+    """NumPyro's inference substitutes once more, outside; so a value of its `substitute` or `replay` fixes nothing."""
+
+    def model(y):
+        t = sample("t", dist.HalfNormal(2.0))
+        sample("y", dist.Normal(t, 1.0), obs=y)
+
+    replayed = handlers.trace(handlers.seed(model, 0)).get_trace(Y)
+    for program in (handlers.substitute(model, {"t": 2.0}), handlers.replay(model, replayed)):  # pyright: ignore[reportArgumentType]
+        assert list(initialize_model(jax.random.key(0), program, model_args=(Y,)).param_info.z) == ["t"]
+        target, plain = phx.Target(program, {"y": Y}), phx.Target(model, {"y": Y})
+        for u in (-1.0, 0.3):
+            at = {"t": jnp.array(u)}
+            np.testing.assert_allclose(target.log_density(at), plain.log_density(at), rtol=1e-6)
+        value = 2.0 if isinstance(program, handlers.substitute) else replayed["t"]["value"]
+        assert phx.trace(program)(Y)["t"].value == value
+    fit = phx.fit(handlers.substitute(model, {"t": 2.0}), phx.guides.laplace(), {"y": Y}, progress=False)  # pyright: ignore[reportArgumentType]
+    assert list(fit.posterior(3).draws) == ["t"]
+
+
 def test_a_numpyro_model_runs_and_what_is_given_is_fixed():
     def model(y=None, rows=8):
         mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
@@ -246,8 +270,9 @@ def test_a_numpyro_model_runs_and_what_is_given_is_fixed():
 
     data, given = {"y": Y}, {"tau": 1.5}
     for program in (phx.substitute(model, given), phx.condition(model, given), phx.do(model, given),
-                    handlers.substitute(model, given), phx.seed(phx.substitute(model, given), 0),  # pyright: ignore[reportArgumentType]
-                    phx.substitute(phx.seed(model, 0), given)):  # fmt: skip
+                    phx.seed(phx.substitute(model, given), 0), phx.substitute(phx.seed(model, 0), given),
+                    phx.substitute(handlers.substitute(model, {"tau": 9.0}), given),  # pyright: ignore[reportArgumentType]
+                    handlers.substitute(phx.substitute(model, given), {"mu": jnp.array(3.0)})):  # fmt: skip
         assert list(phx.Target(program, data).initial_position(jax.random.key(0))) == ["mu"]
     own = phx.Target(phx.substitute(model, given), data).log_density({"mu": jnp.array(0.4)})
     joint = phx.log_joint(model)({"mu": 0.4, "tau": 1.5}, **data)
@@ -256,3 +281,22 @@ def test_a_numpyro_model_runs_and_what_is_given_is_fixed():
         phx.Target(phx.block(model, ["tau"]), data)
     prior = phx.mcmc(model, {"rows": 2}, kernel=phx.rwmh(0.5), num_warmup=20, num_samples=20, progress=False)
     assert prior.record.passed == ("Nothing is observed: these are draws of the prior.",)
+
+
+def test_random_modules_of_numpyros_are_inferred():
+    """A network with priors on its weights: the log density is NumPyro's own."""
+    x, y = np.linspace(-1.0, 1.0, 5, dtype=np.float32)[:, None], np.ones(5, np.float32)
+    dense = linen.Dense(1)
+
+    def model(x, y, prior=None):
+        prior = dist.Normal(0.0, 0.5) if prior is None else prior
+        net = random_flax_module("net", dense, prior, input_shape=(1,))
+        numpyro.sample("y", dist.Normal(net(x)[:, 0], 1.0), obs=y)
+
+    values = {"net/kernel": jnp.full((1, 1), 0.3), "net/bias": jnp.full(1, -0.2)}
+    expected = log_density(handlers.seed(model, 0), (x, y), {}, values)[0]
+    np.testing.assert_allclose(phx.Target(model, {"x": x, "y": y}).log_density(values), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="the weights 'bias' have no prior"):
+        phx.Target(lambda x, y: model(x, y, {"kernel": dist.Normal()}), {"x": x, "y": y})
+    with pytest.raises(ValueError, match="a network whose weights are parameters is not taken here"):
+        phx.Target(lambda x: numpyro.sample("z", dist.Normal(flax_module("n", dense, input_shape=(1,))(x))), {"x": x})

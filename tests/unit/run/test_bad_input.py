@@ -80,8 +80,8 @@ def test_a_log_density_that_is_not_finite_at_the_start_names_the_variables(bad, 
 def test_nan_in_the_data_is_named():
     refuses(
         ValueError,
-        "Variable 'y': 1 observed value lies outside the support of its distribution; the data hold NaN in y. "
-        "Check the data, or choose a distribution that can take these values.",
+        "data: y has 1 NaN value (the first: y[1]). With it the log density of variable 'y' is not finite wherever "
+        "chains begin, and with a finite number in its place it is. Drop such rows from all arguments",
         model, {"y": np.array([1.0, np.nan])},
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ def test_nan_in_a_covariate_is_named():
         slope = phx.sample("slope", dist.Normal(0.0, 1.0))
         phx.sample("y", dist.Normal(slope * x, 1.0), obs=y)
 
-    refuses(ValueError, "The variables responsible: 'y' (nan); the data hold NaN in x.", regression,
+    refuses(ValueError, "data: x has 1 NaN value (the first: x[1]).", regression,
             {"x": np.array([1.0, np.nan]), "y": Y[:2]})  # fmt: skip
 
 

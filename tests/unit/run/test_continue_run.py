@@ -389,3 +389,71 @@ def test_warm_up_goes_on_on_another_number_of_devices(tmp_path):
     gone_on = phx.compile(model, {"y": Y}, mesh=four, **SIZES).continue_run(phx.Posterior.load(late[-1]), 10)
     for name in whole.draws:
         np.testing.assert_allclose(gone_on.draws[name], whole.draws[name], rtol=1e-3, atol=1e-3)
+
+
+def test_thinning_goes_on_from_the_last_draw_kept():
+    """Draws made after the last one kept count in what follows: 20 + 20 at thin=3 keep 13, as 40 do."""
+    sampler = phx.compile(model, {"y": Y}, kernel=phx.rwmh(step_size=0.5), thin=3, **SIZES)
+    whole = sampler.run(2, num_samples=40)
+    both = sampler.run(2, num_samples=20).continue_run(20)
+    assert whole.num_draws == 13
+    same(both, whole)
+    parts = sampler.run(2, num_samples=4)
+    for more in (3, 7, 2, 24):
+        parts = parts.continue_run(more)
+    same(parts, whole)
+    with pytest.raises(ValueError, match="num_samples=1 makes no draw that thin=3 keeps; give at least 2"):
+        sampler.run(2, num_samples=4).continue_run(1)
+
+
+def test_reducers_count_what_thinning_left_over():
+    sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5), "keep": [], "reducers": {"m": phx.reducers.moments()}}
+    sampler = phx.compile(model, {"y": Y}, thin=3, **sizes)
+    assert sampler.run(2, num_samples=20).continue_run(20).record.folded_draws == 13
+
+
+def test_another_thin_is_refused():
+    sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5)}
+    sampler = phx.compile(model, {"y": Y}, thin=2, **sizes)
+    third = phx.mcmc(model, {"y": Y}, num_samples=9, thin=3, **sizes)
+    with pytest.raises(ValueError, match=r"thin=3, and this sampler was compiled with thin=2"):
+        sampler.continue_run(third, 9)
+    again = sampler.run(1, num_samples=9, thin=3)  # said when it was run, and so known to what it returns
+    assert again.continue_run(9).num_draws == 6
+
+
+@pytest.mark.parametrize("place", [pytest.param(0, marks=pytest.mark.slow), 1499, 2999])
+@pytest.mark.parametrize("name", ["x", "y", "group"])
+def test_one_number_that_differs_in_its_last_digit_is_refused(name, place, tmp_path, mesh_of):
+    def regression(x, y, group):
+        slope = phx.sample("slope", dist.Normal(0.0, 1.0))
+        phx.sample("y", dist.Normal(slope * x + 0.0 * group, 1.0), obs=y)
+
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=3000), "y": rng.normal(size=3000), "group": rng.integers(0, 9, 3000)}
+    data = {key: values.astype(np.int32 if key == "group" else np.float32) for key, values in data.items()}
+    sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.01)}
+    sampler = phx.compile(regression, data, **sizes)
+    half = sampler.run(0, num_samples=5)
+    changed = data[name].copy()
+    changed[place] = np.nextafter(changed[place], np.float32(9e9)) if name != "group" else changed[place] + 1
+    half.save(tmp_path / "half.npz")
+    read = phx.Posterior.load(tmp_path / "half.npz")
+    for posterior in (half, read):
+        with pytest.raises(ValueError, match=rf"data: {name} differs from what the posterior was drawn with"):
+            sampler.continue_run(posterior, 5, data={**data, name: changed})
+        copies = {key: values.copy() for key, values in data.items()}
+        assert sampler.continue_run(posterior, 5, data=copies).num_draws == 10
+
+
+def test_a_run_in_another_floating_point_type_is_refused(tmp_path):
+    sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5)}
+    half = phx.mcmc(model, {"y": Y}, num_samples=5, **sizes)
+    half.save(tmp_path / "half.npz")
+    with jax.enable_x64(True):
+        with pytest.raises(ValueError, match="compiled for float32, and JAX now computes in float64"):
+            half.continue_run(5)
+        sampler = phx.compile(model, {"y": Y}, **sizes)
+        with pytest.raises(ValueError, match="'mean' was computed in float32, and this sampler computes in float64"):
+            sampler.continue_run(phx.Posterior.load(tmp_path / "half.npz"), 5)
+        assert sampler.run(0, init=half, tuning=half, num_warmup=0, num_samples=5).draws["mean"].dtype == np.float64

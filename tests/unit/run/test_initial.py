@@ -129,6 +129,11 @@ def test_the_prior(sampler):
         ({"scale": 1.0, "below": 5.0}, ValueError, "the value 5.0 of variable 'below' for chain 0 lies outside"),
         ({"share": [0.5, 0.6, 0.5]}, ValueError, r"the value of shape \(3,\) of variable 'share' for chain 0"),
         ({"mean": np.nan}, ValueError, "1 of the values of variable 'mean' are not finite"),
+        (
+            {"mean": np.ma.masked_equal([1.0, 5.0, 1.0, 1.0], 5.0)},
+            ValueError,
+            "1 of the values of variable 'mean' are m",
+        ),
         ({"mean": 1e30}, ValueError, "not finite at the start, with the values of 'mean' that init= gives.*'mean'"),
         ({"mean": "high"}, TypeError, "the value of variable 'mean' is no array of numbers: 'high'"),
         ("priors", TypeError, "expected a dict .* got 'priors'"),

@@ -116,13 +116,15 @@ OPTIONS = {
     "objective": ({"objective": "elbo"}, TypeError, "objective must be one of phx.guides"),
     "unknown": ({"init": {"nothing": 1.0}}, ValueError, "there is no 'nothing' to begin with"),
     "init": ({"init": 3}, TypeError, "init: expected a dict"),
+    "init that is not finite": ({"init": {"w": np.nan}}, ValueError, "init: the value of 'w' has numbers that are not"),
+    "guide": ({"guide": np.ones(2)}, TypeError, "guide: expected a program"),
 }
 
 
 @pytest.mark.parametrize("options, kind, message", OPTIONS.values(), ids=OPTIONS)
 def test_options_that_are_none(options, kind, message):
     with pytest.raises(kind, match=message):
-        phx.fit(regression, phx.guides.mean_field(), DATA, progress=False, **options)
+        phx.fit(regression, **{"guide": phx.guides.mean_field(), "data": DATA, "progress": False, **options})
 
 
 DISCRETE = {
@@ -340,3 +342,143 @@ def test_a_value_to_begin_with_is_of_a_variable_or_of_a_parameter():
         ValueError, match=r"'loc' is a variable of the model and a parameter of the guide full_rank\(\)"
     ):
         phx.fit(model, phx.guides.full_rank(), init={"loc": 5.0}, num_steps=1, progress=False)
+
+
+# -- what a fit could not go on with, and why --------------------------------------------------------------------------
+
+
+def normals(y):
+    phx.sample("y", dist.Normal(phx.sample("m", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+
+def unbounded(y):
+    s = phx.sample("s", dist.Normal(0.0, 1.0))
+    phx.sample("y", dist.Normal(0.0, s), obs=y)
+
+
+def unbounded_inside(y):
+    p = phx.sample("p", dist.Normal(0.0, 2.0))
+    phx.sample("y", dist.Laplace(0.0, p).expand([3]).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (unbounded, "Variable 'y': its scale must be positive for a Normal"),
+        pytest.param(
+            unbounded_inside, "Variable 'y': its scale must be positive for a Laplace", marks=pytest.mark.slow
+        ),
+    ],
+)
+@pytest.mark.parametrize("optimizer", [None, "lbfgs"])
+def test_a_parameter_that_a_latent_variable_takes_out_of_bounds_is_named(program, words, optimizer):
+    with pytest.raises(phx.FitError, match=f"{words}.*HalfNormal.*jnp.exp"):
+        phx.fit(program, phx.guides.mean_field(init_scale=4.0), {"y": np.ones(3)}, optimizer=optimizer, progress=False)
+
+
+def test_a_parameter_of_a_guide_without_a_constraint_is_named():
+    def guide():
+        phx.sample("m", dist.Normal(phx.param("loc", 0.0), phx.param("scale", 0.5)))
+
+    with pytest.raises(phx.FitError, match=r"Variable 'm' of the guide guide: its scale must be positive.*constraint"):
+        phx.fit(normals, guide, {"y": np.ones(3)}, optimizer=optax.sgd(0.9), num_particles=2, progress=False)
+
+
+@pytest.mark.parametrize("optimizer", [100.0, pytest.param(optax.sgd(1e4), marks=pytest.mark.slow)])
+def test_a_rate_that_is_too_large_is_blamed(optimizer):
+    def counts(y):
+        phx.sample("y", dist.Poisson(jnp.exp(phx.sample("m", dist.Normal(0.0, 1.0)))), obs=y)
+
+    with pytest.raises(phx.FitError, match=r"moved parameters by up to .* is too large\. Give a lower one"):
+        phx.fit(counts, phx.guides.mean_field(), {"y": np.array([3, 5])}, optimizer=optimizer, progress=False)
+
+
+def test_discrete_variables_and_minibatches():
+    def model(y):
+        k = phx.sample("k", dist.Bernoulli(0.3))
+        phx.sample("y", dist.Normal(1.0 * k, 1.0), obs=y)
+
+    def guide():
+        phx.sample("k", dist.Bernoulli(logits=phx.param("logits", 0.0)))
+
+    for of in (guide, phx.guides.mean_field()):
+        with pytest.raises(ValueError, match=r"ariable 'k'.* is discrete \(Bernoulli") as error:
+            phx.fit(model, of, {"y": np.ones(8)}, batch_size=2, progress=False)
+        assert "kernel" not in str(error.value)
+
+
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: d.expand([3]), lambda d: d.expand([3]).to_event(1)])
+def test_a_latent_point(wrap):
+    def model(y):
+        normals(y)
+        phx.sample("point", wrap(dist.Delta(1.5)))
+
+    data = {"y": np.ones(3)}
+    for call in (
+        lambda: phx.mcmc(model, data, progress=False),
+        lambda: phx.fit(model, phx.guides.mean_field(), data, progress=False),
+        lambda: phx.maximize(model, data),
+    ):
+        with pytest.raises(ValueError, match=r"'point' is a latent Delta.*phx\.deterministic"):
+            call()
+
+
+def test_points_in_guides_see_minibatches():
+    def guide():
+        phx.sample("m", dist.Delta(phx.param("at", 0.3)))
+
+    fit = phx.fit(normals, guide, {"y": np.ones(8)}, batch_size=2, num_steps=0, progress=False)
+    assert list(fit.params) == ["at"]
+
+
+def test_functions_of_other_arguments():
+    with pytest.raises(TypeError, match=r"objective: the function must take three arguments, log_p, log_q and draws"):
+        phx.guides.objective(cast(Any, lambda log_p, log_q: log_p - log_q))
+    init, apply = lambda key: {"w": jnp.ones(3)}, lambda weights, x: x @ weights["w"]
+    with pytest.raises(TypeError, match=r"from_functions: init is .*expected init\(key\).*Are the two swapped\?"):
+        phx.networks.from_functions(cast(Any, apply), init)
+    with pytest.raises(TypeError, match="from_functions: apply is a dict and no function"):
+        phx.networks.from_functions(init, cast(Any, {}))
+    phx.networks.from_functions(init, lambda weights: weights["w"])  # a table has no inputs
+
+
+def test_more_directions_than_coordinates():
+    data = {"y": np.ones(3)}
+    with pytest.raises(ValueError, match=r"low_rank\(rank=50\) has more directions than the model has coordinates, 1"):
+        phx.fit(normals, phx.guides.low_rank(rank=50), data, progress=False)
+    assert phx.fit(normals, phx.guides.low_rank(), data, num_steps=0, progress=False).params["factor"].shape == (1, 1)
+
+
+def test_a_checkpoint_with_more_steps_than_asked_for(tmp_path):
+    watched = phx.training(every=5, checkpoint=tmp_path / "fit")
+    of = {"guide": phx.guides.mean_field(), "data": {"y": np.ones(3)}, "training": watched, "progress": False}
+    assert phx.fit(normals, num_steps=10, **of).steps == 10
+    with pytest.warns(UserWarning, match="has made 10 steps, more than num_steps=5; it is returned as it is"):
+        assert phx.fit(normals, num_steps=5, **of).steps == 10
+
+
+@pytest.mark.parametrize("init", [3, "prior", [1.0]])
+def test_where_a_climb_begins_is_a_dict(init):
+    with pytest.raises(TypeError, match="maximize: init: expected a dict of values by variable"):
+        phx.maximize(plain, init=init)
+
+
+HOSTILE = {
+    "flow": (lambda: phx.guides.flow(hidden=cast(Any, 32)), ValueError, "hidden must be whole numbers above 0"),
+    "training": (lambda: phx.training(checkpoint=cast(Any, 3)), TypeError, "checkpoint must be a path"),
+    "log": (lambda: phx.training(log=cast(Any, 3)), TypeError, "log must be a path"),
+    "shard": (lambda: phx.shard(np.ones(4), cast(Any, "x")), TypeError, "shard: mesh must be made by phx.make_mesh"),
+    "axis": (lambda: phx.shard(np.ones(4), phx.make_mesh(), cast(Any, 3)), TypeError, "shard: axis must be the name"),
+    "devices": (lambda: phx.make_mesh(devices=cast(Any, 3)), TypeError, "make_mesh: devices must be a list"),
+    "substitute": (lambda: phx.substitute(cast(Any, 3), {}), TypeError, "phx.substitute: program: expected a function"),
+    "condition": (lambda: phx.condition(plain, cast(Any, 3)), TypeError, "phx.condition: expected a dict"),
+    "factor": (lambda: phx.factor("f", "x"), TypeError, "phx.factor: the log density of 'f' must be a number"),
+    "deterministic": (lambda: phx.deterministic(cast(Any, 3), 1.0), TypeError, "phx.deterministic: the first argument"),
+    "importance": (lambda: phx.importance(plain, cast(Any, 3)), TypeError, "importance: proposal: expected a function"),
+}
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_arguments_of_another_kind_are_named(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import math
 import re
 from importlib.metadata import version
@@ -18,9 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro.distributions import constraints
+from tests.unit.damages import damaged_copies
 
 import phalanx as phx
 from phalanx.variational import same_fit
+from phalanx.variational.checkpoint import Checkpoint
 from phalanx.variational.evaluating import HeldOut
 from phalanx.variational.step import Made, Order, State, Steps
 from phalanx.variational.utilisation import flops_of_a_step
@@ -456,3 +459,47 @@ def test_held_out_batches_are_evaluated_one_after_the_other():
     held_out = HeldOut(cast(Any, None), np.uint32(0), [(), ()], 1, begin)
     assert held_out.loss({}) == 3.0
     assert order == ["begun", "read", "begun", "read"]
+
+
+# -- a checkpoint that was damaged ------------------------------------------------------------------------------------
+
+
+def test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing(folder, tmp_path):
+    """The checkpoint is read and restored as a fit does, without the fit."""
+    right = cast(dict[str, Any], Checkpoint(folder).read())
+    states = {}
+
+    def restored(where):
+        checkpoint = Checkpoint(where)
+        record = cast(dict[str, Any], checkpoint.read())
+        for name, leaves in record["states"].items():
+            like = [jnp.zeros(shape, kind) for shape, kind in leaves]
+            states[name] = checkpoint.restore(name, like, record)
+        return record, jax.tree.map(np.asarray, dict(states))
+
+    _, arrays = restored(folder)
+    refused = 0
+    for copy in damaged_copies(folder, tmp_path / "copy", 60):
+        try:
+            record, found = restored(copy)
+        except ValueError as error:
+            refused += 1
+            assert str(copy) in str(error) and "Take a copy of the folder" in str(error), error
+        else:
+            assert json.dumps({name: record[name] for name in right}) == json.dumps(right)
+            jax.tree.map(np.testing.assert_array_equal, found, arrays)
+    assert refused > 50
+
+
+def test_another_guide_is_all_that_is_named(tmp_path):
+    def begin(guide, **options):
+        return kept(tmp_path / "fit", local, guide, phx.batches({"x": X[:, 0]}, 16), None, **options)
+
+    def narrow(x):
+        phx.sample("z", dist.Normal(phx.param("m", 0.0) * x, 0.3))
+
+    begin(amortised)
+    with pytest.raises(ValueError, match=r"holds another fit: it differs in the guide\. Give"):
+        begin(narrow)
+    with pytest.raises(ValueError, match=r"it differs in the guide and in the optimizer \("):
+        begin(narrow, optimizer=optax.sgd(0.1))

@@ -1,0 +1,67 @@
+"""Checksum of an array's bits, computed where the array lies: equal for equal numbers, however they are sharded.
+
+Each number is mixed with its index, and the results are added up modulo 2^32: a sum does not depend on the order of its
+terms, so neither does the checksum on the devices. Two such sums make 64 bits; a chance agreement of two arrays has
+probability 2^-64.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+
+from phalanx.mesh.processes import to_host
+
+SALTS = (0x9E3779B9, 0x85EBCA77)
+"""What tells the two sums apart: odd numbers, by which indices are multiplied."""
+
+
+def fingerprint(array: Any, rows: int | None = None) -> str:
+    """Return the checksum of an array, as text; of a padded one only the first `rows` count."""
+    shape = np.shape(array) if rows is None else (rows, *np.shape(array)[1:])
+    words = [f"{int(to_host(word)):08x}" for word in _sums(array, rows)]
+    return f"{jnp.result_type(array)} {shape} {''.join(words)}"
+
+
+@partial(jax.jit, static_argnames="rows")
+def _sums(array: Array, rows: int | None) -> list[Array]:
+    words = _words(array)
+    index = _indices(words.shape)
+    real = jnp.bool_(True) if rows is None else lax.broadcasted_iota(jnp.int32, words.shape, 0) < rows
+    mixed = [_mixed(words ^ _mixed(index * np.uint32(salt) + np.uint32(salt >> 7))) for salt in SALTS]
+    return [jnp.sum(jnp.where(real, word, np.uint32(0)), dtype=jnp.uint32) for word in mixed]
+
+
+def _words(array: Array) -> Array:
+    """The bits of an array as words of 32, with a last dimension where an element has several."""
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return random.key_data(array)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        return jnp.stack([_words(array.real), _words(array.imag)], -1)
+    if array.dtype == bool or array.dtype.itemsize < 1:
+        return array.astype(jnp.uint32)
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        array = jnp.where(array == 0, jnp.zeros_like(array), array)  # 0 and -0 are equal
+    if array.dtype.itemsize < 4:
+        return lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}").astype(jnp.uint32)
+    return lax.bitcast_convert_type(array, jnp.uint32)
+
+
+def _indices(shape: tuple[int, ...]) -> Array:
+    """The index of each element in row-major order, modulo 2^32."""
+    steps = [math.prod(shape[axis + 1 :]) % 2**32 for axis in range(len(shape))]
+    parts = [lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(step) for axis, step in enumerate(steps)]
+    return sum(parts, jnp.zeros(shape, jnp.uint32))
+
+
+def _mixed(word: Array) -> Array:
+    """Mix the bits of each word: the finaliser of MurmurHash3 (Appleby, 2011)."""
+    word = (word ^ (word >> 16)) * np.uint32(0x85EBCA6B)
+    word = (word ^ (word >> 13)) * np.uint32(0xC2B2AE35)
+    return word ^ (word >> 16)

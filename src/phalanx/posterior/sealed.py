@@ -1,0 +1,87 @@
+"""A folder's JSON index that seals the files beside it: SHA-256 of each file, and of the index itself.
+
+The index is written last. A reader checks every file against it before anything is read, so that a file that was
+damaged, cut short or lost is reported by name and never taken for another value. Folders of earlier releases have no
+seal, and are read as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+FILES, SEAL = "files", "seal"
+"""Entries of the index: a digest by file, and that of all other entries."""
+
+
+def seal(record: Mapping[str, Any], folder: Path, parts: Iterable[str], known: Mapping[str, str] | None = None) -> str:
+    """Return the text of an index.
+
+    Args:
+        record: what else the index holds, as JSON.
+        folder: the folder of the files.
+        parts: names of folders in it, of which every file is sealed.
+        known: digests of files that were sealed before, which are not computed anew.
+    """
+    known = known or {}
+    names = [file.relative_to(folder).as_posix() for part in parts for file in sorted((folder / part).rglob("*"))]
+    files = {name: known.get(name) or _digest(folder / name) for name in names if (folder / name).is_file()}
+    entries = json.loads(json.dumps({**record, FILES: files}))
+    return json.dumps({**entries, SEAL: _digest_of(entries)}, indent=1) + "\n"
+
+
+def unseal(what: str, folder: Path, index: str, advice: str) -> dict[str, Any]:
+    """Return the entries of an index, after every file was checked.
+
+    Args:
+        what: what the folder is called in messages.
+        folder: the folder.
+        index: name of the index in it.
+        advice: what to do where it is damaged.
+
+    Raises:
+        ValueError: when the index or a file is damaged; it is named.
+    """
+
+    def damaged(how: str) -> ValueError:
+        return ValueError(f"{what} is damaged: {how}. {advice}")
+
+    try:
+        entries = json.loads((folder / index).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise damaged(f"its {index} is no JSON ({error})") from None
+    if not isinstance(entries, dict):
+        raise damaged(f"its {index} is no JSON object")
+    if SEAL not in entries:
+        return entries
+    expected, files = entries.pop(SEAL), entries.get(FILES)
+    if _digest_of(entries) != expected or not isinstance(files, dict):
+        raise damaged(f"the entries of its {index} do not have the checksum that was written with them")
+    for name, digest in files.items():
+        if not (folder / name).is_file():
+            raise damaged(f"the file {name} is missing")
+        if _digest(folder / name) != digest:
+            raise damaged(f"the file {name} does not have the checksum that {index} holds")
+    entries.pop(FILES)
+    return entries
+
+
+def digests(folder: Path, index: str) -> dict[str, str]:
+    """Return the digests that an index holds; none where there is no readable one."""
+    try:
+        found = json.loads((folder / index).read_text(encoding="utf-8"))[FILES]
+    except (OSError, ValueError, RecursionError, TypeError, KeyError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _digest_of(entries: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
