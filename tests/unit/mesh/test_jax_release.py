@@ -21,7 +21,7 @@ from phalanx.mesh.jax_release import refusal
     "version, platform, issue",
     [
         ("0.10.0", "cpu", None), ("0.10.1", "cpu", None), ("0.10.2", "cpu", "39103"), ("0.10.2", "cuda", None),
-        ("0.10.2", "gpu", None), ("0.10.2", "tpu", None), ("0.10.2.dev20260617", "cpu", None),
+        ("0.10.2", "gpu", None), ("0.10.2", "tpu", None), ("0.10.2.dev20260617", "cpu", "39103"),
         ("0.10.20", "cpu", None), ("0.11.0", "cpu", "39257"), ("0.11.0", "gpu", None), ("0.11.1", "cpu", None),
         ("0.11.2", "cpu", None), ("0.12.0.1", "cpu", None), ("0.10.2+local", "cpu", "39103"), ("unknown", "cpu", None),
     ],

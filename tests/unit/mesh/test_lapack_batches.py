@@ -60,13 +60,13 @@ def test_jaxlib_computes_a_piece_without_tasks(m, n, is_square, data):
 
 
 def _symmetric(x):
-    return x @ jnp.swapaxes(x, -1, -2) + 50.0 * jnp.eye(x.shape[-1])
+    return x @ jnp.swapaxes(x, -1, -2) + jnp.broadcast_to(50.0 * jnp.eye(x.shape[-1]), x.shape)
 
 
 OPERATIONS = {
     "cholesky": lambda x: jnp.linalg.cholesky(_symmetric(x)),
     "solve": lambda x: jnp.linalg.solve(x, x[..., :3]),
-    "solve_triangular": lambda x: jax.scipy.linalg.solve_triangular(_symmetric(x), x[..., 0], lower=True),
+    "solve_triangular": lambda x: jax.scipy.linalg.solve_triangular(_symmetric(x), x, lower=True),
     "cho_solve": lambda x: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(_symmetric(x)), True), x),
     "eigh": lambda x: jnp.linalg.eigh(_symmetric(x)),
     "eig": lambda x: jnp.linalg.eig(x),
@@ -75,7 +75,7 @@ OPERATIONS = {
     "pivoted qr": lambda x: jax.scipy.linalg.qr(x, pivoting=True),
     "slogdet": lambda x: jnp.linalg.slogdet(x),
     "inv": jnp.linalg.inv,
-    "lu": lambda x: jax.scipy.linalg.lu(x),
+    "lu": lambda x: jax.lax.linalg.lu(x),
     "schur": lambda x: jax.lax.linalg.schur(x),
     "hessenberg": lambda x: jax.lax.linalg.hessenberg(x),
     "tridiagonal": lambda x: jax.lax.linalg.tridiagonal(_symmetric(x)),
@@ -89,7 +89,7 @@ def _calls(lowered) -> list[tuple[int, ...]]:
     """Batch shapes of the LAPACK calls of a program."""
     found = re.findall(r"@lapack_\w+\(.*?: \((.*?)\) ->", lowered.as_text())
     shapes = [
-        [tuple(map(int, shape.split("x")[:-1])) for shape in re.findall(r"tensor<([\dx]+x\w+)>", operands)]
+        [tuple(map(int, shape.split("x")[:-1])) for shape in re.findall(r"tensor<((?:\d+x)+)", operands)]
         for operands in found
     ]
     return [max(one, key=len)[:-2] for one in shapes]
@@ -119,7 +119,7 @@ def test_gradients_and_loops_are_covered_under_a_checked_and_an_unchecked_mesh()
 
     def of_device(x):
         def turn(i, total):
-            return total + jax.grad(lambda x: jnp.linalg.slogdet(_symmetric(x))[1].sum())(x + i)
+            return total + jax.grad(lambda x: jnp.linalg.cholesky(_symmetric(x)).sum())(x + i)
 
         return jax.lax.fori_loop(0, 2, turn, 0 * x)
 
@@ -170,7 +170,7 @@ def run(script: str, *arguments: object, seconds: float, turned_off: str = "") -
 
 
 def test_many_factorisations_at_once_end():
-    run(MANY_AT_ONCE, 100, seconds=120)
+    run(MANY_AT_ONCE, 40, seconds=120)
 
 
 @needed

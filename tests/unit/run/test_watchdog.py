@@ -117,12 +117,11 @@ def test_chains_and_fits_are_watched_in_every_phase_and_leave_no_thread(capsys, 
     def look(report: Report) -> None:
         seen.append((report.phase, "phalanx-watchdog" in {thread.name for thread in threading.enumerate()}))
 
-    sizes = {"num_chains": 2, "num_warmup": 5, "num_samples": 5, "on_block": look}
-    phx.mcmc(model, **sizes)
-    phx.mcmc(model, keep=[], reducers={"m": phx.reducers.moments()}, **sizes)
+    sampler = phx.compile(model, num_chains=2, num_warmup=5, num_samples=5)
+    sampler.run(0, on_block=look)
     phx.fit(model, phx.guides.mean_field(), num_steps=5, until=False, on_block=look)
     assert len({phase for phase, _ in seen}) == 3 and all(watched for _, watched in seen)
     assert "phalanx-watchdog" not in {thread.name for thread in threading.enumerate()}
     seen.clear()
-    phx.mcmc(model, progress=False, **sizes)
+    sampler.run(0, on_block=look, progress=False)
     assert seen and not any(watched for _, watched in seen)
