@@ -11,7 +11,7 @@ import sys
 from functools import cache
 
 import jax
-import jaxlib
+import jaxlib.version
 
 from phalanx.mesh.lapack_batches import avoid_deadlock
 from phalanx.mesh.workarounds import VARIABLE, Workaround
@@ -43,10 +43,10 @@ def check_jax(platform: str | None = None) -> None:
 
 @cache
 def _check(platform: str) -> None:
-    reason = refusal(jaxlib.__version__, platform, sys.version_info[:2])
+    reason = refusal(jaxlib.version.__version__, platform, sys.version_info[:2])
     if reason is not None and Workaround.REFUSED_RELEASES.is_on:
         raise RuntimeError(reason)
-    avoid_deadlock(jaxlib.__version__)
+    avoid_deadlock(jaxlib.version.__version__)
 
 
 def refusal(version: str, platform: str, python: tuple[int, int]) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jaxlib
+import jaxlib.version
 
 from phalanx.mesh.lapack_batches import deadlocks
 from phalanx.run.progress import Progress, Report, Silent
@@ -100,7 +100,7 @@ class Watchdog:
         is_idle = used - used_before < IDLE * (now - before) and jax.default_backend() == "cpu"
         if is_idle and not self._said_stuck:
             self._said_late = self._said_stuck = True
-            self.say(_line_of(waited, self._block) + _REMEDIES[deadlocks(jaxlib.__version__)])
+            self.say(_line_of(waited, self._block) + _REMEDIES[deadlocks(jaxlib.version.__version__)])
         elif not self._said_late:
             self._said_late = True
             self.say(_line_of(waited, self._block) + ".")

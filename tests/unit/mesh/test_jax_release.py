@@ -84,7 +84,7 @@ def bad_jax(monkeypatch):
         monkeypatch.setenv(workarounds.VARIABLE, turned_off)
         workarounds._turned_off.cache_clear()
 
-    monkeypatch.setattr(jax_release.jaxlib, "__version__", "0.10.2")
+    monkeypatch.setattr("jaxlib.version.__version__", "0.10.2")
     jax_release._check.cache_clear()
     say("")
     yield say
@@ -106,8 +106,8 @@ def test_the_refusal_is_lifted_by_name(bad_jax, posterior):
 
 
 IMPORT = """
-import jax, jaxlib
-jaxlib.__version__ = "0.10.2"
+import jax, jaxlib.version
+jaxlib.version.__version__ = "0.10.2"
 from jax._src import xla_bridge
 from jax._src.interpreters.mlir import _platform_specific_lowerings as rules
 from jax._src.lax.linalg import cholesky_p
