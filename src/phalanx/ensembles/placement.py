@@ -17,6 +17,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.devices import CHAIN, make_mesh, use_every_core
+from phalanx.mesh.jax_release import check_jax
 from phalanx.mesh.workarounds import Workaround
 
 WRITTEN_OUT = 8
@@ -51,6 +52,7 @@ class Placement:
             mesh = make_mesh()
         if not isinstance(mesh, Mesh):
             raise TypeError(f"phx.ensemble: mesh must be one of phx.make_mesh's, got {type(mesh).__name__}.")
+        check_jax(mesh.devices.flat[0].platform)
         chains, shards = (mesh.shape.get(axis, 1) for axis in (CHAIN, DATA))
         if mesh.size != chains * shards:
             raise ValueError(

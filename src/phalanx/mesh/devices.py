@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh
 
+from phalanx.mesh.jax_release import check_jax
 from phalanx.mesh.workarounds import Workaround
 
 CHAIN = "chain"
@@ -48,6 +49,8 @@ def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: 
     if devices is not None and (isinstance(devices, str) or not isinstance(devices, Iterable)):
         raise TypeError(f"make_mesh: devices must be a list of JAX's, such as jax.devices()[:2]; got {devices!r}.")
     devices = list(jax.devices() if devices is None else devices)
+    if devices:
+        check_jax(devices[0].platform)
     for name, size in (("chain", chain), ("data", data), ("model", model)):
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
             raise ValueError(f"make_mesh: {name} must be a whole number of devices, at least 1; got {size!r}.")
@@ -69,6 +72,7 @@ def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: 
 
 def with_auto_axes(mesh: Mesh) -> Mesh:
     """The mesh with Auto axis types; `jax.make_mesh` makes Explicit ones, where arrays must say how they lie."""
+    check_jax(mesh.devices.flat[0].platform)
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 

@@ -61,6 +61,12 @@ class Workaround(Enum):
     SUMS_COMPILED_AFRESH = "sums-compiled-afresh"
     """Programs that add up over several CPU devices are not kept between processes: XLA forgets their sums' order."""
 
+    LAPACK_IN_PIECES = "lapack-in-pieces"
+    """Batches of matrices are factorised piece by piece: in JAX 0.10 and 0.11.0 threads that share one may deadlock."""
+
+    REFUSED_RELEASES = "refused-releases"
+    """JAX releases that compute wrong numbers, or crash, on the platform in use are refused."""
+
     @property
     def is_on(self) -> bool:
         """Whether it is to be used; where it is used may ask for a CPU, too."""

@@ -15,6 +15,7 @@ from jax import Array, random
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.jax_release import check_jax
 from phalanx.mesh.processes import to_devices, to_host
 
 STREAM = 0x70726564
@@ -42,6 +43,7 @@ def over_draws(
     Returns:
         The pytree with arrays of shape `(chain, draw, ...)`.
     """
+    check_jax()
     chains, length = sizes
     count = chains * length
     flat = {name: value.reshape(count, *value.shape[2:]) for name, value in draws.items()}

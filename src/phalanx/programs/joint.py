@@ -10,6 +10,7 @@ from typing import Any
 from jax import Array
 from numpyro.distributions import Distribution
 
+from phalanx.mesh.jax_release import check_jax
 from phalanx.mesh.total import Total
 from phalanx.programs.handlers import seed, substitute, tape, trace
 from phalanx.programs.random_variable import RandomVariable
@@ -54,6 +55,7 @@ def log_joint(program: Program) -> Callable[..., Array]:
             value = variable.value if variable.observed else values.get(variable.name, variable.value)
             return replace(variable, value=value).complete()  # and not forwarded: a density has no part in a program
 
+        check_jax()
         with tracing(give), tape() as variables:
             program(*args, **kwargs)
         return sum((v.total_log_prob() for v in variables.values()), start=Total.of(0.0)).value

@@ -33,6 +33,7 @@ from phalanx.run.plan import Plan, check_plan, plan_memory
 from phalanx.run.progress import Progress, Report, make_progress
 from phalanx.run.state import Aim, RunState
 from phalanx.run.until import Until
+from phalanx.run.watchdog import watched
 
 CHAINS_CHECKED = 2
 """Chains at whose positions, when warm-up ends, what is not proved is checked again."""
@@ -131,7 +132,7 @@ class Sampler:
         data_used = self._data(data)
         plan = self._planned(options, data_used.arrays)
         started = datetime.now().isoformat(timespec="seconds")
-        with make_progress(options.progress) as display:
+        with watched(make_progress(options.progress)) as display:
             self._announce(display, data_used.rows, plan)
             initial, clock = self._initial(options.init, int(seed), data_used.arrays), Clock(started)
             aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
@@ -184,7 +185,7 @@ class Sampler:
         options = options.changed(num_samples=more, on_block=on_block, progress=progress)
         options = options.checked(self.executables.blocks.num_chains, self._keep)
         plan = self._planned(options, data_used.arrays, state.stored.count)
-        with make_progress(options.progress) as display:
+        with watched(make_progress(options.progress)) as display:
             self._announce(display, data_used.rows, plan)
             clock = Clock(posterior.record.started, posterior.timing)
             run = Run.resumed(self.executables, self.kernel, state, data_used.arrays, display, options.on_block)
@@ -207,7 +208,7 @@ class Sampler:
         check_seed(seed)
         check_types(self.executables.wide)
         options = self.options
-        with make_progress(options.progress) as display:
+        with watched(make_progress(options.progress)) as display:
             self._announce(display, self.rows, self._planned(options, self.arrays))
             initial = self._initial(options.init, int(seed), self.arrays)
             aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)

@@ -22,6 +22,7 @@ from phalanx.programs.tracing import Program
 from phalanx.run import checks as run_checks
 from phalanx.run.progress import Report, make_progress, waiting
 from phalanx.run.until import Until
+from phalanx.run.watchdog import watched
 from phalanx.variational import checks
 from phalanx.variational.beginning import FirstParameters, pair_of
 from phalanx.variational.compiled import Compiler
@@ -181,7 +182,7 @@ def fit(
         learning.begin(first.as_given() if num_steps == 0 else first())
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
-    with make_progress(progress) as display:
+    with watched(make_progress(progress)) as display:
         for sentence in unseen:
             display.say(sentence)
         seconds = until.seconds if isinstance(until, Until) else None
