@@ -188,14 +188,15 @@ class _Finalize(NamedTuple):
         batches = _whole_batches(series.lengths, _length(series.lengths, series.lengths.shape[1], self.batch))
         if batches < FEWEST:
             return np.full(shape, np.nan)
-        means = np.moveaxis(series.means[:, :batches].reshape(chains, batches, -1), 2, 0)
+        lengths, means = _joined(series, batches)
+        means = np.moveaxis(means.reshape(chains, batches, -1), 2, 0)
         part = max(1, AT_ONCE // (chains * batches))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             error = np.concatenate(
                 [np.zeros(0), *(_error(means[i : i + part]) for i in range(0, len(means), part))]
             ).reshape(shape)
             of_draws, total = _variance(series.draws), series.draws.count.sum()
-            found = of_draws / error * (total / series.lengths[:, :batches].sum())
+            found = of_draws / error * (total / lengths.sum())
             most = total * np.log10(total)
             return np.where(of_draws > 0, np.minimum(found, most), np.nan)
 
@@ -205,6 +206,24 @@ def _whole_batches(lengths: Int[np.ndarray, "chains batches"], length: int) -> i
     batches = int((lengths > 0).sum(axis=1).min())
     short = batches > 0 and (lengths[:, batches - 1] < length).any()
     return batches - int(short)
+
+
+def _joined(
+    series: Series, batches: int
+) -> tuple[Int[np.ndarray, "chains batches"], Float64[np.ndarray, "chains batches *shape"]]:
+    """The first batches, the last of them together with the draws of a short one after it.
+
+    The variance is that of all draws: left out, an outlier at the very end would make draws seem better than they are.
+    """
+    lengths, means = series.lengths[:, :batches].copy(), series.means[:, :batches].copy()
+    if batches == series.lengths.shape[1]:
+        return lengths, means
+    rest = np.where(series.lengths[:, batches] < lengths[:, -1], series.lengths[:, batches], 0)
+    lengths[:, -1] += rest
+    share = rest / np.maximum(lengths[:, -1], 1)
+    change = series.means[:, batches] - means[:, -1]
+    means[:, -1] += np.where(column(rest, change) > 0, column(share, change) * change, 0.0)
+    return lengths, means
 
 
 def _error(means: Float64[np.ndarray, "element chain batch"]) -> Float64[np.ndarray, "element"]:
