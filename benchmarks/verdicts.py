@@ -115,7 +115,7 @@ def of_scales(random):
 
 
 def of_units(random):
-    return {"scale": np.ones(300, np.float32)}
+    return {"scale": np.ones(100, np.float32)}
 
 
 def of_root(random):
@@ -172,7 +172,7 @@ def chains(*places: float, size: int | None = None) -> np.ndarray:
 
 CLEAN = (
     Case("normals of ten scales", normals, of_scales, {"num_samples": 500}),
-    Case("300 normals", normals, of_units, {"num_samples": 300}),
+    Case("100 normals", normals, of_units, {"num_samples": 300}),
     Case("correlated normals, 8 chains", correlated, of_root, {"num_chains": 8, "num_samples": 400}),
     Case("linear regression", regression, of_regression, {"num_samples": 300}),
     Case("logistic regression", logistic, of_logistic, {"num_samples": 500}),

@@ -188,15 +188,14 @@ class _Finalize(NamedTuple):
         batches = _whole_batches(series.lengths, _length(series.lengths, series.lengths.shape[1], self.batch))
         if batches < FEWEST:
             return np.full(shape, np.nan)
-        lengths, means = _joined(series, batches)
-        means = np.moveaxis(means.reshape(chains, batches, -1), 2, 0)
+        means = np.moveaxis(_with_rest(series, batches).reshape(chains, batches, -1), 2, 0)
         part = max(1, AT_ONCE // (chains * batches))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             error = np.concatenate(
                 [np.zeros(0), *(_error(means[i : i + part]) for i in range(0, len(means), part))]
             ).reshape(shape)
             of_draws, total = _variance(series.draws), series.draws.count.sum()
-            found = of_draws / error * (total / lengths.sum())
+            found = of_draws / error * (total / series.lengths[:, :batches].sum())
             most = total * np.log10(total)
             return np.where(of_draws > 0, np.minimum(found, most), np.nan)
 
@@ -208,22 +207,18 @@ def _whole_batches(lengths: Int[np.ndarray, "chains batches"], length: int) -> i
     return batches - int(short)
 
 
-def _joined(
-    series: Series, batches: int
-) -> tuple[Int[np.ndarray, "chains batches"], Float64[np.ndarray, "chains batches *shape"]]:
-    """The first batches, the last of them together with the draws of a short one after it.
+def _with_rest(series: Series, batches: int) -> Float64[np.ndarray, "chains batches *shape"]:
+    """Means of the first batches, with the deviations of a short one after them added to those of the last.
 
     The variance is that of all draws: left out, an outlier at the very end would make draws seem better than they are.
     """
-    lengths, means = series.lengths[:, :batches].copy(), series.means[:, :batches].copy()
-    if batches == series.lengths.shape[1]:
-        return lengths, means
-    rest = np.where(series.lengths[:, batches] < lengths[:, -1], series.lengths[:, batches], 0)
-    lengths[:, -1] += rest
-    share = rest / np.maximum(lengths[:, -1], 1)
-    change = series.means[:, batches] - means[:, -1]
-    means[:, -1] += np.where(column(rest, change) > 0, column(share, change) * change, 0.0)
-    return lengths, means
+    means, lengths = series.means[:, :batches].copy(), series.lengths
+    if 0 < batches < lengths.shape[1]:
+        last, rest = lengths[:, batches - 1], lengths[:, batches]
+        share = np.where(rest < last, rest / np.maximum(last, 1), 0.0)
+        apart = np.where(column(share, series.draws.mean) > 0, series.means[:, batches] - series.draws.mean, 0.0)
+        means[:, -1] += column(share, apart) * apart
+    return means
 
 
 def _error(means: Float64[np.ndarray, "element chain batch"]) -> Float64[np.ndarray, "element"]:
