@@ -234,7 +234,8 @@ def _is_slight(run: Evidence, rows: np.ndarray) -> bool:
     """Return whether chains differ by so little, or so uncertainly, that their draws are usable."""
     values, chances = run.table["r_hat"].to_numpy()[rows], run.chances[rows]
     mild = (values < SLIGHT_RHAT) | ((values < LARGE_RHAT) & (chances > CERTAIN / len(run.table)))
-    return bool((mild & np.isfinite(chances)).all() and np.nanmin(run.least_ess) >= least_ess(run.num_chains))
+    enough = run.least_ess[rows] >= USABLE_SHARE * least_ess(run.num_chains)
+    return bool((mild & enough & np.isfinite(chances)).all())
 
 
 def check_ess(run: Evidence) -> Finding | str | None:
