@@ -26,6 +26,10 @@ PAYS = 9.0
 """Ratio of variances, after scaling each coordinate, from which correlations are worth a matrix product per leapfrog:
 the number of leapfrogs goes with its root."""
 
+HELD_OUT_PAYS, FREE_RANK = 3.0, 10.0
+"""Factor by which correlations learned from half of the draws must improve the conditioning of the other half, and the
+rank at which twice as much is asked, because the matrix products take as long as the rest of a cheap leapfrog."""
+
 ENTRY = 2.0
 """A direction counts among the few of a low-rank metric where its variance differs from 1 by this factor."""
 
@@ -68,15 +72,24 @@ def correlations(
         gradient: of the log density at them.
         variance: of every coordinate, the metric's diagonal.
         rank: directions; as many as coordinates for any covariance.
-        always: whether correlations count even where they seem not to pay.
+        always: whether correlations count even where they seem not to pay, in the draws that they are learned from or
+            in those held out.
 
     Returns:
         Directions and variances; never indefinite.
     """
-    count, size = position.shape
     scale = np.sqrt(variance)
-    x = (position - position.mean(0)) / scale
-    g = (gradient - gradient.mean(0)) * scale
+    x, g = position / scale, gradient * scale
+    found = _correlations(x, g, rank, always)
+    if always or not found.correlated or _generalises(x, g, rank):
+        return found
+    return found._replace(correlated=False)
+
+
+def _correlations(x: np.ndarray, g: np.ndarray, rank: int, always: bool) -> Correlations:
+    """Correlations of scaled draws and gradients, by those alone."""
+    count, size = x.shape
+    x, g = x - x.mean(0), g - g.mean(0)
     basis = np.eye(size) if size <= FULL and count >= 2 * size else _span(x, g, rank)
     if basis is None:
         return uncorrelated(size, rank)
@@ -86,6 +99,31 @@ def correlations(
         along = np.clip(along, along.max() / CONDITION, None)
         return Correlations(vectors, along, 0.0, always or along.max() / along.min() > PAYS)
     return _few(along, vectors, size, rank, always)
+
+
+def _generalises(x: np.ndarray, g: np.ndarray, rank: int) -> bool:
+    """Return whether correlations that either half of the draws suggests pay in the other half.
+
+    The halves are of different chains, or times. Where correlations change from place to place, as in a funnel, those
+    of some draws improve the conditioning of others by little. How much is enough depends on the rank: a leapfrog's
+    matrix product takes some operations for each coordinate and direction.
+    """
+    half = len(x) // 2
+    if half < 2:
+        return False
+    gains = []
+    for learned, held in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
+        found = _correlations(x[learned], g[learned], rank, always=True)
+        wide, steep = ((rows[held] @ found.directions).var(0) for rows in (x, g))
+        before = _most(wide, found.rest) * _most(steep, found.rest)
+        after = _most(wide / found.variances, found.rest) * _most(steep * found.variances, found.rest)
+        gains.append(before / max(after, np.finfo(float).tiny))
+    return bool(np.sqrt(np.prod(gains)) > HELD_OUT_PAYS * (1 + rank / FREE_RANK))
+
+
+def _most(variances: np.ndarray, rest: float) -> float:
+    """Largest variance along directions, and along all others, where it is `rest`."""
+    return max(float(variances.max(initial=0.0)), rest)
 
 
 def _few(along: np.ndarray, vectors: np.ndarray, size: int, rank: int, always: bool) -> Correlations:

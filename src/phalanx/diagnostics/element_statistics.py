@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from phalanx.diagnostics.agreement import chance_of_agreement
 from phalanx.diagnostics.normal_scores import normal_scores
 from phalanx.reducers.effective_size import effective_size
 
@@ -62,6 +63,12 @@ class ElementStatistics:
             return np.full(len(self.values), np.nan)
         # Two values at equal distances from the median have no spread of distances, and the draws alone decide.
         return np.fmax(_rhat(self._scores), _rhat(self._folded_scores))
+
+    @_measured
+    def agreement(self) -> Float64[np.ndarray, "element"]:
+        """P-value of R-hat: the probability that chains that agree, autocorrelated as these, reach it by accident."""
+        chances = [chance_of_agreement(scores) for scores in (self._scores, self._folded_scores)]
+        return np.minimum(2 * np.fmin(*chances), 1)
 
     @_measured
     def ess_bulk(self) -> Float64[np.ndarray, "element"]:

@@ -12,11 +12,13 @@ class Finding(NamedTuple):
         topic: what it is about in a word or two, e.g. `high R-hat`.
         problem: what was found, in a sentence.
         advice: what to try.
+        grade: "not good" where the draws should not be used because of it, "usable" where they can be with it in mind.
     """
 
     topic: str
     problem: str
     advice: str
+    grade: str = "not good"
 
     def __str__(self) -> str:
         return f"{self.problem}\n  Try {self.advice}."

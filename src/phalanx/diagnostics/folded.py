@@ -10,7 +10,7 @@ import numpy as np
 from phalanx.diagnostics.checks import HIGH_RHAT, LOW_ACCEPTANCE, SMALLER_STEPS, least_ess
 from phalanx.diagnostics.elements import Names, element_names
 from phalanx.diagnostics.finding import Finding
-from phalanx.diagnostics.verdict import Verdict
+from phalanx.diagnostics.verdict import Verdict, judged
 from phalanx.diagnostics.words import count, format_rhat
 
 NAMED = 3
@@ -70,8 +70,7 @@ def judge_folded(
     wrong = (*findings, *(result for result in results if isinstance(result, Finding)))
     right = (*passed, *(result for result in results if isinstance(result, str)))
     if wrong:
-        topics = ", ".join(finding.topic for finding in wrong)
-        return Verdict(False, f"Not good to use yet: {topics}.", wrong, right)
+        return judged(wrong, right)
     worst, least = max(_read(r_hats).values()), min(_read(sizes).values())
     words = f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
     return Verdict(True, f"Good to use: {words}.", (), right)

@@ -1,14 +1,14 @@
-"""Are the draws fit to be used? What the diagnostics say together, in words, and what to try when they say no."""
+"""Verdict on a run: all diagnostics together, in words, with what to try where something is wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.diagnostics.checks import CHECKS, Check, Evidence
+from phalanx.diagnostics.checks import CHECKS, Check, Evidence, together
 from phalanx.diagnostics.elements import Names
 from phalanx.diagnostics.finding import Finding
 from phalanx.diagnostics.words import format_rhat
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """Whether a run is good to use; true or false like `good`, and printed as the headline with the findings under it.
+    """Verdict on a run: good, usable or not good; true where it is good, printed as its headline and its findings.
 
     Attributes:
-        good: whether every check was passed.
+        good: true if every check was passed.
         headline: the verdict in one line.
-        findings: what is wrong and what to try, the worst first; none for a good run.
+        findings: what is wrong, or to be kept in mind, and what to try, the worst first; none for a good run.
         passed: what was found in order, in sentences.
     """
 
@@ -32,6 +32,14 @@ class Verdict:
     headline: str
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
+
+    @property
+    def grade(self) -> str:
+        """The grade, "good", "usable" (with the findings in mind) or "not good"."""
+        if self.good:
+            return "good"
+        usable = bool(self.findings) and all(finding.grade == "usable" for finding in self.findings)
+        return "usable" if usable else "not good"
 
     def __bool__(self) -> bool:
         return self.good
@@ -52,13 +60,17 @@ def judge(
     labels: Names | None = None,
     checks: Sequence[Check] = (),
 ) -> Verdict:
-    r"""Say whether draws are good to use, or what is wrong with them and what to try.
+    r"""Grade draws as good, usable or not good, and report what is wrong with them and what to try.
 
-    They are good to use when every $\hat R$ is below 1.01, or below what independent draws reach by accident in a
-    hundredth of runs as short and of as many quantities; when bulk and tail ESS of every quantity are 100 per chain
-    or more, of at most four chains; when no draw diverged, E-BFMI is not below 0.3, fewer than 1% of the trajectories
-    were cut off at the largest tree depth, and proposals are accepted; and when all draws are finite. A check is left
-    out where there is nothing to check, such as the energy of a random walk.
+    They are good when every $\hat R$ is below 1.01, or chains that agree would reach it by accident in more than one
+    of a hundred runs of as many quantities; when bulk and tail ESS of every quantity are 100 per chain or more, of at
+    most four chains; when no draw diverged, E-BFMI is not below 0.3, fewer than 1% of the trajectories were cut off at
+    the largest tree depth, and proposals are accepted; and when all draws are finite. A check is left out where there
+    is nothing to check, such as the energy of a random walk.
+
+    They are usable, with what to keep in mind, when the only findings are mild ones: an ESS down to a quarter of that,
+    a small $\hat R$ that is hardly an accident, a few divergences that gather nowhere in a run that has no other
+    finding but cut-off trajectories, an E-BFMI that may be low by accident.
 
     Args:
         table: the summary of the draws, one row per scalar element, see `summary_table`; None when there are no draws.
@@ -93,30 +105,33 @@ def judge(
         raise ValueError("judge: there are no statistics; give one array of shape (chain, draw) at least, by name.")
     if table is None or table.empty:
         nothing = Finding("no draws", "There are no draws to judge.", "a larger num_samples, and keep=None")
-        return _not_good((*findings, nothing), passed)
+        return _faulted((*findings, nothing), passed)
     num_chains, num_draws = next(iter(stats.values())).shape[:2]
     run = Evidence(table, stats, num_chains, num_draws, draws or {}, labels or {})
     results = [result for check in (*CHECKS, *checks) if (result := check(run)) is not None]
-    findings = (*findings, *(result for result in results if isinstance(result, Finding)))
+    found = together([result for result in results if isinstance(result, Finding)], run)
+    findings = (*findings, *found)
     passed = (*passed, *(result for result in results if isinstance(result, str)))
     if findings:
-        return _not_good(findings, passed)
+        return _faulted(findings, passed)
     return Verdict(True, f"Good to use: {_best(run)}.", (), passed)
 
 
 def judged(findings: Sequence[Finding], passed: Sequence[str], good: str = "every check was passed") -> Verdict:
-    """The verdict on what has been looked at already: good unless something was found, and then why."""
+    """Return the verdict that these findings make; without any, the headline is that of a good run."""
     if findings:
-        return _not_good(findings, passed)
+        return _faulted(findings, passed)
     return Verdict(True, f"Good to use: {good}.", (), tuple(passed))
 
 
-def _not_good(findings: Sequence[Finding], passed: Sequence[str]) -> Verdict:
-    topics = ", ".join(finding.topic for finding in findings)
-    return Verdict(False, f"Not good to use yet: {topics}.", tuple(findings), tuple(passed))
+def _faulted(findings: Sequence[Finding], passed: Sequence[str]) -> Verdict:
+    verdict = Verdict(False, "", tuple(sorted(findings, key=lambda finding: finding.grade == "usable")), tuple(passed))
+    topics = ", ".join(finding.topic for finding in verdict.findings)
+    opening = "Usable, with this in mind" if verdict.grade == "usable" else "Not good to use yet"
+    return replace(verdict, headline=f"{opening}: {topics}.")
 
 
 def _best(run: Evidence) -> str:
     """Say how far R-hat and ESS are on the right side."""
     worst, least = np.nanmax(run.table["r_hat"]), np.nanmin(run.table[["ess_bulk", "ess_tail"]])
-    return f"R-hat is {format_rhat(worst, run.high_rhat)} or less, and there are {least:,.0f} effective draws or more"
+    return f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"

@@ -157,7 +157,9 @@ def chees(
         trajectory_length: T, in the units of the step size; None tunes it in warm-up.
         initial_step_size: where tuning starts.
         initial_trajectory_length: where tuning starts.
-        target_acceptance: the acceptance rate tuning aims at.
+        target_acceptance: the acceptance rate tuning aims at, reached where energy errors are normal, as in many
+            dimensions. Trajectories that fail count for more than others (tuning takes a harmonic mean, so that chains
+            that are stuck move again): where errors have heavier tails the steps are smaller, and the rate is higher.
         max_steps: leapfrogs of a trajectory at most.
         metric: what warm-up learns of the posterior's covariance: "diagonal", "dense" or "auto"; see `phx.nuts`.
         relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,

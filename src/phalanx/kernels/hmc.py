@@ -52,7 +52,9 @@ def hmc(
         num_steps: leapfrogs per draw.
         step_size: length of a leapfrog; None tunes it in warm-up, pooled over all chains.
         initial_step_size: where tuning starts.
-        target_acceptance: the acceptance rate tuning aims at.
+        target_acceptance: the acceptance rate tuning aims at, reached where energy errors are normal, as in many
+            dimensions. Trajectories that fail count for more than others (tuning takes a harmonic mean, so that chains
+            that are stuck move again): where errors have heavier tails the steps are smaller, and the rate is higher.
         tuned_steps: warm-up iterations in which step size and metric are tuned; None means all of them.
         step_size_jitter: each draw's step size is the step size times a uniform on 1 - jitter to 1 + jitter.
             Trajectories all of one length come back to where they began when it is near a period of the motion, and

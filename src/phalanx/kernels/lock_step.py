@@ -67,7 +67,8 @@ def from_draw(
             draw and an `Info`. See `phalanx.kernels.lane_target` and `phalanx.kernels.kernel`.
         step_size: kept where it is given; None tunes it in warm-up.
         initial_step_size: where tuning starts.
-        target_acceptance: the mean of the info's `acceptance_rate` that tuning aims at.
+        target_acceptance: the mean of the info's `acceptance_rate` that tuning aims at. With gradients it is reached
+            where energy errors are normal; where they have heavier tails the rate is higher, see `phx.hmc`.
         metric: what warm-up learns of the posterior's covariance: "diagonal", "dense", "auto" (see `phx.nuts`), or None
             for nothing.
         relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,

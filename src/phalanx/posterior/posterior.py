@@ -203,7 +203,8 @@ class Posterior:
                 `phalanx.diagnostics.Evidence`, and returns a `Finding`, a sentence that says what is in order, or None.
 
         Returns:
-            The verdict: `good`, `headline`, `findings` (each a problem and an advice) and what was `passed`.
+            The verdict: `grade` ("good", "usable" or "not good"), `good`, `headline`, `findings` (each a problem and an
+            advice, with its grade) and what was `passed`.
 
         Raises:
             ValueError: when there are no draws, stored or folded, or checks are given where no chain's are stored.

@@ -169,6 +169,7 @@ def _relocated(relocations: Sequence[Relocation], record: RunRecord) -> Finding:
         f"1e{math.ceil(share):d} of the posterior's mass.",
         f"phx.{record.kernel.partition('(')[0]}(relocate=False), which moves none, to see what was there; "
         f"then priors that rule it out",
+        grade="usable",
     )
 
 

@@ -195,6 +195,7 @@ def _message(variable: RandomVariable, like: Message | None = None) -> Message:
     common = {"name": variable.name, "value": variable.value}
     own = {
         "axes": variable.axes, "natural": variable.natural, "parameter": variable.parameter, "given": variable.is_given,
+        "logit": (variable.logit, variable.value),
     }  # fmt: skip
     if variable.parameter is not None:  # like a deterministic value, which may have none yet
         like = {"args": (), "cond_indep_stack": [], **(like or {}), "kwargs": {"rng_key": variable.key}}
@@ -228,13 +229,19 @@ def _variable(message: Message) -> RandomVariable:
     distribution, kwargs = message["fn"], message["kwargs"]
     if value is None and kwargs.get("sample_shape"):
         distribution = distribution.expand((*kwargs["sample_shape"], *distribution.batch_shape))
+    logit, of_value = own.get("logit", (None, None))
+    if of_value is not value:  # a handler gave the variable another value
+        logit = None
     if value is not None and (message["cond_indep_stack"] or "phalanx" not in message):
-        value = _broadcast(value, (*distribution.batch_shape, *distribution.event_shape))
+        shape = (*distribution.batch_shape, *distribution.event_shape)
+        value, logit = _broadcast(value, shape), None if logit is None else _broadcast(logit, shape)
     scale = 1.0 if message["scale"] is None else message["scale"]
     axes, key = own.get("axes", ()), kwargs.get("rng_key")
     observed = bool(message["is_observed"])
     suggested = value is not None and not observed and not own.get("given", False)
-    return RandomVariable(name, distribution, value, observed, axes, scale, key, suggested=suggested)
+    return RandomVariable(
+        name, distribution, value, observed, axes, scale, key, suggested=suggested, logit=logit
+    )  # fmt: skip
 
 
 def _no_value(**_: Any) -> None:

@@ -17,6 +17,7 @@ from phalanx.mesh.total import Total
 from phalanx.programs.bernoulli import mended
 from phalanx.programs.blocked import Blocked
 from phalanx.programs.independent import entries
+from phalanx.programs.logit_density import at_logit
 from phalanx.programs.row_sums import total_of
 
 
@@ -36,6 +37,7 @@ class RandomVariable:
         parameter: of a parameter, what `phx.param` was told; a parameter has no distribution.
         suggested: whether the value is from a handler of NumPyro's, such as its `substitute`, and no data: inference
             moves the variable all the same, as NumPyro does.
+        logit: of a latent variable on an interval, its unconstrained value, from which the density is computed.
     """
 
     name: str
@@ -48,12 +50,16 @@ class RandomVariable:
     natural: RandomVariable | None = None
     parameter: Any = None
     suggested: bool = False
+    logit: Any = None
 
     def log_prob(self) -> Array:
         """Log density of the value, elementwise: of shape sample + batch. Zero where there is no distribution."""
         if self.distribution is None:
             return jnp.zeros(())
-        log_prob = jnp.asarray(mended(self.distribution).log_prob(self.value))
+        distribution = mended(self.distribution)
+        if self.logit is not None:
+            distribution = at_logit(distribution, self.logit, self.value)
+        log_prob = jnp.asarray(distribution.log_prob(self.value))
         return log_prob if isinstance(self.scale, float) and self.scale == 1.0 else self.scale * log_prob
 
     def row_log_prob(self) -> Array:

@@ -24,6 +24,7 @@ from phalanx.programs.bijections import bijection_onto
 from phalanx.programs.bounds import in_words, kind_of
 from phalanx.programs.handlers import tape
 from phalanx.programs.independent import entries_of_support
+from phalanx.programs.logit_density import is_logit
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.row_sums import total_of
 from phalanx.programs.sharded import Sharded
@@ -127,7 +128,7 @@ def run_unconstrained(
         value = jnp.asarray(transform(given))
         used[variable.name] = given
         log_dets[variable.name] = jnp.asarray(transform.log_abs_det_jacobian(given, value))
-        return _with_value(variable, value)
+        return _with_value(replace(variable, logit=given if is_logit(transform) else None), value)
 
     # NumPyro's own checks cost time at every trace and see nothing of traced values; `Target.check` looks at real ones.
     off = numpyro.validation_enabled(False)

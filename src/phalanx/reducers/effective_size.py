@@ -35,19 +35,19 @@ def effective_size(series: Float64[np.ndarray, "element chain draw"]) -> Float64
     _, chains, length = series.shape
     total = chains * length
     means = series.mean(axis=2, keepdims=True)
-    covariance = _mean_autocovariance(series - means)
+    covariance = mean_autocovariance(series - means)
     within = covariance[:, :1] * length / (length - 1)
     variance = covariance[:, 0] + (means[:, :, 0].var(axis=1, ddof=1) if chains > 1 else 0)
     correlation = 1 - (within - covariance) / variance[:, None]
     correlation[:, 0] = 1
-    time = np.maximum(_correlation_time(correlation), 1 / np.log10(total))
+    time = np.maximum(correlation_time(correlation), 1 / np.log10(total))
     time[np.isnan(correlation[:, 1])] = np.nan
     # What differs by rounding alone is constant.
     constant = variance <= (np.finfo(float).resolution * means.mean(axis=(1, 2))) ** 2
     return np.where(constant, total, total / time)
 
 
-def _mean_autocovariance(
+def mean_autocovariance(
     centred: Float64[np.ndarray, "element chain draw"],
 ) -> Float64[np.ndarray, "element draw"]:
     """Return the autocovariance at every lag, averaged over the chains, `(element, draw)`.
@@ -61,7 +61,7 @@ def _mean_autocovariance(
     return np.fft.irfft(power, size)[:, :length] / length
 
 
-def _correlation_time(correlation: Float64[np.ndarray, "element lag"]) -> Float64[np.ndarray, "element"]:
+def correlation_time(correlation: Float64[np.ndarray, "element lag"]) -> Float64[np.ndarray, "element"]:
     """Return `-1 + 2 * sum` of the correlations `(element, lag)` over Geyer's initial monotone sequence."""
     elements, length = correlation.shape
     pairs = correlation[:, : length // 2 * 2].reshape(elements, length // 2, 2).sum(axis=2)

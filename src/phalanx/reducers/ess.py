@@ -188,7 +188,7 @@ class _Finalize(NamedTuple):
         batches = _whole_batches(series.lengths, _length(series.lengths, series.lengths.shape[1], self.batch))
         if batches < FEWEST:
             return np.full(shape, np.nan)
-        means = np.moveaxis(series.means[:, :batches].reshape(chains, batches, -1), 2, 0)
+        means = np.moveaxis(_with_rest(series, batches).reshape(chains, batches, -1), 2, 0)
         part = max(1, AT_ONCE // (chains * batches))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             error = np.concatenate(
@@ -205,6 +205,20 @@ def _whole_batches(lengths: Int[np.ndarray, "chains batches"], length: int) -> i
     batches = int((lengths > 0).sum(axis=1).min())
     short = batches > 0 and (lengths[:, batches - 1] < length).any()
     return batches - int(short)
+
+
+def _with_rest(series: Series, batches: int) -> Float64[np.ndarray, "chains batches *shape"]:
+    """Means of the first batches, with the deviations of a short one after them added to those of the last.
+
+    The variance is that of all draws: left out, an outlier at the very end would make draws seem better than they are.
+    """
+    means, lengths = series.means[:, :batches].copy(), series.lengths
+    if 0 < batches < lengths.shape[1]:
+        last, rest = lengths[:, batches - 1], lengths[:, batches]
+        share = np.where(rest < last, rest / np.maximum(last, 1), 0.0)
+        apart = np.where(column(share, series.draws.mean) > 0, series.means[:, batches] - series.draws.mean, 0.0)
+        means[:, -1] += column(share, apart) * apart
+    return means
 
 
 def _error(means: Float64[np.ndarray, "element chain batch"]) -> Float64[np.ndarray, "element"]:

@@ -87,7 +87,7 @@ def _findings(posterior: Reported, checks: Sequence[Check]) -> dict[str, Any]:
 
 def _verdict(posterior: Reported, checks: Sequence[Check] = ()) -> dict[str, Any]:
     verdict = posterior.verdict(checks)
-    return {"good": verdict.good, "headline": verdict.headline}
+    return {"good": verdict.good, "grade": verdict.grade, "headline": verdict.headline}
 
 
 def _number(value: Any) -> float | None:

@@ -85,7 +85,8 @@ def write_page(fit: Fit, path: str | PathLike[str]) -> Path:
 def _verdict(verdict: Verdict) -> str:
     good = "good" if verdict.good else "warn"
     found = [
-        f'<li class="warn">{escape(wrong)} <em>Try {escape(advice)}.</em></li>' for _, wrong, advice in verdict.findings
+        f'<li class="warn">{escape(finding.problem)} <em>Try {escape(finding.advice)}.</em></li>'
+        for finding in verdict.findings
     ]
     passed = [f'<li class="good">{escape(words)}</li>' for words in verdict.passed]
     items = "\n".join([*found, *passed])

@@ -51,6 +51,29 @@ def test_few_directions_of_many_coordinates():
     assert abs(direction @ matrix(found, np.ones(size)) @ direction / 82 - 1) < 0.3
 
 
+@pytest.mark.parametrize("size, condition", [(2, 1e2), (20, 1e3), (50, 1e3), (100, 1e4)])
+def test_correlations_of_a_gaussian_pay_in_the_draws_held_out(size, condition):
+    x, g, _ = gaussian(size, 400, condition, seed=size)
+    variance = variance_of(x, g)
+    assert correlations(x, g, variance, rank=size, always=False).correlated
+
+
+def test_correlations_that_only_some_draws_have_do_not_pay():
+    """Each chain has correlations of its own, as in a funnel, whose directions depend on the place."""
+    parts = [gaussian(20, 100, 1e3, seed)[:2] for seed in range(4)]
+    x, g = (np.concatenate(rows) for rows in zip(*parts, strict=True))
+    variance = variance_of(x, g)
+    assert not correlations(x, g, variance, rank=20, always=False).correlated
+    assert correlations(x, g, variance, rank=20, always=True).correlated
+
+
+def test_weak_correlations_of_many_coordinates_are_not_worth_a_matrix_product():
+    x, g, _ = gaussian(100, 800, 20.0)
+    assert not correlations(x, g, np.ones(100), rank=100, always=False).correlated
+    x, g, _ = gaussian(4, 800, 20.0)
+    assert correlations(x, g, np.ones(4), rank=4, always=False).correlated
+
+
 @pytest.mark.parametrize("count, size", [(2, 5), (3, 40), (30, 5), (200, 100)])
 def test_a_metric_is_never_indefinite_nor_worse_conditioned_than_the_limit(count, size):
     random = np.random.default_rng(2)

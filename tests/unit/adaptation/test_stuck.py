@@ -229,6 +229,7 @@ def test_warm_up_leaves_no_chain_in_a_mode_without_mass(kernel, data):
     posterior = run(40.0, mesh=mesh, kernel=kernel())
     assert 1 <= posterior.record.relocated_chains <= 7
     (finding,) = (finding for finding in posterior.verdict().findings if finding.topic == "relocated chains")
+    assert finding.grade == "usable"  # the chains agree now, or another finding says that they do not
     assert f"{posterior.record.relocated_chains} of 8 chains" in finding.problem and "beside chain" in finding.problem
     assert "less than 1e-" in finding.problem and "relocate=False" in finding.advice
     assert (posterior.draws["x"] < 0).all()

@@ -3,10 +3,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.unit.report.posteriors import make_posterior, with_divergences, with_stats
+from tests.unit.report.posteriors import make_posterior, with_stats
 
-from phalanx.diagnostics import judge, rhat
+from phalanx.diagnostics import Finding, judge, judged, rhat
 from phalanx.diagnostics.checks import high_rhat
+from phalanx.diagnostics.divergent import gathers, mean_of_uniforms
 
 
 @pytest.fixture(scope="module")
@@ -148,17 +149,99 @@ def test_no_more_is_promised_of_short_chains_than_they_tell():
     assert agree.endswith("which is as far as 60 draws of each can tell.")
 
 
-def test_divergences_are_counted(converged):
-    finding = only_finding(with_divergences(converged, 12))
-    assert finding.topic == "divergences"
-    assert finding.problem.startswith("12 draws diverged (0.3% of the draws, in 1 chain)")
-    # The draws do not show whether a hierarchy is centred already: smaller steps come first.
-    assert (
-        finding.advice.startswith("a target_acceptance closer to 1") and "for one that is non-centred" in finding.advice
-    )
-    verdict = with_divergences(converged, 12).verdict()
+def diverging(posterior, where):
+    return with_stats(posterior, diverging=where)
+
+
+def test_a_few_scattered_divergences_leave_a_run_usable(converged):
+    where = np.random.default_rng(0).random((4, 1000)) < 0.003
+    verdict = diverging(converged, where).verdict()
+    (finding,) = verdict.findings
+    assert (finding.topic, finding.grade, verdict.grade) == ("divergences", "usable", "usable")
+    assert finding.problem.startswith(f"{where.sum()} draws diverged (0.")
+    assert "target_acceptance" in finding.advice and "non-centred" in finding.advice
+    assert not verdict and verdict.headline == "Usable, with this in mind: divergences."
     assert repr(verdict) == str(verdict)  # a notebook shows the former
-    assert topics(with_divergences(converged, 1)) == ["divergences"]
+    assert diverging(converged, np.arange(4000).reshape(4, 1000) == 5).verdict().grade == "usable"
+
+
+def test_many_divergences_are_not_good_wherever_they_are(converged):
+    verdict = diverging(converged, np.random.default_rng(0).random((4, 1000)) < 0.02).verdict()
+    assert verdict.grade == "not good"
+
+
+@pytest.mark.parametrize(
+    "words, where",
+    [
+        ("b is small", lambda b: b),
+        ("b is large", lambda b: -b),
+        ("b is far from its median", lambda b: -np.abs(b - np.median(b))),
+        ("b is near its median", lambda b: np.abs(b - np.median(b))),
+    ],
+)
+def test_divergences_that_gather_are_not_good_and_the_place_is_named(converged, words, where):
+    values = where(converged.draws["b"])
+    verdict = diverging(converged, values < np.sort(values.ravel())[30]).verdict()
+    assert verdict.grade == "not good" and words in verdict.findings[0].problem
+
+
+def test_divergences_that_gather_nowhere_are_hardly_ever_said_to():
+    # declared: one false alarm in a hundred; more than six of 200 by chance, once in 200 trials
+    random, flagged = np.random.default_rng(4), 0
+    for _ in range(200):
+        columns = [(str(number), random.normal(size=(4, 250))) for number in range(10)]
+        flagged += gathers(random.random((4, 250)) < 0.01, columns) is not None
+    assert flagged <= 6
+
+
+def test_divergences_of_chains_that_hardly_move_are_not_good(converged):
+    slow = 0.99 * np.random.default_rng(1).normal(size=(4, 1000))
+    for draw in range(1, 1000):
+        slow[:, draw] = 0.93 * slow[:, draw - 1] + np.sqrt(1 - 0.93**2) * slow[:, draw]
+    posterior = with_draws(converged, b=slow)
+    assert posterior.verdict().grade == "usable"  # some 150 effective draws
+    assert diverging(posterior, np.random.default_rng(0).random((4, 1000)) < 0.002).verdict().grade == "not good"
+
+
+def test_the_mean_of_uniform_variables_has_its_distribution():
+    random = np.random.default_rng(0)
+    for count in (1, 2, 5, 16, 17, 50):
+        means = random.random((20_000, count)).mean(axis=1)
+        found = [mean_of_uniforms(float(mean), count) for mean in np.sort(means)[::200]]
+        np.testing.assert_allclose(found, np.arange(0, 1, 0.01), atol=0.02)
+
+
+@pytest.mark.parametrize("thinned", [1, 3])
+def test_chains_that_agree_are_hardly_ever_said_to_differ(thinned):
+    """Whatever their autocorrelation: of antithetic chains, distances from the median are not antithetic."""
+    # declared: one false alarm in a hundred runs of 300 quantities; more than two of 20 by chance, once in 1,000 trials
+    random, flagged = np.random.default_rng(thinned), 0
+    for _ in range(20):
+        values = random.normal(size=(4, 300, 300))
+        for draw in range(1, 300):
+            values[:, draw] = -0.6 * values[:, draw - 1] + 0.8 * values[:, draw] if thinned == 1 else (
+                0.4 * values[:, draw - 1] + np.sqrt(0.84) * values[:, draw]
+            )  # fmt: skip
+        flagged += "high R-hat" in topics(make_posterior(4, 300, variables={"x": values}))
+    assert flagged <= 2
+
+
+@pytest.mark.parametrize("length", [300, 1000])
+def test_a_chain_that_is_elsewhere_is_found_among_many_quantities(length):
+    values = np.random.default_rng(0).normal(size=(4, length, 300))
+    values[2, :, 7] += 0.6
+    verdict = make_posterior(4, length, variables={"x": values}).verdict()
+    assert verdict.grade == "not good" or "x[7]" in str(verdict)
+    assert not verdict.good
+
+
+def test_the_grade_is_that_of_the_worst_finding():
+    mild, bad = Finding("a", "b.", "c", "usable"), Finding("d", "e.", "f")
+    assert judged([], []).grade == "good" and judged([mild], []).grade == "usable"
+    verdict = judged([mild, bad], [])
+    assert verdict.grade == "not good" and not verdict.good and verdict.findings == (bad, mild)
+    assert verdict.headline == "Not good to use yet: d, a."
+    assert bad.grade == "not good"  # the default
 
 
 def test_trees_that_are_cut_off_are_a_finding_once_they_are_no_accident(converged):

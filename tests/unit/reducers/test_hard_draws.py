@@ -112,6 +112,14 @@ def test_effective_sizes_are_those_of_all_lags(phi):
             assert 0.6 < found / exact < 1.6
 
 
+@pytest.mark.parametrize("where", [0, 2000, -1])
+def test_an_outlier_counts_wherever_it_is(where):
+    draws = np.random.default_rng(0).normal(size=(4005, 4)).astype(np.float32)
+    draws[where, 2] = 1e5  # beside it all other draws are noise that nobody sees: it is one draw of all
+    for found in (R.ess().finalize(fold(R.ess(), draws)), halves(R.ess(), draws)):
+        assert 0.6 < found / draws.size < 1.6
+
+
 def test_effective_sizes_that_cannot_be_known_are_nan():
     for x in (np.ones((100, 4)), np.full((100, 4), np.nan), np.random.default_rng(0).normal(size=(5, 4))):
         assert np.isnan(R.ess().finalize(fold(R.ess(), x.astype(np.float32))))

@@ -19,7 +19,8 @@ def test_the_files_and_the_record(tmp_path):
     assert (tmp_path / "made" / "mine.png").read_bytes().startswith(b"\x89PNG")
     result = json.loads((tmp_path / "made" / "result.json").read_text())
     assert result["headline"] == {"accuracy": 0.5} and 1 <= result["r_hat"]["worst"] < 1.1
-    assert result["verdict"]["good"] is False and "Not good to use yet" in result["verdict"]["headline"]
+    assert result["verdict"]["good"] is False and result["verdict"]["grade"] == "usable"
+    assert result["verdict"]["headline"].startswith("Usable, with this in mind: low ESS")
     assert result["timing"]["gradient_evaluations"] == 44_000
     assert result["run"]["seed"] == 7 and "source" not in result["run"]
 

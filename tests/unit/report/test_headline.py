@@ -49,7 +49,7 @@ def test_of_one_chain_rhat_is_unknown():
 def test_what_is_wrong_comes_first_with_what_to_try(converged):
     verdict = with_divergences(converged, 12).verdict()
     page = headline_html(with_divergences(converged, 12))
-    assert '<p class="verdict warn">Not good to use yet: divergences.</p>' in page
+    assert '<p class="verdict warn">Usable, with this in mind: divergences.</p>' in page
     first, *rest = re.findall(r'<li class="(\w+)">(.*?)</li>', page)
     assert first == ("warn", f"{verdict.findings[0].problem} <em>Try {verdict.findings[0].advice}.</em>")
     assert [words for _, words in rest] == [*verdict.passed] and {level for level, _ in rest} == {"good"}
