@@ -28,6 +28,7 @@ class RowsApart:
         unchecked: those that could be neither, with the reason.
         rows: rows that were looked at.
         check: runs what is not proved both ways.
+        differs: where the two ways differed at draws of a run.
     """
 
     proved: tuple[str, ...] = ()
@@ -35,11 +36,12 @@ class RowsApart:
     unchecked: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
     check: RowCheck | None = field(default=None, repr=False, compare=False)
+    differs: str = ""
 
     @property
     def passed(self) -> str:
         """What was found in order, in a sentence; empty where nothing is sharded, or something is not checked."""
-        if self.unchecked:
+        if self.unchecked or self.differs:
             return ""
         if self.checked:
             return (

@@ -23,6 +23,7 @@ from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays
 from phalanx.run.continuing import Continuing
+from phalanx.run.draws_check import check_at_draws
 from phalanx.run.executables import Executables
 from phalanx.run.initial import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
@@ -240,6 +241,7 @@ class Sampler:
         return replace(self.kernel, tuning=Continuing(self.executables, self.record.kernel).tuning_of(options.tuning))
 
     def _done(self, run: Run, data: Data, clock: Clock, samples: int) -> Posterior:
+        data = data._replace(rows=check_at_draws(run, data.rows, self.check))
         posterior = self._posterior(run, data, clock, samples, lambda: run.state)
         self.compile_seconds, self.compilations, run.so_far = 0.0, 0, None
         return posterior
