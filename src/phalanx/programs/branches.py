@@ -13,9 +13,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from phalanx.mesh.dependence import Axes, equation_axes, inner_programs, scan_sizes, varying_axes
+from phalanx.programs.equations import CALLS, CUSTOM, evaluate, needed_equations
 
 MOST_SITES = 64
 """Choices of a program that are made one by one; those beyond are made as the last one is."""
@@ -32,8 +33,6 @@ FIRST_WEIGHT = 1.37
 TRIPS = (1, 3)
 """Trips that a loop is forced to make."""
 
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
-_CUSTOM = ("custom_jvp_call", "custom_vjp_call")
 _STEPS = ("floor", "ceil", "round")
 _ROUGH = ("abs", "sign", *_STEPS)
 """What gives, between its alternatives, numbers that it never gives: a logarithm would be none."""
@@ -102,7 +101,7 @@ class _Walk:
         def mark(atom: Any) -> Axes:
             return frozenset() if isinstance(atom, Literal) else known.get(atom, frozenset())
 
-        equations = _needed(jaxpr, wanted)
+        equations = needed_equations(jaxpr, wanted)
         makers = {id(v): e for e in equations for v in e.outvars}
         for equation in equations:
             given, on = [read(a) for a in equation.invars], [mark(a) for a in equation.invars]
@@ -110,7 +109,7 @@ class _Walk:
             if any(on) and not _counts_from_the_end(equation, makers):
                 found = self._equation(jaxpr, equation, given, on, made)
             else:
-                found = _evaluate(jaxpr, equation, given)
+                found = evaluate(jaxpr, equation, given)
             values.update(zip(equation.outvars, found, strict=True))
             known.update(zip(equation.outvars, made, strict=True))
         return [read(a) for a in wanted]
@@ -122,7 +121,7 @@ class _Walk:
 
     def _equation(self, host: Jaxpr, equation: Any, given: list[Any], on: list[Axes], made: list[Axes]) -> list[Any]:
         name, params = equation.primitive.name, equation.params
-        if name in _CALLS or (name in _CUSTOM and _has_choice(equation)):
+        if name in CALLS or (name in CUSTOM and _has_choice(equation)):
             return self._inside(inner_programs(equation)[0], given, on)
         if name == "cond":
             return self._cond(equation, given, on)
@@ -130,7 +129,7 @@ class _Walk:
             return self._scan(params, given, on, made)
         if name == "while":
             return self._while(equation, given, on, made)
-        found = _evaluate(host, equation, given)
+        found = evaluate(host, equation, given)
         if len(found) != 1 or (alternatives := _alternatives(equation, given, on, found[0])) is None:
             return found
         return [self._chosen(equation, found[0], alternatives, blend=name not in _ROUGH)]
@@ -238,24 +237,3 @@ def _has_choice(equation: Any) -> bool:
         for program in inner_programs(equation)[:1]
         for inner in program.eqns
     )
-
-
-def _needed(jaxpr: Jaxpr, outputs: Sequence[Any]) -> list[Any]:
-    """Return the equations that some outputs need."""
-    needed, kept = {a for a in outputs if not isinstance(a, Literal)}, []
-    for equation in reversed(jaxpr.eqns):
-        if needed.intersection(equation.outvars):
-            needed.update(a for a in equation.invars if not isinstance(a, Literal))
-            kept.append(equation)
-    return kept[::-1]
-
-
-def _evaluate(host: Jaxpr, equation: Any, given: Sequence[Any]) -> list[Any]:
-    """Return the outputs of an equation as they are."""
-    if not inner_programs(equation):
-        made = equation.primitive.bind(*given, **equation.params)
-        return list(made) if equation.primitive.multiple_results else [made]
-    inputs = {id(a): (a, value) for a, value in zip(equation.invars, given, strict=True) if not isinstance(a, Literal)}
-    atoms = [atom for atom, _ in inputs.values()]
-    alone = host.replace(constvars=[], invars=atoms, outvars=list(equation.outvars), eqns=[equation])
-    return jaxpr_as_fun(ClosedJaxpr(alone, []))(*(value for _, value in inputs.values()))

@@ -7,7 +7,7 @@ does in its last digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from phalanx.mesh.dependence import inner_programs
 from phalanx.mesh.space import RowSharding, Space
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.branches import MOST_SITES, Branches
+from phalanx.programs.equations import extent
 from phalanx.programs.own_rows import giving_own_rows
 from phalanx.programs.row_sample import Sample, fraction, samples
 from phalanx.programs.shares import Shares, named_axes
@@ -35,6 +35,9 @@ WIDEST = 1 << 26
 
 RADII = (2.0, 0.5, 0.1, 0.01, 0.0)
 """How far from zero positions are tried, until the log density is finite."""
+
+FORCED_NUMBERS, FEWEST_PLANS = 2**23, 4
+"""Numbers that forced branches are evaluated for, in all; and how many ways of forcing them are tried in any case."""
 
 POSITIONS = 2
 """Random positions at which it is looked at."""
@@ -104,7 +107,7 @@ class RowCheck:
         share = fraction(arguments, shapes, self.shardings, most)
         if share <= 0:
             raise TooLarge(f"the model has more than {most:,} numbers that all devices share")
-        unseen, rows = set(self.names), 0
+        unseen, rows, unfollowed = set(self.names), 0, ""
         for sample in samples(arguments, list(self.shardings.values()), self.sizes, share):
             both = self._both(arguments, sample, x64)
             arrays = [_wide(sample.take(a, s), x64) for a, s in zip(arguments.arrays, arguments.shardings, strict=True)]
@@ -114,12 +117,13 @@ class RowCheck:
                 for position in tried:
                     seen = both.compare(position, arrays)
                     if seen and not given:
-                        both.compare_branches(position, arrays)
+                        unfollowed = unfollowed or both.compare_branches(position, arrays)
                     unseen -= seen
                     if seen:
                         break
             rows = max(rows, sample.count)
-        return rows, dict.fromkeys(sorted(unseen), "it is not finite at any position that was tried")
+        found = dict.fromkeys(self.names if unfollowed else (), unfollowed)
+        return rows, found | dict.fromkeys(sorted(unseen), "it is not finite at any position that was tried")
 
     def _both(self, arguments: Arguments, sample: Sample, x64: bool) -> _Both:
         shardings = tuple(sample.sharding(s) for s in arguments.shardings)
@@ -234,7 +238,7 @@ class _Both:
             for rows in (lambda s: s.rows, lambda s: s.local_rows)
         ]  # fmt: skip
         traced = TracedProgram(program, arguments.layout, likes[0], dict.fromkeys(sizes, 1))
-        widest, narrowest = _extent(traced.jaxpr)
+        widest, narrowest = extent(traced.jaxpr)
         if widest > WIDEST:
             raise TooLarge(f"on {sample.count:,} rows the model makes an array of {widest:,} numbers")
         eps = float(jnp.finfo(narrowest).eps)
@@ -255,12 +259,27 @@ class _Both:
         """Return the variables that could be compared; those that differ raise."""
         return self._compare(self.whole, self.devices, position, arrays)
 
-    def compare_branches(self, position: Position, arrays: Sequence[Any]) -> None:
-        """Compare with the branches forced that depend on the position; those that differ raise."""
-        jax.eval_shape(self.forced.whole, position, arrays, np.zeros(MOST_SITES, np.int32))  # which finds the branches
-        for codes in self.forced.branches.plans():
-            ways = (lambda *given, way=way, codes=codes: way(*given, codes) for way in self.forced[1:])
-            self._compare(*ways, position, arrays, forced=True)
+    def compare_branches(self, position: Position, arrays: Sequence[Any]) -> str:
+        """Compare with the branches forced that depend on the position, where they are large some of them.
+
+        Returns:
+            Why the branches could not be followed, if they could not.
+
+        Raises:
+            _Differs: where the two ways differ.
+        """
+        most = max(FEWEST_PLANS, FORCED_NUMBERS // max(sum(np.size(array) for array in arrays), 1))
+        try:
+            jax.eval_shape(self.forced.whole, position, arrays, np.zeros(MOST_SITES, np.int32))  # finds the branches
+            for codes in self.forced.branches.plans()[:most]:
+                ways = (lambda *given, way=way, codes=codes: way(*given, codes) for way in self.forced[1:])
+                self._compare(*ways, position, arrays, forced=True)
+        except _Differs:
+            raise
+        except Exception as error:  # a primitive that does not run by itself
+            reason = (str(error).splitlines() or [repr(error)])[0][:200]
+            return f"its branches (of jnp.where, lax.cond) could not be followed: {reason}"
+        return ""
 
     def _compare(
         self, whole: Callable[..., Any], devices: Callable[..., Any], position: Position, arrays: Sequence[Any],
@@ -371,18 +390,3 @@ def _dtype(dtype: Any) -> Any:
 
 def _wide(values: np.ndarray, x64: bool) -> np.ndarray:
     return values.astype(np.float64 if x64 else np.float32) if jnp.issubdtype(values.dtype, jnp.floating) else values
-
-
-def _extent(program: Any) -> tuple[int, Any]:
-    """Elements of the largest array that a program makes, and the narrowest type that it computes in."""
-    shapes = [v.aval for equation in _equations(program.jaxpr) for v in equation.outvars if hasattr(v.aval, "shape")]
-    types = [jnp.dtype(a.dtype) for a in shapes if jnp.issubdtype(a.dtype, jnp.floating)]
-    widest = max((int(np.prod(a.shape, dtype=np.int64)) for a in shapes), default=0)
-    return widest, max(types, key=lambda t: float(jnp.finfo(t).eps), default=jnp.dtype(jnp.result_type(float)))
-
-
-def _equations(program: Any) -> Iterator[Any]:
-    for equation in program.eqns:
-        yield equation
-        for inner in inner_programs(equation):
-            yield from _equations(getattr(inner, "jaxpr", inner))

@@ -103,7 +103,10 @@ def read_rows_apart(
     groups = Groups([*arguments.shardings, *latents.values()], sizes)
     inputs = [*(latents[name] for name in sorted(local.position)), *arguments.shardings]
     kinds = dict(zip(local.outputs, read_kinds(whole.jaxpr, local.jaxpr, inputs, groups), strict=True))
-    terms = tuple(term for term in shares.terms if not adds_up(kinds[term], shares.terms[term], groups))
+    masked = () if shares.masks is None else shares.masks.outputs  # of which the share rule has the proof
+    terms = tuple(
+        t for t in shares.terms if t not in masked and not adds_up(kinds[t], shares.terms[t], groups)
+    )  # fmt: skip
     values = {**shares.others, **latents}
     others = tuple(name for name in values if not has_rows(kinds[name], values.get(name, GLOBAL), groups))
     check = RowCheck(program, sizes, shares, terms, others)

@@ -102,16 +102,16 @@ class Advance:
         joined = jax.tree.map(_join, made, _lane_axes(self.specs, made))
         return joined._replace(ticks=made.ticks.max(0))
 
-    def empty(self, arrays: Sequence[Array]) -> Sunk:
-        """What sinks know before the first draw."""
+    def empty(self, arrays: Sequence[Array], before: Array) -> Sunk:
+        """What sinks know of no draws, of chains that have made so many before."""
         tiles = self.blocks.count // self.tile
-        sunk = self._empty(arrays)
+        sunk = self._empty(arrays, before)
         axes = _lane_axes(self.sunk_specs, sunk)
         return jax.tree.map(lambda leaf, axis: jnp.concatenate([leaf] * tiles, axis), sunk, axes)
 
-    def _empty(self, arrays: Sequence[Array]) -> Sunk:
+    def _empty(self, arrays: Sequence[Array], before: Array) -> Sunk:
         lanes = self.blocks.lanes(arrays, self.tile)
-        return Sunk(jnp.zeros(self.tile, jnp.int32), tuple(sink.empty(lanes) for sink in self.sinks))
+        return Sunk(jnp.zeros(self.tile, jnp.int32), tuple(sink.empty(lanes, before) for sink in self.sinks))
 
     def _tile(
         self, keys: Keys, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway, sunk: Sunk | None
@@ -129,7 +129,7 @@ class Advance:
             states = tuple(sink.update(state, draws, lanes) for sink, state in zip(self.sinks, states, strict=True))
             return Advanced(Underway(lane_state, since.restarted(kept)), Sunk(count + kept, states), ticks + 1)
 
-        begun = Advanced(underway, self._empty(arrays) if sunk is None else sunk, jnp.int32(0))
+        begun = Advanced(underway, self._empty(arrays, jnp.int32(0)) if sunk is None else sunk, jnp.int32(0))
         made = lax.while_loop(lambda now: order.asks(now.sunk.count, now.ticks), body, begun)
         return made._replace(ticks=made.ticks[None])
 

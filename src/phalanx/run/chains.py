@@ -149,9 +149,10 @@ class Chains:
         """Move on, until every chain has so many draws or the ticks are used up, and record the draws."""
         return self._advance(self.executables.record, draws, ticks, thin)
 
-    def fold(self, draws: np.ndarray, ticks: int, thin: int, sunk: Sunk | None) -> Advanced:
-        """The same, and reduce the draws; `sunk` is what is known of those before."""
-        known: Sunk = self.executables.empty(self.arrays) if sunk is None else sunk
+    def fold(self, draws: np.ndarray, ticks: int, thin: int, sunk: Sunk | None, before: int = 0) -> Advanced:
+        """The same, and reduce the draws; `sunk` is what is known, or None after `before` draws of each chain."""
+        first = self.executables.sent.array(np.int32(before), PartitionSpec())
+        known: Sunk = self.executables.empty(self.arrays, first) if sunk is None else sunk
         return self._advance(self.executables.fold, draws, ticks, thin, known)
 
     def rest_a_tick(self, samples: bool) -> None:

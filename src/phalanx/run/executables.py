@@ -198,8 +198,8 @@ class _Programs:
             constrain = self._jit(blocks.constrain, specs, blocks.value_specs())
             yield "constrain", constrain.lower(self._arrays, rows), {}
             if reductions.entries:
-                reduce = self._jit(self._reducing.of_rows, (*specs, self._chains), self._reducing.specs)
-                yield "reduce", reduce.lower(self._arrays, rows, self._order.draws), {}
+                reduce = self._jit(self._reducing.of_rows, (*specs, self._chains, self._chains), self._reducing.specs)
+                yield "reduce", reduce.lower(self._arrays, rows, self._order.draws, self._order.draws), {}
         if rows is not None:
             yield "sums", self._sums(rows), {}
 
@@ -209,7 +209,8 @@ class _Programs:
             return sums.lower(rows, self._order.draws)
 
     def _folds(self, underway: Any) -> Iterator[tuple[str, Any, Options]]:
-        empty = self._jit(self._fold.empty, (self._data,), self._fold.sunk_specs).trace(self._arrays)
+        empty = self._jit(self._fold.empty, (self._data, self._shared), self._fold.sunk_specs)
+        empty = empty.trace(self._arrays, self._order.thin)
         fold = self._jit(self._fold, (*self._given, self._fold.sunk_specs), self._fold.specs, donate=(4, 5))
         yield "fold", fold.lower(*self._moving, underway, empty.out_info), WIDE if Workaround.WIDE_VECTORS.is_on else {}
         yield "empty", empty.lower(), {}

@@ -156,7 +156,10 @@ class Sampler:
         on_block: Callable[[Report], Any] | None = None,
         progress: bool | None = None,
     ) -> Posterior:
-        """Go on with a run, its tuning kept: bit for bit the draws of one longer run.
+        """Go on with a run, its tuning kept: the draws of one longer run.
+
+        On as many devices they are equal bit for bit; on another number of devices but for rounding, since sums are
+        taken in another order, and chains may part after many draws.
 
         It may have been made in another process, or on another number of devices along `chain`, and read from a file.
 
@@ -314,7 +317,7 @@ class Sampler:
             used = Data(self.arrays, self.rows, self.record.labels)
         else:
             target = self.executables.blocks.target
-            arguments = split_arguments(target.program, data)
+            arguments = split_arguments(target.program, data).fixing(target.arguments.constants)
             check_arrays(target.arguments, arguments)
             if self.indices is not None:
                 self.indices.check(arguments)

@@ -33,7 +33,7 @@ class Counts(NamedTuple):
 class Tally:
     """The sink that counts."""
 
-    def empty(self, lanes: Lanes) -> Counts:
+    def empty(self, lanes: Lanes, before: Array) -> Counts:
         """Nothing yet."""
         zero = jnp.zeros(lanes.count, jnp.int32)
         return Counts(zero, jnp.zeros(lanes.count, jnp.float32), zero, zero)
