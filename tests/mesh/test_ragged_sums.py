@@ -87,6 +87,20 @@ def test_what_is_no_sum_is_refused_by_name(name, mesh_of):
         phx.Target(model_of(REFUSED[name]), phx.shard({"x": X, "y": Y}, mesh_of(1, 4)))
 
 
+def test_values_of_rows_beside_a_sum_over_devices_are_taken_and_those_that_depend_on_it_are_not(mesh_of):
+    def model(x, y, of_sum):
+        w = phx.sample("w", dist.Normal(0.0, 1.0).expand([3]))
+        total = lax.psum(x.sum(0), "data")[None]
+        phx.factor("y", densities(x - total / ROWS, y, w))
+        phx.deterministic("rows", (x + total if of_sum else x) @ w)
+
+    data = phx.shard({"x": X, "y": Y}, mesh_of(1, 4))
+    found = phx.Target(model, {**data, "of_sum": False}).constrain(POSITION)
+    np.testing.assert_allclose(found["rows"], X @ POSITION["w"], rtol=1e-5)
+    with pytest.raises(ValueError, match="The value of 'rows' depends on what the model adds"):
+        phx.Target(model, {**data, "of_sum": True})
+
+
 def test_chains_draw_from_such_a_model(mesh_of):
     mesh = mesh_of(1, 4)
     run = phx.mcmc(

@@ -107,13 +107,13 @@ class _Reading:
         shardings = self._latent_shardings()
         outputs = self._outputs(shardings)
         terms = {term: self._term_sharding(term, outputs[term], shardings) for term in self.whole.terms}
-        masks = self._masks(terms, shardings)
         others = {
             name: self._rows(
                 f"The deterministic value {name!r}", outputs[name], before.shape, self.local.deterministic[name].shape
             )
             for name, before in self.whole.deterministic.items()
         }
+        masks = self._masks(terms, shardings, others)
         used = {axis for sharding in (*terms.values(), *shardings.values()) for axis in sharding.axes}
         # Differentiated, the model's own sum over devices gives the gradient of the sum of the shares: so add those.
         used |= {axis for axis in self.sizes if uses_collective(self.jaxpr, axis)}
@@ -231,7 +231,12 @@ class _Reading:
             return RowSharding(names)
         return RowSharding(names, before[0], after[0]) if self._has_rows(names, before, after) else RowSharding(names)
 
-    def _masks(self, terms: Mapping[Term, RowSharding], latents: Mapping[str, RowSharding]) -> Masks | None:
+    def _masks(
+        self,
+        terms: Mapping[Term, RowSharding],
+        latents: Mapping[str, RowSharding],
+        others: Mapping[str, RowSharding],
+    ) -> Masks | None:
         """The terms of which padded rows are left out while the program adds them up, where that is proved to be right.
 
         Raises:
@@ -255,7 +260,7 @@ class _Reading:
         for term in unfit:
             if not masks.is_supported or not adds_up(masked[term], terms[term], groups):
                 raise ValueError(self._not_masked(term, adds))
-        known = {**latents, **dict.fromkeys(self.whole.deterministic, GLOBAL)}
+        known = {**latents, **others}
         for name in known if adds else ():
             if not has_rows(plain[name], known[name], groups):
                 raise ValueError(

@@ -25,6 +25,10 @@ def likelihood(mean, y):
     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
+def scalar_factor(x, y):
+    phx.factor("y", -jnp.sum((y - level()) ** 2))
+
+
 def mean_factor(x, y):
     phx.factor("y", -jnp.mean((y - level()) ** 2) * 13)
 
