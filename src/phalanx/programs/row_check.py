@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -272,8 +273,8 @@ class _Both:
         try:
             jax.eval_shape(self.forced.whole, position, arrays, np.zeros(MOST_SITES, np.int32))  # finds the branches
             for codes in self.forced.branches.plans()[:most]:
-                ways = (lambda *given, way=way, codes=codes: way(*given, codes) for way in self.forced[1:])
-                self._compare(*ways, position, arrays, forced=True)
+                whole, devices = (partial(_with_codes, way, codes) for way in self.forced[1:])
+                self._compare(whole, devices, position, arrays, forced=True)
         except _Differs:
             raise
         except Exception as error:  # a primitive that does not run by itself
@@ -344,6 +345,10 @@ class _Both:
 
 
 _IN_BRANCH = ", where a branch (of jnp.where, lax.cond, a maximum) is taken that other values of the variables take"
+
+
+def _with_codes(way: Callable[..., Any], codes: np.ndarray, *given: Any) -> Any:
+    return way(*given, codes)
 
 
 def _finite(*arrays: Any) -> bool:

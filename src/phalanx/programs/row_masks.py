@@ -116,6 +116,8 @@ class Masks:
         if kind is None:
             return value
         real = self.shardings[kind.group].real_rows()
+        if real is None:
+            return value
         rows = jnp.arange(value.shape[kind.dim]) // kind.per % kind.group.local_rows
         real = real[rows].reshape([-1 if d == kind.dim else 1 for d in range(value.ndim)])
         fill = {"reduce_max": -jnp.inf, "reduce_min": jnp.inf}.get(name, 0.0)
@@ -135,6 +137,7 @@ def _is_supported(plan: Plan, jaxpr: Jaxpr) -> bool:
         if plan.inside(equation):
             if equation.primitive.name not in (*CALLS, *CUSTOM, "cond", "scan"):
                 return False
-            if not all(_is_supported(plan, getattr(p, "jaxpr", p)) for p in inner_programs(equation)):
+            opened = (p.jaxpr if isinstance(p, ClosedJaxpr) else p for p in inner_programs(equation))
+            if not all(_is_supported(plan, inner) for inner in opened):
                 return False
     return True

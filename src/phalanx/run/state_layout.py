@@ -190,7 +190,7 @@ def split_pooled(places: Any, state: Any) -> list[Any]:
     def part(number: int, place: Place, leaf: np.ndarray) -> np.ndarray:
         if place.pooled:
             return leaf[number : number + 1]
-        return leaf if number == 0 else np.repeat(place.empty, len(leaf), axis=0)
+        return leaf if number == 0 or place.empty is None else np.repeat(place.empty, len(leaf), axis=0)
 
     return [
         jax.tree.unflatten(structure, [part(number, place, leaf) for place, leaf in zip(of, flat, strict=True)])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from jax import Array
 from jax.sharding import PartitionSpec
 
 from phalanx.kernels.lanes import Lanes
