@@ -103,7 +103,7 @@ def check_what_is_held(sampler, mesh):
     blocks, tuning = sampler.executables, first_tuning(sampler.executables.blocks)
     begun = blocks.start(np.uint32(2), sampler.arrays, Initial())
     order = order_of(np.full(CHAINS, DRAWS), ticks=300)
-    none = blocks.no_records(sampler.arrays)
+    none = blocks.no_records(sampler.arrays, np.int32(0))
     drawn = blocks.record(np.uint32(2), sampler.arrays, tuning, order, begun.underway, none).sunk.states[0]
     held = {piece.device.id: np.asarray(piece.data) for piece in drawn[0].addressable_shards}
     for group in np.vectorize(lambda device: device.id)(mesh.devices).reshape(mesh.shape["chain"], -1):

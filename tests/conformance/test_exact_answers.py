@@ -109,7 +109,7 @@ def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
     blocks, tuning = sampler.executables, first_tuning(sampler.executables.blocks)
     begun = blocks.start(np.uint32(0), sampler.arrays, Initial())
     order = order_of(np.full(4, 20), ticks=500)
-    none = blocks.no_records(sampler.arrays)
+    none = blocks.no_records(sampler.arrays, np.int32(0))
     advanced = blocks.record(np.uint32(0), sampler.arrays, tuning, order, begun.underway, none)
     shared = advanced.sunk.states[0][0]  # the level, the statistics
     held = [np.asarray(piece.data) for piece in shared.addressable_shards]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from tests.mesh.in_processes import SCENARIOS
@@ -59,3 +60,25 @@ def test_decisions_are_taken_once(tmp_path):
 def test_what_belongs_together_is_given_together():
     with pytest.raises(ValueError, match="belong together"):
         phx.initialize("127.0.0.1:1234", num_processes=2)
+
+
+def test_initialize_takes_the_name_that_jax_has_and_refuses_what_nobody_knows(monkeypatch):
+    asked = []
+    monkeypatch.setattr(jax.distributed, "initialize", _recording(asked))
+    assert phx.initialize(coordinator_address="10.0.0.1:1234", num_processes=2, process_id=0) == 0
+    assert asked == [("10.0.0.1:1234", 2, 0)]
+    with pytest.raises(TypeError, match="no option 'coordinator_adress'. Besides coordinator_address, .* takes"):
+        phx.initialize(coordinator_adress="10.0.0.1:1234", num_processes=2, process_id=0)
+    with pytest.raises(ValueError, match="are one and the same"):
+        phx.initialize("a:1", 2, 0, coordinator_address="b:1")
+    assert len(asked) == 1
+
+
+def _recording(asked):
+    def initialize(
+        coordinator_address=None, num_processes=None, process_id=None, coordinator_bind_address=None,
+        heartbeat_timeout_seconds=100,
+    ):  # fmt: skip
+        asked.append((coordinator_address, num_processes, process_id))
+
+    return initialize

@@ -11,6 +11,9 @@ from jax import lax
 from jax.tree_util import DictKey
 
 import phalanx as phx
+from phalanx.run.blocks import Blocks
+from phalanx.run.reducing import Reducing
+from phalanx.run.reductions import Reductions
 
 R = phx.reducers
 Y = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
@@ -124,3 +127,50 @@ def test_what_mixes_rows_is_refused(reducer, words, mesh_of):
     mesh = mesh_of(1, 2)
     with pytest.raises(ValueError, match=rf"reducers\['r'\].*{words}"):
         phx.mcmc(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers={"r": reducer}, **SIZES)
+
+
+def of_rows(fn):
+    return phx.reduce(lambda values: fn(values["row"]), R.moments())
+
+
+MIXED = {
+    "sort": lambda z: jnp.sort(z, 0),
+    "cumulative": lambda z: jnp.cumsum(z, 0),
+    "centred": lambda z: z - z.mean(0, keepdims=True),
+    "reversed": lambda z: z[::-1],
+    "the row before": lambda z: jnp.roll(z, 1, 0),
+    "share of the sum": lambda z: z / jnp.abs(z).sum(),
+    "number of rows": lambda z: z * z.shape[0],
+    "number of rows alone": lambda z: jnp.float32(z.shape[0]),
+    "ranks": lambda z: jnp.argsort(z, 0),
+    "in a rare region": lambda z: jnp.where(z > 1e3, z.mean(), z),
+    "by a matrix": lambda z: jnp.linalg.qr(z)[0],
+}
+APART = {
+    "softmax of columns": lambda z: jax.nn.softmax(z, 1),
+    "sorted columns": lambda z: jnp.sort(z, 1),
+    "the total": lambda z: lax.psum(z.sum(0), "data"),
+    "the mean": lambda z: lax.pmean(z.mean(0), "data"),
+    "less the mean": lambda z: z - lax.pmean(z.mean(0, keepdims=True), "data"),
+    "by a scan": lambda z: lax.scan(lambda c, row: (c, jnp.where(row > 0, row, jnp.expm1(row))), 0.0, z)[1],
+    "a branch": lambda z: jnp.where(z > 0, jnp.log1p(jnp.abs(z)), z**2),
+    "largest of all": lambda z: lax.pmax(z.max(), "data"),
+}
+
+
+def places(fn, mesh):
+    target = phx.Target(rows, phx.shard({"y": Y}, mesh))
+    blocks = Blocks(target.without_arrays(), phx.rwmh(0.4), 4, (), slots=1)
+    reductions = Reductions.of({"r": of_rows(fn)}, [])
+    return Reducing(blocks, reductions, tuple(target.value_names())).places
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_function_that_mixes_rows_is_refused(name, mesh_of):
+    with pytest.raises(ValueError, match=r"reducers\['r'\]: the function's result .* posterior.predict\(fn\)"):
+        places(MIXED[name], mesh_of(1, 2))
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_function_that_keeps_rows_apart_is_taken(name, mesh_of):
+    places(APART[name], mesh_of(1, 2))

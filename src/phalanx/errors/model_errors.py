@@ -56,6 +56,12 @@ def model_errors(
         raise ModelError(_message(error, name, place, variables or {}, arguments or {})) from error
 
 
+def asks_for_values(error: ModelError) -> bool:
+    """Return whether the function asked for a number where there is none yet."""
+    cause = error.__cause__
+    return isinstance(cause, Exception) and is_untraceable(cause) and not isinstance(cause, UnexpectedTracerError)
+
+
 def check_nothing_leaked(function: Any, constants: Sequence[Any]) -> None:
     """Refuse a function that has read values of an earlier trace of it.
 

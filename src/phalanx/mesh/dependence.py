@@ -46,7 +46,7 @@ def varying_axes(jaxpr: ClosedJaxpr | Jaxpr, inputs: Sequence[Axes]) -> list[Axe
         return NOWHERE if isinstance(atom, Literal) else varies.get(atom, NOWHERE)
 
     for eqn in jaxpr.eqns:
-        outputs = _equation(eqn, [of(atom) for atom in eqn.invars])
+        outputs = equation_axes(eqn, [of(atom) for atom in eqn.invars])
         varies.update(zip(eqn.outvars, outputs, strict=True))
     return [of(atom) for atom in jaxpr.outvars]
 
@@ -116,7 +116,8 @@ def constants_within(jaxpr: ClosedJaxpr | Jaxpr) -> list[Any]:
     return [*(jaxpr.consts if closed else ()), *(c for inner in programs for c in constants_within(inner))]
 
 
-def _equation(eqn, inputs: list[Axes]) -> list[Axes]:
+def equation_axes(eqn, inputs: list[Axes]) -> list[Axes]:
+    """Return the mesh axes each output of an equation varies over; of loops, after as many turns as there may be."""
     name, params = eqn.primitive.name, eqn.params
     anywhere = NOWHERE.union(*inputs)
     if name == "axis_index":

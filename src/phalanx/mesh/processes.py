@@ -6,6 +6,7 @@ its own clock, or its own keyboard, would leave the others waiting for ever. So 
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import threading
@@ -22,11 +23,18 @@ from jax.sharding import Sharding
 HEARTBEAT_SECONDS = 10
 """After so long without a sign of life a process is taken for dead, and ends all others."""
 
+_BY_NAME = ("coordinator_address", "num_processes", "process_id")
+
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy", "all_proxy", "ALL_PROXY")
 
 
 def initialize(
-    coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None, **options: Any
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    coordinator_address: str | None = None,
+    **options: Any,
 ) -> int:
     """Join the processes that run this script, before anything else is done with JAX.
 
@@ -37,6 +45,7 @@ def initialize(
         coordinator: `host:port` of the first process, the same in all.
         num_processes: how many there are.
         process_id: which of them this is, from 0 on. On Slurm, Open MPI and TPUs all three are found out.
+        coordinator_address: JAX's name of `coordinator`.
         options: others of `jax.distributed.initialize`.
 
     Returns:
@@ -44,13 +53,26 @@ def initialize(
 
     Raises:
         RuntimeError: when JAX has started already, or the others cannot be reached.
-        ValueError: when some of the three are given and others not.
+        TypeError: when `jax.distributed.initialize` has no such option.
+        ValueError: when the coordinator is given twice, or some of the three are given and others not.
 
     Example:
         >>> import phalanx as phx
         >>> phx.initialize("127.0.0.1:12321", num_processes=2, process_id=0)  # doctest: +SKIP
         0
     """
+    known = [name for name in inspect.signature(jax.distributed.initialize).parameters if name not in _BY_NAME]
+    if unknown := [name for name in options if name not in known]:
+        raise TypeError(
+            f"initialize: there is no option {unknown[0]!r}. Besides {', '.join(_BY_NAME)} it takes "
+            f"{', '.join(known)}, as jax.distributed.initialize does."
+        )
+    if coordinator is not None and coordinator_address is not None:
+        raise ValueError(
+            f"initialize: coordinator={coordinator!r} and coordinator_address={coordinator_address!r} are one and the "
+            f"same. Give one of them."
+        )
+    coordinator = coordinator or coordinator_address
     given = (coordinator, num_processes, process_id)
     if any(value is None for value in given) and any(value is not None for value in given):
         raise ValueError(

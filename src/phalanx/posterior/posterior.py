@@ -105,7 +105,10 @@ class Posterior:
         return self.goes_on.state()
 
     def continue_run(self, num_samples: int, **options: Any) -> Posterior:
-        """Go on with the run, its tuning kept: bit for bit the draws of one longer run.
+        """Go on with the run, its tuning kept: the draws of one longer run.
+
+        On as many devices they are equal bit for bit; on another number of devices but for rounding, since sums are
+        taken in another order, and chains may part after many draws.
 
         Args:
             num_samples: iterations per chain to add.

@@ -103,6 +103,8 @@ def _arguments(program: Program, data: Mapping[str, Any] | None, target: Target 
     if data is None and target is not None:
         return target.arguments, target.mesh
     arguments = split_arguments(program, {} if data is None else data)
+    if target is not None:
+        arguments = arguments.fixing(target.arguments.constants)
     placed = any(sharding.axes for sharding in arguments.shardings)
     return arguments, choose_mesh(arguments, None if placed or target is None else target.mesh)
 

@@ -120,6 +120,8 @@ class RunRecord:
     def of_rows(self, rows: RowsApart) -> RunRecord:
         """The record with what is known of the devices' shares of the log density."""
         unknown = [Finding("shares not checked", rows.problem, ADVICE)] if rows.problem else []
+        if rows.differs:
+            unknown.append(Finding("shares differ", f"The draws are wrong. {rows.differs}", ADVICE))
         known = [rows.passed] if rows.passed else []
         return replace(self, findings=(*self.findings, *unknown), passed=(*self.passed, *known))
 

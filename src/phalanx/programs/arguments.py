@@ -2,7 +2,8 @@
 
 A whole number, a string or a flag may decide a shape or a branch, so it is compiled in, as is a tuple of whole numbers,
 such as a shape; arrays, lists, tables and real numbers are passed, so that other values of the same shape need no new
-compilation.
+compilation. An array whose values the program needs while it is traced, for a size or a branch, is compiled in, too
+(see `needed_values`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.fitting import fitted
 from phalanx.mesh.foreign import Labels, columns_of, is_data, take
 from phalanx.mesh.placement import PaddedRows, check_alive, name_of, sharding_of
+from phalanx.mesh.processes import to_host
 from phalanx.mesh.space import RowSharding
 
 COMPILED_IN = "its whole numbers, strings and flags"
@@ -38,7 +40,7 @@ class Layout:
         """The keyword arguments with `arrays` in their places."""
         following = iter(arrays)
         values = [next(following) if x is _ARRAY else x for x in self.fixed]
-        return jax.tree.unflatten(self.tree, [np.array(x.numbers) if isinstance(x, _Whole) else x for x in values])
+        return jax.tree.unflatten(self.tree, [x.array if isinstance(x, _Whole | _Constant) else x for x in values])
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Arguments:
         shardings: where each array lives.
         names: what to call each array in messages, e.g. `x` or `batch['x']`.
         labels: the names that came with each array: of a table's columns, of a categorical's levels.
+        constants: names of the arrays that are compiled in, whose values the program needs while it is traced.
     """
 
     layout: Layout
@@ -58,6 +61,36 @@ class Arguments:
     shardings: tuple[RowSharding, ...]
     names: tuple[str, ...]
     labels: tuple[Labels, ...] = ()
+    constants: tuple[str, ...] = ()
+
+    def fixing(self, names: Sequence[str]) -> Arguments:
+        """Return the same arguments with these arrays compiled in."""
+        taken = [name in names for name in self.names]
+        following = iter(zip(self.names, self.arrays, self.shardings, taken, strict=True))
+        fixed: list[Any] = []
+        for value in self.layout.fixed:
+            if value is not _ARRAY:
+                fixed.append(value)
+                continue
+            name, array, sharding, is_taken = next(following)
+            fixed.append(_Constant.of(name, array, sharding) if is_taken else _ARRAY)
+
+        def left(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(value for value, gone in zip(values, taken, strict=True) if not gone) if values else ()
+
+        return replace(
+            self, layout=replace(self.layout, fixed=tuple(fixed)), arrays=left(self.arrays),
+            shardings=left(self.shardings), names=left(self.names), labels=left(self.labels),
+            constants=(*self.constants, *(name for name, gone in zip(self.names, taken, strict=True) if gone)),
+        )  # fmt: skip
+
+    def differing_constants(self, other: Arguments) -> list[str]:
+        """Return the names of arrays that are compiled in, of which another's values differ."""
+        mine, others = (
+            {value.name: value for value in arguments.layout.fixed if isinstance(value, _Constant)}
+            for arguments in (self, other)
+        )
+        return [name for name, value in mine.items() if others.get(name) != value]
 
     def whole_shapes(self) -> tuple[ShapeDtypeStruct, ...]:
         """Shapes as the user knows them: all rows, no padding."""
@@ -103,6 +136,32 @@ class _Whole:
     """A tuple of whole numbers: compiled in, and an array of known numbers to the model, which may be a shape."""
 
     numbers: tuple[int, ...]
+
+    @property
+    def array(self) -> np.ndarray:
+        """The numbers."""
+        return np.array(self.numbers)
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """An array that is compiled in: equal to another of the same values."""
+
+    name: str
+    content: bytes = field(repr=False)
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, name: str, array: Any, sharding: RowSharding) -> _Constant:
+        whole = to_host(array)
+        whole = np.ascontiguousarray(whole[: sharding.rows] if sharding.axes else whole)
+        return cls(name, whole.tobytes(), str(whole.dtype), array.shape if not sharding.axes else whole.shape)
+
+    @property
+    def array(self) -> np.ndarray:
+        """The values."""
+        return np.frombuffer(self.content, np.dtype(self.dtype)).reshape(self.shape)
 
 
 def split_arguments(program: Any, data: Any) -> Arguments:

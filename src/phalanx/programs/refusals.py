@@ -164,6 +164,13 @@ def _unless_there_is_a_key(message: Message, sentence: str) -> None:
 def _control_flow(message: Message) -> None:
     def refuse(site: Message) -> None:
         if site["type"] == "sample" and not site["is_observed"]:
+            if site["fn"].support.is_discrete:
+                raise ValueError(
+                    f"Variable {site['name']!r} is latent and discrete inside of numpyro.contrib.control_flow "
+                    f"({_flow(message)}), and chains cannot move it. Sum over its values: carry the logarithm of the "
+                    f"probability of each from step to step (the forward algorithm), in jax.lax.{_flow(message)}, and "
+                    f"add that of the last step with numpyro.factor or phx.factor."
+                )
             raise ValueError(
                 f"Variable {site['name']!r} is latent inside of numpyro.contrib.control_flow ({_flow(message)}), where "
                 f"only observed variables have a meaning here. Sample it before, all steps at once, as in "

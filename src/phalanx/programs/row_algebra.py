@@ -26,9 +26,10 @@ def _reduce(step: Step) -> list[Kind] | None:
         if kind.factor != 1 and over != "sum":
             return None
         return step.all_outputs(replace(kind, dim=kind.dim - sum(d < kind.dim for d in axes), false=False))
-    if kind.constant and over == "sum":
+    padded, masks = kind.group.padded, step.proof.masks is not None
+    if kind.constant and over == "sum" and not (padded and masks):
         return [Replicated(kind.factor * Fraction(kind.group.rows, kind.group.local_rows))]
-    if kind.group.padded or over is None or (over != "sum" and kind.factor != 1):
+    if (padded and not masks) or over is None or (over != "sum" and kind.factor != 1):
         return None
     return [Partial(kind.group.axes, kind.factor, over)]
 
@@ -50,7 +51,8 @@ def _dot(step: Step) -> list[Kind] | None:
         if (a.group, a.before, a.per) != (b.group, b.before, b.per):
             return None
         if a.dim in over_a and b.dim in over_b and over_a.index(a.dim) == over_b.index(b.dim):
-            return None if a.group.padded else [Partial(a.group.axes, factor)]
+            padded = a.group.padded and step.proof.masks is None
+            return None if padded else [Partial(a.group.axes, factor)]
         if a.dim in batch_a and b.dim in batch_b and batch_a.index(a.dim) == batch_b.index(b.dim):
             return [replace(a, dim=batch_a.index(a.dim), factor=factor, constant=False, false=False)]
         return None

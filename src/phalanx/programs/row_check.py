@@ -7,24 +7,26 @@ does in its last digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from phalanx.mesh.dependence import inner_programs
 from phalanx.mesh.space import RowSharding, Space
 from phalanx.programs.arguments import Arguments
+from phalanx.programs.branches import MOST_SITES, Branches
+from phalanx.programs.equations import extent
 from phalanx.programs.own_rows import giving_own_rows
 from phalanx.programs.row_sample import Sample, fraction, samples
 from phalanx.programs.shares import Shares, named_axes
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import run_unconstrained
+from phalanx.programs.virtual_mesh import all_rows, on_virtual_mesh, rows_here, sum_over
 
 LARGEST = 1 << 22
 """Numbers that a check has in hand at most: data and position together; half of them where it does not run so."""
@@ -34,6 +36,9 @@ WIDEST = 1 << 26
 
 RADII = (2.0, 0.5, 0.1, 0.01, 0.0)
 """How far from zero positions are tried, until the log density is finite."""
+
+FORCED_NUMBERS, FEWEST_PLANS = 2**23, 4
+"""Numbers that forced branches are evaluated for, in all; and how many ways of forcing them are tried in any case."""
 
 POSITIONS = 2
 """Random positions at which it is looked at."""
@@ -103,7 +108,7 @@ class RowCheck:
         share = fraction(arguments, shapes, self.shardings, most)
         if share <= 0:
             raise TooLarge(f"the model has more than {most:,} numbers that all devices share")
-        unseen, rows = set(self.names), 0
+        unseen, rows, unfollowed = set(self.names), 0, ""
         for sample in samples(arguments, list(self.shardings.values()), self.sizes, share):
             both = self._both(arguments, sample, x64)
             arrays = [_wide(sample.take(a, s), x64) for a, s in zip(arguments.arrays, arguments.shardings, strict=True)]
@@ -112,11 +117,14 @@ class RowCheck:
                 tried = given[number : number + 1] or [both.position(number, radius) for radius in RADII]
                 for position in tried:
                     seen = both.compare(position, arrays)
+                    if seen and not given:
+                        unfollowed = unfollowed or both.compare_branches(position, arrays)
                     unseen -= seen
                     if seen:
                         break
             rows = max(rows, sample.count)
-        return rows, dict.fromkeys(sorted(unseen), "it is not finite at any position that was tried")
+        found = dict.fromkeys(self.names if unfollowed else (), unfollowed)
+        return rows, found | dict.fromkeys(sorted(unseen), "it is not finite at any position that was tried")
 
     def _both(self, arguments: Arguments, sample: Sample, x64: bool) -> _Both:
         shardings = tuple(sample.sharding(s) for s in arguments.shardings)
@@ -131,8 +139,36 @@ class _Differs(Exception):
 
 
 @dataclass(frozen=True)
+class _Branched:
+    """A traced program as a function of position, data and codes of its branches; gives what is not proved."""
+
+    check: RowCheck
+    branches: Branches
+
+    @classmethod
+    def of(cls, check: RowCheck, traced: TracedProgram) -> _Branched:
+        wanted = [traced.outputs.index(output) for output in (*check.terms, *check.others)]
+        depends = [True] * len(jax.tree.leaves(traced.position)) + [False] * len(traced.shapes)
+        return cls(check, Branches(traced.jaxpr, depends, wanted))
+
+    def __call__(self, position: Any, arrays: Any, codes: Any) -> tuple[Any, Any]:
+        found = self.branches(jax.tree.leaves((position, arrays)), codes)
+        terms, others = found[: len(self.check.terms)], found[len(self.check.terms) :]
+        others = [jnp.asarray(value, jnp.result_type(float)) for value in others]
+        return dict(zip(self.check.terms, terms, strict=True)), dict(zip(self.check.others, others, strict=True))
+
+
+class _Forced(NamedTuple):
+    """The two ways with branches forced."""
+
+    branches: Branches
+    whole: Callable[..., Any]
+    devices: Callable[..., Any]
+
+
+@dataclass(frozen=True)
 class _Both:
-    """The two ways, compiled for samples of one size."""
+    """The two ways, compiled for samples of one size; `forced` with the program's branches forced, see `branches`."""
 
     check: RowCheck
     whole: Callable[..., Any]
@@ -141,6 +177,7 @@ class _Both:
     step: float
     rounding: float
     rows: int
+    forced: _Forced
 
     @classmethod
     def of(cls, check: RowCheck, arguments: Arguments, sample: Sample, shardings: Sequence[RowSharding]) -> _Both:
@@ -151,51 +188,66 @@ class _Both:
         resized = replace(shares, terms=local_terms)
         space = Space(tuple(of_latents[name] for name in sorted(of_latents)), shares.axes)
 
-        def run(position: Any, arrays: Any) -> Any:
-            return run_unconstrained(program, position, arguments.layout.join(arrays))
+        def run(position: Any, arrays: Any, *codes: Any) -> tuple[Any, Any]:
+            found = run_unconstrained(program, position, arguments.layout.join(arrays))
+            return found.terms(), _values(found, check.others)
 
-        def total(term: Any) -> Callable[..., Any]:
-            def of(position: Any, arrays: Any) -> tuple[Any, Any]:
-                values = run(position, arrays).terms()[term]
-                return jnp.sum(values), jnp.sum(jnp.abs(values))
+        def whole(run: Callable[..., Any]) -> Callable[..., Any]:
+            def total(term: Any) -> Callable[..., Any]:
+                def of(position: Any, *given: Any) -> tuple[Any, Any]:
+                    values = run(position, *given)[0][term]
+                    return jnp.sum(values), jnp.sum(jnp.abs(values))
 
-            return of
+                return of
 
-        def share(term: Any) -> Callable[..., Any]:
-            def of(position: Any, arrays: Any) -> tuple[Any, Any]:
-                values = resized.terms[term].keep_rows(run(position, arrays).terms()[term])
-                return jnp.sum(values) / resized.replicas(term), jnp.sum(jnp.abs(values)) / resized.replicas(term)
+            def in_whole(position: Any, *given: Any) -> Any:
+                found = {term: jax.value_and_grad(total(term), has_aux=True)(position, *given) for term in check.terms}
+                return found, run(position, *given)[1]
 
-            return of
+            return in_whole
 
-        def in_whole(position: Any, arrays: Any) -> Any:
-            found = {term: jax.value_and_grad(total(term), has_aux=True)(position, arrays) for term in check.terms}
-            return found, _values(run(position, arrays), check.others)
+        def devices(run: Callable[..., Any]) -> Callable[..., Any]:
+            def share(term: Any) -> Callable[..., Any]:
+                def of(position: Any, *given: Any) -> tuple[Any, Any]:
+                    values = resized.terms[term].keep_rows(run(position, *given)[0][term])
+                    return jnp.sum(values) / resized.replicas(term), jnp.sum(jnp.abs(values)) / resized.replicas(term)
 
-        def on_device(position: Any, arrays: Any) -> Any:
-            here = {name: _rows_here(leaf, of_latents[name]) for name, leaf in position.items()}
-            mine = [_rows_here(leaf, sharding) for leaf, sharding in zip(arrays, shardings, strict=True)]
-            found = {}
-            for term in check.terms:
-                (value, size), gradient = jax.value_and_grad(share(term), has_aux=True)(here, mine)
-                value, gradient = space.add_shares(value, gradient)
-                gradient = {name: _together(leaf, of_latents[name]) for name, leaf in gradient.items()}
-                found[term] = (value, _psum(size, shares.axes)), gradient
-            others = _values(run(here, mine), check.others)
-            everywhere = {**shares.others, **check.shardings}
-            return found, {n: _together(v, sample.sharding(everywhere[n])) for n, v in others.items()}
+                return of
 
-        like = [
-            _shape_like(a, s, new) for a, s, new in zip(arguments.arrays, arguments.shardings, shardings, strict=True)
-        ]
-        traced = TracedProgram(program, arguments.layout, like, dict.fromkeys(sizes, 1))
-        widest, narrowest = _extent(traced.jaxpr)
+            def on_device(position: Any, arrays: Any, *codes: Any) -> Any:
+                here = {name: rows_here(leaf, of_latents[name]) for name, leaf in position.items()}
+                mine = [rows_here(leaf, sharding) for leaf, sharding in zip(arrays, shardings, strict=True)]
+                found = {}
+                for term in check.terms:
+                    (value, size), gradient = jax.value_and_grad(share(term), has_aux=True)(here, mine, *codes)
+                    value, gradient = space.add_shares(value, gradient)
+                    gradient = {name: all_rows(leaf, of_latents[name]) for name, leaf in gradient.items()}
+                    found[term] = (value, sum_over(size, shares.axes)), gradient
+                others = run(here, mine, *codes)[1]
+                everywhere = {**shares.others, **check.shardings}
+                return found, {n: all_rows(v, sample.sharding(everywhere[n])) for n, v in others.items()}
+
+            return on_device
+
+        def compiled(run: Callable[..., Any], run_here: Callable[..., Any]) -> tuple[Any, Any]:
+            one = dict.fromkeys(sizes, 1)
+            return jax.jit(on_virtual_mesh(whole(run), one)), jax.jit(on_virtual_mesh(devices(run_here), sizes))
+
+        likes = [
+            [_shape_like(a, s, rows(new)) for a, s, new in
+             zip(arguments.arrays, arguments.shardings, shardings, strict=True)]
+            for rows in (lambda s: s.rows, lambda s: s.local_rows)
+        ]  # fmt: skip
+        traced = TracedProgram(program, arguments.layout, likes[0], dict.fromkeys(sizes, 1))
+        widest, narrowest = extent(traced.jaxpr)
         if widest > WIDEST:
             raise TooLarge(f"on {sample.count:,} rows the model makes an array of {widest:,} numbers")
         eps = float(jnp.finfo(narrowest).eps)
         step, rounding = (2.0**-40, 1e-9) if narrowest == jnp.float64 else (4 * eps, 64 * eps)
-        ways = jax.jit(_on_mesh(in_whole, dict.fromkeys(sizes, 1))), jax.jit(_on_mesh(on_device, sizes))
-        return cls(check, *ways, traced.position, step, rounding, sample.count)
+        here = TracedProgram(program, arguments.layout, likes[1], sizes)
+        walks = [_Branched.of(check, side) for side in (traced, here)]
+        forced = _Forced(walks[0].branches, *compiled(*walks))
+        return cls(check, *compiled(run, run), traced.position, step, rounding, sample.count, forced)
 
     def position(self, number: int, radius: float) -> Position:
         """A random position."""
@@ -205,57 +257,102 @@ class _Both:
         }
 
     def compare(self, position: Position, arrays: Sequence[Any]) -> set[str]:
-        """The variables that could be compared; those that differ raise."""
-        terms, others = jax.device_get(self.whole(position, arrays))
-        found, found_others = jax.device_get(self.devices(position, arrays))
+        """Return the variables that could be compared; those that differ raise."""
+        return self._compare(self.whole, self.devices, position, arrays)
+
+    def compare_branches(self, position: Position, arrays: Sequence[Any]) -> str:
+        """Compare with the branches forced that depend on the position, where they are large some of them.
+
+        Returns:
+            Why the branches could not be followed, if they could not.
+
+        Raises:
+            _Differs: where the two ways differ.
+        """
+        most = max(FEWEST_PLANS, FORCED_NUMBERS // max(sum(np.size(array) for array in arrays), 1))
+        try:
+            jax.eval_shape(self.forced.whole, position, arrays, np.zeros(MOST_SITES, np.int32))  # finds the branches
+            for codes in self.forced.branches.plans()[:most]:
+                whole, devices = (partial(_with_codes, way, codes) for way in self.forced[1:])
+                self._compare(whole, devices, position, arrays, forced=True)
+        except _Differs:
+            raise
+        except Exception as error:  # a primitive that does not run by itself
+            reason = (str(error).splitlines() or [repr(error)])[0][:200]
+            return f"its branches (of jnp.where, lax.cond) could not be followed: {reason}"
+        return ""
+
+    def _compare(
+        self, whole: Callable[..., Any], devices: Callable[..., Any], position: Position, arrays: Sequence[Any],
+        forced: bool = False,
+    ) -> set[str]:  # fmt: skip
+        terms, others = jax.device_get(whole(position, arrays))
+        found, found_others = jax.device_get(devices(position, arrays))
         signs = {n: np.where(np.arange(p.size).reshape(p.shape) % 2, 1, -1) for n, p in position.items()}
         nearby = {
             n: (p + self.step * np.maximum(np.abs(p), 1e-3) * signs[n]).astype(p.dtype) for n, p in position.items()
         }
-        near, near_others = jax.device_get(self.devices(nearby, arrays))
+        near, near_others = jax.device_get(devices(nearby, arrays))
         seen, unseen = set(), set()
         for term, ((value, size), gradient) in terms.items():
             (summed, _), summed_gradient = found[term]
             (moved, _), moved_gradient = near[term]
-            if not np.isfinite(value) and not np.isfinite(summed):
+            is_number = np.isfinite(value), np.isfinite(summed)
+            if not any(is_number) or (forced and not all(is_number)):  # a forced branch may be out of its domain
                 unseen.add(term[0])
                 continue
             noise = 4 * abs(moved - summed) + self.rounding * (size + abs(value))
             if not abs(value - summed) <= max(noise, np.finfo(np.float64).tiny):
-                raise _Differs(self._say(term[0], "its log density", "the sum of those", value, summed))
+                raise _Differs(self._say(term[0], "its log density", "the sum of those", value, summed, forced))
             seen.add(term[0])
             for name, leaf in gradient.items():
-                self._compare_gradient(term[0], name, leaf, summed_gradient[name], moved_gradient[name])
+                if not forced or _finite(summed_gradient[name], moved_gradient[name]):
+                    self._compare_gradient(term[0], name, leaf, summed_gradient[name], moved_gradient[name], forced)
         for name, values in others.items():
+            if forced and not _finite(values, found_others[name]):
+                continue
             if _differ(values, found_others[name], near_others[name], self.rounding):
                 raise _Differs(
-                    f"The deterministic value {name!r} is not on one device what it is on the whole data: it depends "
-                    f"on how many rows there are, or mixes them. Compute it from the draws, or from data outside of "
-                    f"the model."
+                    f"The deterministic value {name!r} is not on one device what it is on the whole data"
+                    f"{_IN_BRANCH if forced else ''}: it depends on how many rows there are, or mixes them. Compute it "
+                    f"from the draws, or from data outside of the model."
                 )
             seen.add(name)
         return seen - unseen
 
-    def _compare_gradient(self, name: str, latent: str, whole: Any, summed: Any, moved: Any) -> None:
+    def _compare_gradient(
+        self, name: str, latent: str, whole: Any, summed: Any, moved: Any, forced: bool = False
+    ) -> None:
         if not np.all(np.isfinite(whole)) or not whole.size:
             return
         loose = self.rounding if self.rounding < 1e-8 else 1e-3
         if _differ(whole, summed, moved, loose):
             worst = np.unravel_index(np.argmax(np.abs(np.nan_to_num(whole - summed, nan=np.inf))), np.shape(whole))
             what = f"the gradient of its log density, with respect to {latent!r},"
-            raise _Differs(self._say(name, what, "the sum of those", whole[worst], summed[worst]))
+            raise _Differs(self._say(name, what, "the sum of those", whole[worst], summed[worst], forced))
 
-    def _say(self, name: str, what: str, of: str, whole: float, summed: float) -> str:
-        shares = self.check.shares
+    def _say(self, name: str, what: str, of: str, whole: float, summed: float, forced: bool) -> str:
+        shares, where = self.check.shares, _IN_BRANCH if forced else ""
         axes = shares.axes[0] if len(shares.axes) == 1 else shares.axes
         digits = next((d for d in (4, 6, 9) if f"{whole:.{d}g}" != f"{summed:.{d}g}"), 12)
         return (
             f"Variable {name!r}: {what} on the whole data is not {of} on the rows of each "
             f"device along {named_axes(shares.axes)}; on {self.rows} of your rows it is {whole:.{digits}g} instead of "
-            f"{summed:.{digits}g}. The model mixes rows, by a mean, a normalisation or a difference to the row "
+            f"{summed:.{digits}g}{where}. The model mixes rows, by a mean, a normalisation or a difference to the row "
             f"before, say. Do so outside of the model; or over all devices, as in "
             f"jax.lax.pmean(x.mean(0), {axes!r}); or do not shard these data."
         )
+
+
+_IN_BRANCH = ", where a branch (of jnp.where, lax.cond, a maximum) is taken that other values of the variables take"
+
+
+def _with_codes(way: Callable[..., Any], codes: np.ndarray, *given: Any) -> Any:
+    return way(*given, codes)
+
+
+def _finite(*arrays: Any) -> bool:
+    return all(np.isfinite(array).all() for array in arrays)
 
 
 def _differ(whole: Any, summed: Any, moved: Any, rounding: float) -> bool:
@@ -287,8 +384,8 @@ def _resized(sample: Sample, sharding: RowSharding) -> RowSharding:
     return found[0] if found else sharding
 
 
-def _shape_like(array: Any, sharding: RowSharding, new: RowSharding) -> jax.ShapeDtypeStruct:
-    shape = (new.rows, *array.shape[1:]) if sharding.axes else array.shape
+def _shape_like(array: Any, sharding: RowSharding, rows: int) -> jax.ShapeDtypeStruct:
+    shape = (rows, *array.shape[1:]) if sharding.axes else array.shape
     return jax.ShapeDtypeStruct(shape, _dtype(array.dtype))
 
 
@@ -298,50 +395,3 @@ def _dtype(dtype: Any) -> Any:
 
 def _wide(values: np.ndarray, x64: bool) -> np.ndarray:
     return values.astype(np.float64 if x64 else np.float32) if jnp.issubdtype(values.dtype, jnp.floating) else values
-
-
-def _rows_here(leaf: Any, sharding: RowSharding) -> Any:
-    """The rows of this device, the last row repeated where there are too few, as `phx.shard` does."""
-    if not sharding.axes:
-        return leaf
-    numbers = jnp.minimum(sharding.row_numbers(), leaf.shape[0] - 1)
-    return leaf[numbers]
-
-
-def _together(leaf: Any, sharding: RowSharding) -> Any:
-    """All devices' rows, without those that are none."""
-    return lax.all_gather(leaf, sharding.axes, tiled=True)[: sharding.rows] if sharding.axes else leaf
-
-
-def _psum(value: Any, axes: tuple[str, ...]) -> Any:
-    return lax.psum(value, axes) if axes else value
-
-
-def _extent(program: Any) -> tuple[int, Any]:
-    """Elements of the largest array that a program makes, and the narrowest type that it computes in."""
-    shapes = [v.aval for equation in _equations(program.jaxpr) for v in equation.outvars if hasattr(v.aval, "shape")]
-    types = [jnp.dtype(a.dtype) for a in shapes if jnp.issubdtype(a.dtype, jnp.floating)]
-    widest = max((int(np.prod(a.shape, dtype=np.int64)) for a in shapes), default=0)
-    return widest, max(types, key=lambda t: float(jnp.finfo(t).eps), default=jnp.dtype(jnp.result_type(float)))
-
-
-def _equations(program: Any) -> Iterator[Any]:
-    for equation in program.eqns:
-        yield equation
-        for inner in inner_programs(equation):
-            yield from _equations(getattr(inner, "jaxpr", inner))
-
-
-def _on_mesh(f: Callable[..., Any], sizes: Mapping[str, int]) -> Callable[..., Any]:
-    """`f` with the mesh's axes in scope, on one real device; what the first of the made-up ones returns."""
-    for axis, size in sizes.items():
-        f = _over(f, axis, size)
-    return f
-
-
-def _over(f: Callable[..., Any], axis: str, size: int) -> Callable[..., Any]:
-    def mapped(*args: Any) -> Any:
-        out = jax.vmap(lambda _: f(*args), axis_name=axis, axis_size=size)(jnp.zeros(size))
-        return jax.tree.map(lambda leaf: leaf[0], out)
-
-    return mapped

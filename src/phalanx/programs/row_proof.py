@@ -19,12 +19,15 @@ from phalanx.mesh.dependence import constants_within, inner_programs
 from phalanx.mesh.space import RowSharding
 from phalanx.programs.row_calls import CALLS
 from phalanx.programs.row_collectives import COLLECTIVES
+from phalanx.programs.row_masks import MASKED, Plan
 from phalanx.programs.row_rules import MAY_DIFFER, OPAQUE, RULES
 from phalanx.programs.row_step import Step, is_zero, keeps_factor
 from phalanx.programs.row_values import Groups, Kind, Partial, Replicated, Sharded, fits
 
 
-def read_kinds(whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[RowSharding], groups: Groups) -> list[Kind]:
+def read_kinds(
+    whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[RowSharding], groups: Groups, masks: Plan | None = None
+) -> list[Kind]:
     """What each output on a device is of that of the whole.
 
     Args:
@@ -32,9 +35,20 @@ def read_kinds(whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[RowShard
         local: the program on the rows of one device.
         inputs: where each input lives.
         groups: the groups of rows.
+        masks: as for `read_kinds_of`.
     """
     given: list[Kind] = [Sharded(groups.of(sharding), 0) if sharding.axes else Replicated() for sharding in inputs]
-    return Proof(groups).closed(whole, local, given)
+    return read_kinds_of(whole, local, given, groups, masks)
+
+
+def read_kinds_of(
+    whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[Kind], groups: Groups, masks: Plan | None = None
+) -> list[Kind]:
+    """Return what each output on a device is of that of the whole, given the same of the inputs.
+
+    With `masks`, padded rows are taken to be left out of what adds up rows, which is noted there.
+    """
+    return Proof(groups, masks=masks).closed(whole, local, inputs)
 
 
 def adds_up(kind: Kind, sharding: RowSharding, groups: Groups) -> bool:
@@ -60,8 +74,8 @@ def has_rows(kind: Kind, sharding: RowSharding, groups: Groups) -> bool:
 class Proof:
     """Follows pairs of programs. `once`: with the derivatives that functions bring along, which need none of theirs."""
 
-    def __init__(self, groups: Groups, once: bool = True):
-        self.groups, self.once = groups, once
+    def __init__(self, groups: Groups, once: bool = True, masks: Plan | None = None):
+        self.groups, self.once, self.masks = groups, once, masks
 
     @property
     def of_derivative(self) -> Proof:
@@ -90,6 +104,10 @@ class Proof:
     def equation(self, whole: Any, local: Any, inputs: Sequence[Kind], hosts: tuple[Jaxpr, Jaxpr]) -> list[Kind]:
         """The kinds of the results of a pair of equations."""
         kinds = self._results(Step(whole, local, inputs, self, hosts))
+        if self.masks is not None and local.primitive.name in MASKED:
+            added_up = kinds is not None and any(isinstance(kind, Partial) for kind in kinds)
+            reduced = [kind if added_up and isinstance(kind, Sharded) else None for kind in inputs]
+            self.masks.note(local, reduced)
         if kinds is None:
             return [None] * len(local.outvars)
         # a last look at the shapes: where sizes are one, operations widen without being asked

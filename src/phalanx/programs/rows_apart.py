@@ -28,6 +28,7 @@ class RowsApart:
         unchecked: those that could be neither, with the reason.
         rows: rows that were looked at.
         check: runs what is not proved both ways.
+        differs: where the two ways differed at draws of a run.
     """
 
     proved: tuple[str, ...] = ()
@@ -35,11 +36,12 @@ class RowsApart:
     unchecked: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
     check: RowCheck | None = field(default=None, repr=False, compare=False)
+    differs: str = ""
 
     @property
     def passed(self) -> str:
         """What was found in order, in a sentence; empty where nothing is sharded, or something is not checked."""
-        if self.unchecked:
+        if self.unchecked or self.differs:
             return ""
         if self.checked:
             return (
@@ -101,7 +103,10 @@ def read_rows_apart(
     groups = Groups([*arguments.shardings, *latents.values()], sizes)
     inputs = [*(latents[name] for name in sorted(local.position)), *arguments.shardings]
     kinds = dict(zip(local.outputs, read_kinds(whole.jaxpr, local.jaxpr, inputs, groups), strict=True))
-    terms = tuple(term for term in shares.terms if not adds_up(kinds[term], shares.terms[term], groups))
+    masked = () if shares.masks is None else shares.masks.outputs  # of which the share rule has the proof
+    terms = tuple(
+        t for t in shares.terms if t not in masked and not adds_up(kinds[t], shares.terms[t], groups)
+    )  # fmt: skip
     values = {**shares.others, **latents}
     others = tuple(name for name in values if not has_rows(kinds[name], values.get(name, GLOBAL), groups))
     check = RowCheck(program, sizes, shares, terms, others)

@@ -26,6 +26,9 @@ from phalanx.mesh.dependence import Axes, live_equations, uses_collective, varyi
 from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.programs.arguments import Arguments
 from phalanx.programs.own_rows import RowsOfOneEvent, giving_own_rows
+from phalanx.programs.row_masks import Masks, Plan
+from phalanx.programs.row_proof import adds_up, has_rows, read_kinds
+from phalanx.programs.row_values import Groups
 from phalanx.programs.shares import Shares, Term, named_axes
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.tracing import Program
@@ -110,12 +113,14 @@ class _Reading:
             )
             for name, before in self.whole.deterministic.items()
         }
+        masks = self._masks(terms, shardings, others)
         used = {axis for sharding in (*terms.values(), *shardings.values()) for axis in sharding.axes}
         # Differentiated, the model's own sum over devices gives the gradient of the sum of the shares: so add those.
         used |= {axis for axis in self.sizes if uses_collective(self.jaxpr, axis)}
         axes = tuple(axis for axis in self.sizes if axis in used)
         latents = tuple(replace(latent, sharding=shardings[latent.name]) for latent in self.local.latents())
-        return Shares(axes, latents, others, terms, {axis: self.sizes[axis] for axis in axes}, self.own_rows)
+        sizes = {axis: self.sizes[axis] for axis in axes}
+        return Shares(axes, latents, others, terms, sizes, self.own_rows, masks=masks)
 
     # -- latent variables ---------------------------------------------------------------------------------------
 
@@ -224,29 +229,62 @@ class _Reading:
         names = tuple(axis for axis in self.sizes if axis in axes)
         if not any(self._is_padded(axis) for axis in names):
             return RowSharding(names)
-        self._check_no_collective(name, names)
-        devices = math.prod(self.sizes[axis] for axis in names)
-        if not self._has_rows(names, before, after):
-            raise ValueError(
-                f"Variable {name!r}: the rows of the data do not divide evenly over {devices} devices along "
-                f"{named_axes(names)}, and the padded rows cannot be left out of its log density, which has shape "
-                f"{before} on the whole data instead of one term per row. Keep the rows apart (no to_event or sum "
-                f"over them), or give a number of rows divisible by {devices}."
-            )
-        return RowSharding(names, before[0], after[0])
+        return RowSharding(names, before[0], after[0]) if self._has_rows(names, before, after) else RowSharding(names)
+
+    def _masks(
+        self,
+        terms: Mapping[Term, RowSharding],
+        latents: Mapping[str, RowSharding],
+        others: Mapping[str, RowSharding],
+    ) -> Masks | None:
+        """The terms of which padded rows are left out while the program adds them up, where that is proved to be right.
+
+        Raises:
+            ValueError: naming the variable, where it is not.
+        """
+        padded = [axis for axis in self.sizes if self._is_padded(axis)]
+        adds = any(uses_collective(self.jaxpr, axis) for axis in padded)
+        unfit = [t for t, s in terms.items() if set(s.axes) & set(padded) and (adds or not s.rows)]
+        if not padded or not (unfit or adds):
+            return None
+        groups = Groups([*self.arguments.shardings, *latents.values()], self.sizes)
+        inputs = [*(latents[name] for name in sorted(self.local.position)), *self.arguments.shardings]
+        plan, outputs = Plan(), self.local.outputs
+        plain, masked = (
+            dict(zip(outputs, read_kinds(self.whole.jaxpr, self.jaxpr, inputs, groups, masks), strict=True))
+            for masks in (None, plan)
+        )
+        unfit = [t for t in terms if (t in unfit or adds) and not adds_up(plain[t], terms[t], groups)]
+        of_group = {groups.of(sharding): sharding for sharding in inputs if sharding.axes}
+        masks = Masks(self.jaxpr, plan, {term: outputs.index(term) for term in unfit}, of_group)
+        for term in unfit:
+            if not masks.is_supported or not adds_up(masked[term], terms[term], groups):
+                raise ValueError(self._not_masked(term, adds))
+        known = {**latents, **others}
+        for name in known if adds else ():
+            if not has_rows(plain[name], known[name], groups):
+                raise ValueError(
+                    f"The value of {name!r} depends on what the model adds or gathers over devices itself, or it could "
+                    f"not be proved that it does not; and the rows of the data do not divide evenly over them: padded "
+                    f"rows would count. Give a number of rows that divides evenly."
+                )
+        return masks if unfit else None
+
+    def _not_masked(self, term: Term, adds: bool) -> str:
+        before = self.whole.terms[term].shape
+        devices = math.prod(self.sizes.values())
+        what = "adds or gathers over devices itself" if adds else "adds up rows itself, or takes their number"
+        return (
+            f"Variable {term[0]!r}: the rows of the data do not divide evenly over {devices} devices, and the model "
+            f"{what}, in a way of which it is not proved that padded rows can be left out (its log density has shape "
+            f"{before} on the whole data). A sum over rows, jnp.sum, x.T @ x or jax.lax.psum of one, is; a mean, "
+            f"x.shape[0] or a loop over rows is not. Keep the rows apart (no to_event or sum over them), give the "
+            f"number of rows as data, or a number of rows divisible by {devices}."
+        )
 
     def _is_padded(self, axis: str) -> bool:
         devices = {s.axes: math.prod(self.sizes[a] for a in s.axes) for s in self.arguments.shardings if axis in s.axes}
         return any(s.rows != s.local_rows * devices[s.axes] for s in self.arguments.shardings if axis in s.axes)
-
-    def _check_no_collective(self, name: str, axes: tuple[str, ...]) -> None:
-        for axis in axes:
-            if uses_collective(self.jaxpr, axis):
-                raise ValueError(
-                    f"The model adds or gathers over {axis!r} itself, and the rows of the data do not divide evenly "
-                    f"over {self.sizes[axis]} devices: padded rows would count. Give a number of rows divisible by "
-                    f"{self.sizes[axis]}."
-                )
 
     def _check_event(self, name: str) -> None:
         """A joint density over rows, such as a multivariate normal's, is not the product of the devices' densities."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.mesh.total import Total
+from phalanx.programs.row_masks import Masks
 
 Term = tuple[str, str]
 """A variable's name and a part of its contribution: "density" or "jacobian"."""
@@ -41,6 +42,7 @@ class Shares:
         sizes: devices along each of `axes`.
         own_rows: variables that the program writes whole and a device holds its rows of, with how many there are.
         weights: by variable, how often its terms count, where that is not once: those of some rows stand for all.
+        masks: terms that the program adds up itself over rows of which some are padded, as they are to be evaluated.
     """
 
     axes: tuple[str, ...]
@@ -50,6 +52,7 @@ class Shares:
     sizes: Mapping[str, int]
     own_rows: Mapping[str, int] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
+    masks: Masks | None = field(default=None, repr=False, compare=False)
 
     def weigh(self, term: Term, total: Total) -> Total:
         """This device's share of a term, given its sum over this device's rows: that, or 1/n where n compute it."""

@@ -23,10 +23,12 @@ from phalanx.mesh.total import Total
 from phalanx.programs.arguments import Arguments, Layout, split_arguments
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.minibatch import Estimate, Minibatch
+from phalanx.programs.needed_values import trace_with_values
 from phalanx.programs.own_rows import giving_own_rows
+from phalanx.programs.row_sums import total_of
 from phalanx.programs.rows_apart import check_level, read_rows_apart
 from phalanx.programs.share_rule import read_shares
-from phalanx.programs.shares import Shares
+from phalanx.programs.shares import Shares, Term
 from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Evaluation, at_values, run_unconstrained, to_unconstrained
@@ -71,7 +73,7 @@ class Density:
 
     def share(self, position: Position) -> Total:
         """This device's share of the log density: differentiable code with no collective of ours in it."""
-        totals = self._run(position).totals(self.shares.terms, self.lanes)
+        totals = self._totals(position)
         weighed = [self.shares.weigh(term, total) for term, total in totals.items()]
         return sum(weighed[1:], start=weighed[0])
 
@@ -135,7 +137,7 @@ class Density:
     def contributions(self, position: Position) -> dict[str, Array]:
         """Each variable's contribution to the log density, a scalar: what to look at when the sum is not finite."""
         totals: dict[str, Total] = {}
-        for (name, part), total in self._run(position).totals(self.shares.terms, self.lanes).items():
+        for (name, part), total in self._totals(position).items():
             share = self.shares.weigh((name, part), total)
             totals[name] = totals[name] + share if name in totals else share
         return {name: self._add(total).value for name, total in totals.items()}
@@ -148,6 +150,14 @@ class Density:
 
     def _add(self, share: Shared) -> Shared:
         return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share
+
+    def _totals(self, position: Position) -> dict[Term, Total]:
+        """The terms added up over the rows of this device, padded ones left out."""
+        totals = self._run(position).totals(self.shares.terms, self.lanes)
+        if self.shares.masks is not None:
+            for term, value in self.shares.masks.terms(position, self.arrays).items():
+                totals[term] = total_of(self.shares.terms[term].keep_rows(value))
+        return totals
 
     def _run(self, position: Position) -> Evaluation:
         return run_unconstrained(self.program, position, self.layout.join(self.arrays))
@@ -243,7 +253,8 @@ class Target:
         self.program, self.mesh, self.arguments = model, mesh, arguments
         sizes = axes_but_chain(mesh)
         if whole is None:  # who traced it has looked at its indices
-            whole = TracedProgram.of_whole(model, arguments, sizes)
+            arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(model, a, sizes))
+            self.arguments = arguments
             IndexCheck.of(whole).check_or_warn(arguments)
         check_latents(model, whole)
         self.shares: Shares
@@ -265,6 +276,12 @@ class Target:
             ValueError: when there are fewer rows, a term of the log density neither adds up over rows nor is the same
                 for any of them, or a variable has an element for each row.
         """
+        if self.shares.masks is not None:
+            raise ValueError(
+                f"Variable {next(iter(self.shares.masks.outputs))[0]!r}: its log density is added up in the model, and "
+                f"the rows of the data do not divide evenly over devices, so it cannot be estimated from some rows. "
+                f"Keep the rows apart (no sum over them), or give a number of rows that divides evenly."
+            )
         other = copy.copy(self)
         minibatch, names = Minibatch.of(batch_size, self.arguments, self.mesh), (v.name for v in self.shares.latents)
         other.estimate = Estimate.of(minibatch, self.program, self.arguments, names)

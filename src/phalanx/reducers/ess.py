@@ -32,7 +32,9 @@ AT_ONCE = 2**22
 class Batched(NamedTuple):
     """Of a stretch: the draws, how often batches were doubled, the sum of the one under way, means of those before.
 
-    Sums are of distances from the draws' anchor, in two floats; means `(chains, batches, ...)`.
+    Sums are of distances from the draws' anchor, in two floats; means `(chains, batches, ...)`. Batches begin at
+    multiples of their length, counted from the first draw of the run, `before` draws before the stretch: the first one
+    may be shorter. The first slot is that of an even batch.
     """
 
     draws: Any
@@ -40,6 +42,7 @@ class Batched(NamedTuple):
     total: Any
     total_lost: Any
     means: Any
+    before: Any = 0
 
 
 class Series(NamedTuple):
@@ -89,15 +92,27 @@ def ess(batch: int = 1) -> Reducer:
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise ValueError(f"ess: batch must be a whole number of at least 1, got {batch!r}.")
     merge, finalize = _Merge(batch), _Finalize(batch)
-    return Reducer(f"ess({batch})", _none, _Add(batch), merge, finalize, tells="ess", constant=_constant)
+    return Reducer(f"ess({batch})", _none, _Add(batch), merge, finalize, tells="ess", constant=_constant, begin=_begin)
 
 
 def _none(example: Shaped[Array, "chains *shape"]) -> Batched:
-    chains = example.shape[0]
-    slots = 2 * (int(np.clip(BATCHES // chains, LEAST, MOST)) // 2)
-    draws = Sums.none(example)
-    means = jnp.zeros((chains, slots, *example.shape[1:]), draws.mean.dtype)
-    return Batched(draws, jnp.zeros(chains, jnp.int32), draws.mean, draws.mean, means)
+    return _begin(example, jnp.zeros(example.shape[0], jnp.int32))
+
+
+def _begin(example: Shaped[Array, "chains *shape"], before: Int[Array, "chains"]) -> Batched:
+    chains, draws = example.shape[0], Sums.none(example)
+    means = jnp.zeros((chains, _slots(chains), *example.shape[1:]), draws.mean.dtype)
+    return Batched(draws, jnp.zeros(chains, jnp.int32), draws.mean, draws.mean, means, before)
+
+
+def _slots(chains: int) -> int:
+    """Return how many batches a chain may have."""
+    return 2 * (int(np.clip(BATCHES // chains, LEAST, MOST)) // 2)
+
+
+def _first(before: Any, length: Any) -> Any:
+    """Return the number of the batch in the first slot."""
+    return before // (2 * length) * 2
 
 
 class _Add(NamedTuple):
@@ -108,28 +123,41 @@ class _Add(NamedTuple):
         away = jnp.where(at_lanes(where, draw), distance(draw, draws.anchor), 0.0)
         total, lost = add_to(state.total, state.total_lost, away)
         length = self.batch << state.doubled
-        full = where & (draws.count % length == 0)
-        state = Batched(draws, state.doubled, total, lost, state.means)
+        full = where & ((state.before + draws.count) % length == 0)
+        state = Batched(draws, state.doubled, total, lost, state.means, state.before)
         return lax.cond(full.any(), _close, lambda state, *_: state, state, full, length)
 
 
 def _close(state: Batched, full: Bool[Array, "chains"], length: Int[Array, "chains"]) -> Batched:
     """End the batch under way of those chains whose batch is full, and double batches where there is no room left."""
-    slots, lanes = state.means.shape[1], jnp.arange(len(full))
-    slot = jnp.maximum(state.draws.count // length - 1, 0)
+    slots, lanes, before = state.means.shape[1], jnp.arange(len(full)), state.before
+    number = jnp.maximum((before + state.draws.count) // length - 1, 0)
+    slot = jnp.clip(number - _first(before, length), 0, slots - 1)
     here = at_lanes(full, state.total)
-    mean = (state.total + state.total_lost) / at_lanes(length, state.total).astype(state.total.dtype)
+    draws = length - jnp.clip(before - number * length, 0, length - 1)
+    mean = (state.total + state.total_lost) / at_lanes(draws, state.total).astype(state.total.dtype)
     means = state.means.at[lanes, slot].set(jnp.where(here, mean, state.means[lanes, slot]))
     crowded = full & (slot == slots - 1)
-    pairs = (means[:, ::2] + means[:, 1::2]) / 2
+    lengths = _lengths(before[:, None], state.draws.count[:, None], length[:, None], slots, jnp)
+    second = lengths[:, 1::2] / jnp.maximum(lengths[:, ::2] + lengths[:, 1::2], 1)
+    pairs = means[:, ::2] + (means[:, 1::2] - means[:, ::2]) * at_lanes(second, means).astype(means.dtype)
     halved = jnp.concatenate([pairs, jnp.zeros_like(pairs)], axis=1)
+    odd = before // (2 * length) % 2 == 1  # the first pair is an odd batch: it goes into the second slot
+    halved = jnp.where(at_lanes(odd, halved), jnp.roll(halved, 1, axis=1), halved)
     return Batched(
         state.draws,
         state.doubled + crowded,
         jnp.where(here, 0.0, state.total),
         jnp.where(here, 0.0, state.total_lost),
         jnp.where(at_lanes(crowded, means), halved, means),
+        before,
     )
+
+
+def _lengths(before: Any, count: Any, length: Any, slots: int, numpy: Any) -> Any:
+    """Return the draws of the batch in each slot, after `count` draws of the stretch."""
+    begins = (_first(before, length) + numpy.arange(slots)[None]) * length
+    return numpy.clip(numpy.minimum(begins + length, before + count) - numpy.maximum(begins, before), 0, None)
 
 
 class _Merge(NamedTuple):
@@ -139,22 +167,27 @@ class _Merge(NamedTuple):
         a, b = _series(a, self.batch), _series(b, self.batch)
         lengths = np.concatenate([a.lengths, b.lengths], axis=1)
         means = np.concatenate([a.means, b.means], axis=1)
-        slots = a.lengths.shape[1]
-        starts = np.cumsum(lengths, axis=1) - lengths
-        # a batch that began in a stretch before may be one of two lengths together: the next begins where it ends
-        number = np.minimum(starts // _length(lengths, slots, self.batch), slots - 1)
-        into, chains = np.zeros_like(lengths[:, :slots]), np.arange(len(lengths))[:, None]
-        sums = np.zeros((len(lengths), slots, *means.shape[2:]))
-        np.add.at(into, (chains, number), lengths)
-        with np.errstate(invalid="ignore"):  # draws that are not finite make what is told of them NaN
-            np.add.at(sums, (chains, number), means * column(lengths, means))
-        return Series(a.draws.merge(b.draws), into, sums / column(np.maximum(into, 1), sums))
+        return _binned(Series(a.draws.merge(b.draws), lengths, means), self.batch)
+
+
+def _binned(series: Series, batch: int) -> Series:
+    """Return the same in batches as long as the number of draws and of all chains says, on however many devices."""
+    lengths, means = series.lengths, series.means
+    slots = _slots(len(lengths))
+    starts = np.cumsum(lengths, axis=1) - lengths
+    number = np.minimum(starts // _length(lengths, slots, batch), slots - 1)
+    into, chains = np.zeros((len(lengths), slots), lengths.dtype), np.arange(len(lengths))[:, None]
+    sums = np.zeros((len(lengths), slots, *means.shape[2:]))
+    np.add.at(into, (chains, number), lengths)
+    with np.errstate(invalid="ignore"):  # draws that are not finite make what is told of them NaN
+        np.add.at(sums, (chains, number), np.where(column(lengths, means) > 0, means * column(lengths, means), 0.0))
+    return Series(series.draws, into, sums / column(np.maximum(into, 1), sums))
 
 
 def _length(lengths: Int[np.ndarray, "chains batches"], slots: int, batch: int) -> int:
     """Draws of a batch, if the longest chain is to have no more batches than there are slots."""
     length = batch
-    while lengths.sum(axis=1).max() > slots * length:
+    while lengths.sum(axis=1).max() > slots * length or length < lengths.max():
         length *= 2
     return length
 
@@ -167,11 +200,13 @@ def _series(state: Any, batch: int) -> Series:
         np.asarray(state.draws.anchor).astype(np.float64),
         Batched(Totals.of(state.draws), *on_host(state[1:])),
     )
-    slots, count = np.arange(state.means.shape[1])[None], state.draws.count[:, None]
-    length = (batch << state.doubled)[:, None]
-    lengths = np.clip(count - slots * length, 0, length)
+    count, length = state.draws.count[:, None], (batch << state.doubled)[:, None]
+    before = np.broadcast_to(state.before, state.draws.count.shape)[:, None]
+    lengths = _lengths(before, count, length, state.means.shape[1], np)
+    ends = np.cumsum(lengths, axis=1)
     rest = (state.total + state.total_lost)[:, None] / column(np.maximum(lengths, 1), state.means)
-    means = np.where(column(lengths == length, state.means), state.means, rest)
+    under_way = (ends == count) & (lengths > 0) & ((before + count) % length != 0)
+    means = np.where(column(under_way, state.means), rest, state.means)
     return Series(state.draws, lengths, anchor[:, None] + means)
 
 
@@ -183,7 +218,7 @@ class _Finalize(NamedTuple):
     batch: int
 
     def __call__(self, state: Any) -> Float64[np.ndarray, "*shape"]:
-        series = _series(state, self.batch)
+        series = _binned(_series(state, self.batch), self.batch)
         chains, shape = len(series.lengths), series.means.shape[2:]
         batches = _whole_batches(series.lengths, _length(series.lengths, series.lengths.shape[1], self.batch))
         if batches < FEWEST:

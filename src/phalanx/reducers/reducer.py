@@ -32,6 +32,8 @@ class Reducer:
         finalize: `finalize(state) -> result`, in NumPy, pooled over the leading dimension.
         tells: what a verdict reads in the result: "r_hat", "ess", or nothing.
         superchains: in how many groups chains must begin together, for what it tells to mean anything; 0 for any.
+        begin: `begin(example, before) -> state`, traced, in place of `init` where a state depends on how many draws
+            each chain has made before, `(chains,)`, as one that takes every tenth draw does; None where it does not.
         constant: `constant(state)`, in NumPy: which elements were the same in every draw, and finite. A verdict leaves
             them out.
     """
@@ -44,6 +46,11 @@ class Reducer:
     tells: str = ""
     superchains: int = 0
     constant: Callable[[Any], np.ndarray | np.bool_] | None = None
+    begin: Callable[[Draw, Array], Any] | None = None
+
+    def begun(self, example: Draw, before: Array | None) -> Any:
+        """Return the state of no draws, of chains that have made so many before; None means none."""
+        return self.init(example) if self.begin is None or before is None else self.begin(example, before)
 
     def __repr__(self) -> str:
         return self.name
@@ -64,6 +71,10 @@ def reduce(fn: Callable[[Mapping[str, Array]], Any], reducer: Reducer) -> Reduce
         fn: from the values of one draw, a dict by variable (deterministic ones included), to an array or a dict of
             arrays.
         reducer: what is to be learned of it.
+
+    Where rows of a variable are sharded, the function sees those of one device. That its result is, row by row or as a
+    whole, the one on all rows is proved from the function, or else tried on numbers with all of its branches; what does
+    not agree is refused.
 
     Returns:
         An entry for `reducers=` of `phx.mcmc`. The result is that of the array, or a dict of results.
@@ -92,6 +103,11 @@ def reduce(fn: Callable[[Mapping[str, Array]], Any], reducer: Reducer) -> Reduce
 def per_variable(names: tuple[str, ...], reducer: Reducer) -> Reduce:
     """A reducer applied to each of these variables."""
     return Reduce(_Selected(names), reducer)
+
+
+def is_of_user(entry: Reduce) -> bool:
+    """Return whether it reduces a function of the user's."""
+    return not isinstance(entry.fn, _Selected)
 
 
 @dataclass(frozen=True)

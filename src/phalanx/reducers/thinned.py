@@ -10,7 +10,7 @@ from jax import Array
 from phalanx.reducers.reducer import Reducer
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Shaped
+    from jaxtyping import Bool, Int, Shaped
 
 
 class Thinned(NamedTuple):
@@ -23,8 +23,7 @@ class Thinned(NamedTuple):
 def thinned(reducer: Reducer, every: int) -> Reducer:
     """A reducer of one draw in so many of each chain: less memory for autocorrelated ones, where it keeps draws.
 
-    Every stretch of a run (65,536 draws of a chain at most, or a block whose draws are stored) is begun with its first
-    draw: from the last draw of a stretch that counts to the next there may be fewer.
+    The first draw of each chain counts, and then one in so many, however the run is cut into calls.
 
     Args:
         reducer: what is to be thinned.
@@ -46,7 +45,7 @@ def thinned(reducer: Reducer, every: int) -> Reducer:
     name = f"thinned({reducer}, {every})"
     return Reducer(
         name, _Init(reducer), _Update(reducer, every), _Merge(reducer), _Finalize(reducer), reducer.tells,
-        reducer.superchains, _Constant(reducer) if reducer.constant else None,
+        reducer.superchains, _Constant(reducer) if reducer.constant else None, _Begin(reducer, every),
     )  # fmt: skip
 
 
@@ -55,6 +54,15 @@ class _Init(NamedTuple):
 
     def __call__(self, example: Shaped[Array, "chains *shape"]) -> Thinned:
         return Thinned(jnp.zeros(example.shape[0], jnp.int32), self.reducer.init(example))
+
+
+class _Begin(NamedTuple):
+    reducer: Reducer
+    every: int
+
+    def __call__(self, example: Shaped[Array, "chains *shape"], before: Int[Array, "chains"]) -> Thinned:
+        taken = (before + self.every - 1) // self.every
+        return Thinned(before % self.every, self.reducer.begun(example, taken))
 
 
 class _Update(NamedTuple):

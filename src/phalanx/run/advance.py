@@ -99,10 +99,10 @@ class Advance:
         joined = jax.tree.map(_join, made, _lane_axes(self.specs, made))
         return joined._replace(ticks=made.ticks.max(0))
 
-    def empty(self, arrays: Sequence[Array]) -> Sunk:
-        """The sinks before the first draw."""
+    def empty(self, arrays: Sequence[Array], before: Array) -> Sunk:
+        """Sinks without draws, of chains that have made so many `before`."""
         lanes = self.blocks.lanes(arrays)
-        return Sunk(jnp.zeros(self.blocks.count, jnp.int32), tuple(sink.empty(lanes) for sink in self.sinks))
+        return Sunk(jnp.zeros(self.blocks.count, jnp.int32), tuple(sink.empty(lanes, before) for sink in self.sinks))
 
     def _tile(
         self, keys: Keys, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway, sunk: Sunk

@@ -158,17 +158,21 @@ class Chains:
             later: the tuning of those; None is the tuning in use.
             rests: whether lanes that are to make no draw rest for a tick.
         """
-        known: Sunk = self.executables.no_records(self.arrays) if sunk is None else sunk
+        known: Sunk = self._without_draws(self.executables.no_records) if sunk is None else sunk
         later = self._tuning if later is None else later
         order = order_of(draws, ticks, thin, ahead=ahead, later=later, rests=rests)
         return self._advance(self.executables.record, order, known)
 
-    def fold(self, draws: np.ndarray, ticks: int, sunk: Sunk | None, *, thin: int = 1, rests: bool = False) -> Advanced:
-        """Move on in the same way, and reduce the draws."""
-        known: Sunk = self.executables.empty(self.arrays) if sunk is None else sunk
-        return self._advance(
-            self.executables.fold, order_of(draws, ticks, thin, later=self._tuning, rests=rests), known
-        )
+    def fold(
+        self, draws: np.ndarray, ticks: int, sunk: Sunk | None, *, thin: int = 1, before: int = 0, rests: bool = False
+    ) -> Advanced:
+        """Move on in the same way, and reduce the draws; where `sunk` is None they follow `before` others."""
+        known: Sunk = self._without_draws(self.executables.empty, before) if sunk is None else sunk
+        order = order_of(draws, ticks, thin, later=self._tuning, rests=rests)
+        return self._advance(self.executables.fold, order, known)
+
+    def _without_draws(self, program: Any, before: int = 0) -> Sunk:
+        return program(self.arrays, self.executables.sent.array(np.int32(before), PartitionSpec()))
 
     def rest_a_tick(self, samples: bool) -> None:
         """Compute the lanes' first trajectory states where draws compute them: another program may round otherwise."""

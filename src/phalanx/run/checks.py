@@ -232,6 +232,11 @@ def check_names(keep: Sequence[str] | None, target: Target) -> tuple[str, ...]:
 
 def check_arrays(compiled: Arguments, given: Arguments) -> None:
     """Refuse data that a sampler was not compiled for."""
+    if differing := compiled.differing_constants(given):
+        raise ValueError(
+            f"data: {differing[0]} has other values than the sampler was compiled for, and the model takes a size or a "
+            f"branch from them, so that they are compiled in. Compile again for other values."
+        )
     if given.layout != compiled.layout or given.names != compiled.names:
         raise ValueError(
             f"data: the sampler was compiled for the arrays {', '.join(compiled.names)}; these are "

@@ -43,7 +43,8 @@ def describe(
         mesh={axis: int(size) for axis, size in target.mesh.shape.items()},
         devices=[str(device) for device in target.mesh.devices.flat],
         data={
-            name: f"{s.dtype} {s.shape}{where_words(sharding)}{_labels(words)}" for name, s, sharding, words in known
+            **{n: f"{s.dtype} {s.shape}{where_words(sharding)}{_labels(words)}" for n, s, sharding, words in known},
+            **dict.fromkeys(arguments.constants, "compiled in: the model takes a size or a branch from its values"),
         },
         latents={
             v.name: f"{v.support} {(s.rows, *v.shape[1:]) if s.axes else v.shape}{where_words(s)}"

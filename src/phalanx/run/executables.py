@@ -208,8 +208,8 @@ class _Programs:
             constrain = self._jit(blocks.constrain, specs, blocks.value_specs())
             yield "constrain", constrain.lower(self._arrays, rows), {}
             if reductions.entries:
-                reduce = self._jit(self._reducing.of_rows, (*specs, self._chains), self._reducing.specs)
-                yield "reduce", reduce.lower(self._arrays, rows, self._order.draws), {}
+                reduce = self._jit(self._reducing.of_rows, (*specs, self._chains, self._chains), self._reducing.specs)
+                yield "reduce", reduce.lower(self._arrays, rows, self._order.draws, self._order.draws), {}
         if rows is not None:
             yield "sums", self._sums(rows), {}
 
@@ -226,7 +226,8 @@ class _Programs:
 
     def _empty(self, advance: Advance) -> Any:
         """Sinks before the first draw, traced."""
-        return self._jit(advance.empty, (self._data,), advance.sunk_specs).trace(self._arrays)
+        program = self._jit(advance.empty, (self._data, self._shared), advance.sunk_specs)
+        return program.trace(self._arrays, self._order.thin)
 
     def _advances(self, advance: Advance, underway: Any, sunk: Any) -> Any:
         """A block that moves chains, lowered; what chains and sinks held is overwritten."""

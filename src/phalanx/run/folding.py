@@ -77,7 +77,7 @@ class Folding:
 
     def advance(self, goal: Goal, ticks: int) -> Progressed:
         """Fold a block; its round is over when every chain has drawn as many."""
-        advanced = self._chains.fold(goal.draws, ticks, self._sunk, thin=self._thin)
+        advanced = self._chains.fold(goal.draws, ticks, self._sunk, thin=self._thin, before=self.kept)
         ticks = self._chains.wait(advanced)
         sunk, evaluations = advanced.sunk, self._reduced.evaluations
         done, counts = int(to_host(sunk.count).min()), sunk.states[0]

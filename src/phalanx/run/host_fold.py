@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from phalanx.run.advance import Sunk
 from phalanx.run.reducing import Reducing
 from phalanx.run.reductions import WHOLE, Reductions
 from phalanx.run.state import Reduced
+from phalanx.run.state_layout import split_pooled
 
 MOST_DRAWS = 2**16
 """Draws of a chain, at most, after which states go to the host: of so many, sums in float32 are good to some 1e-5."""
@@ -43,6 +45,9 @@ class HostFold:
         known = known or Reduced()
         self._reductions, self._places = reductions, places
         self._states, self._failed = dict(known.states), dict(known.failed)
+        for name, entry in reductions.stateful:
+            if name in self._states and name not in self._failed:
+                self._merge(name, entry, self._states.pop(name))
         self.tells = reductions.tells
         self.draws, self.divergences, self.evaluations = known.draws, known.divergences, known.evaluations
         self._accepted, self._made = known.accepted, known.made
@@ -86,14 +91,20 @@ class HostFold:
         """Merge states of later draws."""
         states = jax.tree.map(lambda place, leaf: place.trim(to_host(leaf)), self._places, states)
         for name, entry in self._reductions.stateful:
-            if name not in self._states:
-                self._states[name] = states[name]
-            elif name not in self._failed:
-                before, later = self._states[name], states[name]
-                try:
-                    self._states[name] = {part: entry.reducer.merge(before[part], later[part]) for part in before}
-                except Exception as error:  # of a reducer that the user wrote: anything
-                    self._failed[name] = _reason("merging", error)
+            if name not in self._failed:
+                self._merge(name, entry, states[name])
+
+    def _merge(self, name: str, entry: Any, later: Any) -> None:
+        """Merge the state of a stretch, of each device by itself where devices pool their chains."""
+        places, before = self._places[name], self._states.get(name, {})
+        try:
+            merged = {
+                part: reduce(entry.reducer.merge, ([before[part]] if before else []) + _of_devices(places[part], state))
+                for part, state in later.items()
+            }
+        except Exception as error:  # of a reducer that the user wrote: anything
+            self._failed[name], merged = _reason("merging", error), before or later
+        self._states[name] = merged
 
     def finalize(self) -> dict[str, Any]:
         """What was learned so far: by reducer name, and by variable where a reducer had several."""
@@ -152,6 +163,12 @@ def uneven(ahead: int) -> Finding:
         "they lean to where trajectories are short.",
         "the stored draws, of which every chain has as many, or until=phx.until(seconds=...), for which chains wait",
     )
+
+
+def _of_devices(places: Any, state: Any) -> list[Any]:
+    """Return the states of devices; what has been merged already is one state."""
+    is_of_stretch = jax.tree.structure(places) == jax.tree.structure(state)
+    return split_pooled(places, state) if is_of_stretch else [state]
 
 
 def _reason(when: str, error: Exception) -> str:

@@ -20,6 +20,7 @@ from phalanx.programs.arguments import split_arguments
 from phalanx.programs.finite_data import check_finite_data
 from phalanx.programs.indices import IndexCheck
 from phalanx.programs.labels import LabelSearch
+from phalanx.programs.needed_values import trace_with_values
 from phalanx.programs.rows_apart import check_level
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.traced_program import TracedProgram, check_latents
@@ -83,7 +84,8 @@ def mcmc(
             None chooses by the number of chains, which tune together: 1,000 for up to 4, 250 for 16, 200 for 20 and
             more.
         num_samples: iterations per chain after warm-up.
-        seed: a whole number; the same seed gives the same chains, whatever the number of devices or lanes.
+        seed: a whole number; the same seed gives the same chains, bit for bit on as many devices and lanes, and but for
+            rounding on others.
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or as many as the chains
             fill. On a CPU machine all cores are used.
         init: where chains begin: a dict of values by variable, on the scale of the model, each of the variable's shape
@@ -231,7 +233,10 @@ def compile(
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
 
-    whole = TracedProgram.of_whole(model, arguments, axes_but_chain(mesh))
+    sizes, in_batches = axes_but_chain(mesh), kernel.batch_size is not None
+    arguments, whole = trace_with_values(
+        arguments, lambda given: TracedProgram.of_whole(model, given, sizes), fixed=not in_batches
+    )
     indices = IndexCheck.of(whole)
     notice = "\n".join([*([notice] if notice else []), *indices.check(arguments)]) or None
     if keep is None:
@@ -258,6 +263,7 @@ def compile(
             blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
             checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
             reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()))
+            reducing.check()
             executables = compile_blocks(reducing, tile, arrays, matmul_precision)
         compilations = executables.count
         kept.EXECUTABLES.keep(key, executables)

@@ -93,7 +93,7 @@ class Recorder:
     groups: tuple[tuple[str, ...], ...]
     one_by_one: bool
 
-    def empty(self, lanes: Lanes) -> Rows:
+    def empty(self, lanes: Lanes, before: Array | None = None) -> Rows:
         """No draws."""
         return tuple(jnp.zeros((self.slots, lanes.count, width), lanes.dtype) for width in self.layout.widths)
 

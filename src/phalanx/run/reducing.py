@@ -33,10 +33,10 @@ class Reducing:
     reductions: Reductions
     names: tuple[str, ...]
 
-    def empty(self, lanes: Lanes) -> States:
-        """States before the first draw."""
+    def empty(self, lanes: Lanes, before: Array) -> States:
+        """States of no draws, of chains that have made so many before."""
         zeros = {v.name: jnp.zeros((lanes.count, *v.unconstrained_shape), v.dtype) for v in lanes.latents}
-        return self.reductions.init(self._values(lanes)(zeros))
+        return self.reductions.init(self._values(lanes)(zeros), jnp.full(lanes.count, before))
 
     def update(self, state: States, draws: Draws, lanes: Lanes) -> States:
         """States after a tick."""
@@ -48,8 +48,10 @@ class Reducing:
         """States of rows that devices hold stay with them."""
         return jax.tree.map(lambda place: place.spec, self.places)
 
-    def of_rows(self, arrays: Sequence[Array], rows: Sequence[Array], count: Array) -> States:
+    def of_rows(self, arrays: Sequence[Array], rows: Sequence[Array], count: Array, before: Array) -> States:
         """What the reducers make of the rows that a block has stored, the first `count` of each chain.
+
+        Each chain has made `before` draws before.
 
         Where draws are stored this is the cheaper way: in most ticks of a trajectory nothing is drawn.
         """
@@ -61,8 +63,12 @@ class Reducing:
             number, draw = slot
             return self.reductions.update(states, draw, number < count), None
 
-        states = self.reductions.init({name: value[0] for name, value in values.items()})
+        states = self.reductions.init({name: value[0] for name, value in values.items()}, before)
         return lax.scan(add, states, (jnp.arange(len(rows[0])), values))[0]
+
+    def check(self) -> None:
+        """Raise where a function or a reducer mixes rows that devices hold; to be called before compiling."""
+        _ = self.places
 
     @cached_property
     def places(self) -> Any:

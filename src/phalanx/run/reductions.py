@@ -53,10 +53,15 @@ class Reductions:
             )
         )
 
-    def init(self, values: Mapping[str, Array]) -> States:
-        """States before the first draw; `values` are `(chains, ...)`, of which shapes and types count."""
+    def init(self, values: Mapping[str, Array], before: Array | None = None) -> States:
+        """States of no draws; `values` are `(chains, ...)`, of which shapes and types count.
+
+        Chains have made `before` draws, `(chains,)`; None means none.
+        """
         return {
-            name: {part: _begun(name, part, entry, array) for part, array in parts_of(name, entry, values).items()}
+            name: {
+                part: _begun(name, part, entry, array, before) for part, array in parts_of(name, entry, values).items()
+            }
             for name, entry in self.stateful
         }
 
@@ -102,14 +107,14 @@ class Reductions:
 
 def _same_states(a: Reduce, b: Reduce) -> bool:
     def made(entry: Reduce) -> tuple[Any, ...]:
-        return entry.fn, entry.reducer.init, entry.reducer.update, entry.reducer.merge
+        return entry.fn, entry.reducer.init, entry.reducer.begin, entry.reducer.update, entry.reducer.merge
 
     return a is b or made(a) == made(b)
 
 
-def _begun(name: str, part: str, entry: Reduce, array: Array) -> Any:
+def _begun(name: str, part: str, entry: Reduce, array: Array, before: Array | None) -> Any:
     try:
-        return entry.reducer.init(array)
+        return entry.reducer.begun(array, before)
     except (TypeError, ValueError) as error:
         what = f"{entry.reducer} of {part!r}" if part else f"{entry.reducer}"
         raise type(error)(f"reducers[{name!r}]: {what}: {error}") from error

@@ -24,6 +24,7 @@ from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays, check_sizes, check_types
 from phalanx.run.continuing import Continuing, check_contents, check_thin, since_kept
+from phalanx.run.draws_check import check_at_draws
 from phalanx.run.executables import Executables
 from phalanx.run.initial import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
@@ -157,7 +158,10 @@ class Sampler:
         on_block: Callable[[Report], Any] | None = None,
         progress: bool | None = None,
     ) -> Posterior:
-        """Go on with a run, its tuning kept: bit for bit the draws of one longer run.
+        """Go on with a run, its tuning kept: the draws of one longer run.
+
+        On as many devices they are equal bit for bit; on another number of devices but for rounding, since sums are
+        taken in another order, and chains may part after many draws.
 
         It may have been made in another process, or on another number of devices along `chain`, and read from a file.
 
@@ -247,6 +251,7 @@ class Sampler:
         return replace(self.kernel, tuning=Continuing(self.executables, self.record.kernel).tuning_of(options.tuning))
 
     def _done(self, run: Run, data: Data, clock: Clock, samples: int) -> Posterior:
+        data = data._replace(rows=check_at_draws(run, data.rows, self.check))
         posterior = self._posterior(run, data, clock, samples, lambda: run.state)
         self.compile_seconds, self.compilations, run.so_far = 0.0, 0, None
         return posterior
@@ -329,7 +334,7 @@ class Sampler:
             used = Data(self.arrays, self.rows, self.record.labels)
         else:
             target = self.executables.blocks.target
-            arguments = split_arguments(target.program, data)
+            arguments = split_arguments(target.program, data).fixing(target.arguments.constants)
             check_arrays(target.arguments, arguments)
             if self.indices is not None:
                 self.indices.check(arguments)

@@ -36,8 +36,8 @@ class Draws(NamedTuple):
 class Sink(Protocol):
     """Where draws go on a device. Every array of its state has a dimension for the lanes."""
 
-    def empty(self, lanes: Lanes) -> Any:
-        """The state before the first draw."""
+    def empty(self, lanes: Lanes, before: Array) -> Any:
+        """The state of no draws, of chains that have made so many before."""
         ...
 
     def update(self, state: Any, draws: Draws, lanes: Lanes) -> Any:

@@ -8,10 +8,11 @@ its update. (That a reducer of yours takes each row by itself is for you to see 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import ShapeDtypeStruct
 from jax.sharding import PartitionSpec
@@ -19,7 +20,8 @@ from jax.sharding import PartitionSpec
 from phalanx.mesh.dependence import Axes, varying_axes
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.space import GLOBAL, RowSharding
-from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.reducers.reducer import Reduce, Reducer, is_of_user
+from phalanx.run.reduced_rows import mixed_parts
 from phalanx.run.reductions import Reductions, parts_of
 
 
@@ -30,10 +32,14 @@ class Place:
     Attributes:
         sharding: the mesh axes its rows are spread over, if any.
         dimension: that of the rows.
+        pooled: whether its leading dimension is not that of the chains: each device has one state of all of its chains.
+        empty: where a state has both, what a chain has that has made no draws, `(1, ...)`, whole.
     """
 
     sharding: RowSharding = GLOBAL
     dimension: int = 0
+    pooled: bool = False
+    empty: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     @property
     def spec(self) -> PartitionSpec:
@@ -92,7 +98,28 @@ def _parts(name: str, entry: Reduce, values: Values) -> dict[str, tuple[ShapeDty
     )
     inputs = [frozenset(values.shardings[variable].axes) for variable in sorted(values.shapes)]
     axes = dict(zip(sorted(shapes), varying_axes(program, inputs), strict=True))
-    return {part: (shape, _sharding_of_part(name, part, shape, axes[part], values)) for part, shape in shapes.items()}
+    shardings = {part: _sharding_of_part(name, part, shape, axes[part], values) for part, shape in shapes.items()}
+    if is_of_user(entry) and any(sharding.axes for sharding in values.shardings.values()):
+        mixed = mixed_parts(
+            lambda given: parts_of(name, entry, given), values.of_chains(2), values.shardings, values.sizes, shardings
+        )
+        if mixed:
+            raise ValueError(_mixed(name, mixed[0], values))
+    return {part: (shape, shardings[part]) for part, shape in shapes.items()}
+
+
+def _mixed(name: str, part: str, values: Values) -> str:
+    spread = {n: sharding for n, sharding in values.shardings.items() if sharding.axes}
+    variables = ", ".join(map(repr, spread))
+    axis = sorted({axis for sharding in spread.values() for axis in sharding.axes})[0]
+    what = f" {part!r}" if part else ""
+    return (
+        f"reducers[{name!r}]: the function's result{what} on the rows that one device holds of {variables} is not that "
+        f"on all rows. It mixes rows, as a sort, a mean or a difference to the row before does, or takes their number "
+        f"from a shape. Return what each row has by itself; or what is equal on all devices, as in "
+        f"jax.lax.psum(x.sum(0), {axis!r}), where rows divide evenly; or compute it from stored draws, with "
+        f"posterior.predict(fn)."
+    )
 
 
 def _sharding_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes, values: Values) -> RowSharding:
@@ -126,12 +153,49 @@ def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding
     # a function of our own: a reducer's may be a tuple that can be called, which JAX does not take
     state = jax.eval_shape(lambda draw: reducer.init(draw), shape)
     if not sharding.axes:
-        return jax.tree.map(lambda _: Place(), state)
+        places = jax.tree.map(lambda _: Place(), state)
+        return _with_pooled(reducer, state, places, shape)
     chains, rows, *rest = shape.shape
     larger = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((chains, 2 * rows, *rest), shape.dtype))
     places = jax.tree.map(lambda a, b: _place(what, reducer, a.shape, b.shape, sharding), state, larger)
     _check_rows_apart(what, reducer, shape, state, places, sharding)
-    return places
+    whole = ShapeDtypeStruct((chains, sharding.rows, *rest), shape.dtype)
+    return _with_pooled(reducer, state, places, whole)
+
+
+def _with_pooled(reducer: Reducer, state: Any, places: Any, whole: ShapeDtypeStruct) -> Any:
+    """Note which arrays have no dimension of the chains."""
+    chains, *rest = whole.shape
+    more = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((2 * chains, *rest), whole.dtype))
+    pooled = jax.tree.map(lambda a, b: a.shape[:1] == b.shape[:1], state, more)
+    places = jax.tree.map(lambda place, flag: replace(place, pooled=flag), places, pooled)
+    flags = jax.tree.leaves(pooled)
+    if not any(flags) or all(flags):
+        return places
+    nothing = reducer.init(jnp.zeros(whole.shape, whole.dtype))
+    return jax.tree.map(lambda place, leaf: replace(place, empty=np.asarray(leaf)[:1]), places, nothing)
+
+
+def split_pooled(places: Any, state: Any) -> list[Any]:
+    """Return states of one device each, whose draws together are those of `state`.
+
+    Where a state has arrays of chains, too, the first has those of all chains, and the others those of no draws.
+    """
+    flat, structure = jax.tree.flatten(state)
+    of = jax.tree.leaves(places)
+    devices = {len(leaf) for place, leaf in zip(of, flat, strict=True) if place.pooled}
+    if devices <= {1}:
+        return [state]
+
+    def part(number: int, place: Place, leaf: np.ndarray) -> np.ndarray:
+        if place.pooled:
+            return leaf[number : number + 1]
+        return leaf if number == 0 or place.empty is None else np.repeat(place.empty, len(leaf), axis=0)
+
+    return [
+        jax.tree.unflatten(structure, [part(number, place, leaf) for place, leaf in zip(of, flat, strict=True)])
+        for number in range(max(devices))
+    ]
 
 
 def _place(

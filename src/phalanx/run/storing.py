@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
+from jax.sharding import PartitionSpec
 
+from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_host
 from phalanx.run.chains import Chains
 from phalanx.run.drain import Goal, Progressed
@@ -95,5 +97,6 @@ class Storing:
             return values, None
         # both may sum over devices, and neither depends on the other: under way at once they may wait for each other
         jax.block_until_ready(values)
-        states = self._executables.reduce(self._chains.arrays, rows, count)
+        before = self._executables.sent.array(self.draws.counts.astype(np.int32), PartitionSpec(CHAIN))
+        states = self._executables.reduce(self._chains.arrays, rows, count, before)
         return values, jax.tree.map(to_host, states)  # an interrupt here loses the block, and not a part of it

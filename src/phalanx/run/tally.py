@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from jax import Array
 from jax.sharding import PartitionSpec
 
 from phalanx.kernels.lanes import Lanes
@@ -33,7 +34,7 @@ class Counts(NamedTuple):
 class Tally:
     """The sink that counts."""
 
-    def empty(self, lanes: Lanes) -> Counts:
+    def empty(self, lanes: Lanes, before: Array) -> Counts:
         """Nothing yet."""
         zero = jnp.zeros(lanes.count, jnp.int32)
         return Counts(zero, jnp.zeros(lanes.count, jnp.float32), zero, zero)

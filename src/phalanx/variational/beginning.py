@@ -41,7 +41,7 @@ def pair_of(
     mesh = choose_mesh(arguments, mesh)
     minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
     minibatch = minibatch if num_rows is None else Streamed.one_of(arguments, num_rows)
-    problem = Problem(model, arguments, mesh, minibatch)
+    problem = Problem(model, arguments, mesh, minibatch).with_values()
     if guide is None:
         pair = Likelihood(problem)
     elif all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Any
 
@@ -27,6 +27,7 @@ from phalanx.programs.captured import captured
 from phalanx.programs.finite_data import check_finite_data
 from phalanx.programs.handlers import tape
 from phalanx.programs.minibatch import Minibatch
+from phalanx.programs.needed_values import trace_with_values
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.share_rule import read_shares
@@ -119,6 +120,15 @@ class Problem:
     def parameters(self) -> dict[str, Parameter]:
         """The model's own."""
         return self._whole[1]
+
+    def with_values(self) -> Problem:
+        """Return the problem with those arguments compiled in whose values the model needs while it is traced."""
+
+        def trace(arguments: Arguments) -> TracedProgram:
+            return self.whole if arguments is self.arguments else replace(self, arguments=arguments).whole
+
+        arguments, _ = trace_with_values(self.arguments, trace, fixed=self.minibatch is None)
+        return self if arguments is self.arguments else replace(self, arguments=arguments)
 
     @cached_property
     def support_check(self) -> SupportCheck:

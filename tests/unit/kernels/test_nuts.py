@@ -41,7 +41,7 @@ def rows_of(sampler, per_block, draws):
     underway, blocks = executables.start(seed, sampler.arrays, Initial()).underway, []
     for _ in range(draws // per_block):
         order = order_of(np.full(executables.blocks.num_chains, per_block), ticks=10**9)
-        none = executables.no_records(sampler.arrays)
+        none = executables.no_records(sampler.arrays, np.int32(0))
         advanced = executables.record(seed, sampler.arrays, tuning, order, underway, none)
         underway = advanced.underway
         assert (np.asarray(advanced.sunk.count) == per_block).all()

@@ -29,6 +29,10 @@ def scalar_factor(x, y):
     phx.factor("y", -jnp.sum((y - level()) ** 2))
 
 
+def mean_factor(x, y):
+    phx.factor("y", -jnp.mean((y - level()) ** 2) * 13)
+
+
 def row_of_terms(x, y):
     """One term per row, but not along the leading dimension."""
     phx.factor("y", -((y - level()) ** 2)[None])
@@ -102,12 +106,12 @@ def additive_number_of_rows(x, y):
 
 
 CANNOT_BE_MASKED = (
-    "Variable 'y': the rows of the data do not divide evenly over 4 devices along 'data', and the padded rows cannot "
-    "be "
-    "left out of its log density, which has shape {} on the whole data instead of one term per row. Keep the rows "
-    "apart "
-    "(no to_event or sum over them), or give a number of rows divisible by 4."
+    "Variable 'y': the rows of the data do not divide evenly over 4 devices, and the model {}, in a way of which it is "
+    "not proved that padded rows can be left out (its log density has shape {} on the whole data). A sum over rows, "
+    "jnp.sum, x.T @ x or jax.lax.psum of one, is; a mean, x.shape[0] or a loop over rows is not. Keep the rows apart "
+    "(no to_event or sum over them), give the number of rows as data, or a number of rows divisible by 4."
 )
+ITSELF = "adds up rows itself, or takes their number"
 NEEDS_ROWS = (
     "{} lives with data sharded over 'data', so it needs one leading row for each of theirs; but its shape is {} on "
     "the "
@@ -122,8 +126,8 @@ NUMBER_OF_ROWS = (
 )
 
 CASES = [
-    (scalar_factor, UNEVEN, CANNOT_BE_MASKED.format("()")),
-    (row_of_terms, UNEVEN, CANNOT_BE_MASKED.format("(1, 13)")),
+    (mean_factor, UNEVEN, CANNOT_BE_MASKED.format(ITSELF, "()")),
+    (row_of_terms, UNEVEN, CANNOT_BE_MASKED.format(ITSELF, "(1, 13)")),
     (multivariate_rows, EVEN, "Variable 'y': the event of MultivariateNormal runs over the sharded rows (shape (16,)), "
                               "and its density is no product over rows, so it cannot be spread over devices. Do not "
                               "shard these data."),
@@ -146,9 +150,7 @@ CASES = [
                         "the sharded rows, yet its leading dimension is not theirs. Give it one leading row for each "
                         "row of the data."),
     (local_deterministic, EVEN, NEEDS_ROWS.format("The deterministic value 'mean'", "()", "()")),
-    (own_sum, UNEVEN, "The model adds or gathers over 'data' itself, and the rows of the data do not divide evenly "
-                      "over 4 "
-                      "devices: padded rows would count. Give a number of rows divisible by 4."),
+    (own_sum, UNEVEN, CANNOT_BE_MASKED.format("adds or gathers over devices itself", "(13,)")),
     (number_of_rows, EVEN, NUMBER_OF_ROWS.format(EVEN)),
     (additive_number_of_rows, UNEVEN, NUMBER_OF_ROWS.format(UNEVEN)),
 ]  # fmt: skip

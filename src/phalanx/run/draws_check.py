@@ -1,0 +1,69 @@
+"""The devices' shares against the whole, where the draws of a run are: what is not proved is evaluated there, too."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from phalanx.kernels.whole import by_variable
+from phalanx.mesh.processes import to_host
+from phalanx.programs.rows_apart import RowsApart
+from phalanx.run.initial import Initial
+from phalanx.run.loop import Run
+from phalanx.run.outcome import Outcome
+
+FEWEST, MOST = 4, 64
+"""Positions that are compared; so many where the data are small."""
+
+NUMBERS = 2**24
+"""Numbers of the data that are evaluated in all."""
+
+Position = dict[str, np.ndarray]
+
+
+def check_at_draws(run: Run, rows: RowsApart, level: str) -> RowsApart:
+    """Compare at draws of every chain, those that are extreme in some coordinate; a difference is a warning.
+
+    Where not all latent variables are stored, the chains' last positions are compared.
+    """
+    if rows.check is None or not rows.check.names or level == "off" or run.interrupted:
+        return rows
+    arguments = run.blocks.target.arguments.with_arrays(run.chains.arrays)
+    size = sum(math.prod(array.shape) for array in arguments.arrays)
+    count = int(np.clip(NUMBERS // max(size, 1), FEWEST, MOST))
+    positions = _last(run, count) + _extreme(run, dict(Outcome.of(run).draws), count)
+    try:
+        rows.look(arguments, "warn", positions)
+    except ValueError as error:
+        found = replace(rows, differs=str(error))
+        warnings.warn(f"The draws of this run are wrong. {error}", stacklevel=4)
+        return found
+    return rows
+
+
+def _last(run: Run, count: int) -> list[Position]:
+    """Return where chains are, evenly chosen."""
+    chains = run.blocks.num_chains
+    where = run.chains.positions(chains)
+    return [where[chain] for chain in np.unique(np.linspace(0, chains - 1, min(count, chains)).astype(int))]
+
+
+def _extreme(run: Run, draws: Mapping[str, np.ndarray], count: int) -> list[Position]:
+    """Return positions of draws that are the least or the largest of their chain in some coordinate."""
+    names, chains = [latent.name for latent in run.blocks.target.shares.latents], run.blocks.num_chains
+    if not set(names) <= set(draws) or not run.draws:
+        return []
+    flat = np.concatenate([draws[name].reshape(chains, run.draws, -1)[:, :, :count] for name in names], axis=2)
+    found: list[Position] = []
+    for turn in range(min(2 * flat.shape[2], math.ceil(count / chains))):
+        kinds = (np.arange(chains) + turn * chains) % (2 * flat.shape[2])
+        values = np.where(kinds % 2, -1, 1)[:, None] * flat[np.arange(chains), :, kinds // 2]
+        chosen = {name: draws[name][np.arange(chains), values.argmax(1)] for name in names}
+        begun = run.executables.start(run.chains.seed, run.chains.arrays, Initial("draws", chosen))
+        parts = [to_host(part) for part in begun.position]
+        found += [by_variable(run.blocks.target, [part[chain] for part in parts]) for chain in range(chains)]
+    return found[:count]
