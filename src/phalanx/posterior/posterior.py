@@ -19,6 +19,7 @@ from phalanx.posterior.file import read_posterior, write_posterior
 from phalanx.posterior.predict import predict
 from phalanx.posterior.predictive import predictive
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.programs.known_data import KnownData
 from phalanx.programs.target import Target
 from phalanx.programs.tracing import Program
 from phalanx.report import write_report
@@ -276,8 +277,15 @@ class Posterior:
         draws = self.num_draws or (self.record.num_samples if kind == "prior" else 0)
         return predictive(
             model, data, kind, target=self.target, latents=tuple(self.record.latents), draws=self.draws,
-            sizes=(self.num_chains, draws), seed=seed,
+            sizes=(self.num_chains, draws), seed=seed, known=self._known_data,
         )  # fmt: skip
+
+    @property
+    def _known_data(self) -> KnownData:
+        """The state of the run's data that new data must agree with."""
+        if self.target is None:
+            return KnownData.of_record(self.record.names, self.record.scalars)
+        return KnownData.of(self.target.arguments, self.record.names)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write everything to one file, or leave the file as it was.

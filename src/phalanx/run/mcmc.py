@@ -18,6 +18,7 @@ from phalanx.mesh.placement import mesh_of
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.indices import IndexCheck
+from phalanx.programs.known_data import names_of, scalars_of
 from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import check_level
 from phalanx.programs.target import Target, choose_mesh
@@ -258,7 +259,9 @@ def compile(
         arrays, kernel = target.place_arrays(), kernel.on(target)
     record = describe(target, kernel, num_chains, how_far.warmup, how_far.num_samples, matmul_precision)
     labels = LabelSearch.of(whole)
-    record = replace(record, labels=labels.names(arguments))
+    of_variables = labels.names(arguments)
+    names = names_of(arguments, of_variables)
+    record = replace(record, labels=of_variables, names=names, scalars=scalars_of(arguments))
     if not whole.observes:
         record = replace(record, passed=(*record.passed, PRIOR_ONLY))
         notice = PRIOR_ONLY if notice is None else f"{notice}\n{PRIOR_ONLY}"

@@ -71,7 +71,7 @@ def importance(
     if proposal is None:
         raise TypeError("importance: proposal must be a program with the model's latent variables; got None.")
     began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
-    pair = pair_of(model, proposal, data, mesh, None, None)
+    pair = pair_of(model, proposal, data, mesh, None, None, init)
     compiler, arrays = Compiler(), pair.problem.place_arrays()
     known = pair.learned  # what the programs name is met before any value is asked for
     DataChecks(pair, compiler).check_now(pair.problem.arguments)
