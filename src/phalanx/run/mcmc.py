@@ -94,9 +94,9 @@ def mcmc(
             new.
         tuning: a posterior of the same variables and kernel, with whose step size and metric chains begin: warm-up
             goes on from there, and with `num_warmup=0` nothing is tuned.
-        keep: names of the variables to store, or one name, deterministic ones included; None means all latent
-            variables, and an empty list none: draws then go into the reducers alone, and memory does not grow with
-            their number.
+        keep: names of the variables to store, or one name. None means all latent variables, and the deterministic
+            ones of at most 10,000 elements; an empty list means none: draws then go into the reducers alone, and
+            memory does not grow with their number.
         thin: keep every `thin`-th draw.
         reducers: what is learned from the draws while they are made, by a name of your choice: reducers of
             `phx.reducers`, applied to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
@@ -232,9 +232,11 @@ def compile(
     if keep is None:
         keep = getattr(model, "keep", None)  # a program may say so, as it may where chains start
     keep = (keep,) if isinstance(keep, str) else None if keep is None else tuple(keep)
-    reductions = Reductions.of(
-        {} if reducers is None else reducers, keep or [latent.name for latent in whole.latents()]
-    )
+    latents = [latent.name for latent in whole.latents()]
+    reductions = Reductions.of({} if reducers is None else reducers, keep or latents)
+    stored, large = checks.stored_by_default(latents, whole.deterministic) if keep is None else (keep, [])
+    said = [*([notice] if notice else []), *checks.too_large_to_store(large, whole.deterministic)]
+    notice = "\n".join(said) or None
     key = kept.key_of(
         whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.shardings,
         arguments.local_shapes(), num_chains, keep, tile, matmul_precision,
@@ -247,7 +249,7 @@ def compile(
         checks.check_kernel(kernel, target)
         kernel = kernel.on(target)
         with waiting(how_far.progress, "compiling"):
-            blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
+            blocks = _plan(target, kernel, num_chains, checks.check_names(stored, target), whole)
             checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
             reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()))
             executables = compile_blocks(reducing, tile, arrays, matmul_precision)
@@ -283,8 +285,12 @@ def compile(
     return sampler
 
 
-def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...]) -> Blocks:
+def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...], whole: TracedProgram) -> Blocks:
     target = target.without_arrays()  # blocks outlive the data
     one = Blocks(target, kernel, num_chains, names, slots=1)
-    width = sum(one.row_layout.widths) + sum(math.prod(v.shape) for v in target.shares.latents if v.name in names)
+    stored = {v.name: math.prod(v.shape) for v in target.shares.latents}  # on one device, as rows are
+    for name, value in whole.deterministic.items():
+        rows = target.sharding(name)
+        stored[name] = math.prod(value.shape) * rows.local_rows // rows.rows if rows.axes else math.prod(value.shape)
+    width = sum(one.row_layout.widths) + sum(stored[name] for name in names)
     return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * num_chains * width))))
