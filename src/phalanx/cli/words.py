@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.extras import require
+from phalanx.mesh.placement import PaddedRows
 
 
 def coded(name: str, column: Any) -> Any:
@@ -48,6 +49,8 @@ def coded(name: str, column: Any) -> Any:
 
 def levels(column: Any) -> list[str]:
     """The words of a numbered column, in the order of their numbers; none of any other."""
+    if isinstance(column, PaddedRows):
+        return list(column.labels)
     return [str(word) for word in column.cat.categories] if hasattr(column, "cat") else []
 
 

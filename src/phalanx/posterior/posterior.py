@@ -251,8 +251,10 @@ class Posterior:
         so is whatever the run did not infer; deterministic values are computed.
 
         Args:
-            data: keyword arguments of the model; None for those of the run. An argument that is only observed may be
-                None, or left out if it has a default: its variable then has the shape of its distribution.
+            data: keyword arguments of the model; None for those of the run. Levels and columns are those of the run by
+                their names, in any order. An argument that is only observed may be None, or left out if it has a
+                default: its variable then has the shape of its distribution. Numbers, flags and words that are left out
+                are the run's.
             kind: "posterior" takes what the run inferred from the draws; "prior" draws it from the prior.
             model: the program, when the posterior was read from a file, or another one with the same variables.
             seed: a whole number. A draw's noise depends on it, the chain and the draw, and on nothing else.
@@ -263,7 +265,8 @@ class Posterior:
 
         Raises:
             TypeError: when the data do not fit the model.
-            ValueError: naming the variable, when its draws were not kept, it has another shape on these data (it
+            ValueError: naming it, when a level is unknown, a column is missing, or data have no names where the run's
+                had; naming the variable, when its draws were not kept, it has another shape on these data (it
                 belongs to the rows of the run's), or it cannot be drawn from.
 
         Example:

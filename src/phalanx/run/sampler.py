@@ -103,7 +103,8 @@ class Sampler:
 
         Args:
             seed: a whole number; the same seed gives the same draws.
-            data: other data of the same shapes, types and placement; None means those given when compiling.
+            data: other data of the same shapes, types and placement; None means those given when compiling. Levels and
+                columns are found by their names, in any order; numbers that are left out are those of before.
             init: where chains begin. This and the following are as for `phx.mcmc`; None means what was given when
                 compiling.
             tuning: a posterior, with whose tuning they begin.
