@@ -187,8 +187,8 @@ def _refuse_new_names(name: str, taken: Taken) -> None:
     array, names = taken
     if isinstance(names, Levels):
         raise ValueError(
-            f"{name} names the levels {listed(names)}, and of the run's data no names are known: they were numbers. "
-            f"Which number is which level only you know: give the run's numbers, or run again with a categorical."
+            f"{name} names the levels {listed(names)}, and of the run's data no names are known. Which "
+            f"number is which level only you know: give the run's numbers, or run again with a categorical."
         )
     if names and np.ndim(array) > 1:
         raise ValueError(

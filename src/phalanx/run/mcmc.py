@@ -94,9 +94,9 @@ def mcmc(
             new.
         tuning: a posterior of the same variables and kernel, with whose step size and metric chains begin: warm-up
             goes on from there, and with `num_warmup=0` nothing is tuned.
-        keep: names of the variables to store, or one name. None means all latent variables, and the deterministic
-            ones of at most 10,000 elements; an empty list means none: draws then go into the reducers alone, and
-            memory does not grow with their number.
+        keep: names of the variables to store, or one name. None means all latent variables and, but for kernels of
+            minibatches, the deterministic ones of at most 10,000 elements; an empty list means none: draws then go
+            into the reducers alone, and memory does not grow with their number.
         thin: keep every `thin`-th draw.
         reducers: what is learned from the draws while they are made, by a name of your choice: reducers of
             `phx.reducers`, applied to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
@@ -234,7 +234,10 @@ def compile(
     keep = (keep,) if isinstance(keep, str) else None if keep is None else tuple(keep)
     latents = [latent.name for latent in whole.latents()]
     reductions = Reductions.of({} if reducers is None else reducers, keep or latents)
-    stored, large = checks.stored_by_default(latents, whole.deterministic) if keep is None else (keep, [])
+    stored, large = keep, []
+    if keep is None:  # a step of a minibatch is cheap, and a deterministic value may be of all rows
+        deterministic = {} if kernel.batch_size is not None else whole.deterministic
+        stored, large = checks.stored_by_default(latents, deterministic)
     said = [*([notice] if notice else []), *checks.too_large_to_store(large, whole.deterministic)]
     notice = "\n".join(said) or None
     key = kept.key_of(
