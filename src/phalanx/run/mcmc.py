@@ -234,10 +234,9 @@ def compile(
     keep = (keep,) if isinstance(keep, str) else None if keep is None else tuple(keep)
     latents = [latent.name for latent in whole.latents()]
     reductions = Reductions.of({} if reducers is None else reducers, keep or latents)
-    stored, large = keep, []
-    if keep is None:  # a step of a minibatch is cheap, and a deterministic value may be of all rows
-        deterministic = {} if kernel.batch_size is not None else whole.deterministic
-        stored, large = checks.stored_by_default(latents, deterministic)
+    # a step of a minibatch is cheap, and a deterministic value may be of all rows
+    deterministic = {} if kernel.batch_size is not None else whole.deterministic
+    stored, large = checks.stored_by_default(latents, deterministic) if keep is None else (keep, [])
     said = [*([notice] if notice else []), *checks.too_large_to_store(large, whole.deterministic)]
     notice = "\n".join(said) or None
     key = kept.key_of(
