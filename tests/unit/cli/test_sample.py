@@ -98,7 +98,7 @@ def test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own(phalanx, folder):
     out = folder / "out" / "line"
     posterior = Posterior.load(out / "posterior.npz")
     assert posterior.record.kernel.startswith("hmc(num_steps=3") and set(posterior.reduced) == {"moments", "range_of"}
-    assert "- A mean is 2.0.\n  Try a prior." in printed and "range_of: {" in printed
+    assert "- A mean is 4.0.\n  Try a prior." in printed and "range_of: {" in printed
     assert (out / "levels.png").exists() and "<h2>Levels</h2>" in (out / "report.html").read_text()
     assert not json.loads((out / "result.json").read_text())["verdict"]["good"]
 
@@ -127,7 +127,7 @@ def test_what_is_printed_and_written(phalanx, folder):
     files = {"posterior.npz", "report.html", "traces.png", "ranks.png", "energy.png", "summary.csv", "result.json"}
     assert files <= {path.name for path in made.iterdir()}
     posterior = Posterior.load(made / "posterior.npz")
-    assert set(posterior.draws) == {"slope", "noise"} and posterior.draws["slope"].shape == (4, 100)
+    assert set(posterior.draws) == {"slope", "noise", "double"} and posterior.draws["slope"].shape == (4, 100)
     # The mean of 400 draws of a slope whose posterior sd is about 0.016.
     assert abs(posterior.draws["slope"].mean() - 2) < 0.1
     lines = (made / "summary.csv").read_text().splitlines()
@@ -135,6 +135,7 @@ def test_what_is_printed_and_written(phalanx, folder):
         "log_density",
         "slope",
         "noise",
+        "double",
     ]
     assert json.loads((made / "result.json").read_text())["run"]["seed"] == 3
 
