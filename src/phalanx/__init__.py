@@ -30,6 +30,7 @@ from phalanx.networks.parameters import network as network
 from phalanx.networks.random_network import random_network as random_network
 from phalanx.posterior.calibrate import calibrate as calibrate
 from phalanx.posterior.posterior import Posterior as Posterior
+from phalanx.posterior.prior import predictive as predictive
 from phalanx.programs.adapters import from_logdensity as from_logdensity
 from phalanx.programs.adapters import from_numpyro as from_numpyro
 from phalanx.programs.blocked import blocked as blocked

@@ -67,7 +67,8 @@ def sample(
     until_r_hat: Annotated[float | None, typer.Option(help="Stop when every R-hat is below this.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop sampling after so many seconds.")] = None,
     keep: Annotated[
-        list[str] | None, typer.Option(help="A variable to store, may be repeated; all latent ones by default.")
+        list[str] | None,
+        typer.Option(help="A variable to store, may be repeated; by default all latent and deterministic ones."),
     ] = None,
     thin: Annotated[int, typer.Option(help="Keep every `thin`-th draw.")] = 1,
     devices: Devices = None,

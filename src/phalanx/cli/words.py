@@ -6,6 +6,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from phalanx.mesh.placement import PaddedRows
+
 
 def coded(name: str, column: Any) -> Any:
     """A column of words as a pandas Categorical, its levels in alphabetical order; anything else as it is.
@@ -49,6 +51,8 @@ def coded(name: str, column: Any) -> Any:
 
 def levels(column: Any) -> list[str]:
     """The words of a numbered column, in the order of their numbers; none of any other."""
+    if isinstance(column, PaddedRows):
+        return list(column.labels)
     return [str(word) for word in column.cat.categories] if hasattr(column, "cat") else []
 
 

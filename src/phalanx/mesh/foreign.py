@@ -31,7 +31,7 @@ class Taken(NamedTuple):
 
 
 _CLASSES = {
-    "pandas": ("Series", "Index", "DataFrame"),
+    "pandas": ("Series", "Index", "DataFrame", "Categorical"),
     "polars": ("Series", "DataFrame"),
     "xarray": ("DataArray", "Dataset"),
     "torch": ("Tensor",),
@@ -75,12 +75,44 @@ def take(name: str, value: Any) -> Taken:
     return Taken(value)
 
 
+def is_table(value: Any) -> bool:
+    """Whether `value` has columns with names."""
+    return _library(value) in ("pandas", "polars") and hasattr(value, "columns")
+
+
+def is_categorical(value: Any) -> bool:
+    """Whether `value` is a categorical series, which knows its levels."""
+    library = _library(value)
+    if library == "pandas":
+        return isinstance(getattr(value, "dtype", None), sys.modules["pandas"].CategoricalDtype)
+    polars = sys.modules.get("polars")
+    return library == "polars" and getattr(value, "dtype", None) in (polars.Categorical, polars.Enum)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def in_form_of(value: Any, array: np.ndarray) -> Any:
+    """Return `array` in the form of `value`: with its levels where that is categorical, its columns where a table."""
+    library = _library(value)
+    if library == "pandas" and is_categorical(value):
+        pandas = sys.modules["pandas"]
+        made = pandas.Categorical.from_codes(array, dtype=value.dtype)
+        return pandas.Series(made) if isinstance(value, pandas.Series) else made
+    if library == "polars" and is_categorical(value):
+        polars, levels = sys.modules["polars"], take("", value).labels
+        return polars.Series([levels[code] for code in array.tolist()], dtype=polars.Enum(levels))
+    if is_table(value):
+        made_by = sys.modules[library]  # pyright: ignore[reportArgumentType]
+        return made_by.DataFrame({name: array[:, number] for number, name in enumerate(value.columns)})
+    if library == "xarray" and np.shape(value) == np.shape(array):
+        return value.copy(data=array)
+    return array
+
+
 def columns_of(data: Any) -> Mapping[str, Any] | None:
     """The columns of a table by name; None when `data` is no table."""
     library = _library(data)
     if library == "xarray" and isinstance(data, Mapping):
         return {str(name): data[name] for name in data}
-    if library not in ("pandas", "polars") or not hasattr(data, "columns"):
+    if not is_table(data):
         return None
     _check_columns("data", list(data.columns))
     return {name: data[name] for name in data.columns}
@@ -167,10 +199,16 @@ _LEAVE_OUT = "Leave such rows out, or give floats with NaN where the model is to
 def _pandas(name: str, value: Any) -> Taken:
     if hasattr(value, "columns"):
         columns = list(value.columns)
-        return _table(
+        table = _table(
             name, columns, [_pandas_column(f"{name}[{c!r}]", value[c]) for c in _check_columns(name, columns)]
         )
+        return Taken(table.array) if _are_places(value.columns) else table
     return _pandas_column(name, value)
+
+
+def _are_places(columns: Any) -> bool:
+    """Whether columns are numbered in order, as pandas does where no names are given."""
+    return isinstance(columns, sys.modules["pandas"].RangeIndex) and (columns.start, columns.step) == (0, 1)
 
 
 def _pandas_column(name: str, column: Any) -> Taken:

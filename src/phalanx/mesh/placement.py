@@ -15,21 +15,23 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.devices import with_auto_axes
 from phalanx.mesh.fitting import fitted
-from phalanx.mesh.foreign import columns_of, is_data, take
+from phalanx.mesh.foreign import Labels, Levels, columns_of, is_data, take
 from phalanx.mesh.space import RowSharding
 
 
 @dataclass(frozen=True)
 class PaddedRows:
-    """Rows on devices that do not divide evenly among them: the last row is repeated until they do.
+    """Rows on devices that do not divide evenly among them, where the last row is repeated; or that have names.
 
     Attributes:
         array: the padded array, sharded along its leading dimension.
         rows: how many rows are real.
+        labels: the names of levels or columns that the rows came with.
     """
 
     array: Array
     rows: int
+    labels: Labels = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,7 +55,7 @@ class PaddedRows:
         return self.rows
 
 
-jax.tree_util.register_dataclass(PaddedRows, data_fields=["array"], meta_fields=["rows"])
+jax.tree_util.register_dataclass(PaddedRows, data_fields=["array"], meta_fields=["rows", "labels"])
 
 
 def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
@@ -70,7 +72,8 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
         axis: the mesh axis to spread over, or several.
 
     Returns:
-        The tree with each array as a sharded `jax.Array`, or as `PaddedRows` where rows do not divide evenly.
+        The tree with each array as a sharded `jax.Array`, or as `PaddedRows` where rows do not divide evenly or
+        levels or columns have names, which are kept.
 
     Raises:
         ValueError: when the mesh has no such axis, an array has no rows, or a number does not fit 32 bits.
@@ -96,12 +99,16 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
     def place(path, leaf):
         where = jax.tree_util.keystr(path) or "the array"
         check_alive(f"shard: {where}", leaf)
-        leaf = take(f"shard: {name_of(path) or where}", leaf).array
+        leaf, labels = take(f"shard: {name_of(path) or where}", leaf)
         if np.ndim(leaf) == 0:
             raise ValueError(f"shard: {where} is a single number and has no rows to spread over {axis!r}.")
         if np.shape(leaf)[0] == 0:
             raise ValueError(f"shard: {where} has shape {np.shape(leaf)}: there are no rows to spread over {axis!r}.")
-        return _place(f"shard: {name_of(path) or where}", leaf, mesh, axes)
+        placed = _place(f"shard: {name_of(path) or where}", leaf, mesh, axes)
+        if not isinstance(labels, Levels) and np.ndim(leaf) == 1:  # names of rows, of which there may be many
+            labels = ()
+        array = placed.array if isinstance(placed, PaddedRows) else placed
+        return PaddedRows(array, placed.shape[0], labels) if labels else placed
 
     columns = columns_of(tree)
     tree = tree if columns is None else dict(columns)

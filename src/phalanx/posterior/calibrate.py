@@ -9,6 +9,7 @@ import numpy as np
 
 from phalanx.diagnostics.ranks import Ranks, rank_of
 from phalanx.errors.words import count as said
+from phalanx.mesh.foreign import in_form_of
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.predictive import predictive
 from phalanx.programs.tracing import Program
@@ -35,7 +36,7 @@ def calibrate(
             arguments.
         infer: `infer(data, seed)`, which gives a posterior or a fit from simulated data, such as
             `lambda data, seed: phx.mcmc(model, data, seed=seed, progress=False)`. Data have the same shapes in all
-            simulations, so that nothing is compiled twice.
+            simulations, so that nothing is compiled twice; what came with names of levels or columns has them again.
         data: keyword arguments of the model. Those that are simulated count for their shapes alone.
         num_simulations: how often.
         num_draws: draws that a true value is ranked among, evenly spaced over those there are: far enough apart to be
@@ -76,7 +77,7 @@ def calibrate(
         )
     generator, ranks = np.random.default_rng(seed), []
     for number in range(num_simulations):
-        own = {**given, **{name: simulated[name][number] for name in replaced}}
+        own = {**given, **{name: in_form_of(given[name], simulated[name][number]) for name in replaced}}
         draws = _draws(infer(own, number + 1), num_draws)
         known = {name: simulated[name][number] for name in draws if name in simulated and name not in replaced}
         if not known:

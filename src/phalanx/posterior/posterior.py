@@ -22,6 +22,7 @@ from phalanx.posterior.predictive import predictive
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.save_path import file_to_save, is_netcdf, write_netcdf
 from phalanx.posterior.tables import draws_frame, summarize
+from phalanx.programs.known_data import KnownData
 from phalanx.programs.target import Target
 from phalanx.programs.tracing import Program
 from phalanx.report import write_report
@@ -295,8 +296,10 @@ class Posterior:
         so is whatever the run did not infer; deterministic values are computed.
 
         Args:
-            data: keyword arguments of the model; None for those of the run. An argument that is only observed may be
-                None, or left out if it has a default: its variable then has the shape of its distribution.
+            data: keyword arguments of the model; None for those of the run. Levels and columns are those of the run by
+                their names, in any order. An argument that is only observed may be None, or left out if it has a
+                default: its variable then has the shape of its distribution. Numbers, flags and words that are left out
+                are the run's.
             kind: "posterior" takes what the run inferred from the draws; "prior" draws it from the prior.
             model: the program, when the posterior was read from a file, or another one with the same variables.
             seed: a whole number. A draw's noise depends on it, the chain and the draw, and on nothing else.
@@ -307,7 +310,8 @@ class Posterior:
 
         Raises:
             TypeError: when the data do not fit the model.
-            ValueError: naming the variable, when its draws were not kept, it has another shape on these data (it
+            ValueError: naming it, when a level is unknown, a column is missing, or data have no names where the run's
+                had; naming the variable, when its draws were not kept, it has another shape on these data (it
                 belongs to the rows of the run's), or it cannot be drawn from.
 
         Example:
@@ -321,8 +325,15 @@ class Posterior:
         draws = self.num_draws or (self.record.num_samples if kind == "prior" else 0)
         return predictive(
             model, data, kind, target=self.target, latents=tuple(self.record.latents), draws=self.draws,
-            sizes=(self.num_chains, draws), seed=seed,
+            sizes=(self.num_chains, draws), seed=seed, known=self._known_data,
         )  # fmt: skip
+
+    @property
+    def _known_data(self) -> KnownData:
+        """The state of the run's data that new data must agree with."""
+        if self.target is None:
+            return KnownData.of_record(self.record.names, self.record.scalars)
+        return KnownData.of(self.target.arguments, self.record.names)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write everything to one file, or leave the file as it was.

@@ -28,6 +28,7 @@ from phalanx.posterior.over_draws import key_of, over_draws
 from phalanx.programs.arguments import Arguments, split_arguments
 from phalanx.programs.handlers import seed, trace, under
 from phalanx.programs.indices import IndexCheck
+from phalanx.programs.known_data import KnownData
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.tracing import Forward, Program
@@ -52,6 +53,7 @@ def predictive(
     draws: Mapping[str, np.ndarray],
     sizes: tuple[int, int],
     seed: int,
+    known: KnownData | None = None,
 ) -> dict[str, np.ndarray]:
     """Draw the observed variables at every draw; see `Posterior.predictive`.
 
@@ -64,6 +66,7 @@ def predictive(
         draws: what it drew, `(chain, draw, ...)` by name.
         sizes: chains, and draws of each.
         seed: what the draws' keys are made from.
+        known: names in the run's data, and arguments that fill in; None where there was no run.
 
     Returns:
         Arrays of shape `(chain, draw, ...)` by name.
@@ -78,7 +81,7 @@ def predictive(
             "posterior.predictive(data, model=model)."
         )
     program = _program(model, target)
-    arguments, mesh = _arguments(program, data, target)
+    arguments, mesh = _arguments(program, data, target, known)
     of_posterior = kind == "posterior"
     observed = None if target is None else {name for name, _ in target.shares.terms} - set(latents)
     values = {name: array for name, array in draws.items() if name in latents} if of_posterior else {}
@@ -99,10 +102,13 @@ def _program(model: Program | None, target: Target | None) -> Program:
     return model
 
 
-def _arguments(program: Program, data: Mapping[str, Any] | None, target: Target | None) -> tuple[Arguments, Mesh]:
+def _arguments(
+    program: Program, data: Mapping[str, Any] | None, target: Target | None, known: KnownData | None
+) -> tuple[Arguments, Mesh]:
     if data is None and target is not None:
         return target.arguments, target.mesh
-    arguments = split_arguments(program, {} if data is None else data)
+    data = {} if data is None else data
+    arguments = split_arguments(program, data) if known is None else known.split(program, data)
     if target is not None:
         arguments = arguments.fixing(target.arguments.constants)
     placed = any(sharding.axes for sharding in arguments.shardings)

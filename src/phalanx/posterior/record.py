@@ -11,6 +11,7 @@ from phalanx.adaptation.stuck import Relocation
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.elements import Names
 from phalanx.diagnostics.words import count, first_few
+from phalanx.programs.known_data import Names as NamesOfData
 from phalanx.programs.rows_apart import ADVICE, RowsApart
 
 
@@ -88,6 +89,9 @@ class RunRecord:
         independent: whether draws are independent, as those from a guide are: no chains are compared, and the verdict
             is what `findings` and `passed` say.
         labels: by variable, what its entries along each axis are called, or None where nothing says so.
+        names: by data argument that had any, the names of its levels or columns, in the run's order; None where the
+            record does not know, as in a file of an earlier release.
+        scalars: the data arguments that are numbers, flags, words or shapes, which new data may leave out.
     """
 
     model: str
@@ -115,6 +119,8 @@ class RunRecord:
     constant: tuple[str, ...] = ()
     independent: bool = False
     labels: Names = field(default_factory=dict, repr=False)
+    names: NamesOfData | None = field(default=None, repr=False)
+    scalars: dict[str, Any] = field(default_factory=dict, repr=False)
     source: str = field(default="", repr=False)
 
     def of_rows(self, rows: RowsApart) -> RunRecord:
@@ -154,7 +160,12 @@ class RunRecord:
             name: tuple(None if words is None else tuple(words) for words in axes)
             for name, axes in entries["labels"].items()
         }
-        return cls(**{**entries, **tuples, "findings": findings, "labels": labels})
+        names = entries.get("names")
+        if names is not None:
+            names = {name: (kind, tuple(words)) for name, (kind, words) in names.items()}
+        scalars = {n: tuple(x) if isinstance(x, list) else x for n, x in entries.get("scalars", {}).items()}
+        made = {**tuples, "findings": findings, "labels": labels, "names": names, "scalars": scalars}
+        return cls(**{**entries, **made})
 
 
 def _relocated(relocations: Sequence[Relocation], record: RunRecord) -> Finding:

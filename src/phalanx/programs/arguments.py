@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from phalanx.mesh.fitting import fitted
 from phalanx.mesh.foreign import Labels, columns_of, is_data, take
 from phalanx.mesh.placement import PaddedRows, check_alive, name_of, sharding_of
 from phalanx.mesh.processes import to_host
+from phalanx.mesh.recoding import take_again
 from phalanx.mesh.space import RowSharding
 
 COMPILED_IN = "its whole numbers, strings and flags"
@@ -38,9 +39,18 @@ class Layout:
 
     def join(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """The keyword arguments with `arrays` in their places."""
-        following = iter(arrays)
-        values = [next(following) if x is _ARRAY else x for x in self.fixed]
+        values = self._in_place(arrays)
         return jax.tree.unflatten(self.tree, [x.array if isinstance(x, _Whole | _Constant) else x for x in values])
+
+    def as_given(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """The keyword arguments as `split_arguments` takes them, to be split once more."""
+        values = self._in_place(arrays)
+        values = [x.array if isinstance(x, _Constant) else x for x in values]
+        return jax.tree.unflatten(self.tree, [x.numbers if isinstance(x, _Whole) else x for x in values])
+
+    def _in_place(self, arrays: Sequence[Any]) -> list[Any]:
+        following = iter(arrays)
+        return [next(following) if x is _ARRAY else x for x in self.fixed]
 
 
 @dataclass(frozen=True)
@@ -164,29 +174,37 @@ class _Constant:
         return np.frombuffer(self.content, np.dtype(self.dtype)).reshape(self.shape)
 
 
-def split_arguments(program: Any, data: Any) -> Arguments:
+def first_time(name: str) -> Labels | None:
+    """Nothing is known of any array's names: they are numbered as they come."""
+    del name
+    return None
+
+
+def split_arguments(program: Any, data: Any, known: Callable[[str], Labels | None] = first_time) -> Arguments:
     """Split `data`, the keyword arguments of `program`: a dict, or a table whose columns they are.
 
     Of a table only the columns that the program asks for are looked at.
 
+    Args:
+        program: the program.
+        data: its keyword arguments.
+        known: the names of the levels or columns of an array, `()` of one without, where the program has seen data
+            before: these are numbered in the same way. See `phalanx.programs.known_data`.
+
     Raises:
         TypeError: when `data` is no dict, the program does not take these arguments, or one can neither be computed
             with nor be part of a compiled program.
-        ValueError: when an array is empty, or holds a number that JAX would cut off; the place is named.
+        ValueError: when an array is empty, holds a number that JAX would cut off, or does not have the names that are
+            known; the place is named.
     """
     check_program(program)
-    columns = columns_of(data)
-    if columns is not None:
-        data = {name: columns[name] for name in _asked_for(program, columns)}
-    if not isinstance(data, Mapping):
-        raise TypeError(
-            f"data must be a dict of the model's keyword arguments, such as {{'x': x, 'y': y}}; "
-            f"got {type(data).__name__}."
-        )
+    data = by_keyword(program, data)
     _check_signature(program, data)
-    paths, tree = jax.tree_util.tree_flatten_with_path(dict(data), is_leaf=_is_leaf)
+    data = {name: _words_as_array(value) if known(name) else value for name, value in data.items()}
+    paths, tree = jax.tree_util.tree_flatten_with_path(data, is_leaf=_is_leaf)
     names = [name_of(path) for path, _ in paths]
-    leaves, labels = zip(*map(_as_argument, names, [leaf for _, leaf in paths]), strict=True) if paths else ((), ())
+    found = [_as_argument(name, leaf, known(name)) for name, (_, leaf) in zip(names, paths, strict=True)]
+    leaves, labels = zip(*found, strict=True) if found else ((), ())
     is_array = [isinstance(leaf, Array | np.ndarray | PaddedRows) for leaf in leaves]
     kept = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
     fixed = tuple(_ARRAY if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
@@ -208,16 +226,40 @@ def check_program(program: Any, what: str = "model") -> None:
         )
 
 
+def by_keyword(program: Any, data: Any) -> Mapping[str, Any]:
+    """The keyword arguments of a program, of a table the columns that it asks for."""
+    columns = columns_of(data)
+    if columns is not None:
+        return {name: columns[name] for name in _asked_for(program, columns)}
+    if not isinstance(data, Mapping):
+        raise TypeError(
+            f"data must be a dict of the model's keyword arguments, such as {{'x': x, 'y': y}}; "
+            f"got {type(data).__name__}."
+        )
+    return data
+
+
+def _words_as_array(value: Any) -> Any:
+    """A list of words as one array, which else would be a tree of them."""
+    is_words = isinstance(value, list | tuple) and any(isinstance(item, str) for item in value)
+    return np.array(value, dtype=object) if is_words else value
+
+
 def _is_leaf(value: Any) -> bool:
     return isinstance(value, PaddedRows) or value is None or is_data(value)
 
 
-def _as_argument(name: str, leaf: Any) -> tuple[Any, Labels]:
-    """`leaf` as an array to be passed, or as it is, to be compiled in; and the names it came with."""
-    if isinstance(leaf, tuple) and all(type(item) is int for item in leaf):
+def _as_argument(name: str, leaf: Any, known: Labels | None) -> tuple[Any, Labels]:
+    """`leaf` as an array to be passed, or as it is, to be compiled in; and the names of its levels or columns."""
+    if isinstance(leaf, tuple) and all(type(item) is int for item in leaf) and not known:
         return _Whole(leaf), ()
     check_alive(f"data: {name}", leaf)
-    leaf, labels = take(f"data: {name}", leaf)
+    if known is not None:
+        leaf, labels = take_again(f"data: {name}", leaf, known)
+    elif isinstance(leaf, PaddedRows):
+        labels = leaf.labels
+    else:
+        leaf, labels = take(f"data: {name}", leaf)
     if isinstance(leaf, float | complex | np.generic):
         leaf = np.asarray(leaf)
     if isinstance(leaf, np.ndarray):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -218,10 +219,32 @@ def check_coordinates(kernel: Kernel, coordinates: int) -> None:
         )
 
 
-def check_names(keep: Sequence[str] | None, target: Target) -> tuple[str, ...]:
+MOST_STORED = 10_000
+"""Elements of a deterministic value that is stored without being named: one for each row of large data is not."""
+
+
+def stored_by_default(latents: Iterable[str], deterministic: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
+    """Return the variables that are stored where `keep` names none, and the deterministic values that are not.
+
+    Args:
+        latents: names of the latent variables.
+        deterministic: the deterministic values, arrays or their shapes, by name.
+    """
+    large = [name for name, value in deterministic.items() if math.prod(np.shape(value)) > MOST_STORED]
+    return (*latents, *(name for name in deterministic if name not in large)), large
+
+
+def too_large_to_store(large: Sequence[str], deterministic: Mapping[str, Any]) -> list[str]:
+    """Sentences about deterministic values that are not stored."""
+    return [
+        f"phalanx: the deterministic value {name!r} has {math.prod(np.shape(deterministic[name])):,} elements, and its "
+        f"draws are not stored: more than {MOST_STORED:,} are stored where keep= names them."
+        for name in large
+    ]
+
+
+def check_names(keep: Sequence[str], target: Target) -> tuple[str, ...]:
     """The variables to store; refuse names the model does not have."""
-    if keep is None:
-        return tuple(latent.name for latent in target.shares.latents)
     if unknown := [name for name in keep if name not in target.value_names()]:
         raise ValueError(
             f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has "

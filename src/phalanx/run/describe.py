@@ -14,6 +14,7 @@ from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.foreign import Labels, Levels
 from phalanx.mesh.space import RowSharding
 from phalanx.posterior.record import RunRecord
+from phalanx.programs.arguments import Arguments
 from phalanx.programs.target import Target
 
 LESS_BIAS = (
@@ -30,8 +31,6 @@ def describe(
     target: Target, kernel: Kernel, num_chains: int, num_warmup: int, num_samples: int, matmul_precision: str
 ) -> RunRecord:
     """The record of a run that has not begun."""
-    arguments = target.arguments
-    known = zip(arguments.names, arguments.whole_shapes(), arguments.shardings, arguments.labels, strict=True)
     return RunRecord(
         model=getattr(target.program, "__name__", type(target.program).__name__),
         source=source_of(target.program),
@@ -43,8 +42,10 @@ def describe(
         mesh={axis: int(size) for axis, size in target.mesh.shape.items()},
         devices=[str(device) for device in target.mesh.devices.flat],
         data={
-            **{n: f"{s.dtype} {s.shape}{where_words(sharding)}{_labels(words)}" for n, s, sharding, words in known},
-            **dict.fromkeys(arguments.constants, "compiled in: the model takes a size or a branch from its values"),
+            **data_words(target.arguments),
+            **dict.fromkeys(
+                target.arguments.constants, "compiled in: the model takes a size or a branch from its values"
+            ),
         },
         latents={
             v.name: f"{v.support} {(s.rows, *v.shape[1:]) if s.axes else v.shape}{where_words(s)}"
@@ -54,6 +55,12 @@ def describe(
         matmul_precision=matmul_precision,
         findings=() if kernel.bias is None else (Finding("approximate kernel", kernel.bias, LESS_BIAS),),
     )
+
+
+def data_words(arguments: Arguments) -> dict[str, str]:
+    """Each array of the data in words: type, shape, where its rows are, and the names of its levels or columns."""
+    known = zip(arguments.names, arguments.whole_shapes(), arguments.shardings, arguments.labels, strict=True)
+    return {name: f"{s.dtype} {s.shape}{where_words(sharding)}{_labels(words)}" for name, s, sharding, words in known}
 
 
 def versions() -> dict[str, str]:

@@ -19,6 +19,7 @@ from phalanx.posterior.posterior import Posterior
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.finite_data import check_finite_data
 from phalanx.programs.indices import IndexCheck
+from phalanx.programs.known_data import names_of, scalars_of
 from phalanx.programs.labels import LabelSearch
 from phalanx.programs.needed_values import trace_with_values
 from phalanx.programs.rows_apart import check_level
@@ -97,9 +98,9 @@ def mcmc(
             new.
         tuning: a posterior of the same variables and kernel, with whose step size and metric chains begin: warm-up
             goes on from there, and with `num_warmup=0` nothing is tuned.
-        keep: names of the variables to store, or one name, deterministic ones included; None means all latent
-            variables, and an empty list none: draws then go into the reducers alone, and memory does not grow with
-            their number.
+        keep: names of the variables to store, or one name. None means all latent variables and, but for kernels of
+            minibatches, the deterministic ones of at most 10,000 elements; an empty list means none: draws then go
+            into the reducers alone, and memory does not grow with their number.
         thin: keep every `thin`-th draw.
         reducers: what is learned from the draws while they are made, by a name of your choice: reducers of
             `phx.reducers`, applied to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
@@ -242,9 +243,13 @@ def compile(
     if keep is None:
         keep = getattr(model, "keep", None)  # a program may say so, as it may where chains start
     keep = (keep,) if isinstance(keep, str) else None if keep is None else tuple(keep)
-    reductions = Reductions.of(
-        {} if reducers is None else reducers, keep or [latent.name for latent in whole.latents()]
-    )
+    latents = [latent.name for latent in whole.latents()]
+    reductions = Reductions.of({} if reducers is None else reducers, keep or latents)
+    # a step of a minibatch is cheap, and a deterministic value may be of all rows
+    deterministic = {} if kernel.batch_size is not None else whole.deterministic
+    stored, large = checks.stored_by_default(latents, deterministic) if keep is None else (keep, [])
+    said = [*([notice] if notice else []), *checks.too_large_to_store(large, whole.deterministic)]
+    notice = "\n".join(said) or None
     key = kept.key_of(
         whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.shardings,
         arguments.local_shapes(), num_chains, keep, tile, matmul_precision,
@@ -260,7 +265,7 @@ def compile(
         checks.check_kernel(kernel, target)
         kernel = kernel.on(target)
         with waiting(how_far.progress, "compiling"):
-            blocks = _plan(target, kernel, num_chains, checks.check_names(keep, target))
+            blocks = _plan(target, kernel, num_chains, checks.check_names(stored, target), whole)
             checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
             reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()))
             reducing.check()
@@ -273,7 +278,9 @@ def compile(
         arrays, kernel = target.place_arrays(), kernel.on(target)
     record = describe(target, kernel, num_chains, how_far.warmup, how_far.num_samples, matmul_precision)
     labels = LabelSearch.of(whole)
-    record = replace(record, labels=labels.names(arguments))
+    of_variables = labels.names(arguments)
+    names = names_of(arguments, of_variables)
+    record = replace(record, labels=of_variables, names=names, scalars=scalars_of(arguments))
     if not whole.observes:
         record = replace(record, passed=(*record.passed, PRIOR_ONLY))
         notice = PRIOR_ONLY if notice is None else f"{notice}\n{PRIOR_ONLY}"
@@ -295,8 +302,12 @@ def compile(
     return sampler
 
 
-def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...]) -> Blocks:
+def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...], whole: TracedProgram) -> Blocks:
     target = target.without_arrays()  # blocks outlive the data
     one = Blocks(target, kernel, num_chains, names, slots=1)
-    width = sum(one.row_layout.widths) + sum(math.prod(v.shape) for v in target.shares.latents if v.name in names)
+    stored = {v.name: math.prod(v.shape) for v in target.shares.latents}  # on one device, as rows are
+    for name, value in whole.deterministic.items():
+        rows = target.sharding(name)
+        stored[name] = math.prod(value.shape) * rows.local_rows // rows.rows if rows.axes else math.prod(value.shape)
+    width = sum(one.row_layout.widths) + sum(stored[name] for name in names)
     return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * num_chains * width))))

@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
-from phalanx.diagnostics.elements import Names
 from phalanx.kernels.kernel import Kernel
 from phalanx.mesh.keys import check_seed
 from phalanx.mesh.placement import check_alive
+from phalanx.mesh.recoding import listed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
-from phalanx.programs.arguments import Arguments, split_arguments
+from phalanx.programs.arguments import Arguments
 from phalanx.programs.indices import IndexCheck
+from phalanx.programs.known_data import KnownData, scalars_of
+from phalanx.programs.known_data import Names as NamesOfData
 from phalanx.programs.labels import LabelSearch
 from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays, check_sizes, check_types
@@ -44,11 +46,11 @@ STREAM_DRAWS = 1024
 
 
 class Data(NamedTuple):
-    """The data of a run: arrays on the devices, what is known of their shares, and names of variables' entries."""
+    """The data of a run: arrays on the devices, the state of their shares, and the run's record of them."""
 
     arrays: tuple[Array, ...]
     rows: RowsApart
-    labels: Names
+    record: RunRecord
 
 
 @dataclass
@@ -105,7 +107,8 @@ class Sampler:
 
         Args:
             seed: a whole number; the same seed gives the same draws.
-            data: other data of the same shapes, types and placement; None means those given when compiling.
+            data: other data of the same shapes, types and placement; None means those given when compiling. Levels and
+                columns are found by their names, in any order; numbers that are left out are those of before.
             init: where chains begin. This and the following are as for `phx.mcmc`; None means what was given when
                 compiling.
             tuning: a posterior, with whose tuning they begin.
@@ -180,7 +183,7 @@ class Sampler:
             ValueError: when the posterior is of another model or kernel, of other data or another number of chains,
                 or does not know its state.
         """
-        data_used = self._data(data)
+        data_used = self._data(data, posterior.record.names)
         check_sizes(self.executables.blocks.num_chains, 0, num_samples, 1)
         state = self._state_of(posterior, data_used.arrays)
         num_samples = int(num_samples)
@@ -230,13 +233,15 @@ class Sampler:
 
     def _posterior(self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState]) -> Posterior:
         """What a run that was asked for so many iterations has come to."""
-        outcome, record = Outcome.of(run), replace(self.record, labels=data.labels).of_rows(data.rows)
+        outcome, record = Outcome.of(run), data.record.of_rows(data.rows)
         options = replace(self.options, thin=run.aim.thin)
         return Posterior(
             dict(outcome.draws), dict(outcome.stats), clock.timing(run, self.compile_seconds, self.compilations),
             outcome.record(record, run, clock, samples), dict(outcome.reduced), run.warmup_record,
             self.executables.blocks.target.with_arrays(data.arrays),
-            goes_on=GoesOn(replace(self, arrays=data.arrays, rows=data.rows, options=options), state),
+            goes_on=GoesOn(
+                replace(self, arrays=data.arrays, rows=data.rows, record=data.record, options=options), state
+            ),
         )  # fmt: skip
 
     def _so_far(self, run: Run, data: Data, clock: Clock) -> Posterior:
@@ -327,23 +332,39 @@ class Sampler:
             progress.say(self.notice)
         progress.say(str(plan))
 
-    def _data(self, data: Mapping[str, Any] | None) -> Data:
-        """The data of a run on the devices."""
+    def _data(self, data: Mapping[str, Any] | None, names: NamesOfData | None = None) -> Data:
+        """The data of a run on the devices, in the numbering of the names of another run, or of this sampler."""
         check_types(self.executables.wide)
+        target = self.executables.blocks.target
         if data is None:
-            used = Data(self.arrays, self.rows, self.record.labels)
+            _check_same_names(names, self.record.names)
+            used = Data(self.arrays, self.rows, self.record)
         else:
-            target = self.executables.blocks.target
-            arguments = split_arguments(target.program, data).fixing(target.arguments.constants)
+            names = self.record.names if names is None else names
+            known = KnownData.of(target.arguments.with_arrays(self.arrays), names)
+            arguments = known.split(target.program, data).fixing(target.arguments.constants)
             check_arrays(target.arguments, arguments)
             if self.indices is not None:
                 self.indices.check(arguments)
             target = target.with_arguments(arguments, self.check)
             labels = {} if self.labels is None else self.labels.names(arguments)
-            used = Data(target.place_arrays(), target.rows, labels)
-        for name, array in zip(self.executables.blocks.target.arguments.names, used.arrays, strict=True):
+            record = replace(self.record, labels=labels, names=names, scalars=scalars_of(arguments))
+            used = Data(target.place_arrays(), target.rows, record)
+        for name, array in zip(target.arguments.names, used.arrays, strict=True):
             check_alive(f"data: {name}", array)
         return used
+
+
+def _check_same_names(there: NamesOfData | None, here: NamesOfData | None) -> None:
+    """Refuse to go on with a run whose data number levels or columns otherwise."""
+    for name in {} if there is None or here is None else {**there, **here}:
+        was, now = there.get(name), here.get(name)  # pyright: ignore[reportOptionalMemberAccess]
+        if was != now:
+            said = ["no names" if found is None else f"the {found[0]} {listed(found[1])}" for found in (was, now)]
+            raise ValueError(
+                f"continue_run: {name} has {said[1]} in this sampler's data, and {said[0]} in the posterior's. Give "
+                f"the data again: continue_run(posterior, num_samples, data=...) numbers them as the posterior's."
+            )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jax import Array
 
+from phalanx.mesh.foreign import in_form_of, is_categorical, take
 from phalanx.mesh.keys import check_seed
 
 Transform = Callable[[dict[str, np.ndarray], np.random.Generator], Mapping[str, Any]]
@@ -96,7 +97,7 @@ def batches(data: Mapping[str, Any], batch_size: int, *, seed: int = 0, transfor
     if not isinstance(data, Mapping) or not data:
         raise TypeError(f"batches: data must be a dict of arrays, by the model's arguments; got {type(data).__name__}.")
     check_seed(seed)
-    arrays = {name: _by_place(array) for name, array in data.items()}
+    arrays = {name: _by_place(name, array) for name, array in data.items()}
     counts = {name: array.shape[0] if array.shape else 0 for name, array in arrays.items()}
     if len(set(counts.values())) != 1:
         raise ValueError(
@@ -109,6 +110,11 @@ def batches(data: Mapping[str, Any], batch_size: int, *, seed: int = 0, transfor
     return Batches(arrays, int(batch_size), int(seed), transform)
 
 
-def _by_place(array: Any) -> Any:
-    """An array whose rows are found by their place: those of a table's column would be found by their label."""
+def _by_place(name: str, array: Any) -> Any:
+    """An array whose rows are found by their place: those of a table's column would be found by their label.
+
+    A categorical keeps its levels, all of them in each batch.
+    """
+    if is_categorical(array):
+        return in_form_of(getattr(array, "values", array), take(f"batches: {name}", array).array)
     return array if isinstance(array, np.ndarray | Array) else np.asarray(array)

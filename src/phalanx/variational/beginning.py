@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.arguments import split_arguments
+from phalanx.programs.known_data import labels_of
 from phalanx.programs.minibatch import Minibatch
 from phalanx.programs.parameters import arrays_of
 from phalanx.programs.target import choose_mesh
@@ -31,12 +32,14 @@ from phalanx.variational.structured import Structured
 
 
 def pair_of(
-    model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None, num_rows: int | None
-) -> Pair:
-    """Guide and model side by side."""
+    model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None, num_rows: int | None,
+    init: Any = None,
+) -> Pair:  # fmt: skip
+    """Guide and model side by side; data are numbered as those of the fit that is gone on with, `init`."""
     if any(guide is maker for maker in MAKERS):
         guide = guide()
-    arguments = split_arguments(model, {} if data is None else data)
+    names = init.record.names if isinstance(init, Fit) else None
+    arguments = split_arguments(model, {} if data is None else data, labels_of(names or {}).get)
     checks.check_one_process("fit")
     mesh = choose_mesh(arguments, mesh)
     minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)

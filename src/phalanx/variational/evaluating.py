@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from phalanx.programs.arguments import split_arguments
 from phalanx.programs.refusals import is_term
 from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.batches import Batches, batches
@@ -54,13 +53,14 @@ class HeldOut:
             )
         size = _batch_size(pair, data)
         source = data if isinstance(data, Batches) else batches(data, size)
-        first = split_arguments(pair.problem.model, next(source.in_order()))
+        known = pair.problem.known_data
+        first = known.split(pair.problem.model, next(source.in_order()))
         problem = replace(pair.problem, arguments=first, minibatch=Streamed.one_of(first, size))
         of_rows = replace(steps, pair=replace(pair, problem=problem))
         checks, placed = DataChecks(of_rows.pair, compiler), []
         checks.begin(on_host(first))
         for batch in source.in_order():
-            arguments = split_arguments(problem.model, batch)
+            arguments = known.split(problem.model, batch)
             checks.check(arguments, on_host(arguments))
             placed.append(place_rows(problem, arguments))
         stands_for = size if pair.problem.minibatch is None else pair.problem.minibatch.total

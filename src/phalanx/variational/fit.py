@@ -157,7 +157,7 @@ def fit(
     num_rows = rows_of(data, num_rows)
     stream = stream_of(data, num_rows, batch_size)
     data = data if stream is None else stream.first
-    pair = pair_of(model, guide, data, mesh, batch_size, num_rows)
+    pair = pair_of(model, guide, data, mesh, batch_size, num_rows, init)
     run_checks.check_not_traced(data)
     checks.check_particles(num_particles, pair)
     checks.check_learned(pair.learned, pair.name)

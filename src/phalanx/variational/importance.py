@@ -74,7 +74,7 @@ def importance(
     if not hasattr(proposal, "parameters"):
         check_program(proposal, "importance: proposal")
     began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
-    pair = pair_of(model, proposal, data, mesh, None, None)
+    pair = pair_of(model, proposal, data, mesh, None, None, init)
     compiler, arrays = Compiler(), pair.problem.place_arrays()
     known = pair.learned  # what the programs name is met before any value is asked for
     pair.problem.check_finite()

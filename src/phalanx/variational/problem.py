@@ -26,6 +26,7 @@ from phalanx.programs.arguments import Arguments
 from phalanx.programs.captured import captured
 from phalanx.programs.finite_data import check_finite_data
 from phalanx.programs.handlers import tape
+from phalanx.programs.known_data import KnownData
 from phalanx.programs.minibatch import Minibatch
 from phalanx.programs.needed_values import trace_with_values
 from phalanx.programs.parameters import Parameter, given, meeting
@@ -55,6 +56,11 @@ class Problem:
             jax.device_put(array, NamedSharding(self.mesh, partition_spec(sharding)))
             for array, sharding in zip(self.arguments.arrays, self.arguments.shardings, strict=True)
         )
+
+    @cached_property
+    def known_data(self) -> KnownData:
+        """The state of the data that other data must agree with: names, and arguments that fill in."""
+        return KnownData.of(self.arguments)
 
     def data(self, arrays: Sequence[Array]) -> dict[str, Any]:
         """The model's keyword arguments, of all real rows."""

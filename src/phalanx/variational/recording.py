@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from phalanx.posterior.record import RunRecord
-from phalanx.run.describe import source_of, versions, where_words
+from phalanx.programs.known_data import names_of, scalars_of
+from phalanx.programs.labels import LabelSearch
+from phalanx.run.describe import data_words, source_of, versions
 from phalanx.variational.likelihood import Likelihood
 from phalanx.variational.objective import Objective
 from phalanx.variational.pair import Pair
@@ -13,8 +15,8 @@ def record_of(
     pair: Pair, objective: Objective, num_steps: int, num_particles: int, seed: int, started: str, interrupted: bool
 ) -> RunRecord:
     """The record of a fit. `num_warmup` are its steps at most, `num_chains` its particles."""
-    problem = pair.problem
-    known = zip(problem.arguments.names, problem.arguments.whole_shapes(), problem.arguments.shardings, strict=True)
+    problem, arguments = pair.problem, pair.problem.arguments
+    labels = LabelSearch.of(problem.whole).names(arguments) if any(arguments.labels) else {}
     return RunRecord(
         model=getattr(problem.model, "__name__", type(problem.model).__name__),
         kernel=pair.name if isinstance(pair, Likelihood) else f"fit({pair.name}, {objective.name})",
@@ -24,11 +26,14 @@ def record_of(
         seed=seed,
         mesh={axis: int(size) for axis, size in problem.mesh.shape.items()},
         devices=[str(device) for device in problem.mesh.devices.flat],
-        data={name: f"{s.dtype} {s.shape}{where_words(sharding)}" for name, s, sharding in known},
+        data=data_words(arguments),
         latents=pair.described(),
         versions=versions(),
         init="random",
         started=started,
         interrupted=interrupted,
         source=source_of(problem.model),
+        labels=labels,
+        names=names_of(arguments, labels),
+        scalars=scalars_of(arguments),
     )

@@ -173,7 +173,8 @@ class Fit:
         Args:
             n: how many draws; they are independent, and make one chain.
             seed: a whole number.
-            keep: names of the variables to store, or one name; None means all latent variables, an empty list none.
+            keep: names of the variables to store, or one name; None means all latent variables and, unless data came
+                in batches, the deterministic ones of at most 10,000 elements; an empty list means none.
             reducers: what is learned from the draws while they are made, as for `phx.mcmc`.
 
         Returns:

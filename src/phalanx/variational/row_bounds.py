@@ -12,7 +12,7 @@ from jax import Array, lax, random
 from jax.nn import logsumexp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from phalanx.programs.arguments import Arguments, split_arguments
+from phalanx.programs.arguments import Arguments
 from phalanx.programs.minibatch import ROWS
 from phalanx.variational.aligned import ProgramPair
 from phalanx.variational.compiled import Compiler
@@ -47,7 +47,7 @@ def row_bounds(fit: Fit, data: Any, num_draws: int, seed: int) -> RowBounds:
     """The bounds of new rows; see `Fit.row_bounds`."""
     pair, names = _of_rows(fit)
     num_draws = 1 if isinstance(pair, Likelihood) else num_draws
-    arguments = split_arguments(pair.problem.model, data)
+    arguments = pair.problem.known_data.split(pair.problem.model, data)
     rows = _count(arguments)
     of_these = replace(pair, problem=replace(pair.problem, arguments=arguments))
     DataChecks(of_these, Compiler()).check_now(arguments)

@@ -17,8 +17,9 @@ from jax import random
 from jax.extend.core import ClosedJaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from phalanx.programs.arguments import Arguments, split_arguments
+from phalanx.programs.arguments import Arguments
 from phalanx.programs.canonical import form_of
+from phalanx.programs.known_data import names_of
 from phalanx.variational.batches import Batches
 from phalanx.variational.pair import particles
 from phalanx.variational.problem import Problem
@@ -103,9 +104,10 @@ def not_compared(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 def content_of(arguments: Arguments) -> str:
     """A digest of data: of all there are, or of the first batch."""
     found = hashlib.sha256()
+    names = names_of(arguments)
     for name, array, sharding in zip(arguments.names, arguments.arrays, arguments.shardings, strict=True):
         whole = np.ascontiguousarray(array)[: sharding.rows] if sharding.axes else np.ascontiguousarray(array)
-        found.update(f"{name} {whole.dtype} {whole.shape} ".encode())
+        found.update(f"{name} {whole.dtype} {whole.shape} {names.get(name, '')}".encode())
         found.update(whole.tobytes())
     return found.hexdigest()
 
@@ -114,7 +116,7 @@ def _held_out(problem: Problem, data: Mapping[str, Any] | Batches | None) -> str
     if data is None:
         return None
     first = next(data.in_order()) if isinstance(data, Batches) else data
-    return content_of(split_arguments(problem.model, first))
+    return content_of(problem.known_data.split(problem.model, first))
 
 
 def _shaped(name: str, like: Any) -> str:

@@ -18,6 +18,7 @@ from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import Timing
 from phalanx.programs.handlers import substitute
 from phalanx.programs.target import Target
+from phalanx.run.checks import stored_by_default
 from phalanx.run.host_fold import HostFold
 from phalanx.run.reductions import Reductions
 from phalanx.run.state_layout import Place
@@ -32,7 +33,11 @@ def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, 
     """`n` draws from a fit's guide, as one chain."""
     began, drawing = time.perf_counter(), fit.drawing
     latents, known = list(fit.record.latents), drawing.names
-    names = latents if keep is None else [keep] if isinstance(keep, str) else list(keep)
+    if keep is None:
+        # of data that come in batches a value may be of a batch's rows
+        values = {} if fit.is_streamed else fit.proposals.pair.problem.whole.deterministic
+        keep, _ = stored_by_default(latents, values)
+    names = [keep] if isinstance(keep, str) else list(keep)
     if unknown := [name for name in names if name not in known]:
         raise ValueError(
             f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has {', '.join(map(repr, known))}."

@@ -12,7 +12,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.foreign import columns_of
-from phalanx.programs.arguments import Arguments, split_arguments
+from phalanx.programs.arguments import Arguments
 from phalanx.programs.minibatch import ROWS, Minibatch
 from phalanx.variational.batches import Batches
 from phalanx.variational.problem import Problem
@@ -147,7 +147,7 @@ class Stream:
                 self._batches, anew = iter(self._source), True
                 continue
             self._number += 1
-            arguments = split_arguments(self._problem.model, batch)
+            arguments = self._problem.known_data.split(self._problem.model, batch)
             if self._is_short(arguments):
                 self._short = self._short or self._number
                 continue

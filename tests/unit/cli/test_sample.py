@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import typer
 from tests.unit.report.posteriors import make_posterior
 
 from phalanx.cli import by_name
+from phalanx.cli.data_file import read_data
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 
@@ -96,7 +98,7 @@ def test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own(phalanx, folder):
     out = folder / "out" / "line"
     posterior = Posterior.load(out / "posterior.npz")
     assert posterior.record.kernel.startswith("hmc(num_steps=3") and set(posterior.reduced) == {"moments", "range_of"}
-    assert "- A mean is 2.0.\n  Try a prior." in printed and "range_of: {" in printed
+    assert "- A mean is 4.0.\n  Try a prior." in printed and "range_of: {" in printed
     assert (out / "levels.png").exists() and "<h2>Levels</h2>" in (out / "report.html").read_text()
     assert not json.loads((out / "result.json").read_text())["verdict"]["good"]
 
@@ -125,7 +127,7 @@ def test_what_is_printed_and_written(phalanx, folder):
     files = {"posterior.npz", "report.html", "traces.png", "ranks.png", "energy.png", "summary.csv", "result.json"}
     assert files <= {path.name for path in made.iterdir()}
     posterior = Posterior.load(made / "posterior.npz")
-    assert set(posterior.draws) == {"slope", "noise"} and posterior.draws["slope"].shape == (4, 100)
+    assert set(posterior.draws) == {"slope", "noise", "double"} and posterior.draws["slope"].shape == (4, 100)
     # The mean of 400 draws of a slope whose posterior sd is about 0.016.
     assert abs(posterior.draws["slope"].mean() - 2) < 0.1
     lines = (made / "summary.csv").read_text().splitlines()
@@ -133,6 +135,7 @@ def test_what_is_printed_and_written(phalanx, folder):
         "log_density",
         "slope",
         "noise",
+        "double",
     ]
     assert json.loads((made / "result.json").read_text())["run"]["seed"] == 3
 
@@ -151,13 +154,19 @@ def groups(county, y):
 @pytest.mark.slow
 def test_words_are_numbered_and_said(phalanx, folder):
     (folder / "words.py").write_text(WORDS)
-    (folder / "words.csv").write_text("county,y\nCass,1\nAitkin,2\nCass,3\n")
+    (folder / "words.csv").write_text("county,y\nCass,1\nAitkin,20\nCass,3\n")
     tuned = ("--target-acceptance", "0.9", "--max-depth", "7", "--num-chains", "4", "--num-warmup", "9")
     status, out, _ = phalanx("sample", "words.py:groups", "--data", "words.csv", *tuned, "--num-samples", "20")
     assert status == 0 and "county: Aitkin is 0, Cass is 1" in out
     posterior = Posterior.load(folder / "out" / "groups" / "posterior.npz")
     assert posterior.record.data["county"] == "int32 (3,), levels Aitkin, Cass"
     assert posterior.record.num_warmup == 9 and "max_depth=7" in posterior.record.kernel
+    made: dict[str, Any] = {}
+    exec(WORDS, made)
+    (folder / "one.csv").write_text("county,y\nCass,0\n")  # by itself, Cass would be 0
+    drawn = posterior.predictive(read_data(folder / "one.csv"), model=made["groups"], seed=1)["y"]
+    noise = drawn[..., 0] - posterior.draws["level"][..., 1]  # a standard normal; some 17 in another numbering
+    assert np.mean(noise**2) < 2  # 80 draws: more than 6 standard errors above 1
     (folder / "words.csv").write_text("county,y\nAitkin,1\nBecker,2\nCass,3\n")
     status, _, err = phalanx("sample", "words.py:groups", "--data", "words.csv")
     assert status == 2 and "level[county]: 2 is outside 0..1, in words.py:8; it is county[2]" in err

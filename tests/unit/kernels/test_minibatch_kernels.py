@@ -126,9 +126,10 @@ def test_a_network_of_random_weights():
         phx.sample("labels", dist.CategoricalLogits(logits), obs=labels)
 
     run = phx.mcmc(
-        network, {"x": x, "labels": labels}, kernel=phx.sghmc(0.05, 15, cycle=20), keep=["net.w", "net.v"],
+        network, {"x": x, "labels": labels}, kernel=phx.sghmc(0.05, 15, cycle=20),
         num_warmup=30, num_samples=20, progress=False,
     )  # fmt: skip
+    assert set(run.draws) == {"net.w", "net.v"}  # the logits of all rows at every draw would cost more than its step
     chance = run.predict(lambda draw: jax.nn.softmax(apply({"w": draw["net.w"], "v": draw["net.v"]}, x))).mean((0, 1))
     assert (chance.argmax(-1) == labels).mean() > 0.9
 

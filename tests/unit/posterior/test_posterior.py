@@ -453,5 +453,10 @@ def test_names_of_columns_and_levels_stay_with_the_posterior(tmp_path):
     loaded = phx.Posterior.load(posterior.save(tmp_path / "run.npz"))
     assert loaded.record == posterior.record and list(loaded.summary().index[1:]) == rows
     assert loaded.to_arviz().posterior["b"].coords["b_dim_0"].values.tolist() == ["age", "floor"]
-    other = sampler.run(data=data | {"x": data["x"].rename(columns={"age": "height"})})
+    renamed = data | {"x": data["x"].rename(columns={"age": "height"})}
+    with pytest.raises(ValueError, match="data: x has no column 'age', which the run's data had; it has 'height', 'fl"):
+        sampler.run(data=renamed)
+    other = phx.mcmc(model, renamed, kernel=phx.rwmh(0.5), **sizes)
+    assert other.timing.compilations == 0  # other names need no other program
     assert list(other.summary().index[1:3]) == ["b[height]", "b[floor]"]
+    assert list(sampler.run().summary().index[1:]) == rows

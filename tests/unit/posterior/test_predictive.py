@@ -83,6 +83,32 @@ def drawn() -> Posterior:
     return drawn_by_hand(regression, MODELS["regression"][1])
 
 
+class TestPrior:
+    def test_every_variable_is_drawn_without_a_run(self, drawn):
+        found = phx.predictive(regression, {"x": X}, num_draws=DRAWS, seed=3)
+        expected = drawn.predictive({"x": X}, kind="prior", seed=3)
+        assert {name: values.shape for name, values in found.items()} == {
+            "w": (DRAWS, 2), "s": (DRAWS,), "mean": (DRAWS, ROWS), "y": (DRAWS, ROWS)
+        }  # fmt: skip
+        np.testing.assert_allclose(found["mean"], found["w"] @ X.T, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found["y"], expected["y"][0, :DRAWS], rtol=1e-5, atol=1e-6)
+        drawn_again = phx.predictive(regression, {"x": X, "y": np.zeros(ROWS)}, num_draws=2, seed=3)
+        np.testing.assert_allclose(drawn_again["y"], found["y"][:2], rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"kind": "posterior"}, ValueError, "kind must be 'prior'; got 'posterior'. Draws from a posterior"),
+            ({"num_draws": 0}, ValueError, "num_draws must be a whole number, at least 1; got 0."),
+            ({"data": {}}, TypeError, "missing a required argument: 'x'"),
+        ],
+        ids=str,
+    )
+    def test_what_is_wrong_is_named(self, options, error, message):
+        with pytest.raises(error, match=re.escape(message)):
+            phx.predictive(regression, **{"data": {"x": X}, **options})
+
+
 class TestPredictWithAKey:
     def test_every_draw_has_a_key_of_its_own(self):
         noise = make_posterior(4, 500).predict(lambda draw, key: jax.random.normal(key))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -27,7 +29,9 @@ def model(y):
 
 def test_shapes_of_draws_and_statistics():
     posterior = phx.mcmc(model, {"y": Y}, **FAST)
-    assert {name: draws.shape for name, draws in posterior.draws.items()} == {"mean": (4, 30), "noise": (4, 30)}
+    assert {name: draws.shape for name, draws in posterior.draws.items()} == dict.fromkeys(
+        ("mean", "noise", "ratio"), (4, 30)
+    )
     assert set(posterior.stats) == {"acceptance_rate", "diverging", "num_steps", "energy", "step_size", "log_density"}
     assert all(values.shape == (4, 30) for values in posterior.stats.values())
     assert (posterior.draws["noise"] > 0).all()
@@ -39,10 +43,31 @@ def test_shapes_of_draws_and_statistics():
 def test_the_log_density_is_that_of_the_draws():
     posterior = phx.mcmc(model, {"y": Y}, **FAST)
     target = phx.Target(model, {"y": Y})
-    values = {name: draws[2, 7] for name, draws in posterior.draws.items()}
+    values = {name: posterior.draws[name][2, 7] for name in ("mean", "noise")}
     np.testing.assert_allclose(
         target.log_density(target.unconstrain(values)), posterior.stats["log_density"][2, 7], rtol=1e-4
     )
+
+
+def test_deterministic_values_are_stored_by_default_but_for_large_ones(capsys):
+    def program(y):
+        mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+        phx.deterministic("double", 2 * mean)
+        phx.deterministic("above", mean > 0)
+        phx.deterministic("rows", mean + y)
+        phx.deterministic("long", mean + jnp.zeros(10_001))
+        phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    mesh = phx.make_mesh(chain=1, data=2, devices=jax.devices()[:2])
+    y = np.arange(5, dtype=np.float32)
+    posterior = phx.mcmc(program, phx.shard({"y": y}, mesh), **{**FAST, "progress": True})
+    mean = posterior.draws["mean"]
+    assert set(posterior.draws) == {"mean", "double", "above", "rows"}
+    np.testing.assert_array_equal(posterior.draws["double"], 2 * mean)
+    np.testing.assert_allclose(posterior.draws["rows"], mean[..., None] + y, rtol=1e-6)
+    assert {"double", "rows[4]", "above"} <= set(posterior.summary().index)
+    assert posterior.record.latents.keys() == {"mean"}
+    assert "the deterministic value 'long' has 10,001 elements, and its draws are not stored" in capsys.readouterr().err
 
 
 def test_keep_chooses_what_is_stored():

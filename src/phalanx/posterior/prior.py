@@ -1,0 +1,60 @@
+"""Predictive draws from a model alone, before anything is inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from phalanx.mesh.keys import check_seed
+from phalanx.posterior.predictive import predictive as draw
+from phalanx.programs.tracing import Program
+
+
+def predictive(
+    model: Program, data: Mapping[str, Any] | None = None, *, num_draws: int = 1000, kind: str = "prior", seed: int = 0
+) -> dict[str, np.ndarray]:
+    r"""Draw every variable of a model from the prior: $\theta \sim p(\theta)$, $y \sim p(y \mid \theta, x)$.
+
+    It needs no run. Of a posterior the same is `posterior.predictive(kind="prior")`.
+
+    Args:
+        model: the program.
+        data: its keyword arguments, as for `phx.mcmc`. An argument that is only observed may be None, or left out if it
+            has a default: its variable then has the shape of its distribution. If it is given, its shape counts alone.
+        num_draws: how many draws.
+        kind: "prior", the only kind without a posterior.
+        seed: a whole number. A draw depends on it and on its number alone.
+
+    Returns:
+        Arrays of shape `(num_draws, ...)` by variable: latent, observed and deterministic ones.
+
+    Raises:
+        TypeError: when the data do not fit the model.
+        ValueError: when `kind` or `num_draws` is something else, or a variable cannot be drawn from; it is named.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> def model(y=None):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+        ...     phx.sample("y", dist.Normal(mean, 1.0).expand([3]), obs=y)
+        >>> phx.predictive(model, num_draws=10)["y"].shape
+        (10, 3)
+
+    Source: A. Gelman, X.-L. Meng, H. Stern (1996), Posterior predictive assessment of model fitness via realized
+    discrepancies.
+    """
+    check_seed(seed)
+    if not callable(model):
+        raise TypeError(f"predictive: model must be a function; got {type(model).__name__}.")
+    if kind != "prior":
+        raise ValueError(
+            f"predictive: kind must be 'prior'; got {kind!r}. Draws from a posterior are made by its own method, "
+            f"phx.mcmc(model, data).predictive(new_data)."
+        )
+    if isinstance(num_draws, bool) or not isinstance(num_draws, int | np.integer) or num_draws < 1:
+        raise ValueError(f"predictive: num_draws must be a whole number, at least 1; got {num_draws!r}.")
+    sizes = 1, int(num_draws)
+    found = draw(model, data, "prior", target=None, latents=(), draws={}, sizes=sizes, seed=seed)
+    return {name: values[0] for name, values in found.items()}
