@@ -12,11 +12,13 @@ class Finding(NamedTuple):
         topic: what it is about in a word or two, e.g. `high R-hat`.
         problem: what was found, in a sentence.
         advice: what to try.
+        grade: how severe it is: "not good", or "usable" where draws can be used with it in mind.
     """
 
     topic: str
     problem: str
     advice: str
+    grade: str = "not good"
 
     def __str__(self) -> str:
         return f"{self.problem}\n  Try {self.advice}."

@@ -33,6 +33,13 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
 
+    @property
+    def grade(self) -> str:
+        """Return "good", "usable" where every finding only has to be kept in mind, or "not good"."""
+        if self.good:
+            return "good"
+        return "usable" if self.findings and all(f.grade == "usable" for f in self.findings) else "not good"
+
     def __bool__(self) -> bool:
         return self.good
 
@@ -109,8 +116,12 @@ def judged(findings: Sequence[Finding], passed: Sequence[str], good: str = "ever
 
 
 def _not_good(findings: Sequence[Finding], passed: Sequence[str]) -> Verdict:
+    findings = sorted(findings, key=lambda finding: finding.grade == "usable")  # the worst first
     topics = ", ".join(finding.topic for finding in findings)
-    return Verdict(False, f"Not good to use yet: {topics}.", tuple(findings), tuple(passed))
+    verdict = Verdict(False, f"Not good to use yet: {topics}.", tuple(findings), tuple(passed))
+    if verdict.grade == "usable":
+        return Verdict(False, f"Usable, with this in mind: {topics}.", verdict.findings, verdict.passed)
+    return verdict
 
 
 def _best(run: Evidence) -> str:

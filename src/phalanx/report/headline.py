@@ -46,7 +46,7 @@ def headline_html(posterior: Reported, checks: Sequence[Check] = ()) -> str:
     )
     sentences = [("good", escape(words)) for words in verdict.passed]
     sentences[:0] = [
-        ("warn", f"{escape(wrong)} <em>Try {escape(advice)}.</em>") for _, wrong, advice in verdict.findings
+        ("warn", f"{escape(wrong)} <em>Try {escape(advice)}.</em>") for _, wrong, advice, _ in verdict.findings
     ]
     if posterior.record.interrupted:
         words = f"The run was interrupted after {posterior.num_draws:,} of {posterior.record.num_samples:,} draws."

@@ -30,7 +30,7 @@ def write_page(fit: Fit, path: str | PathLike[str]) -> Path:
     """Write the report of a fit as one self-contained HTML file."""
     file = file_to_write("report", path, "fit.html")
     weights, values = fit.judged
-    verdict, evidence = fit.verdict(), weights.evidence()
+    verdict, evidence = fit.verdict(), fit.evidence()
     figures = {
         "Evidence lower bound": bound_figure(fit.losses.elbo),
         "Importance weights": weight_figure(weights),
@@ -85,7 +85,8 @@ def write_page(fit: Fit, path: str | PathLike[str]) -> Path:
 def _verdict(verdict: Verdict) -> str:
     good = "good" if verdict.good else "warn"
     found = [
-        f'<li class="warn">{escape(wrong)} <em>Try {escape(advice)}.</em></li>' for _, wrong, advice in verdict.findings
+        f'<li class="warn">{escape(wrong)} <em>Try {escape(advice)}.</em></li>'
+        for _, wrong, advice, _ in verdict.findings
     ]
     passed = [f'<li class="good">{escape(words)}</li>' for words in verdict.passed]
     items = "\n".join([*found, *passed])

@@ -54,7 +54,7 @@ def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, 
     verdict = fit.verdict()
     record = replace(
         fit.record, num_samples=n, num_chains=1, seed=seed, independent=True,
-        findings=(*(Finding(f"fit: {f.topic}", f.problem, f.advice) for f in verdict.findings), *failed),
+        findings=(*(f._replace(topic=f"fit: {f.topic}") for f in verdict.findings), *failed),
         passed=verdict.passed,
     )  # fmt: skip
     timing = Timing(fit.timing.compile, fit.timing.sampling, seconds, fit.timing.gradient_evaluations)
