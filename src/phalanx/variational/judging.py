@@ -263,8 +263,15 @@ def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None) -> list[Findi
 
 def _of_tails(moved: Moved) -> Finding | str:
     """Whether moves carry draws into what the guide misses."""
-    if not (compared := Compared.of(list(moments_after(moved)))).are_off:
-        return f"{count(len(moved.parents), 'draw')} moved by Markov moves kept their means and standard deviations."
+    compared = Compared.of(found := list(moments_after(moved)))
+    if not compared.are_off:
+        if not (heavy := [m for m in found if not m.ratio_error <= SD_OFF / 2]):
+            return (
+                f"{count(len(moved.parents), 'draw')} moved by Markov moves kept their means and standard deviations."
+            )
+        roughly = first_few(heavy, lambda m: f"{m.name} to ±{m.ratio_error:.0%}")
+        problem = f"Tails are so heavy that standard deviations are known only roughly: {roughly}."
+        return Finding("heavy tails", problem, "quantiles in place of standard deviations, or phx.mcmc", "usable")
     return Finding(
         "missed tails",
         f"The guide misses a part of the posterior beside its draws: Markov moves that keep the posterior change "

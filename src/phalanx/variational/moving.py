@@ -42,7 +42,7 @@ DENSE = 64
 COUNTS = ((2**14, 4096), (2**18, 1024))
 """Draws that are moved for as many numbers in the data and in a draw at most; of more, `FEWEST`."""
 
-FEWEST = 256
+FEWEST = 512
 
 FEW_NUMBERS, LANES_OF_FEW, LANES = 2**16, 64, 8
 """Draws whose gradients are computed at once, of few numbers in the data and of more."""
