@@ -107,10 +107,8 @@ class Modes:
         tries = f"{3 * PER_KIND} climbs from dispersed starts"
         if images:
             tries += f" and {len(images)} exchanges of elements or signs"
-        return Search(
-            tuple(sorted(found, key=lambda mode: -mode.mass)),
-            f"{tries} led to no other mode; {blind[0].lower()}{blind[1:]}, and where no climb ended nobody has looked.",
-        )
+        said = f"{tries} led to no other mode. {blind}, and climbs find only the modes where they end."
+        return Search(tuple(sorted(found, key=lambda mode: -mode.mass)), said)
 
     @property
     def _size(self) -> int:
@@ -155,7 +153,7 @@ class Modes:
         if not images:
             return []
         drawing, first = self.drawing, (drawing_free := self.drawing.free, draws, self.drawing.arrays)
-        program = drawing.compiler(self._at_values, *first, identity=self._identity("values"), rarely=True)
+        program = drawing.compiler(self._at_values, *first, identity=self._identity("at values"), rarely=True)
         log_p, _ = map(np.asarray, program(*first))
         modes = []
         for words, image in images:
