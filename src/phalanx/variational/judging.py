@@ -145,7 +145,7 @@ class Compared(NamedTuple):
         return bool(self.means or self.sds)
 
     def words(self) -> str:
-        """Return which are off, and how far."""
+        """Return those that are off, and how far."""
         parts = []
         if self.means:
             parts.append(f"means, {first_few(self.means, lambda m: f'{m.name} by {-m.shift:.2f}±{m.error:.2f}')}")
@@ -185,7 +185,7 @@ def judge_fit(
     """
     results: list[Finding | str] = [*findings, _of_undefined(weights), _of_end(settled), _of_failures(steps, failed)]
     results += _of_draws(weights, values, resampled, moves)
-    if search is not None and weights.reliable and not any(_is_severe(result) for result in results):
+    if search is not None and np.isfinite(weights.log.max()) and not any(_is_severe(result) for result in results):
         results += _of_modes(search())
     found = [result for result in results if isinstance(result, Finding)]
     passed = [result for result in results if isinstance(result, str) and result]
