@@ -1,4 +1,4 @@
-"""Guides against reference posteriors: what is not near the truth, the verdict does not trust.
+"""Guides against reference posteriors: the verdict trusts no fit that is off, and trusts those known to be right.
 
 `benchmarks/guides.py` writes the whole table. Seeds are fixed, so that the tests are the same on every run.
 """
@@ -43,6 +43,22 @@ def worst_mean(entry, draws):
     return worst
 
 
+def check(name, guide, good, worst):
+    """Raise unless a verdict is right: neither blind to a mean that is off, nor shy of what is known to be right."""
+    assert not good or worst < 0.1, f"{guide} on {name} is called good, and a mean is {worst:.2f} sd off"
+    assert good or (name, guide) not in TRUSTED, f"{guide} on {name} is right, and not called good"
+
+
+def test_a_verdict_that_always_refuses_fails_and_so_does_one_that_never_does():
+    for name, guide in TRUSTED:
+        check(name, guide, True, 0.05)
+        with pytest.raises(AssertionError, match="not called good"):
+            check(name, guide, False, 0.05)
+        with pytest.raises(AssertionError, match="is called good"):
+            check(name, guide, True, 0.2)
+    check("ark", "mean_field", False, 0.05)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("name", NAMES)
@@ -54,5 +70,4 @@ def test_no_failure_is_silent(name, guide):
         assert "guide:" in str(refused) or "fit:" in str(refused)
         assert (name, guide) not in TRUSTED
         return
-    assert not fit.verdict().good or worst_mean(entry, fit.sample(1, 20_000)) < 0.1
-    assert fit.verdict().good or (name, guide) not in TRUSTED
+    check(name, guide, fit.verdict().good, worst_mean(entry, fit.sample(1, 20_000)))

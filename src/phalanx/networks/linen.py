@@ -48,7 +48,7 @@ def linen_module(
     prediction: Mapping[str, Any] | None = None,
 ) -> Module:  # fmt: skip
     """A module of Flax Linen as functions of arrays, and keyword arguments of its calls in training and prediction."""
-    linen = require("flax.linen")
+    linen, errors = require("flax.linen"), require("flax.errors")
     in_training, in_prediction = dict(training or {}), dict(prediction or {})
 
     def variables(key: Array) -> dict[str, Any]:
@@ -67,7 +67,15 @@ def linen_module(
         return outputs, {**rest, **changed}
 
     def predict(weights: Any, rest: Any, *inputs: Any, **options: Any) -> Any:
-        return module.apply({"params": weights, **rest}, *inputs, **{**in_prediction, **options})
+        try:
+            return module.apply({"params": weights, **rest}, *inputs, **{**in_prediction, **options})
+        except errors.InvalidRngError:
+            raise ValueError(
+                f"from_linen: {type(module).__name__} draws random numbers when it is called, and a network is a "
+                f"function of its inputs: every call would have the same noise. Call it with dropout off, such as "
+                f"deterministic=True, and draw noise in the model, with phx.sample, and give it to the network as an "
+                f"input."
+            ) from None
 
     like = jax.eval_shape(variables, random.key(0))
     keeps = tuple(f"the collection {name!r}" for name in like if name != "params")

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax import Array
 
+from phalanx.diagnostics.words import first_few
 from phalanx.extras import require
 from phalanx.mesh.specs import Spec
 from phalanx.networks.module import Module
@@ -32,7 +33,7 @@ def from_nnx(make: Callable[[Any], Any], *, spec: Spec = None, dtype: Any = None
     Raises:
         ImportError: when Flax is not installed.
         TypeError: when `make` is a module itself.
-        ValueError: when the module keeps statistics of batches.
+        ValueError: when the module keeps statistics of batches; when it draws random numbers in a call, at that call.
 
     Example:
         >>> import jax, phalanx as phx
@@ -81,7 +82,21 @@ def nnx_module(make: Callable[[Any], Any]) -> Module:
     def predict(weights: Any, others: Any, *inputs: Any, method: str = "__call__", **options: Any) -> Any:
         module = merge(weights, others)
         module.eval()
-        return getattr(module, method)(*inputs, **options)
+        before = counts(module)
+        outputs = getattr(module, method)(*inputs, **options)
+        if used := [name for name, value in counts(module).items() if value is not before.get(name)]:
+            raise ValueError(
+                f"from_nnx: {type(module).__name__} draws random numbers when it is called (its {first_few(used)} "
+                f"advanced), and a network is a function of its inputs: every call would have the same noise. Leave "
+                f"dropout to the module's own switch, without deterministic=False in the call, and draw noise in the "
+                f"model, with phx.sample, and give it to the network as an input."
+            )
+        return outputs
+
+    def counts(module: Any) -> dict[str, Any]:
+        """The values of all counts of random numbers drawn, by their names in the module."""
+        found = {".".join(map(str, path)): node for path, node in nnx.iter_graph(module)}
+        return {name: node.get_value() for name, node in found.items() if isinstance(node, nnx.RngCount)}
 
     kept = nnx.split_state(rest, nnx.RngState, ...)[1]
     keeps = tuple(sorted({type(variable).__name__ for _, variable in nnx.to_flat_state(kept)}))

@@ -20,7 +20,7 @@ from phalanx.programs.bounds import in_words
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.tracing import Forward, Program, Tracer
-from phalanx.programs.unconstrained import Evaluation
+from phalanx.programs.unconstrained import Evaluation, to_unconstrained
 from phalanx.programs.validity import VALUE, Doubt, doubts_of
 from phalanx.variational import coverage
 from phalanx.variational.learned import Learned, Params, begun_with
@@ -237,6 +237,15 @@ class ProgramPair:
                 f"{', '.join(map(repr, data)) or 'nothing'}. A guide takes the model's arguments, or some of them."
             )
         return {name: value for name, value in data.items() if name in names}
+
+    def position(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
+        """Return the unconstrained values of a draw's latent variables."""
+        return to_unconstrained(given(self.problem.model, params), draw, data)
+
+    def log_weight(self, params: Params, run: Evaluation, data: Values) -> Array:
+        """Return the log importance weight at the position of a run of the model."""
+        draw = {name: v.value for name, v in run.variables.items() if v.is_latent}
+        return run.log_density(jacobian=False) - self.log_guide(params, draw, data)
 
     @property
     def left_out(self) -> list[Finding]:

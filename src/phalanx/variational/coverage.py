@@ -20,7 +20,7 @@ def left_out(name: str, guide: Any, model: Any) -> str:
     """What a guide's distribution of a variable leaves out of the model's, as far as their supports say; or nothing."""
     if is_point(guide):
         return f"{name!r} is always at one point"
-    mine, theirs = _bounds(getattr(guide, "support", None)), _bounds(getattr(model, "support", None))
+    mine, theirs = bounds_of(getattr(guide, "support", None)), bounds_of(getattr(model, "support", None))
     if mine is None or theirs is None:
         return ""
     (low, high), (lowest, highest) = mine, theirs
@@ -48,7 +48,7 @@ def findings(supports: Mapping[str, tuple[Any, Any]]) -> list[Finding]:
     return [Finding("support", problem, "a guide whose distributions have the model's supports")]
 
 
-def _bounds(support: Any) -> tuple[Any, Any] | None:
+def bounds_of(support: Any) -> tuple[Any, Any] | None:
     """The least and the largest value of a support of numbers one by one; None of any other."""
     while support is not None and hasattr(support, "base_constraint"):
         support = support.base_constraint

@@ -9,17 +9,22 @@ import numpy as np
 
 from phalanx.diagnostics.psis import Smoothed, smooth, threshold
 
+BRIDGED = 20
+"""Iterations of the bridge's equation, each of which brings it several times closer."""
+
 
 class Evidence(NamedTuple):
     r"""An estimate of $\log p(\text{data})$.
 
     Attributes:
         log_evidence: by importance sampling from the guide.
-        error: its standard error; it means nothing where `reliable` is false.
+        error: its standard error, with what Markov moves of the draws show of missed tails; it means nothing where
+            `reliable` is false.
         elbo: the evidence lower bound, which it is not below but for noise.
         elbo_error: the standard error of the bound.
         k_hat: shape of the weights' tail.
-        reliable: whether `k_hat` is low enough for as many draws, and the log density of each is a number.
+        reliable: whether `k_hat` is low enough for as many draws, the log density of each is a number, and no region
+            was found that the guide misses.
         num_draws: how many there were.
     """
 
@@ -65,13 +70,35 @@ class Weights(NamedTuple):
         """Whether averages with these weights can be trusted."""
         return not self.undefined and self.smoothed.k_hat <= threshold(len(self.log))
 
-    def evidence(self) -> Evidence:
-        """The estimate."""
+    def bridged(self, log_weights: np.ndarray) -> float:
+        """Return the log evidence by bridge sampling between these draws and others of the posterior.
+
+        Importance sampling sees the posterior where the guide draws; the bridge also where the others are.
+
+        Args:
+            log_weights: of the draws of the posterior.
+
+        Source:
+            Meng, Wong (1996), Simulating ratios of normalizing constants via a simple identity.
+        """
+        mine, theirs = len(self.log), len(log_weights)
+        level = float(self.log.max() + math.log(np.mean(np.exp(self.log - self.log.max()))))
+        ours, others = self.log - level, log_weights - level
+        part, ratio = theirs / (mine + theirs), 0.0
+        for _ in range(BRIDGED):
+            reference = math.log1p(-part) + ratio
+            above = np.mean(np.exp(ours - np.logaddexp(math.log(part) + ours, reference)))
+            below = np.mean(np.exp(-np.logaddexp(math.log(part) + others, reference)))
+            ratio = float(np.log(above) - np.log(below))
+        return level + ratio
+
+    def evidence(self, gap: float = 0.0) -> Evidence:
+        """Return the estimate, whose error includes a gap that is known from elsewhere."""
         count, highest = len(self.log), self.log.max()
         if not np.isfinite(highest):
             return Evidence(math.nan, math.nan, -math.inf, math.nan, math.inf, False, count)
         raw = np.exp(self.log - highest)
-        error = float(np.std(raw, ddof=1) / raw.mean() / math.sqrt(count))
+        error = math.hypot(float(np.std(raw, ddof=1) / raw.mean() / math.sqrt(count)), gap)
         finite = bool(np.isfinite(self.log).all())
         elbo = float(self.log.mean()) if finite else -math.inf
         elbo_error = float(np.std(self.log, ddof=1) / math.sqrt(count)) if finite else math.nan

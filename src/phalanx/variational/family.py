@@ -24,7 +24,7 @@ from phalanx.programs.bounds import kind_of
 from phalanx.programs.parameters import Parameter, given, meeting
 from phalanx.programs.shares import Latent
 from phalanx.programs.tracing import Program
-from phalanx.programs.unconstrained import at_values, refuse_point, run_unconstrained, transform_of
+from phalanx.programs.unconstrained import Evaluation, at_values, refuse_point, run_unconstrained, transform_of
 from phalanx.run.kept import is_ours
 from phalanx.variational.ascent import LogDensity, Place, good_place
 from phalanx.variational.coordinates import is_local
@@ -286,6 +286,14 @@ class FamilyPair:
     def coordinates(self, draw: Any) -> dict[str, Array]:
         """The position itself."""
         return draw
+
+    def position(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
+        """Return the draw, which is a position."""
+        return draw
+
+    def log_weight(self, params: Params, run: Evaluation, data: Values) -> Array:
+        """Return the log importance weight at the position of a run of the model."""
+        return run.log_density() - self.log_guide(params, run.position, data)
 
     @property
     def left_out(self) -> list[Finding]:

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, random
 from jax.sharding import Mesh
 
+from phalanx.diagnostics.words import first_few
 from phalanx.mesh.keys import check_seed
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.parameters import arrays_of
@@ -25,6 +26,7 @@ from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.family import FamilyPair, Start, flat
 from phalanx.variational.guides import laplace
 from phalanx.variational.problem import Problem
+from phalanx.variational.summits import FEW, PUSHED, Ground, falls_around, longest_of
 
 MOST = 4096
 """Coordinates of which the Hessian is looked at."""
@@ -36,10 +38,13 @@ class Maximum(NamedTuple):
     Attributes:
         values: of the latent variables, and of deterministic ones.
         log_density: of the latent variables' values and the data under the model.
+        at_bounds: coordinates of the unconstrained scale, such as "scale" or "p[1]", that lie at infinity there: the
+            maximum is on the edge of the variables' support.
     """
 
     values: dict[str, np.ndarray]
     log_density: float
+    at_bounds: tuple[str, ...] = ()
 
 
 @run_checks.data_in_one_dict
@@ -54,9 +59,13 @@ def maximize(
 ) -> Maximum:
     r"""Find the values of the latent variables that are most probable: $\arg\max_x p(x, \text{data})$.
 
-    It is climbed by L-BFGS from the most probable of a few random places, on the unconstrained scale, and then by
-    Newton's method, whose Hessian also tells whether there is a maximum. What is maximised is the density of the
-    variables as the model writes them, without the Jacobian of any transform.
+    L-BFGS climbs from the most probable of a few random places, on the unconstrained scale, and Newton's method
+    follows. What is maximised is the density of the variables as the model writes them, without the Jacobian of any
+    transform.
+
+    The result is a local maximum: the density falls in every direction around it. It may be a kink, as at the median of
+    Laplace variables, or lie on the edge of a support, as the maximum of a HalfNormal at zero; `at_bounds` then names
+    the coordinates. Where the density only approaches its least upper bound far out, or has none, there is no maximum.
 
     Args:
         model: a program whose keyword arguments are the data.
@@ -70,8 +79,9 @@ def maximize(
         The values, and the log density there.
 
     Raises:
-        ValueError: when there is no maximum where the climb ended, as where the scale of a hierarchy goes to zero; when
-            a value does not fit its variable, or the model has no latent variable.
+        ValueError: when there is no maximum where the climb ended, as where the scale of a hierarchy goes to zero, or
+            coefficients run away because classes can be separated; when a value does not fit its variable, or the model
+            has no latent variable.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -111,25 +121,21 @@ def maximize(
     checks.check_init(dict(init or {}), names, pair.latents)
     given = {name: arrays_of(name, value) for name, value in (init or {}).items()}
     arrays = problem.place_arrays()
-    given_to = np.uint32(seed), arrays, given
-    compiled = Compiler(matmul_precision)(lambda *traced: _highest(pair, *traced), *given_to, rarely=True)
-    values, height, reached, misfits = jax.tree.map(np.asarray, compiled(*given_to))
+    given_to, compiler = (np.uint32(seed), arrays, given), Compiler(matmul_precision)
+    compiled = compiler(lambda *traced: _highest(pair, *traced), *given_to, rarely=True)
+    vector, values, height, reached, misfits = jax.tree.map(np.asarray, compiled(*given_to))
     for name, bad in misfits.items():
         if bad:
             raise ValueError(pair.misfit(name))
-    if not reached:
-        raise ValueError(
-            f"maximize: there is no maximum where the climb ended, at a log density of {float(height):,.6g}: it rises "
-            f"still, or is not finite. There may be none, as where the scale of a hierarchy goes to zero. Give init=, "
-            f"another parameterisation, or ask for the posterior, with phx.mcmc."
-        )
-    return Maximum(dict(values), float(height))
+    if reached:
+        return Maximum(dict(values), float(height))
+    return _edge_or_kink(Ground(pair, compiler, arrays), vector)
 
 
-def _highest(pair: FamilyPair, seed: Array, arrays: Any, given: Any) -> tuple[Any, Array, Array, Any]:
-    """Values, their log density, whether it is a maximum, and which of the values given do not fit."""
+def _highest(pair: FamilyPair, seed: Array, arrays: Any, given: Any) -> tuple[Any, ...]:
+    """Position, values, their log density, whether it is a maximum, and which of the values given do not fit."""
 
-    def find() -> tuple[Any, Array, Array, Any]:
+    def find() -> tuple[Any, ...]:
         data = pair.problem.data(arrays)
         start = Start(pair.latents, pair.problem.model, data)
         position, misfits = start.best(random.key(seed), {**(pair.problem.start or {}), **given})
@@ -137,6 +143,33 @@ def _highest(pair: FamilyPair, seed: Array, arrays: Any, given: Any) -> tuple[An
         vector, back = flat(position)
         top = climb_to_top(log_density, vector)
         values, height = pair.problem.at_position({}, back(top.position), data).values(), log_density(top.position)
-        return values, height, top.reached & jnp.isfinite(height), misfits
+        is_top = top.reached & jnp.isfinite(height) & falls_around(log_density, top, height, longest_of(pair))
+        return top.position, values, height, is_top, misfits
 
     return pair.problem.alone(find)
+
+
+def _edge_or_kink(ground: Ground, vector: np.ndarray) -> Maximum:
+    """The maximum where a smooth one was not reached, or a refusal that says what happened."""
+    begun = ground.height(vector)
+    failed = f"maximize: there is no maximum where the climb ended, at a log density of {begun:,.6g}"
+    advice = "Give init=, another parameterisation, or ask for the posterior, with phx.mcmc."
+    if len(vector) > FEW or not math.isfinite(begun):
+        raise ValueError(f"{failed}: it rises still, or is not finite. {advice}")
+    vector = ground.polished(vector)
+    signs = ground.flat_directions(vector)
+    if far := ground.runaway(vector, signs):
+        raise ValueError(
+            f"{failed}: it does not fall however far {first_few(far, str)} runs away, as coefficients do where classes "
+            f"can be separated. Give a prior that falls, bounds, or ask for the posterior, with phx.mcmc."
+        )
+    pushed = vector + PUSHED * signs
+    values, height = ground.values(pushed), ground.height(pushed)
+    if not ground.is_top(pushed, signs):
+        names = first_few(ground.rising(vector), str)
+        raise ValueError(
+            f"{failed}: it rises still, most along {names}. There may be none, as where the scale of a hierarchy goes "
+            f"to zero. {advice}"
+        )
+    names = ground.labels()
+    return Maximum(values, height, tuple(names[i] for i in np.flatnonzero(signs)))

@@ -30,7 +30,7 @@ def write_page(fit: Fit, path: str | PathLike[str]) -> Path:
     """Write the report of a fit as one self-contained HTML file."""
     file = file_to_write("report", path, "fit.html")
     weights, values = fit.judged
-    verdict, evidence = fit.verdict(), weights.evidence()
+    verdict, evidence = fit.verdict(), fit.evidence()
     figures = {
         "Evidence lower bound": bound_figure(fit.losses.elbo),
         "Importance weights": weight_figure(weights),

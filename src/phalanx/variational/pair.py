@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.diagnostics import Finding
 from phalanx.mesh.devices import CHAIN
+from phalanx.programs.unconstrained import Evaluation
 from phalanx.variational.learned import Learned, Params
 from phalanx.variational.problem import Problem, Values
 
@@ -115,6 +116,14 @@ class Pair(Protocol):
 
     def coordinates(self, draw: Any) -> dict[str, Array]:
         """What a draw consists of, by latent variable."""
+        ...
+
+    def position(self, params: Params, draw: Any, data: Values) -> dict[str, Array]:
+        """Return the unconstrained values of a draw's latent variables."""
+        ...
+
+    def log_weight(self, params: Params, run: Evaluation, data: Values) -> Array:
+        """Return the log importance weight at the position of a run of the model."""
         ...
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +23,11 @@ from phalanx.variational.compiled import Compiler
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.evidence import Evidence, Weights
 from phalanx.variational.fit_file import read_fit, write_fit
-from phalanx.variational.judging import judge_fit, judge_likelihood, judge_unweighed
+from phalanx.variational.judging import Compared, judge_fit, judge_likelihood, judge_unweighed, moments_after
 from phalanx.variational.likelihood import Likelihood, bound_of, check_has_guide
 from phalanx.variational.linear_response import Covariance, covariance_of
+from phalanx.variational.modes import Modes, Search
+from phalanx.variational.moving import Moved, Mover
 from phalanx.variational.page import write_page
 from phalanx.variational.pair import Pair
 from phalanx.variational.resampling import Resampled
@@ -94,6 +96,7 @@ class Fit:
     arrays: tuple[Array, ...] = ()
     known: Mapping[str, Any] = field(default_factory=dict)
     is_proposal: bool = False
+    _looked: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:
@@ -211,8 +214,17 @@ class Fit:
         """
         check_seed(seed)
         _check_number(num_draws)
-        found = self._weighed(seed, num_draws)[0].evidence()
-        return found._replace(reliable=False) if self.proposals.pair.left_out else found
+        weights, _ = self._weighed(seed, num_draws)
+        if not weights.reliable or self.proposals.pair.left_out:
+            return weights.evidence()._replace(reliable=False)
+        gap, misses = 0.0, False
+        if self._can_move and np.isfinite(weights.smoothed.k_hat):
+            moved = self._moved(seed, num_draws)
+            gap, misses = weights.bridged(moved.log_after) - weights.evidence().log_evidence, _misses(moved)
+        found = weights.evidence(gap)
+        if misses or self._searched(seed, num_draws).found:
+            return found._replace(reliable=False)
+        return found
 
     def covariance(self, names: str | Sequence[str] | None = None, *, num_draws: int = 64, seed: int = 0) -> Covariance:
         r"""Estimate the posterior's covariance by linear response: how the guide follows a tilted model.
@@ -281,14 +293,17 @@ class Fit:
     def verdict(self, num_draws: int = JUDGED) -> Verdict:
         """Say whether the fit is good to use, or what is wrong with it and what to try.
 
-        Three things are looked at: the tail of the importance weights, whether weighting the draws moves means and
-        standard deviations, and whether learning has ended. See `phalanx.variational.judging.judge_fit`.
+        Four things are evaluated: the tail of the importance weights; whether weighting the draws, or Markov moves of
+        them, changes means and standard deviations; whether climbs from dispersed starts, or exchanges of elements,
+        lead to a mode that the guide never draws from; and whether learning has ended. See
+        `phalanx.variational.judging.judge_fit`.
 
         Args:
             num_draws: draws that are looked at.
 
         Returns:
-            The verdict: `good`, `headline`, `findings` (each a problem and an advice) and what was `passed`.
+            The verdict: `good`, `grade` ("good", "usable" or "not good"), `headline`, `findings` (each a problem and an
+            advice) and what was `passed`.
 
         Example:
             >>> fit.verdict().good  # doctest: +SKIP
@@ -307,6 +322,8 @@ class Fit:
         return judge_fit(
             weights, values, settled=self.unsettled, steps=self.steps, failed=self.failed, resampled=self.is_resampled,
             findings=self.proposals.pair.left_out,
+            moves=partial(self._moved, JUDGE_SEED, num_draws) if self._can_move else None,
+            search=partial(self._searched, JUDGE_SEED, num_draws),
         )  # fmt: skip
 
     def save(self, path: str | PathLike[str]) -> Path:
@@ -390,6 +407,29 @@ class Fit:
         """Importance weights of the draws that a verdict looks at, and those draws."""
         return _weighed(self.proposals, JUDGE_SEED, JUDGED)
 
+    @property
+    def _can_move(self) -> bool:
+        """Whether draws are of variables that Markov moves can move."""
+        return not self.proposals.pair.problem.whole.without_bijection
+
+    def _moved(self, seed: int, num_draws: int) -> Moved:
+        """Draws before and after Markov moves: chosen by their weights, or all alike where these are too heavy."""
+        if (seed, num_draws) not in self._looked:
+            weights, values = self._weighed(seed, num_draws)
+            usual = np.isfinite(weights.log) / np.isfinite(weights.log).sum()
+            chosen = weights.normalized if weights.reliable else usual
+            self._looked[seed, num_draws] = Mover(self.proposals).move(seed, values, weights.log, chosen)
+        return self._looked[seed, num_draws]
+
+    def _searched(self, seed: int, num_draws: int) -> Search:
+        """A search for modes that the guide never draws from."""
+        if "modes" not in self._looked:
+            weights, values = self._weighed(seed, num_draws)
+            evidence = weights.evidence().log_evidence
+            modes = Modes(self.proposals, tuple(self.record.latents))
+            self._looked["modes"] = modes.search(values, weights.normalized, evidence)
+        return self._looked["modes"]
+
     def _weighed(self, seed: int, num_draws: int) -> tuple[Weights, dict[str, np.ndarray]]:
         """The same of any draws."""
         kept = (seed, num_draws) == (JUDGE_SEED, JUDGED)
@@ -400,6 +440,11 @@ def _weighed(proposals: Drawing, seed: int, num_draws: int) -> tuple[Weights, di
     check_all_there(proposals.pair.problem, "The importance weights")
     drawn = proposals.draw(seed, num_draws)
     return Weights.of(drawn.log_p, drawn.log_q), drawn.values
+
+
+def _misses(moved: Moved) -> bool:
+    """Whether moves carry draws into what the guide misses."""
+    return Compared.of(list(moments_after(moved))).are_off
 
 
 def _check_number(n: Any) -> None:

@@ -209,3 +209,35 @@ def test_what_is_no_network_is_refused():
         phx.random_network("net", of_functions)
     with pytest.raises(TypeError, match=r"learner\(network, loss, optimizer\)"):
         phx.ensembles.learner(MAKERS["functions"](), phx.ensembles.classification_loss)
+
+
+class Noisy(nnx.Module):
+    """Draws random numbers in a call, whatever the module's switch says."""
+
+    def __init__(self, rngs, forced):
+        self.linear, self.drop, self.rngs, self.forced = nnx.Linear(3, 2, rngs=rngs), nnx.Dropout(0.5), rngs, forced
+
+    def __call__(self, x):
+        y = self.linear(x)
+        if self.forced:
+            return self.drop(y, deterministic=False, rngs=self.rngs)
+        return y + jax.random.normal(self.rngs.noise(), y.shape)
+
+
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_network_that_draws_random_numbers_is_refused(forced):
+    network = phx.networks.from_nnx(lambda rngs: Noisy(rngs, forced))
+    weights = network.init(jax.random.key(0))
+    with pytest.raises(ValueError, match="from_nnx: Noisy draws random numbers when it is called"):
+        jax.jit(network.apply)(weights, jnp.ones(3))
+
+
+def test_a_linen_network_that_draws_random_numbers_is_refused():
+    class Dropping(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dropout(0.5, deterministic=False)(linen.Dense(2)(x))
+
+    network = phx.networks.from_linen(Dropping(), jnp.ones(3))
+    with pytest.raises(ValueError, match="from_linen: Dropping draws random numbers when it is called"):
+        network.apply(network.init(jax.random.key(0)), jnp.ones(3))

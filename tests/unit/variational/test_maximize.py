@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -75,3 +76,69 @@ def test_laplace_is_exact_for_a_normal():
     np.testing.assert_allclose(tril @ tril.T, np.linalg.inv(precision), atol=1e-4)
     np.testing.assert_allclose(fit.params["loc"], np.linalg.solve(precision, y.sum() / 0.25 * np.ones(2)), atol=1e-3)
     assert fit.verdict().good
+
+
+def test_a_kink_is_a_maximum():
+    found = phx.maximize(lambda: phx.sample("x", dist.Laplace(np.array([0.0, 1.0, -2.0], np.float32), 1.0)))
+    np.testing.assert_allclose(found.values["x"], [0.0, 1.0, -2.0], atol=2e-3)
+    assert found.log_density == pytest.approx(-3 * np.log(2.0), abs=0.01) and found.at_bounds == ()
+
+
+def test_a_lasso_has_kinks_and_smooth_coordinates():
+    """With orthogonal columns, the least-squares coefficients are drawn towards zero by as much, and stop there."""
+    x = np.linalg.qr(np.random.default_rng(0).normal(size=(50, 3)))[0].astype(np.float32)
+    y = x @ np.array([3.0, 0.5, -2.0], np.float32)
+
+    def lasso(x, y):
+        b = phx.sample("b", dist.Laplace(0.0, 1.0).expand([3]))
+        phx.sample("y", dist.Normal(x @ b, 1.0), obs=y)
+
+    np.testing.assert_allclose(phx.maximize(lasso, {"x": x, "y": y}).values["b"], [2.0, 0.0, -1.0], atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "end"), [(dist.HalfNormal(1.0), 0.0), (dist.Beta(2.0, 1.0), 1.0), (dist.Exponential(2.0), 0.0)]
+)
+def test_a_maximum_at_the_edge_of_a_support_is_there(distribution, end):
+    found = phx.maximize(lambda: phx.sample("x", distribution))
+    assert found.values["x"] == end and found.at_bounds == ("x",)
+    assert found.log_density == pytest.approx(float(distribution.log_prob(abs(end - 1e-6))), abs=1e-3)
+
+
+def test_beside_a_coordinate_at_the_edge_others_are_found():
+    def model():
+        scale = phx.sample("scale", dist.HalfNormal(1.0))
+        phx.sample("x", dist.Normal(3.0 + scale, 1.0))
+
+    found = phx.maximize(model)
+    assert found.at_bounds == ("scale",) and found.values["x"] == pytest.approx(3.0, abs=0.02)
+
+
+def test_what_runs_away_is_named():
+    x = np.linspace(-2.0, 2.0, 20).astype(np.float32)
+
+    def separable(x, y):
+        w = phx.sample("w", dist.ImproperUniform(dist.constraints.real, (), ()))
+        phx.sample("y", dist.Bernoulli(logits=w * x), obs=y)
+
+    with pytest.raises(ValueError, match="no maximum where the climb ended.* w runs away"):
+        phx.maximize(separable, {"x": x, "y": (x > 0).astype(np.int32)})
+
+    def plateau():
+        u = phx.sample("u", dist.ImproperUniform(dist.constraints.real, (), ()))
+        phx.factor("f", np.float32(1.0) * jnp.tanh(u))
+
+    with pytest.raises(ValueError, match="u runs away"):
+        phx.maximize(plateau)
+
+
+def test_coefficients_that_run_away_together_are_named():
+    x = np.random.default_rng(3).normal(size=(30, 2)).astype(np.float32)
+    y = (x @ np.array([1.0, -2.0], np.float32) > 0).astype(np.int32)
+
+    def separable(x, y):
+        w = phx.sample("w", dist.ImproperUniform(dist.constraints.real, (2,), ()))
+        phx.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+    with pytest.raises(ValueError, match=r"no maximum where the climb ended.*w\[[01]\].* runs away"):
+        phx.maximize(separable, {"x": x, "y": y})
