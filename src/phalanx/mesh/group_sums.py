@@ -33,7 +33,6 @@ CROWDED = 64
 """Updates per cell, on average, from which updates of many cells are sorted. Neither number is measured on a GPU."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-Program = TypeVar("Program", ClosedJaxpr, Jaxpr)
 
 
 def with_group_sums(f: F) -> F:
@@ -60,9 +59,9 @@ def on_gpu() -> bool:
     return jax.default_backend() in ("gpu", "cuda", "rocm")
 
 
-def rewritten(program: Program) -> Program:
-    """Return a program with its scatter-adds rewritten, also in the programs that it calls."""
-    if isinstance(program, ClosedJaxpr):
+def rewritten(program: Any) -> Any:
+    """Return a jaxpr, closed or not, with its scatter-adds rewritten, also in the programs that it calls."""
+    if isinstance(program, ClosedJaxpr) and program.jaxpr is not program:  # from JAX 0.12 on both are one class
         inner = rewritten(program.jaxpr)
         return program if inner is program.jaxpr else ClosedJaxpr(inner, program.consts)
     equations = [_equation(eqn) for eqn in program.eqns]
@@ -96,15 +95,20 @@ def _sum_of(eqn: Any) -> Callable[[Array, Array, Array], Array] | None:
     """Return what replaces a scatter-add of whole rows by their numbers; None where it stays as it is."""
     operand, _, updates = (atom.aval for atom in eqn.invars)
     numbers = eqn.params["dimension_numbers"]
-    axes, window = numbers.scatter_dims_to_operand_dims, numbers.update_window_dims
+    axes, inserted = numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims
     others = [axis for axis in range(operand.ndim) if axis not in axes]
-    whole = [updates.shape[axis] for axis in window] == [operand.shape[axis] for axis in others]
-    if numbers.operand_batching_dims or sorted(axes) != sorted(numbers.inserted_window_dims) or not whole:
+    if numbers.operand_batching_dims or not set(inserted) <= set(axes):
+        return None
+    windowed = [axis for axis in range(operand.ndim) if axis not in inserted]
+    window = dict(zip(windowed, numbers.update_window_dims, strict=True))
+    sizes_seen = {axis: updates.shape[place] for axis, place in window.items()}
+    if any(size != (1 if axis in axes else operand.shape[axis]) for axis, size in sizes_seen.items()):
         return None
     if not jnp.issubdtype(operand.dtype, jnp.inexact) or eqn.params["unique_indices"]:
         return None
     cells = math.prod(operand.shape[axis] for axis in axes)
-    rows = [axis for axis in range(updates.ndim) if axis not in window]
+    rows = [place for place in range(updates.ndim) if place not in numbers.update_window_dims]
+    ones = [place for axis, place in window.items() if axis in axes]  # an indexed axis may stay, with one entry
     count = math.prod(updates.shape[axis] for axis in rows)
     if cells <= FEW_CELLS:
         add = _add_under_masks
@@ -117,7 +121,7 @@ def _sum_of(eqn: Any) -> Callable[[Array, Array, Array], Array] | None:
 
     def summed(operand: Array, indices: Array, updates: Array) -> Array:
         table = lax.transpose(operand, [*axes, *others]).reshape(cells, *row_shape)
-        values = lax.transpose(updates, [*rows, *window]).reshape(count, *row_shape)
+        values = lax.transpose(updates, [*rows, *(window[axis] for axis in others), *ones]).reshape(count, *row_shape)
         found = add(table, _cells_of(indices.reshape(count, len(axes)), sizes, clips), values)
         order = [*axes, *others]
         return lax.transpose(

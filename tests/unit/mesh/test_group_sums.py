@@ -48,7 +48,6 @@ FUNCTIONS = {
     "column": (lambda w, x, g: jnp.sum(jnp.sin(w[:, g]) * x[None]), (3, 7)),
     "two indices": (of_two, (7, 7)),
     "segment sum": (lambda w, x, g: jnp.sum(jax.ops.segment_sum(x * w[0, 0], g, 7) ** 2), (1, 1)),
-    "mapped": (lambda w, x, g: jnp.sum(jax.vmap(lambda x, g: jnp.sum(jnp.cos(w[g])) * x)(x, g)), (7, 2)),
     "inner jit": (lambda w, x, g: jax.jit(lambda w: jnp.sum(jnp.sin(w[g, 0] * x)))(w), (7, 2)),
     "remat": (lambda w, x, g: jax.checkpoint(lambda w: jnp.sum(jnp.sin(w[g, 0] * x)))(w), (7, 2)),
     "scan": (lambda w, x, g: in_scan(w, x.reshape(10, -1), g.reshape(10, -1)), (7, 2)),
@@ -77,7 +76,7 @@ def test_many_crowded_groups_are_sorted_and_the_same_sums(gpu):
     assert scatters(with_group_sums(few_each), w) == (1, 0), "where few meet, nothing is sorted"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**31), groups=st.sampled_from([1, 5]), count=st.sampled_from([0, 40]),
     mode=st.sampled_from(["clip", "drop"]), add=st.sampled_from(["_add_under_masks", "_add_sorted"]),
@@ -114,13 +113,13 @@ def test_the_gradient_of_a_model_has_no_scatter_on_a_gpu(gpu, way):
     y, g = rows(120, 6)
     target = phx.Target(model, {"g": g, "y": y})
     density = target.on_device([jnp.asarray(array) for array in target.arguments.arrays])
-    gradient = density.value_and_grad if way == "value_and_grad" else jax.grad(density.log_density)
+    both = {"value_and_grad": lambda at: density.value_and_grad(at)[1], "log_density": jax.grad(density.log_density)}
+    gradient = both[way]
     at = {"a": jnp.linspace(-1.0, 1.0, 6)}
     assert scatters(gradient, at)[0] == 0
     assert scatters(jax.vmap(gradient), {"a": jnp.ones((3, 6))})[0] == 0, "nor that of several chains"
-    found = gradient(at)[1]["a"] if way == "value_and_grad" else gradient(at)["a"]
     expected = np.array([(y[g == k] - at["a"][k]).sum() for k in range(6)]) - np.asarray(at["a"])
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(gradient(at)["a"], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_on_a_cpu_and_where_it_is_turned_off_a_function_stays_as_it_is(gpu, monkeypatch):
