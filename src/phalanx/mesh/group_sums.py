@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.lax import GatherScatterMode
@@ -95,14 +96,18 @@ def _sum_of(eqn: Any) -> Callable[[Array, Array, Array], Array] | None:
     """Return what replaces a scatter-add of whole rows by their numbers; None where it stays as it is."""
     operand, _, updates = (atom.aval for atom in eqn.invars)
     numbers = eqn.params["dimension_numbers"]
-    axes, inserted = numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims
-    others = [axis for axis in range(operand.ndim) if axis not in axes]
-    if numbers.operand_batching_dims or not set(inserted) <= set(axes):
+    indexed, inserted = numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims
+    if numbers.operand_batching_dims or not set(inserted) <= set(indexed):
         return None
     windowed = [axis for axis in range(operand.ndim) if axis not in inserted]
     window = dict(zip(windowed, numbers.update_window_dims, strict=True))
-    sizes_seen = {axis: updates.shape[place] for axis, place in window.items()}
-    if any(size != (1 if axis in axes else operand.shape[axis]) for axis, size in sizes_seen.items()):
+    whole = {axis for axis, place in window.items() if updates.shape[place] == operand.shape[axis]}
+    # a window as long as its axis begins at 0, unless indices outside are dropped
+    free = whole if eqn.params["mode"] != GatherScatterMode.FILL_OR_DROP else whole.difference(indexed)
+    columns = [column for column, axis in enumerate(indexed) if axis not in free]
+    axes = [indexed[column] for column in columns]
+    others = [axis for axis in range(operand.ndim) if axis not in axes]
+    if any(updates.shape[place] != 1 for axis, place in window.items() if axis in axes) or not whole.issuperset(others):
         return None
     if not jnp.issubdtype(operand.dtype, jnp.inexact) or eqn.params["unique_indices"]:
         return None
@@ -122,7 +127,9 @@ def _sum_of(eqn: Any) -> Callable[[Array, Array, Array], Array] | None:
     def summed(operand: Array, indices: Array, updates: Array) -> Array:
         table = lax.transpose(operand, [*axes, *others]).reshape(cells, *row_shape)
         values = lax.transpose(updates, [*rows, *(window[axis] for axis in others), *ones]).reshape(count, *row_shape)
-        found = add(table, _cells_of(indices.reshape(count, len(axes)), sizes, clips), values)
+        found = add(
+            table, _cells_of(indices.reshape(count, len(indexed))[:, np.array(columns, int)], sizes, clips), values
+        )
         order = [*axes, *others]
         return lax.transpose(
             found.reshape(*sizes, *row_shape), [order.index(axis) for axis in range(operand.ndim)]

@@ -48,6 +48,7 @@ FUNCTIONS = {
     "column": (lambda w, x, g: jnp.sum(jnp.sin(w[:, g]) * x[None]), (3, 7)),
     "two indices": (of_two, (7, 7)),
     "segment sum": (lambda w, x, g: jnp.sum(jax.ops.segment_sum(x * w[0, 0], g, 7) ** 2), (1, 1)),
+    "mapped": (lambda w, x, g: jnp.sum(jax.vmap(lambda x, g: jnp.sum(jnp.cos(w[g])) * x)(x, g)), (7, 2)),
     "inner jit": (lambda w, x, g: jax.jit(lambda w: jnp.sum(jnp.sin(w[g, 0] * x)))(w), (7, 2)),
     "remat": (lambda w, x, g: jax.checkpoint(lambda w: jnp.sum(jnp.sin(w[g, 0] * x)))(w), (7, 2)),
     "scan": (lambda w, x, g: in_scan(w, x.reshape(10, -1), g.reshape(10, -1)), (7, 2)),
