@@ -68,7 +68,7 @@ def rewritten(program: Any) -> Any:
     equations = [_equation(eqn) for eqn in program.eqns]
     if all(new is old for new, old in zip(equations, program.eqns, strict=True)):
         return program
-    return program.replace(eqns=equations)
+    return program.replace(eqns=equations)  # pyright: ignore[reportCallIssue]  (narrowed to a closed one)
 
 
 def _equation(eqn: Any) -> Any:
