@@ -98,6 +98,10 @@ def key_words(key: Array) -> tuple[Array, Array]:
     return words[0], words[1]
 
 
+CHAINS_HANG = jax.__version_info__ >= (0, 11)
+"""Whether LLVM may not come to an end with hashes that are chained in one loop: seen with jaxlib 0.12.0.1 and not with
+0.10.1. Its loop vectoriser follows every path through the operations (`onlyFirstLaneUsed`), twice as many per round."""
+
 _ROLLED: ContextVar[bool] = ContextVar("rolled", default=False)
 
 
@@ -117,8 +121,11 @@ def threefry(key: Words, high: Array, low: Array) -> Words:
     The same function as JAX's, without its loop over the rounds: a loop cannot be fused with what uses the words, which
     on a CPU makes it some seven times slower inside a compiled step.
     """
+    rolled = _ROLLED.get() or not Workaround.WRITTEN_OUT_HASH.is_on
+    if CHAINS_HANG and Workaround.HASHES_APART.is_on and not rolled:
+        key = lax.optimization_barrier(tuple(jnp.asarray(word) for word in key))
     first, second, *keys = jnp.broadcast_arrays(high, low, *key)
-    if _ROLLED.get() or not Workaround.WRITTEN_OUT_HASH.is_on:
+    if rolled:
         return tuple(threefry2x32_p.bind(*keys, first, second))
     return _written_out(first, second, *keys)
 

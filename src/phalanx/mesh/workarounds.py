@@ -67,6 +67,12 @@ class Workaround(Enum):
     REFUSED_RELEASES = "refused-releases"
     """JAX releases that compute wrong numbers, or crash, on the platform in use are refused."""
 
+    HASHES_APART = "hashes-apart"
+    """A key is computed before it is hashed with: LLVM of jaxlib 0.12 does not end where one loop chains hashes."""
+
+    GROUP_SUMS = "group-sums"
+    """On GPUs sums by group are no scatter-adds into few cells, whose atomics collide; unmeasured."""
+
     @property
     def is_on(self) -> bool:
         """Whether it is to be used; where it is used may ask for a CPU, too."""

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
+from phalanx.mesh.group_sums import with_group_sums
 from phalanx.mesh.placement import mesh_of, partition_spec
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import GLOBAL, Position, RowSharding, Shared, Space
@@ -79,7 +80,7 @@ class Density:
 
     def total(self, position: Position) -> Total:
         """The log density."""
-        return self._add(self.share(position))
+        return self._add(with_group_sums(self.share)(position))
 
     def value_and_grad(self, position: Position) -> tuple[Total, Position]:
         """Log density and its gradient; one sum over devices for both."""
@@ -88,7 +89,7 @@ class Density:
             total = self.share(position)
             return total.fine, total.coarse  # the coarse part has no derivative
 
-        (fine, coarse), gradient = jax.value_and_grad(share, has_aux=True)(position)
+        (fine, coarse), gradient = with_group_sums(jax.value_and_grad(share, has_aux=True))(position)
         return self.space.add_shares(Total(coarse, fine), gradient)
 
     @property

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
+from phalanx.mesh.group_sums import with_group_sums
+
 MEMORY = 8
 """Steps that the curvature is estimated from."""
 
@@ -86,7 +88,7 @@ class Climb(NamedTuple):
         """
         off = random.uniform(random.key(0), position.shape, position.dtype, -OFF_ZERO, OFF_ZERO)
         position = jnp.where(position == 0.0, off, position)
-        value, gradient = jax.value_and_grad(log_density)(position)
+        value, gradient = with_group_sums(jax.value_and_grad(log_density))(position)
         none = jnp.zeros((MEMORY, position.size), position.dtype)
         return cls(position, value, gradient, none, none, jnp.zeros(MEMORY, bool), jnp.bool_(True))
 
@@ -128,7 +130,7 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
 
     def tried(length: Array) -> Trial:
         position = at.position + length * direction
-        value, gradient = jax.value_and_grad(log_density)(position)
+        value, gradient = with_group_sums(jax.value_and_grad(log_density))(position)
         gains = jnp.isfinite(value) & (value >= at.value + ARMIJO * length * slope)
         return Trial(position, value, gradient, gains)
 
@@ -181,7 +183,7 @@ def curvature(log_density: LogDensity, position: Array, key: Array) -> Array:
 
     An estimate is no smaller than its own error: one that is small by chance would say that the density is flat.
     """
-    gradient = jax.grad(log_density)
+    gradient = with_group_sums(jax.grad(log_density))
 
     def times(vector: Array) -> Array:
         return -jax.jvp(gradient, (position,), (vector,))[1]
@@ -201,7 +203,7 @@ def curvature(log_density: LogDensity, position: Array, key: Array) -> Array:
 
 def negative_hessian(log_density: LogDensity, position: Array) -> Array:
     """The whole of it."""
-    gradient = jax.grad(log_density)
+    gradient = with_group_sums(jax.grad(log_density))
     size = position.size
 
     def row(i: Array) -> Array:
@@ -253,13 +255,13 @@ def climb_to_top(log_density: LogDensity, position: Array) -> Top:
         return unit[:, None] * inverse * unit[None], values[0] > 1e-6
 
     def polish(position: Array, _: Any) -> tuple[Array, None]:
-        there = position + covariance(position)[0] @ jax.grad(log_density)(position)
+        there = position + covariance(position)[0] @ with_group_sums(jax.grad(log_density))(position)
         return jnp.where(log_density(there) >= log_density(position), there, position), None
 
     position = climb(log_density, Climb.begin(log_density, position), CLIMBED).position
     position = lax.scan(polish, position, None, POLISHED)[0]
     found, downward = covariance(position)
-    gradient = jax.grad(log_density)(position)
+    gradient = with_group_sums(jax.grad(log_density))(position)
     promised = gradient @ found @ gradient
     return Top(position, jnp.linalg.cholesky(found), downward & (promised < AT_TOP))
 

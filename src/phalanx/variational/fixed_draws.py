@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.flatten_util import ravel_pytree
 
+from phalanx.mesh.group_sums import with_group_sums
 from phalanx.variational.family import FamilyPair
 from phalanx.variational.pair import Pair, numbered
 
@@ -110,7 +111,7 @@ class FixedDraws:
 
         def add(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             mean, square, gradient = carry
-            (here, gaps), slope = jax.value_and_grad(bound, has_aux=True)(change, number)
+            (here, gaps), slope = with_group_sums(jax.value_and_grad(bound, has_aux=True))(change, number)
             part, off = 1.0 / (number + 1), here - mean
             square = square + jnp.sum((gaps - here) ** 2) + off**2 * gaps.size * (1.0 - part)
             return mean + part * off, square, gradient + part * (slope - gradient)

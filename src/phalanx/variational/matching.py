@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from phalanx.mesh.group_sums import with_group_sums
 from phalanx.variational.family import FamilyPair, by_name
 from phalanx.variational.gaussian import standard_log_prob
 from phalanx.variational.pair import antithetic_noise_of
@@ -55,7 +56,8 @@ class Matching(Steps):
             position = by_name(loc + tril @ standard, self.pair.latents)
             return jnp.asarray(sum(self.pair.log_model(params, position, data).values()))
 
-        log_p, scores = self.pair.problem.alone(lambda: jax.vmap(jax.value_and_grad(log_density))(noise))
+        scored = with_group_sums(jax.value_and_grad(log_density))
+        log_p, scores = self.pair.problem.alone(lambda: jax.vmap(scored)(noise))
         far = rate * noise.size / (1.0 + state.step)
         shift, factor = match(noise, scores, far)
         free = self.pair.learned.free({"loc": loc + tril @ shift, "scale_tril": tril @ factor})

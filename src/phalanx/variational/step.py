@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.sharding import NamedSharding, PartitionSpec
 
+from phalanx.mesh.group_sums import with_group_sums
 from phalanx.mesh.workarounds import Workaround
 from phalanx.programs.canonical import form_of
 from phalanx.run.kept import is_ours
@@ -190,7 +191,8 @@ class Steps:
             parts = particles(self.pair, params, noise, data, self.objective.parts)
             return self.objective.loss(parts), self.objective.bound(log_weights(parts))
 
-        (loss, bound), by_value = jax.value_and_grad(loss_of, has_aux=True)(self.pair.learned.constrain(free))
+        with_gradient = with_group_sums(jax.value_and_grad(loss_of, has_aux=True))
+        (loss, bound), by_value = with_gradient(self.pair.learned.constrain(free))
         still = jax.tree.map(jnp.zeros_like, free)
         (gradient,) = jax.vjp(lambda change: self.pair.values_moved(free, change), still)[1](by_value)
         return loss, bound, gradient

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from phalanx.mesh import workarounds
+from phalanx.mesh import random_numbers, workarounds
 from phalanx.mesh.workarounds import VARIABLE, Workaround
 
 RUN = """
@@ -122,3 +122,36 @@ def test_they_are_turned_off_by_name(said):
 def test_a_name_that_is_none_is_an_error_that_lists_them(said):
     with pytest.raises(ValueError, match=r"'tile'.*no work-around.*fused-loops, .*tiles"):
         said("tile")
+
+
+CHAINED_HASHES = """
+import jax, jax.numpy as jnp, numpy as np
+from phalanx.mesh.keys import Keys
+from phalanx.mesh.random_numbers import standard_normals_from, threefry
+
+def normals(seed):
+    first, second = Keys.of_chains(seed, jnp.arange(4)).of_draw(0)
+    words = threefry((first[None], second[None]), jnp.uint32(0), jnp.arange(3, dtype=jnp.uint32)[:, None])
+    return standard_normals_from(words, jnp.float32)
+
+jax.jit(normals).lower(np.uint32(0)).compile()
+"""
+
+
+def compiles_chained_hashes(turned_off: str, seconds: float) -> bool:
+    try:
+        environment = {**os.environ, VARIABLE: turned_off}
+        subprocess.run([sys.executable, "-c", CHAINED_HASHES], env=environment, check=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def test_hashes_that_are_chained_are_compiled_in_time():
+    assert compiles_chained_hashes("", 120.0), "it takes a second, or for ever"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not random_numbers.CHAINS_HANG, reason="this JAX compiles them")
+def test_without_the_work_around_they_are_not():
+    assert not compiles_chained_hashes("hashes-apart", 60.0), "where they are, hashes-apart can go"
