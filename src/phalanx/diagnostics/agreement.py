@@ -37,6 +37,7 @@ def chance_of_agreement(series: Float64[np.ndarray, "element chain draw"]) -> Fl
     means = series.mean(axis=2, keepdims=True)
     own = mean_autocovariance(series - means)
     share = np.zeros((len(series), 1))  # variance of a chain's mean, in variances of a draw
+    variance = own[:, :1]
     for _ in range(3):
         variance = own[:, :1] / (1 - share)
         correlation = own / variance + share

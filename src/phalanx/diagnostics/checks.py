@@ -16,7 +16,8 @@ from phalanx.diagnostics.elements import Names, element_names, measure
 from phalanx.diagnostics.energy import LOW_EBFMI, ebfmi, has_energy
 from phalanx.diagnostics.finding import Finding
 from phalanx.diagnostics.places import different_places
-from phalanx.diagnostics.words import count, first_few, format_rhat
+from phalanx.diagnostics.words import format_rhat
+from phalanx.errors.words import count, first_few
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -11,7 +11,8 @@ from phalanx.diagnostics.checks import HIGH_RHAT, LOW_ACCEPTANCE, SMALLER_STEPS,
 from phalanx.diagnostics.elements import Names, element_names
 from phalanx.diagnostics.finding import Finding
 from phalanx.diagnostics.verdict import Verdict, judged
-from phalanx.diagnostics.words import count, format_rhat
+from phalanx.diagnostics.words import format_rhat
+from phalanx.errors.words import count
 
 NAMED = 3
 """Elements that a sentence names at most."""

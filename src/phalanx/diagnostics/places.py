@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from phalanx.diagnostics.elements import Names, element_names
-from phalanx.diagnostics.words import first_few
+from phalanx.errors.words import first_few
 
 WITHIN = (0.05, 0.95)
 """Quantiles of a chain between which it mostly is."""

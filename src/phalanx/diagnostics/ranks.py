@@ -18,7 +18,7 @@ import numpy as np
 from phalanx.diagnostics.elements import element_names
 from phalanx.diagnostics.finding import Finding
 from phalanx.diagnostics.verdict import Verdict, judged
-from phalanx.diagnostics.words import count, first_few
+from phalanx.errors.words import count, first_few
 
 if TYPE_CHECKING:
     from pandas import DataFrame

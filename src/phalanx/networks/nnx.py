@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax import Array
 
-from phalanx.diagnostics.words import first_few
+from phalanx.errors.words import first_few
 from phalanx.extras import require
 from phalanx.mesh.specs import Spec
 from phalanx.networks.module import Module

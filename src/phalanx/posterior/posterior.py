@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from phalanx.diagnostics import Check, Verdict, judge, judge_folded, judged, to_arviz
-from phalanx.diagnostics.words import count
 from phalanx.errors.names import UnknownVariable, hint
+from phalanx.errors.words import count
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.continuation import Continuation, FromFile
 from phalanx.posterior.file import read_posterior, write_posterior

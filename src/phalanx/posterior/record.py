@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from phalanx.adaptation.stuck import Relocation
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.elements import Names
-from phalanx.diagnostics.words import count, first_few
+from phalanx.errors.words import count, first_few
 from phalanx.programs.known_data import Names as NamesOfData
 from phalanx.programs.rows_apart import ADVICE, RowsApart
 

@@ -79,10 +79,10 @@ class _Known(Distribution):
 def _log_prob(distribution: Distribution, logit: Array, value: Array) -> Array | None:
     """Return the log density of a variable with this logit, or None without a rule."""
     if isinstance(distribution, Beta):
-        a, b = distribution.concentration1, distribution.concentration0
+        a, b = jnp.asarray(distribution.concentration1), jnp.asarray(distribution.concentration0)
         return (a - 1.0) * log_sigmoid(logit) + (b - 1.0) * log_sigmoid(-logit) - betaln(a, b)
     if isinstance(distribution, Kumaraswamy):
-        a, b = distribution.concentration1, distribution.concentration0
+        a, b = jnp.asarray(distribution.concentration1), jnp.asarray(distribution.concentration0)
         return jnp.log(a * b) + (a - 1.0) * log_sigmoid(logit) + (b - 1.0) * _log_rest(a, logit)
     if isinstance(distribution, TransformedDistribution):
         return _of_transformed(distribution.base_dist, _flat(distribution.transforms), logit, value)
@@ -100,13 +100,13 @@ def _log_rest(power: Any, logit: Array) -> Array:
 def _of_transformed(base: Distribution, transforms: list[Transform], logit: Array, value: Array) -> Array | None:
     if not transforms:
         known = at_logit(base, logit, value)
-        return None if known is base else known.log_prob(value)
+        return None if known is base else jnp.asarray(known.log_prob(value))
     last, rest = transforms[-1], transforms[:-1]
     inner = TransformedDistribution(base, rest) if rest else base
     if isinstance(last, SigmoidTransform):
-        return inner.log_prob(logit) - _joined(log_sigmoid(logit) + log_sigmoid(-logit), inner)
+        return jnp.asarray(inner.log_prob(logit)) - _joined(log_sigmoid(logit) + log_sigmoid(-logit), inner)
     if isinstance(last, AffineTransform):
-        known = _of_transformed(base, rest, -logit if _turns(last) else logit, last.inv(value))
+        known = _of_transformed(base, rest, -logit if _turns(last) else logit, jnp.asarray(last.inv(value)))
         return None if known is None else known - _joined(last.log_abs_det_jacobian(value, value), inner)
     return None
 
@@ -132,7 +132,7 @@ def _of_mixture(distribution: MixtureSameFamily | MixtureGeneral, logit: Array, 
         before = mixture._component_distributions
         after = [at_logit(component, logit, value) for component in before]
         mixture._component_distributions = after
-    return mixture.log_prob(value) if any(a is not b for a, b in zip(before, after, strict=True)) else None
+    return jnp.asarray(mixture.log_prob(value)) if any(a is not b for a, b in zip(before, after, strict=True)) else None
 
 
 def _flat(transforms: Any) -> list[Transform]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from phalanx.diagnostics import Check, Verdict, ebfmi
 from phalanx.diagnostics.energy import has_energy
-from phalanx.diagnostics.words import count, format_rhat
+from phalanx.diagnostics.words import format_rhat
+from phalanx.errors.words import count
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from phalanx.diagnostics.words import count
+from phalanx.errors.words import count
 from phalanx.extras import require
 from phalanx.report.chosen import Quantity
 from phalanx.report.style import ACCENT, ALARM, INK, MUTED, bin_edges, finish, new_figure, printable, say

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from phalanx.diagnostics.words import count
+from phalanx.errors.words import count
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from phalanx.diagnostics import Finding, Verdict, judged
 from phalanx.diagnostics.psis import threshold
-from phalanx.diagnostics.words import count, first_few
+from phalanx.errors.words import count, first_few
 from phalanx.variational.evidence import Weights
 from phalanx.variational.modes import Search
 from phalanx.variational.moving import Moved

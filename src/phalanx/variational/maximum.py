@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, random
 from jax.sharding import Mesh
 
-from phalanx.diagnostics.words import first_few
+from phalanx.errors.words import first_few
 from phalanx.mesh.keys import check_seed
 from phalanx.programs.arguments import split_arguments
 from phalanx.programs.parameters import arrays_of

@@ -73,8 +73,8 @@ class Problem:
             return self.data(arrays)
         return self.arguments.layout.join(self.minibatch.draw(arrays, key, self.mesh))
 
-    def at_position(self, params: Values, position: Values, data: Values) -> Evaluation:
-        """The model run on unconstrained values, its parameters at these values."""
+    def at_position(self, params: Values, position: Values | None, data: Values) -> Evaluation:
+        """Run the model on unconstrained values, or None for any, its parameters at these values."""
         return run_unconstrained(given(self.model, params), position, data)
 
     def improper(self, arrays: Sequence[Array], params: Values) -> str:

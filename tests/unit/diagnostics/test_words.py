@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from phalanx.diagnostics.words import count, format_rhat
+from phalanx.diagnostics.words import format_rhat
+from phalanx.errors.words import count
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def ucbadmit(group, y):
     scale = numpyro.sample("scale", dist.HalfCauchy(2.0))
     with numpyro.plate("departments", departments):
         level = numpyro.sample("level", dist.Normal(0.0, scale))
-    numpyro.sample("y", dist.Normal(level[group], 1.0), obs=y)
+    numpyro.sample("y", dist.Normal(level[group], 1.0), obs=y)  # pyright: ignore[reportIndexIssue]
 
 
 @pytest.mark.parametrize("model", [by_largest, by_unique, by_flag, by_mask, ucbadmit], ids=lambda m: m.__name__)
