@@ -23,6 +23,7 @@ import jax
 from jax._src.config import persistent_cache_min_compile_time_secs as kept_from  # no other way to say it of one program
 
 from phalanx.mesh.workarounds import Workaround
+from phalanx.run.loader_messages import without_false_alarms
 
 VARIABLE = "PHALANX_CACHE"
 
@@ -54,7 +55,7 @@ def cache_folder() -> Path | None:
 def compiled(lowered: Any, options: Options, keep: bool) -> Any:
     """A program, compiled or read from the cache; without `keep` it is neither read nor written there."""
     _use_cache()
-    with _keeping(keep):
+    with _keeping(keep), without_false_alarms():
         return lowered.compile(options if keep else options | _APART)
 
 

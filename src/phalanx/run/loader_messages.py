@@ -1,0 +1,62 @@
+"""Filter of standard error for one false alarm of XLA, printed for every program that is read from the cache.
+
+JAX before 0.11 takes LLVM's preferences, such as `+prefer-no-gather`, for features that a CPU must have. It writes two
+thousand characters for each program that it then loads, and that runs as it should (jax #38445, openxla/xla #44565).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax
+
+FALSE_ALARM = re.compile(rb"cpu_aot_loader\.cc:\d+\] Loading XLA:CPU AOT result\. Target machine feature \+prefer-no-")
+
+_lock = threading.Lock()
+_filters: list[_Filter] = []
+"""The filter at work, once for each thread that compiles."""
+
+
+@contextmanager
+def without_false_alarms() -> Iterator[None]:
+    """Drop such lines of standard error, C++ code's included, and pass on all others."""
+    if jax.__version_info__ >= (0, 11):
+        yield
+        return
+    with _lock:
+        _filters.append(_filters[0] if _filters else _Filter())
+    try:
+        yield
+    finally:
+        with _lock:
+            last = _filters.pop()
+            if not _filters:
+                last.close()
+
+
+class _Filter:
+    """A pipe in the place of standard error, whose lines a thread passes on."""
+
+    def __init__(self) -> None:
+        self._original = os.dup(2)
+        reading, writing = os.pipe()
+        os.dup2(writing, 2)
+        os.close(writing)
+        self._thread = threading.Thread(target=self._pass_on, args=(reading,), daemon=True)
+        self._thread.start()
+
+    def _pass_on(self, reading: int) -> None:
+        with os.fdopen(reading, "rb") as lines:
+            for line in lines:
+                if not FALSE_ALARM.search(line):
+                    os.write(self._original, line)
+
+    def close(self) -> None:
+        """Put standard error back, after all lines have been passed on."""
+        os.dup2(self._original, 2)
+        self._thread.join()
+        os.close(self._original)
