@@ -165,8 +165,9 @@ def _edge_or_kink(ground: Ground, vector: np.ndarray) -> Maximum:
         )
     pushed = vector + PUSHED * signs
     values, height = ground.values(pushed), ground.height(pushed)
-    if not ground.is_top(pushed, signs):
-        names = first_few(ground.rising(vector), str)
+    edges = ground.at_edges(vector, signs)
+    if edges or not ground.is_top(pushed, signs):
+        names = first_few(edges or ground.rising(vector), str)
         raise ValueError(
             f"{failed}: it rises still, most along {names}. There may be none, as where the scale of a hierarchy goes "
             f"to zero. {advice}"

@@ -174,6 +174,21 @@ class Ground:
             signs[np.min(heights, 0) >= height - 10.0 * self.noise(height)] = way
         return signs
 
+    def at_edges(self, vector: np.ndarray, signs: np.ndarray) -> list[str]:
+        """Coordinates that the climb has left at the edge of their support although the density still changes there."""
+        values, edges, first = self.values(vector), [], 0
+        for latent in sorted(self.pair.latents, key=lambda latent: latent.name):
+            size = math.prod(latent.unconstrained_shape)
+            moving, first = signs[first : first + size] == 0, first + size
+            support = getattr(self.pair.problem.whole.variables[latent.name].distribution, "support", None)
+            ends = [end for end in bounds_of(support) or () if end is not None and math.isfinite(end)]
+            if values[latent.name].shape == latent.unconstrained_shape:
+                edges.append(np.isin(values[latent.name], np.asarray(ends, np.float32)).ravel() & moving)
+            else:
+                edges.append(np.zeros(size, bool))
+        labels = self.labels()
+        return [labels[i] for i in np.flatnonzero(np.concatenate(edges))]
+
     def runaway(self, vector: np.ndarray, signs: np.ndarray) -> list[str]:
         """Coordinates whose variables go to infinity where the density does not fall, with the values on the way."""
         near, far = (self.values(vector + 0.5 * part * PUSHED * signs) for part in (1.0, 2.0))

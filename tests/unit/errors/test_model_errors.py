@@ -132,29 +132,9 @@ def numpyros():
     return 1.0 if s > 0 else 2.0  # told  # pyright: ignore[reportOperatorIssue]
 
 
-def of_data(x):
-    latent()
-    return 1.0 if x.mean() > 0 else 2.0  # told
-
-
-def levels(group):
-    latent()
-    return len(np.unique(group))  # told
-
-
 def jax_levels(group):
     latent()
     return jnp.unique(group)  # told
-
-
-def sized(group):
-    count = group.max() + 1
-    phx.sample("a", dist.Normal(0.0, 1.0).expand([count]))  # told
-
-
-def zeros(group):
-    latent()
-    return jnp.zeros(group.max() + 1)  # told
 
 
 def masked(x):
@@ -165,21 +145,6 @@ def masked(x):
 def nonzero(x):
     s = latent()
     return jnp.nonzero(x > s)  # told
-
-
-def ranged(group):
-    latent()
-    return list(range(group[0]))  # told
-
-
-def of_a_list(group):
-    latent()
-    return [1.0, 2.0, 3.0][group[0]]  # told
-
-
-def of_numpys_array(group):
-    latent()
-    return np.arange(4.0)[group]  # told
 
 
 def assigned():
@@ -247,16 +212,9 @@ WRONG = [
     (truth, "variable 's'", ARRAY),
     (item, "variable 's'", "jax.numpy"),
     (numpyros, "variable 's'", ARRAY),
-    (of_data, "argument 'x'", "give it as a flag"),
-    (levels, "argument 'group'", SIZE),
     (jax_levels, "argument 'group'", SIZE),
-    (sized, "argument 'group'", SIZE),
-    (zeros, "argument 'group'", SIZE),
     (masked, "variable 's'", r"jnp\.where\(mask"),
     (nonzero, "variable 's'", SIZE),
-    (ranged, "argument 'group'", "jax.lax.fori_loop"),
-    (of_a_list, "argument 'group'", r"make that a jnp\.asarray"),
-    (of_numpys_array, "argument 'group'", r"make that a jnp\.asarray"),
     (assigned, r"setting an array element", r"a\.at\[index\]\.set"),
     (written, "format string passed to array", "jax.debug.print"),
     (added, r"x has shape \(20, 3\), w has shape \(5,\)", r"x\[:, None\] adds a dimension.*'w'"),

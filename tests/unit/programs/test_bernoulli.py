@@ -27,7 +27,7 @@ WRAPPED = {
 @given(
     rows=st.lists(st.tuples(LOGITS, st.booleans()), min_size=1, max_size=5), kind=st.sampled_from([bool, int, float])
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_the_log_density_is_numpyros(wrapped: str, rows: list[tuple[float, bool]], kind: type) -> None:
     logits = np.array([logit for logit, _ in rows], np.float32)
     values = np.array([value for _, value in rows], kind)
@@ -40,7 +40,7 @@ def test_the_log_density_is_numpyros(wrapped: str, rows: list[tuple[float, bool]
 
 
 @given(logit=LOGITS, value=st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_gradient_is_the_value_less_its_chance(logit: float, value: bool) -> None:
     log_density = lambda at: mended(dist.Bernoulli(logits=at, validate_args=False)).log_prob(value)  # noqa: E731
     at = jnp.float32(logit)
@@ -48,7 +48,7 @@ def test_the_gradient_is_the_value_less_its_chance(logit: float, value: bool) ->
 
 
 @given(logit=st.one_of(st.just(0.0), st.floats(-20, 20, width=32)), value=st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_so_are_further_derivatives(logit: float, value: bool) -> None:
     log_density = lambda at: mended(dist.Bernoulli(logits=at)).log_prob(value)  # noqa: E731
     at, chance = jnp.float32(logit), jax.nn.sigmoid(jnp.float32(logit))

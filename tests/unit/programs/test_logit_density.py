@@ -112,6 +112,7 @@ def test_chains_hold_the_mass_at_the_upper_end(a, b, edges):
     assert (np.abs(share - truth) < 5.5 * error + 1e-3).all(), (share, truth, error)
 
 
+@pytest.mark.slow
 def test_the_evidence_holds_the_mass_at_the_upper_end():
     # the evidence of a normalised density is 1; a tenth of it was lost
     fit = phx.fit(lambda: phx.sample("x", dist.Beta(0.1, 0.1)), phx.guides.mean_field(), progress=False)

@@ -66,6 +66,7 @@ def test_batches_that_number_their_levels_otherwise():
     np.testing.assert_allclose(fit.params["level"], TRUE, atol=1.5)
 
 
+@pytest.mark.slow
 def test_a_fit_that_goes_on_after_a_file_numbers_data_as_it_did(tmp_path):
     guide = phx.guides.mean_field()
     fit = phx.fit(model, guide, DATA, optimizer="lbfgs", progress=False)
