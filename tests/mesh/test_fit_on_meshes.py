@@ -116,6 +116,7 @@ def test_a_model_that_adds_over_the_mesh_itself(mesh_of):
     assert np.isfinite(fit.losses.elbo).all()
 
 
+@pytest.mark.slow
 def test_fixed_draws_climb_where_all_parameters_would_divide_over_the_devices(mesh_of):
     """21 rows make 44 parameters of 4 devices."""
 

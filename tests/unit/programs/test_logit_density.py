@@ -104,7 +104,15 @@ def shares(a, b, edges, seed):
     return above.mean(axis=0), above.std(axis=0, ddof=1) / 4
 
 
-@pytest.mark.parametrize("a, b, edges", [(0.1, 0.1, [0.5]), (0.05, 0.05, [0.5]), (5.0, 0.1, [1 - 1e-5])], ids=str)
+@pytest.mark.parametrize(
+    "a, b, edges",
+    [
+        (0.1, 0.1, [0.5]),
+        pytest.param(0.05, 0.05, [0.5], marks=pytest.mark.slow),
+        pytest.param(5.0, 0.1, [1 - 1e-5], marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_chains_hold_the_mass_at_the_upper_end(a, b, edges):
     # t of 15 degrees of freedom beyond 5.5: a false failure in 15,000 runs
     share, error = shares(a, b, edges, seed=1)

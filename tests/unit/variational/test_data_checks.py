@@ -142,7 +142,7 @@ def test_a_proposal_is_looked_at():
         phx.importance(of_rows, proposal, rows(GROUPS))
 
 
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_predictions_for_a_group_that_was_never_seen_are_refused(sharded, mesh_of):
     mesh = mesh_of(chain=1, data=2)
 

@@ -67,7 +67,9 @@ def test_to_learn_where_there_is_nothing_to_learn_says_what_to_call():
         phx.fit(model, wide, Y, progress=False)
 
 
-@pytest.mark.parametrize("counts", [dist.Binomial(4, 0.3), dist.BetaBinomial(1.0, 2.0, 4)])
+@pytest.mark.parametrize(
+    "counts", [dist.Binomial(4, 0.3), pytest.param(dist.BetaBinomial(1.0, 2.0, 4), marks=pytest.mark.slow)]
+)
 def test_a_proposal_of_counts_runs(counts):
     def program():
         phx.sample("k", counts)

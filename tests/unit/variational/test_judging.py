@@ -40,7 +40,7 @@ def two_modes(share, distance):
     return model
 
 
-@pytest.mark.parametrize(("share", "distance"), [(0.5, 10.0), (0.1, 8.0)])
+@pytest.mark.parametrize(("share", "distance"), [(0.5, 10.0), pytest.param(0.1, 8.0, marks=pytest.mark.slow)])
 def test_a_mode_without_draws_is_found_and_named(share, distance):
     fit = phx.fit(two_modes(share, distance), phx.guides.laplace(), progress=False)
     (finding,) = fit.verdict().findings
@@ -53,6 +53,7 @@ def test_a_mode_of_little_mass_is_none():
     assert verdict.good and "cannot reveal regions" in str(verdict.passed)
 
 
+@pytest.mark.slow
 def test_exchanged_labels_are_named():
     y = (np.arange(60) % 2 * 4.0 + np.random.default_rng(0).normal(size=60)).astype(np.float32)
 

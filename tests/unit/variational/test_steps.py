@@ -20,7 +20,8 @@ SHORT = {"num_steps": 30, "until": False, "progress": False}
 
 @pytest.mark.parametrize("particles", [1, 4])
 @pytest.mark.parametrize(
-    "bound, guide, rows", [("AHEAD", phx.guides.mean_field(), 16), ("SMALL", phx.guides.full_rank(), 8)]
+    "bound, guide, rows",
+    [("AHEAD", phx.guides.mean_field(), 16), pytest.param("SMALL", phx.guides.full_rank(), 8, marks=pytest.mark.slow)],
 )
 def test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same(
     monkeypatch, bound, guide, rows, particles
