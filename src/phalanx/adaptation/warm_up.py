@@ -107,7 +107,7 @@ class WarmUp:
 
     @property
     def over(self) -> bool:
-        """Whether warm-up is complete."""
+        """Return whether warm-up is complete."""
         return self._stage.over
 
     @property
@@ -151,7 +151,7 @@ class WarmUp:
 
     @property
     def searching(self) -> bool:
-        """Whether the next round is a single leapfrog, of which the step size alone learns."""
+        """Return whether the next round is a single leapfrog, from which the step size alone learns."""
         return any(isinstance(state, StepSizeState) and state.search is not None for state in self._states)
 
     def _applied(self) -> Any:

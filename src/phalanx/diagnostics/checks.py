@@ -94,7 +94,7 @@ class Evidence:
 
     @cached_property
     def disagreeing(self) -> np.ndarray:
-        """Which quantities have an R-hat of 1.01 or more that chains which agree would hardly reach by accident.
+        """Find quantities with an R-hat of 1.01 or more that chains which agree would hardly reach by accident.
 
         Few effective draws excuse no R-hat of 1.05 or more. Without draws the bound is that of independent ones, see
         `high_rhat`.

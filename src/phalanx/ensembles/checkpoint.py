@@ -19,7 +19,7 @@ from phalanx.posterior.sealed import seal, unseal
 ARRAYS, INDEX, NAME = "arrays", "ensemble.json", "{:05d}"
 
 ADVICE = "Take a copy of the folder if there is one, or train the ensemble anew."
-"""What to do about a damaged folder."""
+"""Advice on a damaged folder."""
 
 Described = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and type of a member's arrays, by name."""

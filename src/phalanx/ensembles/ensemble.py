@@ -207,7 +207,7 @@ class Ensemble:
             yield found if apply is None else {**found, **self._own_scores(apply, data)}
 
     def _first_step(self, state: State, batch: Any) -> Any:
-        """What a step of one network returns, of a batch."""
+        """Return the result of a step of one network on a batch."""
         with checks.one_network("update"):
             return self._update(state, batch, **({"key": self.member_key(0)} if self._takes_key else {}))
 

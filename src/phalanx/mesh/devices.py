@@ -22,7 +22,7 @@ SMALL_LOOP_BYTES = 4 * 2**20
 AXES = (CHAIN, "data", "model")
 
 _is_chosen = False
-"""Whether the user has said how many CPU devices there are to be."""
+"""True once the user has chosen the number of CPU devices."""
 
 
 def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: Iterable[Any] | None = None) -> Mesh:

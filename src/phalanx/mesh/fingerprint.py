@@ -19,7 +19,7 @@ from jax import Array, lax, random
 from phalanx.mesh.processes import to_host
 
 SALTS = (0x9E3779B9, 0x85EBCA77)
-"""What tells the two sums apart: odd numbers, by which indices are multiplied."""
+"""Odd numbers by which indices are multiplied, one for each of the two sums."""
 
 
 def fingerprint(array: Any, rows: int | None = None) -> str:

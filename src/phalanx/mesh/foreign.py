@@ -76,12 +76,12 @@ def take(name: str, value: Any) -> Taken:
 
 
 def is_table(value: Any) -> bool:
-    """Whether `value` has columns with names."""
+    """Return whether `value` has columns with names."""
     return _library(value) in ("pandas", "polars") and hasattr(value, "columns")
 
 
 def is_categorical(value: Any) -> bool:
-    """Whether `value` is a categorical series, which knows its levels."""
+    """Return whether `value` is a categorical series, which knows its levels."""
     library = _library(value)
     if library == "pandas":
         return isinstance(getattr(value, "dtype", None), sys.modules["pandas"].CategoricalDtype)
@@ -207,7 +207,7 @@ def _pandas(name: str, value: Any) -> Taken:
 
 
 def _are_places(columns: Any) -> bool:
-    """Whether columns are numbered in order, as pandas does where no names are given."""
+    """Return whether columns are numbered in order, as pandas does where no names are given."""
     return isinstance(columns, sys.modules["pandas"].RangeIndex) and (columns.start, columns.step) == (0, 1)
 
 

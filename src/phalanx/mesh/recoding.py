@@ -111,7 +111,7 @@ def _recoded(name: str, codes: Any, levels: Sequence[str], known: Levels) -> Any
 
 
 def _host(codes: PaddedRows, unknown: np.ndarray) -> list[int]:
-    """Of the levels that are unknown, those that rows on devices have."""
+    """Return the unknown levels that rows on devices have."""
     return [int(code) for code in np.flatnonzero(unknown) if bool(jnp.any(codes.array == int(code)))]
 
 

@@ -27,7 +27,7 @@ from phalanx.mesh.recoding import take_again
 from phalanx.mesh.space import RowSharding
 
 COMPILED_IN = "its whole numbers, strings and flags"
-"""What messages call the arguments that are part of the program."""
+"""Name in messages of the arguments that are part of the program."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class _Constant:
 
 
 def first_time(name: str) -> Labels | None:
-    """Nothing is known of any array's names: they are numbered as they come."""
+    """Return None: no names are known yet, and levels are numbered as they come."""
     del name
     return None
 

@@ -35,7 +35,7 @@ TRIPS = (1, 3)
 
 _STEPS = ("floor", "ceil", "round")
 _ROUGH = ("abs", "sign", *_STEPS)
-"""What gives, between its alternatives, numbers that it never gives: a logarithm would be none."""
+"""Operations that never return the numbers between their alternatives, of which a logarithm may not exist."""
 
 
 class Branches:

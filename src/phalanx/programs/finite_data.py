@@ -129,7 +129,7 @@ def _are_finite(arrays: Sequence[Array]) -> list[Array]:
 
 @partial(jax.jit, static_argnames="rows")
 def _counts(array: Array, rows: int | None) -> tuple[Array, Array, Array]:
-    """How many are NaN, how many infinite, and the first row with one of them."""
+    """Return the counts of NaN and of infinite numbers, and the first row with one of them."""
     array = array if rows is None else array[:rows]
     wrong = jnp.any(~jnp.isfinite(array), axis=tuple(range(1, array.ndim)))
     return jnp.sum(jnp.isnan(array)), jnp.sum(jnp.isinf(array)), jnp.argmax(wrong)
@@ -148,7 +148,7 @@ def _faults(
     program: Program, arguments: Arguments, axes: tuple[str, ...], gradient: bool, any_latent: bool,
     arrays: Sequence[Array],
 ) -> dict[str, Array]:  # fmt: skip
-    """Which variables are at fault at each position, `(position,)`, and, as GRADIENT, where the gradient alone is."""
+    """Return the faulty variables at each position, `(position,)`, and GRADIENT where the gradient alone is."""
     # A minibatch has fewer rows than there are, and none is padded.
     whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, arguments.shardings, strict=True)]
     data = arguments.layout.join(whole)

@@ -37,7 +37,7 @@ class KnownData:
 
     @classmethod
     def of(cls, arguments: Arguments, names: Names | None = None) -> KnownData:
-        """What is known of `arguments`; `names` are the run's, where others than theirs count."""
+        """Build the state of `arguments`; `names` replace their own."""
         names = names_of(arguments) if names is None else names
         labels = labels_of(names)
         rows = [
@@ -51,7 +51,7 @@ class KnownData:
 
     @classmethod
     def of_record(cls, names: Names | None, scalars: Mapping[str, Any]) -> KnownData:
-        """What a file tells."""
+        """Build the state from the record of a file."""
         return cls(labels_of(names or {}), scalars)
 
     def split(self, program: Any, data: Any) -> Arguments:

@@ -95,7 +95,7 @@ class RandomVariable:
 
     @property
     def is_given(self) -> bool:
-        """Whether it has a value that inference keeps."""
+        """Return whether it has a value that inference keeps."""
         return self.value is not None and not self.suggested
 
     @property

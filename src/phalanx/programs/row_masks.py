@@ -26,7 +26,7 @@ MASKED = ("reduce_sum", "reduce_max", "reduce_min", "dot_general")
 
 
 class Plan:
-    """Which equations of a program are masked, and where the rows of their operands lie; filled in by the proof."""
+    """Masked equations of a program, with the axes of their operands' rows; filled in by the proof."""
 
     def __init__(self) -> None:
         self.rows: dict[int, tuple[Sharded | None, ...]] = {}
@@ -128,7 +128,7 @@ class Masks:
 
     @property
     def is_supported(self) -> bool:
-        """Whether every reduction to be masked is where it can be."""
+        """Return whether every reduction to be masked is where it can be."""
         return self.plan.is_consistent and _is_supported(self.plan, self.program.jaxpr)
 
 

@@ -17,7 +17,7 @@ from phalanx.programs.row_values import Groups, Kind, Replicated, Sharded
 from phalanx.programs.virtual_mesh import all_rows, on_virtual_mesh, rows_here
 
 CLOSE = 1e-3
-"""How well results agree, as a share of the largest."""
+"""Tolerance of results, as a share of the largest."""
 
 Parts = Callable[[dict[str, Any]], dict[str, Any]]
 

@@ -82,7 +82,7 @@ class Warming:
 
     @property
     def is_between_windows(self) -> bool:
-        """Whether another run could continue from here."""
+        """Return whether another run could continue from here."""
         return self._warm_up.state is not None
 
     @property

@@ -123,4 +123,4 @@ _REMEDIES = {
     f"install JAX 0.11.2 or later, or call phx.use_cpu_devices(1) first. {_PEER}",
     False: f"{_STUCK}Devices of one CPU may wait for one another: call phx.use_cpu_devices(1) first. {_PEER}",
 }
-"""What to do where nothing moves, by whether the installed JAX is known to deadlock."""
+"""Advice where nothing moves, by whether the installed JAX is known to deadlock."""

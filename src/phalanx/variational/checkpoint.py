@@ -21,7 +21,7 @@ from phalanx.posterior.sealed import digests, seal, unseal
 INDEX, NAME = "fit.json", "{:05d}"
 
 ADVICE = "Take a copy of the folder if there is one, or name another to begin anew."
-"""What to do about a damaged checkpoint."""
+"""Advice on a damaged checkpoint."""
 
 
 @dataclass(frozen=True)

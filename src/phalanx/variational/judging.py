@@ -231,7 +231,7 @@ def _of_undefined(weights: Weights) -> Finding | str:
 def _of_draws(
     weights: Weights, values: Mapping[str, np.ndarray], resampled: bool, moves: Callable[[], Moved] | None
 ) -> list[Finding | str]:
-    """What weights and moves say about the draws."""
+    """Return the findings of weights and moves about the draws."""
     k_hat, bound, total = weights.smoothed.k_hat, threshold(len(weights.log)), len(weights.log)
     if not np.isfinite(weights.log.max()) or not k_hat <= bound:
         return _of_heavy(weights, moves if np.isfinite(weights.log.max()) else None)
@@ -243,7 +243,7 @@ def _of_draws(
 
 
 def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None) -> list[Finding | str]:
-    """What is known of draws whose weights cannot be averaged: how far they move."""
+    """Return the findings on draws whose weights cannot be averaged: how far they move."""
     total = len(weights.log)
     problem = (
         f"The importance weights of {count(total, 'draw')} have a tail of shape k-hat {weights.smoothed.k_hat:.2f}, "
@@ -262,7 +262,7 @@ def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None) -> list[Findi
 
 
 def _of_tails(moved: Moved) -> Finding | str:
-    """Whether moves carry draws into what the guide misses."""
+    """Return a finding if moves carry draws into regions that the guide misses."""
     compared = Compared.of(found := list(moments_after(moved)))
     if not compared.are_off:
         if not (heavy := [m for m in found if not m.ratio_error <= SD_OFF / 2]):
@@ -281,7 +281,7 @@ def _of_tails(moved: Moved) -> Finding | str:
 
 
 def _of_modes(searched: Search) -> list[Finding | str]:
-    """What a search has found that the guide never draws from."""
+    """Return a finding on modes that the guide never draws from."""
     if not searched.found:
         return [searched.said]
     most = searched.found[0]
@@ -304,7 +304,7 @@ def _k_hat_words(weights: Weights) -> str:
 
 
 def _off(compared: Compared, how: str) -> list[Finding | str]:
-    """Which means and standard deviations are not the posterior's."""
+    """Return a finding on means and standard deviations that are not the posterior's."""
     results: list[Finding | str] = []
     if compared.means:
         shifts = first_few(compared.means, lambda m: f"{m.name} by {-m.shift:.2f}±{m.error:.2f}")
@@ -322,7 +322,7 @@ def _off(compared: Compared, how: str) -> list[Finding | str]:
 
 
 def _of_moments(found: list[Moment], total: int) -> list[Finding | str]:
-    """What weighting the draws changes."""
+    """Return the changes that weighting the draws makes."""
     compared = Compared.of(found)
     if results := _off(compared, "Weighted by the model"):
         return results

@@ -35,7 +35,7 @@ LOOK_FOR = (
 """Advice where nothing more is known of a loss that is not finite."""
 
 FARTHEST_STEP = 1.0
-"""Of parameters on the real line: a longer step says that the rate is too large."""
+"""Longest step of parameters on the real line; a longer one says that the rate is too large."""
 
 COMPARED, NUMBERS = 256, 2**22
 """Draws that two guides are compared by, and numbers in all of them."""

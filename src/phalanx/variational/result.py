@@ -409,7 +409,7 @@ class Fit:
 
     @property
     def _can_move(self) -> bool:
-        """Whether draws are of variables that Markov moves can move."""
+        """Return whether draws are of variables that Markov moves can move."""
         return not self.proposals.pair.problem.whole.without_bijection
 
     def _moved(self, seed: int, num_draws: int) -> Moved:
@@ -443,7 +443,7 @@ def _weighed(proposals: Drawing, seed: int, num_draws: int) -> tuple[Weights, di
 
 
 def _misses(moved: Moved) -> bool:
-    """Whether moves carry draws into what the guide misses."""
+    """Return a finding if moves carry draws into regions that the guide misses."""
     return Compared.of(list(moments_after(moved))).are_off
 
 

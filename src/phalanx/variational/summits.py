@@ -42,7 +42,7 @@ BESIDE, ROWS = (0.02, 0.2), 64
 
 
 def falls_around(log_density: LogDensity, top: Top, height: Array, longest: Array) -> Array:
-    """Whether the density falls on both sides along each coordinate and each soft principal direction.
+    """Return whether the density falls on both sides along each coordinate and each soft principal direction.
 
     `longest` is how far each coordinate is followed at most: of a logarithm, 30 is next to the edge of the support.
 
@@ -66,7 +66,7 @@ def falls_around(log_density: LogDensity, top: Top, height: Array, longest: Arra
 
 
 def longest_of(pair: FamilyPair) -> Array:
-    """How far each coordinate is followed at most: without end where it is the variable itself."""
+    """Return how far each coordinate is followed at most: without end where it is the variable itself."""
     parts = []
     for latent in sorted(pair.latents, key=lambda latent: latent.name):
         is_itself = isinstance(transform_of(pair.problem.whole.variables[latent.name]), IdentityTransform)
@@ -139,7 +139,7 @@ class Ground:
         return names
 
     def noise(self, height: float) -> float:
-        """What rounding may change of a log density."""
+        """Return the rounding error of a log density."""
         return 1e-4 + 4.0 * float(np.finfo(dtype_of(self.pair.latents)).eps) * abs(height)
 
     def polished(self, vector: np.ndarray) -> np.ndarray:
@@ -167,7 +167,7 @@ class Ground:
         return at
 
     def flat_directions(self, vector: np.ndarray) -> np.ndarray:
-        """Which coordinates the density does not fall along, however far: 1 or -1 for the way, or 0."""
+        """Return, by coordinate, 1 or -1 for the direction in which the density never falls, or 0."""
         height, signs = self.height(vector), np.zeros(self._size)
         for way in (1.0, -1.0):
             heights = [self.heights(vector + way * far * np.eye(self._size)) for far in FAR]
@@ -220,7 +220,7 @@ class Ground:
         return [labels[i] for i in np.argsort(-gains) if gains[i] > 0] or [labels[int(np.argmax(np.abs(vector)))]]
 
     def is_top(self, vector: np.ndarray, signs: np.ndarray) -> bool:
-        """Whether all neighbours are lower, apart from those along coordinates that are at the edge."""
+        """Return whether all neighbours are lower, apart from those along coordinates that are at the edge."""
         height, inner = self.height(vector), np.flatnonzero(signs == 0)
         if not math.isfinite(height) or not len(inner):
             return math.isfinite(height)
