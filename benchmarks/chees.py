@@ -23,13 +23,11 @@ SEEDS = itertools.count()
 def phalanx_ways(options: argparse.Namespace) -> dict[str, Way]:
     import phalanx as phx
 
-    sampler = phx.compile(
-        model_of(MODEL, phx.sample), data_of(MODEL), kernel=phx.chees(), num_chains=options.chains,
-        num_warmup=options.warmup, num_samples=options.draws, progress=False,
-    )  # fmt: skip
+    model, data = model_of(MODEL, phx.sample), data_of(MODEL)
+    sampler = phx.compile(model, data, kernel=phx.chees(), num_chains=options.chains)
 
     def run(whole: bool) -> Measured:
-        posterior = sampler.run(next(SEEDS))
+        posterior = sampler.run(next(SEEDS), num_warmup=options.warmup, num_samples=options.draws, progress=False)
         return Measured(posterior.timing.sampling + whole * posterior.timing.warmup, worst_ess(posterior.draws))
 
     return {"Phalanx, sampling": Way(lambda: run(False)), "Phalanx, whole run": Way(lambda: run(True))}

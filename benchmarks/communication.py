@@ -34,8 +34,8 @@ def vae() -> Any:
     import optax
 
     import phalanx as phx
-    from phalanx.demos.vae_programs import VAE
-    from phalanx.variational.step import State, Steps
+    from phalanx.demos.models.vae_programs import VAE
+    from phalanx.variational.methods.step import State, Steps
 
     model, optimizer, objective = VAE(784), optax.with_extra_args_support(optax.adam(1e-3)), phx.guides.elbo(path=False)
     rows = phx.batches({"x": np.zeros((2 * BATCH, 784), np.uint8)}, BATCH)
@@ -58,8 +58,8 @@ def on_mesh(steps: Any, state: Any, arrays: Any, data: int, model: int) -> dict[
     from jax.sharding import NamedSharding, PartitionSpec
 
     import phalanx as phx
-    from phalanx.variational.compiled import RARELY
-    from phalanx.variational.step import Made, Order, laid_out
+    from phalanx.mesh.compatibility.jax_internals import RARELY
+    from phalanx.variational.methods.step import Made, Order, laid_out
 
     mesh = phx.make_mesh(chain=1, data=data, model=model, devices=jax.devices()[: data * model])
     pair = replace(steps.pair, problem=replace(steps.pair.problem, mesh=mesh))
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=side_by_side.RESULTS, help="folder for the JSON file")
     options = parser.parse_args()
     import phalanx as phx
-    from phalanx.variational.utilisation import flops_of_a_step
+    from phalanx.variational.monitoring.utilisation import flops_of_a_step
 
     phx.use_cpu_devices(8)
     watch, rows, predictions = side_by_side.Watch(), [], {}

@@ -58,20 +58,16 @@ def phalanx_ways(options: argparse.Namespace) -> dict[str, Way]:
     whole, some = (phx.shard(dict(zip("xy", rows_of(n), strict=True)), mesh) for n in (options.rows, options.some_rows))
     model, ways = model_of(phx.sample), {}
     for chains in CHAINS:
-        steps = phx.compile(
-            model, whole, mesh=mesh, num_chains=chains, num_warmup=0, num_samples=options.steps,
-            kernel=phx.hmc(LEAPFROGS, 1e-4, step_size_jitter=0.0), progress=False,
-        )  # fmt: skip
-        run = phx.compile(
-            model, some, mesh=mesh, num_chains=chains, num_warmup=options.warmup, num_samples=options.draws,
-            progress=False,
-        )  # fmt: skip
+        fixed = phx.hmc(LEAPFROGS, 1e-4, step_size_jitter=0.0)
+        steps = phx.compile(model, whole, mesh=mesh, num_chains=chains, kernel=fixed)
+        run = phx.compile(model, some, mesh=mesh, num_chains=chains)
 
         def leapfrogs(steps=steps):
-            return Measured(steps.run().timing.sampling, options.steps * LEAPFROGS)
+            posterior = steps.run(num_warmup=0, num_samples=options.steps, progress=False)
+            return Measured(posterior.timing.sampling, options.steps * LEAPFROGS)
 
         def effective(run=run):
-            posterior = run.run(next(SEEDS))
+            posterior = run.run(next(SEEDS), num_warmup=options.warmup, num_samples=options.draws, progress=False)
             return Measured(posterior.timing.warmup + posterior.timing.sampling, worst_ess(posterior.draws["w"]))
 
         ways[f"Phalanx, {chains} chains, a leapfrog"] = Way(leapfrogs)

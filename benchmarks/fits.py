@@ -190,7 +190,7 @@ def step_ways(work: Work, guide: str, data: Any) -> dict[str, Callable[[], Measu
 def whole_ways(work: Work, guide: str, data: Any) -> dict[str, Callable[[], Measured]]:
     import jax
 
-    from phalanx.variational import compiled
+    from phalanx.learning import compiled
 
     bound, seed = phalanx_fit(work, guide, data, **work.whole).evidence(num_draws=work.judged).elbo, [0]
     rate, needed, is_there = at_best(work, guide, data, bound)

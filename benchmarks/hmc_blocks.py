@@ -24,15 +24,12 @@ def phalanx_block(
     import jax
 
     import phalanx as phx
-    from phalanx.run.executables import order_of
-    from phalanx.run.initial import Initial
+    from phalanx.run.device.executables import order_of
+    from phalanx.run.init_values import Initial
 
     mesh = phx.make_mesh(**sizes)
     kernel = phx.hmc(num_steps=options.leapfrogs, step_size=step_size)
-    sampler = phx.compile(
-        model, phx.shard(host, mesh), kernel=kernel, num_chains=num_chains, num_samples=options.draws, mesh=mesh,
-        progress=False,
-    )  # fmt: skip
+    sampler = phx.compile(model, phx.shard(host, mesh), kernel=kernel, num_chains=num_chains, mesh=mesh)
     blocks, seed = sampler.executables, np.uint32(0)
     underway = blocks.start(seed, sampler.arrays, Initial()).underway
     tuning = jax.device_put(kernel.tuning, jax.NamedSharding(mesh, jax.P()))

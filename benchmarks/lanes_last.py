@@ -33,7 +33,7 @@ def densities(random: np.random.Generator) -> dict[str, tuple[Callable[..., None
     import phalanx as phx
     from phalanx.demos.mixture import model as written_out
     from phalanx.demos.mixture import model_as_written
-    from phalanx.demos.mixture_density import log_density_as_written
+    from phalanx.demos.models.mixture_density import log_density_as_written
 
     def normal(*shape: int) -> np.ndarray:
         return random.normal(size=shape).astype(np.float32)
@@ -85,14 +85,14 @@ def follow(target: Any, lanes: int, every: Callable[..., Any], steps: int) -> Ca
     """`steps` small steps along the gradient, `every` of a function of one lane being that of all."""
     import jax
 
-    from phalanx.kernels.lanes import Lanes
+    from phalanx.mesh.position import Vector
 
     def on_device(position: Any, arrays: Any) -> Any:
-        of = Lanes(target.on_device(arrays, lanes), lanes)
+        density, layout = target.on_device(arrays, lanes), target.shares.layout
 
         def one(*parts: Any) -> Any:
-            value, gradient = of.density.value_and_grad(of.unflatten(parts))
-            return value, of.flatten(gradient)
+            value, gradient = density.value_and_grad(Vector(parts, layout).by_variable())
+            return value, layout.vector(gradient).parts
 
         def step(_: Any, carry: Any) -> Any:
             value, gradient = every(one)(*carry[0])
@@ -110,8 +110,8 @@ def ways(options: argparse.Namespace) -> dict[str, Way]:
     import jax
 
     import phalanx as phx
-    from phalanx.kernels.lanes_last import lanes_last
-    from phalanx.programs.target import Target
+    from phalanx.density.target import Target
+    from phalanx.jaxprs.lanes_last import lanes_last
 
     random, ways = np.random.default_rng(0), {}
     both = {"lanes last": lanes_last, "vmap": lambda f: jax.vmap(f, in_axes=-1, out_axes=-1)}

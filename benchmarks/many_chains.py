@@ -73,14 +73,11 @@ def phalanx_ways(options: argparse.Namespace) -> dict[str, Way]:
 
     ways: dict[str, Way] = {}
     for name in options.models:
-        sampler = phx.compile(
-            model_of(name, phx.sample), data_of(name), num_chains=options.chains, num_warmup=WARMUP,
-            num_samples=options.draws, progress=False,
-        )  # fmt: skip
+        sampler = phx.compile(model_of(name, phx.sample), data_of(name), num_chains=options.chains)
         seeds, efficiencies = iter(range(10**6)), []
 
         def run(sampler=sampler, seeds=seeds, whole=False, name=name, efficiencies=efficiencies):
-            posterior = sampler.run(next(seeds))
+            posterior = sampler.run(next(seeds), num_warmup=WARMUP, num_samples=options.draws, progress=False)
             timing = posterior.timing
             efficiencies.append(timing.lane_efficiency)
             notes = options.results / "many_chains_lanes"

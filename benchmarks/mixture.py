@@ -29,13 +29,11 @@ def phalanx_ways(options: argparse.Namespace) -> dict[str, Way]:
     from phalanx.demos.mixture import model, model_as_written
 
     def way(model: Any, chains: int, mesh: Any = None) -> Way:
-        sampler = phx.compile(
-            model, kernel=phx.rwmh(step_size=STEP_SIZE), num_chains=chains, num_warmup=0, mesh=mesh,
-            num_samples=options.samples // chains, keep=[], reducers={"m": phx.reducers.moments()}, progress=False,
-        )  # fmt: skip
+        kernel, reducers = phx.rwmh(step_size=STEP_SIZE), {"m": phx.reducers.moments()}
+        sampler = phx.compile(model, kernel=kernel, num_chains=chains, mesh=mesh, keep=[], reducers=reducers)
 
         def run() -> Measured:
-            posterior = sampler.run()
+            posterior = sampler.run(num_warmup=0, num_samples=options.samples // chains, progress=False)
             note = options.results / "mixture_memory.txt"
             note.write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6))
             return Measured(posterior.timing.sampling, posterior.reduced["m"]["x"].count)
@@ -54,8 +52,8 @@ def plain_ways(options: argparse.Namespace) -> dict[str, Way]:
     import jax
     import jax.numpy as jnp
 
-    from phalanx.demos.mixture_density import log_density, log_density_as_written
-    from phalanx.run.executables import WIDE
+    from phalanx.demos.models.mixture_density import log_density, log_density_as_written
+    from phalanx.run.device.executables import WIDE
 
     def step(carry, density=log_density):
         key, x, height, total, squares = carry

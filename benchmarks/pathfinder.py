@@ -111,7 +111,7 @@ def anew(run: Run, seed: int) -> float:
     """The same from nothing, compiling included; what makes a log density of a model for BlackJAX is apart."""
     import jax
 
-    from phalanx.variational import compiled
+    from phalanx.learning import compiled
 
     compiled.COMPILED.clear()
     jax.clear_caches()

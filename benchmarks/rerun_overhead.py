@@ -52,7 +52,7 @@ def calls(metric: str, num_warmup: int, rounds: int) -> tuple[dict[str, list[flo
     import numpyro.distributions as dist
 
     import phalanx as phx
-    from phalanx.run import kept
+    from phalanx.run.compile import executable_cache
 
     random = np.random.default_rng(0)
     x = random.normal(size=(500, 20)).astype(np.float32)
@@ -67,11 +67,11 @@ def calls(metric: str, num_warmup: int, rounds: int) -> tuple[dict[str, list[flo
         sizes = {"num_chains": 4, "num_warmup": num_warmup, "num_samples": 500}
         return phx.mcmc(model, {"x": x, "y": y}, kernel=kernel, seed=seed, **sizes, progress=False)
 
-    kept.EXECUTABLES.clear()  # blocks of another case have a clock on them already
+    executable_cache.EXECUTABLES.clear()  # blocks of another case have a clock on them already
     call(0)
-    key, executables = kept.EXECUTABLES.last()  # the blocks of that run, with a clock on each
+    key, executables = executable_cache.EXECUTABLES.last()  # the blocks of that run, with a clock on each
     blocks = {name: Timed(getattr(executables, name)) for name in ("begin", "record", "constrain")}
-    kept.EXECUTABLES.keep(key, replace(executables, **blocks))
+    executable_cache.EXECUTABLES.keep(key, replace(executables, **blocks))
     times: dict[str, list[float]] = {"call": [], "inside the blocks": []}
     compilations = warm_up = 0
     for seed in range(rounds + 1):

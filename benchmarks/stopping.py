@@ -80,7 +80,7 @@ def at_most(false: int, stops: int) -> float:
 
 
 def row(guide: str, path: bool, size: int, condition: float, seeds: int) -> dict[str, Any]:
-    from phalanx.variational.settling import TOLERANCE
+    from phalanx.variational.methods.settling import TOLERANCE
 
     found = [one(guide, path, size, condition, seed) for seed in range(seeds)]
     stopped = [short for short, _, settled in found if settled]

@@ -6,6 +6,7 @@ A turn is a whole run on one device, without warm-up.
 from __future__ import annotations
 
 import argparse
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,11 @@ def ways(options: argparse.Namespace) -> dict[str, Way]:
     ways = {}
     for chains in options.chains:
         for name, kernel in kernels.items():
-            for kind, tile in (("tiles", None), ("all at once", chains)):
-                sampler = phx.compile(
-                    quartic, kernel=kernel, num_chains=chains, num_warmup=0, num_samples=options.draws // chains,
-                    mesh=one, tile=tile, progress=False,
-                )  # fmt: skip
-                ways[f"{name}, {chains:,} chains, {kind}"] = Way(partial(sampler.run, 0))
+            for kind, tile in (("tiles", ""), ("all at once", str(chains))):
+                os.environ["PHALANX_TILE"] = tile  # read when a sampler is compiled
+                sampler = phx.compile(quartic, kernel=kernel, num_chains=chains, mesh=one)
+                sizes = {"num_warmup": 0, "num_samples": options.draws // chains, "progress": False}
+                ways[f"{name}, {chains:,} chains, {kind}"] = Way(partial(sampler.run, 0, **sizes))
     return ways
 
 

@@ -203,9 +203,12 @@ SCHOOLS = (Case("eight schools, non-centred", schools), Case("eight schools, cen
 def grades(case: Case, seeds: int) -> tuple[Counter[str], Counter[str]]:
     """Count the grades of runs, and the topics of their findings, one run per seed."""
     grades, topics = Counter(), Counter()
-    sampler = phx.compile(case.model, case.data(np.random.default_rng(0)), progress=False, **case.options)
+    compiled_in = {name: case.options[name] for name in {"kernel", "num_chains"} & set(case.options)}
+    of_a_run = {name: value for name, value in case.options.items() if name not in compiled_in}
+    sampler = phx.compile(case.model, case.data(np.random.default_rng(0)), **compiled_in)
     for seed in range(seeds):
-        verdict = sampler.run(seed, case.data(np.random.default_rng(seed))).verdict()
+        data = case.data(np.random.default_rng(seed))
+        verdict = sampler.run(seed, data, progress=False, **of_a_run).verdict()
         grades[verdict.grade] += 1
         topics.update({finding.topic for finding in verdict.findings})
     return grades, topics

@@ -118,11 +118,9 @@ def _run(model: Any, data: Any, kernel: Any, chains: int, draws: int, **options:
 
     import phalanx as phx
 
-    sampler = phx.compile(
-        model, data, kernel=kernel, num_chains=chains, num_warmup=0, num_samples=draws, progress=False,
-        mesh=phx.make_mesh(devices=jax.devices()[:1]), **options,
-    )  # fmt: skip
-    return partial(sampler.run, 0)
+    one = phx.make_mesh(devices=jax.devices()[:1])
+    sampler = phx.compile(model, data, kernel=kernel, num_chains=chains, mesh=one, **options)
+    return partial(sampler.run, 0, num_warmup=0, num_samples=draws, progress=False)
 
 
 def fit(steps: int) -> Callable[[], Any]:

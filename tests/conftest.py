@@ -42,8 +42,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 LONG_EXAMPLES = (
-    "phalanx.reducers", "phalanx.variational", "phalanx.programs.blocked", "phalanx.flows", "phalanx.mesh.take_rows",
-    "phalanx.ensembles", "phalanx.kernels.lock_step", "phalanx.kernels.sgld", "phalanx.run.initial",
+    "phalanx.reducers", "phalanx.variational", "phalanx.learning", "phalanx.distributions.blocked", "phalanx.flows",
+    "phalanx.mesh.take_rows",
+    "phalanx.ensembles", "phalanx.kernels.protocol.whole_draw", "phalanx.kernels.sgld", "phalanx.run.init_values",
     "phalanx.run.until", "phalanx.posterior.calibrate", "phalanx.networks.attention", "phalanx.networks.pixels",
 )  # fmt: skip
 """Packages whose docstrings' examples take longer, most of them a whole run each; reducers have one that is short."""

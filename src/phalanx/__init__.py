@@ -4,26 +4,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from phalanx import datasets as datasets
+from phalanx import diagnostics as diagnostics
 from phalanx import ensembles as ensembles
 from phalanx import flows as flows
+from phalanx import kernels as kernels
 from phalanx import networks as networks
 from phalanx import reducers as reducers
+from phalanx.density.target import Target as Target
+from phalanx.distributions.blocked import blocked as blocked
+from phalanx.distributions.sharded import Sharded as Sharded
 from phalanx.ensembles import ensemble as ensemble
+from phalanx.inputs.placement import shard as shard
 from phalanx.kernels.blackjax import from_blackjax as from_blackjax
 from phalanx.kernels.chees import chees as chees
 from phalanx.kernels.hmc import hmc as hmc
-from phalanx.kernels.kernel import Kernel as Kernel
-from phalanx.kernels.lock_step import from_draw as from_draw
 from phalanx.kernels.mams import mams as mams
 from phalanx.kernels.nuts import nuts as nuts
+from phalanx.kernels.protocol.kernel import Kernel as Kernel
+from phalanx.kernels.protocol.whole_draw import from_draw as from_draw
 from phalanx.kernels.rwmh import rwmh as rwmh
 from phalanx.kernels.sghmc import sghmc as sghmc
 from phalanx.kernels.sgld import sgld as sgld
+from phalanx.language.adapters import from_logdensity as from_logdensity
+from phalanx.language.adapters import from_numpyro as from_numpyro
+from phalanx.language.handlers import block as block
+from phalanx.language.handlers import condition as condition
+from phalanx.language.handlers import do as do
+from phalanx.language.handlers import scale as scale
+from phalanx.language.handlers import seed as seed
+from phalanx.language.handlers import substitute as substitute
+from phalanx.language.handlers import tape as tape
+from phalanx.language.handlers import trace as trace
+from phalanx.language.joint import Joint as Joint
+from phalanx.language.joint import log_joint as log_joint
+from phalanx.language.parameters import param as param
+from phalanx.language.random_variable import RandomVariable as RandomVariable
+from phalanx.language.tracing import deterministic as deterministic
+from phalanx.language.tracing import factor as factor
+from phalanx.language.tracing import sample as sample
+from phalanx.language.tracing import tracing as tracing
 from phalanx.mesh.devices import make_mesh as make_mesh
 from phalanx.mesh.devices import use_cpu_devices as use_cpu_devices
-from phalanx.mesh.placement import shard as shard
 from phalanx.mesh.processes import initialize as initialize
-from phalanx.mesh.space import Space as Space
 from phalanx.mesh.spmd import spmd as spmd
 from phalanx.mesh.take_rows import take_rows as take_rows
 from phalanx.networks.parameters import network as network
@@ -31,29 +53,8 @@ from phalanx.networks.random_network import random_network as random_network
 from phalanx.posterior.calibrate import calibrate as calibrate
 from phalanx.posterior.posterior import Posterior as Posterior
 from phalanx.posterior.prior import predictive as predictive
-from phalanx.programs.adapters import from_logdensity as from_logdensity
-from phalanx.programs.adapters import from_numpyro as from_numpyro
-from phalanx.programs.blocked import blocked as blocked
-from phalanx.programs.handlers import block as block
-from phalanx.programs.handlers import condition as condition
-from phalanx.programs.handlers import do as do
-from phalanx.programs.handlers import scale as scale
-from phalanx.programs.handlers import seed as seed
-from phalanx.programs.handlers import substitute as substitute
-from phalanx.programs.handlers import tape as tape
-from phalanx.programs.handlers import trace as trace
-from phalanx.programs.joint import Joint as Joint
-from phalanx.programs.joint import log_joint as log_joint
-from phalanx.programs.parameters import param as param
-from phalanx.programs.random_variable import RandomVariable as RandomVariable
-from phalanx.programs.sharded import Sharded as Sharded
-from phalanx.programs.target import Target as Target
-from phalanx.programs.tracing import deterministic as deterministic
-from phalanx.programs.tracing import factor as factor
-from phalanx.programs.tracing import sample as sample
-from phalanx.programs.tracing import tracing as tracing
 from phalanx.reducers import reduce as reduce
-from phalanx.run.initial import superchains as superchains
+from phalanx.run.init_values import superchains as superchains
 from phalanx.run.mcmc import compile as compile
 from phalanx.run.mcmc import mcmc as mcmc
 from phalanx.run.mcmc import stream as stream
@@ -61,28 +62,28 @@ from phalanx.run.sampler import Sampler as Sampler
 from phalanx.run.until import until as until
 
 if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when first asked for
-    from phalanx.variational import guides as guides
-    from phalanx.variational.batches import batches as batches
+    from phalanx.learning.batches import batches as batches
     from phalanx.variational.fit import fit as fit
+    from phalanx.variational.guides import constructors as guides  # noqa: F401
     from phalanx.variational.importance import importance as importance
-    from phalanx.variational.learning import FitError as FitError
     from phalanx.variational.maximum import maximize as maximize
+    from phalanx.variational.methods.method import FitError as FitError
+    from phalanx.variational.monitoring.options import training as training
     from phalanx.variational.reparameterize import reparameterize as reparameterize
     from phalanx.variational.result import Fit as Fit
-    from phalanx.variational.training import training as training
 
 _LEARNING = {
-    "Fit": "result",
-    "FitError": "learning",
-    "batches": "batches",
-    "fit": "fit",
-    "guides": "guides",
-    "importance": "importance",
-    "maximize": "maximum",
-    "reparameterize": "reparameterize",
-    "training": "training",
+    "Fit": "variational.result",
+    "FitError": "variational.methods.method",
+    "batches": "learning.batches",
+    "fit": "variational.fit",
+    "guides": "variational.guides.constructors",
+    "importance": "variational.importance",
+    "maximize": "variational.maximum",
+    "reparameterize": "variational.reparameterize",
+    "training": "variational.monitoring.options",
 }
-"""The module of `phalanx.variational` that each of those is in."""
+"""The module that each of those is in."""
 
 __version__ = "0.1.0"
 
@@ -91,7 +92,10 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     name
     for name, value in list(globals().items())
     if not (name.startswith("_") or name in ("Any", "TYPE_CHECKING", "import_module"))
-    and (not isinstance(value, type(datasets)) or name in ("datasets", "ensembles", "flows", "networks", "reducers"))
+    and (
+        not isinstance(value, type(datasets))
+        or name in ("datasets", "diagnostics", "ensembles", "flows", "kernels", "networks", "reducers")
+    )
 ]
 __all__ += list(_LEARNING)  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -99,7 +103,7 @@ __all__ += list(_LEARNING)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     if name not in _LEARNING:
         raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
-    module = import_module(f"phalanx.variational.{_LEARNING[name]}")
+    module = import_module(f"phalanx.{_LEARNING[name]}")
     globals()[name] = module if name == "guides" else getattr(module, name)
     return globals()[name]
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-_PICTURES = ("arviz>=0.20", "matplotlib>=3.8")
+_PICTURES = ("arviz>=0.20", "jinja2>=3.1", "matplotlib>=3.8")
 
 DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     "arviz": _PICTURES,
@@ -14,6 +14,7 @@ DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     "equinox": ("equinox>=0.13",),
     "flax": ("flax>=0.12",),
     "h5netcdf": ("h5netcdf",),
+    "jinja2": _PICTURES,
     "matplotlib": _PICTURES,
     "optax": ("optax>=0.2.4",),
     "orbax": ("orbax-checkpoint>=0.11",),

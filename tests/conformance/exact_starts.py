@@ -14,12 +14,12 @@ from jax.sharding import PartitionSpec
 from scipy.stats import norm
 
 import phalanx as phx
-from phalanx.kernels.driver import Driver, Start
-from phalanx.kernels.kernel import Kernel
-from phalanx.kernels.lanes import Lanes
+from phalanx.inputs.arguments import split_arguments
+from phalanx.kernels.protocol.adapter import Driver
+from phalanx.kernels.protocol.kernel import Kernel, Point
+from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.keys import Keys
-from phalanx.programs.arguments import split_arguments
 
 FALSE_FAILURES = 1e-6
 """Probability that one comparison of all quantiles fails though the kernel leaves the target as it is."""
@@ -64,24 +64,28 @@ class Drawer:
 
     def _run(self, arrays: Any, positions: Any, given: Any, seed: Any) -> Any:
         count, draws = self._lanes, self._draws
-        lanes, keys = Lanes(self._target.on_device(arrays, count), count), Keys.of_chains(seed, lane_chains(count))
-        begin = jax.vmap(lanes.density.value_and_grad)(positions)
-        now = self._machine.start(lanes, Start(positions, *begin), keys, jnp.int32(1))
+        target, keys = (
+            LaneTarget(self._target.on_device(arrays, count), count),
+            Keys.of_chains(seed, lane_chains(count)),
+        )
+        total, gradient = jax.vmap(target.density.value_and_grad)(positions)
+        at = Point(target.layout.vector(positions), total, target.layout.vector(gradient))
+        now = self._machine.start(target, at, keys, jnp.int32(1))
 
         def tick(now: Any, made: Any, last: Any) -> Any:
-            now, ended = self._machine.tick(now, made < draws, lanes, given, keys)
-            done, found = ended.done & (made < draws), (ended.position, ended.info)
+            now, done, info = self._machine.tick(now, made < draws, target, given, keys)
+            done, found = done & (made < draws), (now.at.position.T, info)
             return now, made + done, jax.tree.map(partial(_chosen, done), found, last)
 
         def shapes() -> Any:
-            lanes = Lanes(self._target.on_device(arrays, count), count)  # lanes remember what they have computed
-            _, ended = self._machine.tick(now, jnp.zeros(count, bool), lanes, given, keys)
-            return ended.position, ended.info
+            target = LaneTarget(self._target.on_device(arrays, count), count)  # it remembers what it has computed
+            later, _, info = self._machine.tick(now, jnp.zeros(count, bool), target, given, keys)
+            return later.at.position.T, info
 
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(shapes))
         carry = now, jnp.zeros(count, jnp.int32), nothing
         _, _, last = lax.while_loop(lambda carry: (carry[1] < draws).any(), lambda carry: tick(*carry), carry)
-        return lanes.unflatten(last[0]), last[1]._asdict()
+        return last[0].by_variable(), last[1]._asdict()
 
 
 def _chosen(done: Any, new: Any, old: Any) -> Any:

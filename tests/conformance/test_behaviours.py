@@ -10,15 +10,16 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from tests.apart import of_a_run
 from tests.conformance.kernels import NAMES
 
 import phalanx as phx
 from phalanx.adaptation.warm_up import WarmUp
 from phalanx.diagnostics import ess
-from phalanx.run.executables import first_tuning, order_of
-from phalanx.run.initial import Initial
+from phalanx.run.device.executables import first_tuning, order_of
+from phalanx.run.init_values import Initial
 from phalanx.run.loop import Run
-from phalanx.run.progress import Silent
+from phalanx.run.progress.display import Silent
 from phalanx.run.state import Aim
 
 KERNELS = {
@@ -88,8 +89,8 @@ SIZES = {"num_chains": CHAINS, "num_warmup": 0, "num_samples": DRAWS, "progress"
 def test_draws_are_those_of_one_device(name, model, sizes, mesh_of):
     """11, 12, 17: momenta, kinetic energy, acceptance, leapfrogs and depth, and where chains begin."""
     mesh, one = mesh_of(*sizes), phx.make_mesh(devices=jax.devices()[:1])
-    sampler = phx.compile(model, data_on(mesh), kernel=KERNELS[name], mesh=mesh, **SIZES)
-    spread = sampler.run(2)
+    sampler = phx.compile(model, data_on(mesh), kernel=KERNELS[name], mesh=mesh, num_chains=CHAINS)
+    spread = sampler.run(2, **of_a_run(SIZES))
     alone = phx.mcmc(model, {"x": X, "y": Y, "a": A}, kernel=KERNELS[name], mesh=one, seed=2, **SIZES)
     for variable, values in alone.draws.items():
         np.testing.assert_allclose(spread.draws[variable], values, rtol=5e-3, atol=5e-4, err_msg=variable)
@@ -109,7 +110,7 @@ def check_what_is_held(sampler, mesh):
     for group in np.vectorize(lambda device: device.id)(mesh.devices).reshape(mesh.shape["chain"], -1):
         assert held[group[0]][:DRAWS].any()
         assert all(np.array_equal(held[group[0]], held[device]) for device in group)
-    for rows, axes in zip(drawn[1:], blocks.blocks.groups[1:], strict=True):
+    for rows, axes in zip(drawn[1:], blocks.blocks.layout.groups[1:], strict=True):
         pieces = {str(piece.index[2]): np.asarray(piece.data)[:DRAWS, 0, 0] for piece in rows.addressable_shards}
         assert len(pieces) == int(np.prod([mesh.shape[axis] for axis in axes]))
         first = [piece for piece in pieces.values() if piece.any()]  # rows that only fill devices stay at zero
@@ -156,10 +157,7 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
         learn(self, sums, taken)
 
     monkeypatch.setattr(WarmUp, "learn", listen)
-    sampler = phx.compile(
-        mixed, data_on(mesh), kernel=getattr(phx, name)(), mesh=mesh, num_chains=CHAINS, num_warmup=60, num_samples=5,
-        progress=False,
-    )  # fmt: skip
+    sampler = phx.compile(mixed, data_on(mesh), kernel=getattr(phx, name)(), mesh=mesh, num_chains=CHAINS)
     inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, Aim(60, 1, "random"), Silent())
     inner.begin(Initial())
     assert set(np.concatenate([sample.chain for sample in windows])) == set(range(CHAINS))

@@ -9,8 +9,8 @@ from tests.conformance.agreement import assert_moments
 from tests.conformance.kernels import KERNELS, KERNELS_ON_MESHES, KNOWING_MESHES, MESHES, NAMES
 
 import phalanx as phx
-from phalanx.run.executables import first_tuning, order_of
-from phalanx.run.initial import Initial
+from phalanx.run.device.executables import first_tuning, order_of
+from phalanx.run.init_values import Initial
 
 ROWS = 13  # divides by no number of devices: padded rows must not count
 X = np.random.default_rng(1).normal(size=(ROWS, 3)).astype(np.float32)
@@ -102,10 +102,7 @@ def test_the_same_seed_gives_the_same_chains_on_every_mesh(kernel, mesh_of):
 @pytest.mark.slow
 def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
     mesh = mesh_of(2, 4)
-    sampler = phx.compile(
-        local_level, phx.shard({"y": Y}, mesh), kernel=KNOWING_MESHES[name], mesh=mesh,
-        num_chains=4, num_warmup=20, num_samples=20, progress=False,
-    )  # fmt: skip
+    sampler = phx.compile(local_level, phx.shard({"y": Y}, mesh), kernel=KNOWING_MESHES[name], mesh=mesh, num_chains=4)
     blocks, tuning = sampler.executables, first_tuning(sampler.executables.blocks)
     begun = blocks.start(np.uint32(0), sampler.arrays, Initial())
     order = order_of(np.full(4, 20), ticks=500)

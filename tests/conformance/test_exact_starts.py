@@ -13,11 +13,11 @@ from tests.conformance.exact_starts import Drawer, limit, worst_quantile
 from tests.conformance.kernels import KERNELS, KNOWING_MESHES
 
 import phalanx as phx
-from phalanx.kernels.low_rank import LowRank
+from phalanx.kernels.metric.low_rank import LowRank
 
 FEW, MANY, DRAWS = 10_000, 200_000, 2
 
-ADAPTIVE = [name for name in KNOWING_MESHES if KERNELS[name].metric is not None]
+ADAPTIVE = [name for name in KNOWING_MESHES if KERNELS[name].learns_moments]
 """Kernels that learn a metric, and whose trajectories end early or are long."""
 
 
@@ -114,7 +114,7 @@ LENGTHS = [(0.05, 2.0), (0.5, 35.0), (1.0, 5.0), (2.5, 35.0)]
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_exact_draws_stay_exact_whatever_the_tuning(name, target, kind):
-    learns = KERNELS[name].metric is not None
+    learns = KERNELS[name].learns_moments
     if kind != "unit" and not learns:
         pytest.skip("this kernel learns no metric")
     for step_size, length in LENGTHS:

@@ -64,7 +64,7 @@ def fixed(name):
     kernel = KERNELS[name]
     given = {key: value for key, value in FIXED.items() if hasattr(kernel.tuning, key) and "blackjax" not in name}
     tuning = kernel.tuning._replace(**given)
-    return replace(kernel, tuning=tuning, target_acceptance=None, metric=None, tunes_trajectory=False)
+    return replace(kernel, tuning=tuning, tuners=())
 
 
 CASES = [

@@ -100,10 +100,7 @@ def mesh(devices):
 
 
 def sampler(devices, keep, kernel):
-    return phx.compile(
-        model, kernel=kernel, mesh=mesh(devices), num_chains=4, num_warmup=30, num_samples=100, keep=keep,
-        reducers=REDUCERS, progress=False,
-    )  # fmt: skip
+    return phx.compile(model, kernel=kernel, mesh=mesh(devices), num_chains=4, keep=keep, reducers=REDUCERS)
 
 
 def agree(found, wanted):
@@ -128,8 +125,8 @@ def agree(found, wanted):
 )
 def test_a_run_that_goes_on_elsewhere_knows_what_one_run_knows(first, then, keep, kernel, tmp_path):
     begun = sampler(first, keep, kernel)
-    whole = begun.run(0, num_samples=200)
-    begun.run(0).save(tmp_path / "run")
+    whole = begun.run(0, num_warmup=30, num_samples=200, progress=False)
+    begun.run(0, num_warmup=30, num_samples=100, progress=False).save(tmp_path / "run")
     (file,) = tmp_path.iterdir()
     for devices in then:
         saved = phx.Posterior.load(file)

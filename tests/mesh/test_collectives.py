@@ -58,9 +58,7 @@ def all_reduces(text: str) -> list[str]:
 
 
 def sampling_hlo(model, mesh, data, num_chains=4):
-    sampler = phx.compile(
-        model, data, kernel=phx.hmc(num_steps=5), mesh=mesh, num_chains=num_chains, num_samples=2, progress=False
-    )
+    sampler = phx.compile(model, data, kernel=phx.hmc(num_steps=5), mesh=mesh, num_chains=num_chains)
     return sampler.executables.record.as_text()
 
 
@@ -91,7 +89,7 @@ def test_trajectories_of_many_chains_sum_once_a_leapfrog(model, kernel, turning,
     """MAMS more where variables are spread: each of two turns towards the whole gradient measures three lengths."""
     mesh = mesh_of(2, 4)
     data = phx.shard({"x": X, "y": Y}, mesh)
-    sampler = phx.compile(model, data, kernel=kernel, mesh=mesh, num_chains=4, num_samples=2, progress=False)
+    sampler = phx.compile(model, data, kernel=kernel, mesh=mesh, num_chains=4)
     bodies = loops(sampler.executables.record.as_text())
     calls = {name: [o for o in bodies if o != name and o in text] for name, text in bodies.items()}
     innermost = [text for name, text in bodies.items() if all_reduces(text) and not calls[name]]

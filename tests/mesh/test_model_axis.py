@@ -11,7 +11,7 @@ from jax import lax
 from tests.mesh.agreement import assert_agree
 
 import phalanx as phx
-from phalanx.programs.own_rows import rows_of
+from phalanx.programs.declared_axis import rows_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 3)).astype(np.float32)

@@ -15,7 +15,7 @@ from tests.mesh.agreement import on_mesh, ranks
 from tests.mesh.models import CASES, X, Y
 
 import phalanx as phx
-from phalanx.programs import row_check
+from phalanx.exactness import row_check
 
 N = len(Y)
 
@@ -274,15 +274,14 @@ def test_new_data_are_checked_again_and_the_record_says_so(mesh_of):
 
     mesh = mesh_of(1, 4)
     alike = np.tile(Y[:4], 4)
-    sizes = {"num_chains": 1, "num_warmup": 20, "num_samples": 20, "progress": False}
-    sampler = phx.compile(model, phx.shard({"y": alike}, mesh), kernel=phx.rwmh(0.5), mesh=mesh, **sizes)
-    record = sampler.run(0).record
+    sampler = phx.compile(model, phx.shard({"y": alike}, mesh), kernel=phx.rwmh(0.5), mesh=mesh, num_chains=1)
+    record = sampler.run(0, num_warmup=20, num_samples=20, progress=False).record
     assert record.passed == (
         "The devices' shares add up to the whole: 'y' tried on 16 of your rows, everything else proved from the "
         "program.",
     )
     with pytest.raises(ValueError, match="Variable 'y': its log density on the whole data is not the sum"):
-        sampler.run(0, phx.shard({"y": Y}, mesh))
+        sampler.run(0, phx.shard({"y": Y}, mesh), num_warmup=20, num_samples=20, progress=False)
 
 
 def test_nothing_is_done_where_no_data_are_sharded(mesh_of):

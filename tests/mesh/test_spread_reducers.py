@@ -9,11 +9,12 @@ import numpyro.distributions as dist
 import pytest
 from jax import lax
 from jax.tree_util import DictKey
+from tests.apart import compiled_in
 
 import phalanx as phx
-from phalanx.run.blocks import Blocks
-from phalanx.run.reducing import Reducing
-from phalanx.run.reductions import Reductions
+from phalanx.run.device.blocks import Blocks
+from phalanx.run.device.reducing import Reducing
+from phalanx.run.device.reductions import Reductions
 
 R = phx.reducers
 Y = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
@@ -79,7 +80,7 @@ def test_the_same_on_any_mesh(chains, data, keep, names, mesh_of):
 def test_states_stay_where_the_rows_are(mesh_of):
     mesh = mesh_of(2, 2)
     reducers = {name: REDUCERS[name] for name in QUICK}
-    sampler = phx.compile(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers=reducers, **SIZES)
+    sampler = phx.compile(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers=reducers, **compiled_in(SIZES))
     hlo = sampler.executables.fold.as_text()
     assert "all-gather" not in hlo and "all-to-all" not in hlo
     states = sampler.executables.fold.out_info.sunk.states[1]["moments"]["row"]

@@ -47,13 +47,10 @@ def simulate(model, names):
     pairs = [joint.sample(key) for key in jax.random.split(jax.random.key(1), SIMULATIONS)]
     made = [{"y": np.asarray(pair["y"])} for pair in pairs]
     # three chains of 33 draws, far enough apart to count as independent
-    sampler = phx.compile(
-        model, made[0], num_chains=3, num_warmup=400, num_samples=33 * 10, thin=10, keep=names, progress=False,
-        mesh=phx.make_mesh(devices=jax.devices()[:1]),
-    )  # fmt: skip
+    sampler = phx.compile(model, made[0], num_chains=3, keep=names, mesh=phx.make_mesh(devices=jax.devices()[:1]))
     draws = []
     for number, data in enumerate(made):
-        posterior = sampler.run(number, data)
+        posterior = sampler.run(number, data, num_warmup=400, num_samples=33 * 10, thin=10, progress=False)
         draws.append(elements({name: posterior.draws[name].reshape(DRAWS, -1) for name in names}, 1))
     truths = [elements({name: np.asarray(pair[name]) for name in names}, 0) for pair in pairs]
     return np.stack(truths), np.stack(draws)

@@ -11,9 +11,10 @@ from pathlib import Path
 CHECK = """
 import sys, warnings, logging, signal
 import jax, numpyro.distributions
+from jax.interpreters import xla
 def settings():
     handlers = logging.getLogger().handlers[:], signal.getsignal(signal.SIGINT)
-    return dict(jax.config.values), list(warnings.filters), handlers
+    return dict(jax.config.values), list(warnings.filters), handlers, dict(xla.canonicalize_dtype_handlers)
 before = settings()
 modules = set(sys.modules)
 import phalanx
@@ -38,19 +39,22 @@ def test_what_is_imported_when_asked_for_is_what_type_checkers_know():
     tree = ast.parse(Path(phx.__file__).read_text())
     (known,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     inside = [node for node in known.body if isinstance(node, ast.ImportFrom)]
-    imports = {alias.name: str(node.module) for node in inside for alias in node.names}
-    for name, module in imports.items():
+    imports = {str(alias.asname): (str(node.module), alias.name) for node in inside for alias in node.names}
+    for name, (module, attribute) in imports.items():
         found = getattr(phx, name)
-        assert found is getattr(importlib.import_module(module), name) and name in phx.__all__
+        assert found is getattr(importlib.import_module(module), attribute) and name in phx.__all__
     assert set(imports) == set(phx._LEARNING)
 
 
 def test_what_shows_is_what_is_public():
     import phalanx as phx
 
-    packages = {"adaptation", "cli", "demos", "diagnostics", "extras", "kernels", "mesh", "programs", "report", "run"}
-    assert not packages & set(dir(phx))
+    shown = {"datasets", "diagnostics", "ensembles", "flows", "kernels", "networks", "reducers"}
+    packages = {path.parent.name for path in Path(phx.__file__).parent.glob("*/__init__.py")} | {"extras"}
+    assert not (packages - shown) & set(dir(phx))
     assert {"mcmc", "sample", "reducers", "ensembles", "datasets", "Posterior", "__version__"} <= set(dir(phx))
     namespace = {}
     exec("from phalanx import *", namespace)
     assert "mcmc" in namespace and "run" not in namespace
+    for package in map(phx.__dict__.__getitem__, shown - {"datasets", "ensembles", "networks"}):
+        assert sorted(package.__all__) == package.__all__ and all(hasattr(package, name) for name in package.__all__)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from phalanx.adaptation import dual_averaging
 from phalanx.adaptation.acceptance import harmonic_mean, harmonic_mean_of_normal_errors
 from phalanx.adaptation.dual_averaging import DualAveraging
-from phalanx.adaptation.tuner import Sample, Stage, Sums
+from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 
 SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
@@ -55,20 +55,20 @@ class StepSizeState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepSize:
-    """The tuner of `step_size`; see `phalanx.adaptation.tuner.Tuner`.
+class StepSize(Tuner):
+    """The tuner of `step_size`.
 
     Attributes:
         target: the acceptance rate to aim at.
-        searches_again: whether to search in every window, because the metric has changed.
+        bound: the hyperparameter that bounds a trajectory: set to 1, it is a single leapfrog, on which a step size is
+            first tried. None where a draw is as short as can be.
         of_trajectories: whether a draw's rate is that of one trajectory, and not a mean over one.
-        bound: the hyperparameter that makes a trajectory a single leapfrog.
     """
 
     target: float
-    searches_again: bool
-    of_trajectories: bool
-    bound: str | None
+    bound: str | None = None
+    of_trajectories: bool = False
+    sets: ClassVar[tuple[str, ...]] = ("step_size",)
 
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> StepSizeState:
         """Where tuning starts."""
@@ -91,10 +91,14 @@ class StepSize:
             acceptance = harmonic_mean(sums.inverse_rates / sums.draws, target)
         return state._replace(averaging=dual_averaging.update(state.averaging, acceptance, target))
 
+    def searches(self, state: StepSizeState) -> bool:
+        """Return whether a search is under way."""
+        return state.search is not None
+
     def next_window(self, state: StepSizeState, sample: Sample | None, stage: Stage) -> StepSizeState:
-        """Begin again, near what was found."""
+        """Begin again, near what was found; search, too, where the metric has changed."""
         averaged = state.averaging.averaged
-        search = Search(averaged, is_known=True) if self.searches_again else None
+        search = Search(averaged, is_known=True) if stage.renews else None
         return StepSizeState(dual_averaging.start(averaged), search)
 
     def apply(self, state: StepSizeState, tuning: Any, stage: Stage) -> Any:

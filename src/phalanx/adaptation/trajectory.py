@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from phalanx.adaptation.tuner import Sample, Stage, Sums
+from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 
 RATE, DECAY, DECAY_OF_SQUARES = 0.05, 0.5, 0.95
 """Of Adam. The mean decays fast, since a round already averages over all chains."""
@@ -41,8 +41,12 @@ class Adam(NamedTuple):
 
 
 class Trajectory(NamedTuple):
-    """The logarithm of the length, its average over rounds, and what Adam keeps of ChEES and of the squared jump."""
+    """The first length, the logarithms of the length and of its average over rounds, and two states of Adam.
 
+    Adam climbs ChEES (`change`), and the squared distance between the ends of trajectories (`jump`).
+    """
+
+    first: float
     log_length: float
     log_average: float
     change: Adam = Adam()
@@ -51,7 +55,7 @@ class Trajectory(NamedTuple):
     @classmethod
     def start(cls, length: float) -> Trajectory:
         """Begin at a length."""
-        return cls(math.log(length), math.log(length))
+        return cls(length, math.log(length), math.log(length))
 
     @property
     def length(self) -> float:
@@ -83,24 +87,27 @@ class Trajectory(NamedTuple):
         move = RATE * min(adam.step for adam in adams)
         log_length = max(self.log_length + move, math.log(shortest))
         log_average = SMOOTHING * self.log_average + (1 - SMOOTHING) * log_length
-        return Trajectory(log_length, log_average, *adams)
+        return Trajectory(self.first, log_length, log_average, *adams)
 
 
 @dataclass(frozen=True)
-class TrajectoryLength:
-    """The tuner of `trajectory_length`; see `phalanx.adaptation.tuner.Tuner`.
+class TrajectoryLength(Tuner):
+    """The tuner of `trajectory_length`, from the statistics `trajectory_gradient` and `jump_gradient`."""
 
-    Attributes:
-        first: the length to begin with.
-        begins_again: whether every window does, because the metric has changed.
-    """
+    sets: ClassVar[tuple[str, ...]] = ("trajectory_length",)
+    every_draw: ClassVar[bool] = True
 
-    first: float
-    begins_again: bool
+    def check(self, kernel: str, num_chains: int) -> None:
+        """Two chains at least are compared."""
+        if num_chains < 2:
+            raise ValueError(
+                f"num_chains={num_chains}: {kernel} finds the length of trajectories by comparing chains, and takes "
+                f"two at least. Run more chains, or give trajectory_length=."
+            )
 
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> Trajectory:
         """The first length."""
-        return Trajectory.start(self.first)
+        return Trajectory.start(float(tuning.trajectory_length))
 
     def update(self, state: Trajectory, sums: Sums, tuning: Any, stage: Stage) -> Trajectory:
         """A step of Adam."""
@@ -110,12 +117,12 @@ class TrajectoryLength:
         return state.after(change, jump, acceptance, float(tuning.step_size))
 
     def next_window(self, state: Trajectory, sample: Sample | None, stage: Stage) -> Trajectory:
-        """Begin again.
+        """Begin again where the metric has changed.
 
         A length found under a poor metric may be too long by far, and from one too long none leads back. That of the
         longest window, before the last change, is kept: what is left of warm-up would not do to find it again.
         """
-        return Trajectory.start(self.first) if self.begins_again and not stage.is_last_tuned else state
+        return Trajectory.start(state.first) if stage.renews and not stage.is_last_tuned else state
 
     def apply(self, state: Trajectory, tuning: Any, stage: Stage) -> Any:
         """The length to try, or to stay with."""

@@ -1,10 +1,10 @@
-"""What a tuner is: one thing that warm-up learns, as pure functions of a state. Warm-up is a schedule over them."""
+"""Protocol of a tuner: one thing that warm-up learns, as pure functions of a state. Warm-up is a schedule over them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -67,11 +67,13 @@ class Stage(NamedTuple):
         window: number of the window under way.
         tuned: windows in which anything is tuned; those after them only run.
         windows: in all.
+        renews: whether the scale of the coordinates changes where a window ends; see `Tuner.renews`.
     """
 
     window: int
     tuned: int
     windows: int
+    renews: bool = False
 
     @property
     def tunes(self) -> bool:
@@ -91,24 +93,58 @@ class Stage(NamedTuple):
 
 @runtime_checkable
 class Tuner(Protocol):
-    """One thing that is learned, from draws of all chains together; `phalanx.adaptation.step_size` is one.
+    """One thing that is learned from draws of all chains together, such as `phalanx.adaptation.step_size.StepSize`.
 
-    States are NamedTuples, and a tuner changes none: it returns the next. A tuner changes its own hyperparameters, by
-    name, and reads the others'.
+    A kernel lists its tuners in the order in which they set hyperparameters; the last one to set a name decides. A
+    tuner sets its own hyperparameters, by name, and reads the others'. Its methods are pure: states are NamedTuples of
+    numbers and arrays, and a tuner changes none of them, but returns the next. Tuners are hashable and compared by
+    value, as frozen dataclasses are: kernels with equal machines and tuners share what is compiled. Derive from this
+    class to have the defaults.
+
+    Attributes:
+        sets: hyperparameters, numbers, that it sets anew after a round. The record of the warm-up shows them. Those
+            that it sets where a window ends, and only there, need not be named.
+        every_draw: whether it learns from each draw of all chains before the next, so that a round is one draw.
+        renews: whether it changes the scale of the coordinates where a window ends. Windows then double in length, and
+            a warm-up ends with a window in which that scale is kept; other tuners may begin again in each.
     """
 
+    sets: ClassVar[tuple[str, ...]] = ()
+    every_draw: ClassVar[bool] = False
+    renews: ClassVar[bool] = False
+
+    @property
+    def learns_from(self) -> Literal["statistics", "moments", "draws"]:
+        """The data that it learns from, each kind in addition to those before.
+
+        Sums of the draws' statistics; moments of positions and gradients, where the kernel uses gradients; a sample of
+        each window's draws of the coordinates that all devices hold.
+        """
+        return "statistics"
+
+    def check(self, kernel: str, num_chains: int) -> None:
+        """Raise ValueError unless so many chains of a kernel of this name can be tuned."""
+
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> Any:
-        """The state at the start, given the kernel's hyperparameters, and moments of where all chains begin."""
+        """Return the state at the start, given the kernel's hyperparameters, and moments of where all chains begin."""
         ...
 
     def update(self, state: Any, sums: Sums, tuning: Any, stage: Stage) -> Any:
-        """The state after a round that used a tuning."""
+        """Return the state after a round that used a tuning."""
         ...
+
+    def searches(self, state: Any) -> bool:
+        """Return whether the next round is one draw, as short as can be, from which only tuners that search learn."""
+        return False
 
     def next_window(self, state: Any, sample: Sample | None, stage: Stage) -> Any:
-        """The state when another window begins in which things are tuned, given a sample of the draws of the last."""
-        ...
+        """Return the state as another window begins, given a sample of the draws of the last.
+
+        No window begins after the last one in which anything is tuned. The sample is None where no tuner learns from
+        draws.
+        """
+        return state
 
     def apply(self, state: Any, tuning: Any, stage: Stage) -> Any:
-        """Hyperparameters for the next round or, when warm-up is over, for sampling."""
+        """Return hyperparameters for the next round or, when warm-up is over, for sampling."""
         ...

@@ -13,33 +13,15 @@ trajectories are long, and the draws that follow would begin there (the inspecti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.schedule import windows
-from phalanx.adaptation.step_size import StepSize, StepSizeState
-from phalanx.adaptation.stuck import Landscape, Relocation, StuckChains
-from phalanx.adaptation.trajectory import TrajectoryLength
+from phalanx.adaptation.stuck_chains import Relocation, StuckChains
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
-from phalanx.kernels.kernel import Kernel
 
 ROUNDS = 4
 """A round is a fourth as long as what came before it in the window."""
-
-
-def tuners_of(kernel: Kernel) -> list[Tuner]:
-    """What warm-up learns for a kernel, in the order in which it is applied: a search bounds trajectories most."""
-    found: list[Tuner] = []
-    learns_metric, in_lock_step = kernel.metric is not None, kernel.machine.in_lock_step
-    if kernel.metric is not None:
-        found.append(Metric(kernel.metric, kernel.bound, kernel.early_bound))
-    if kernel.tunes_trajectory:
-        found.append(TrajectoryLength(float(kernel.tuning.trajectory_length), learns_metric))
-    if kernel.target_acceptance is not None:
-        of_trajectories = kernel.uses_gradient and in_lock_step
-        found.append(StepSize(kernel.target_acceptance, learns_metric, of_trajectories, kernel.bound))
-    return found
 
 
 class WarmUpState(NamedTuple):
@@ -60,28 +42,34 @@ class WarmUp:
     """A warm-up in progress: have each chain make `length` draws with `tuning`, pass their sums to `learn`, repeat.
 
     Args:
-        kernel: the kernel to tune.
-        num_chains: chains in all.
+        tuners: what is learned, in the order in which hyperparameters are set.
+        tuning: the hyperparameters to begin with.
         num_warmup: iterations per chain.
         beginning: moments of the positions, and of the gradients there, where the chains begin.
-        landscape: what the chains move in, as seen from the host.
+        tuned_steps: iterations in which anything is tuned; None means all of them.
+        stuck: finds chains to be relocated; None where none are.
+        runs_ahead: whether chains may begin a round while others are not done with the one before.
     """
 
-    def __init__(self, kernel: Kernel, num_chains: int, num_warmup: int, beginning: Sums, landscape: Landscape):
-        self._kernel = kernel
-        tuned = num_warmup if kernel.tuned_steps is None else min(num_warmup, kernel.tuned_steps)
-        lengths = windows(tuned, kernel.metric is not None)
+    def __init__(
+        self, tuners: Sequence[Tuner], tuning: Any, num_warmup: int, beginning: Sums, tuned_steps: int | None = None,
+        stuck: StuckChains | None = None, runs_ahead: bool = False,
+    ):  # fmt: skip
+        self._tuners, self._first, self._stuck = tuners, tuning, stuck
+        # a chain that is ahead has the step size of its own round, and all else of the round that the others are in
+        self._runs_ahead = runs_ahead and all(name == "step_size" for tuner in tuners for name in tuner.sets)
+        renews = any(tuner.renews for tuner in tuners)
+        tuned = num_warmup if tuned_steps is None else min(num_warmup, tuned_steps)
+        lengths = windows(tuned, renews)
         self._windows = [*lengths, num_warmup - tuned] if num_warmup > tuned else lengths
-        self._stage = Stage(0, len(lengths), len(self._windows))
+        self._stage = Stage(0, len(lengths), len(self._windows), renews)
         self._made = 0
         """Draws of each chain in this window."""
         self.iterations = 0
         """Draws of each chain; those of a search for a step size do not count."""
         self.relocations: list[Relocation] = []
         """Chains that continue beside others, because they have settled in the wrong place; see `stuck`."""
-        self._stuck = StuckChains(num_chains, landscape) if kernel.relocates else None
-        self._tuners = tuners_of(kernel)
-        self._states: list[Any] = [tuner.init(kernel.tuning, beginning, self._stage) for tuner in self._tuners]
+        self._states: list[Any] = [tuner.init(tuning, beginning, self._stage) for tuner in tuners]
         self.tuning = self.later = self._applied()
         """Hyperparameters for the next round or, at the end, for sampling; and for the round after that."""
 
@@ -95,7 +83,8 @@ class WarmUp:
     def go_on(self, state: WarmUpState) -> None:
         """Continue from the state of a warm-up of the same kernel and length."""
         self._stage = self._stage._replace(window=state.window)
-        self.iterations, self._states, self._made = state.iterations, list(state.states), 0
+        self.iterations, self._made = state.iterations, 0
+        self._states = [_as_type(mine, known) for mine, known in zip(self._states, state.states, strict=True)]
         self.tuning = self.later = self._applied()
 
     @property
@@ -103,7 +92,7 @@ class WarmUp:
         """Groups of coordinates whose draws are kept until the window ends; None for all, to find stuck chains."""
         if self._stuck is not None and self._stuck.tells:
             return None
-        return int(self._kernel.metric not in (None, "diagonal"))  # correlations are learned of the global ones
+        return int(any(tuner.learns_from == "draws" for tuner in self._tuners))
 
     @property
     def over(self) -> bool:
@@ -118,16 +107,16 @@ class WarmUp:
     @property
     def ahead(self) -> int:
         """Draws of the round after the next, which chains may begin while others are not done with the next."""
-        waits = self.searching or self._kernel.machine.in_lock_step
-        return 0 if waits else self._length_after(self._made + self.length)
+        return self._length_after(self._made + self.length) if self._runs_ahead and not self.searching else 0
 
     def _length_after(self, made: int) -> int:
         left = self._windows[self._stage.window] - made
         if self.searching:
             return 1
-        if not (self._kernel.is_tuned and self._stage.tunes):
+        if not (self._tuners and self._stage.tunes):
             return left
-        return min(1 if self._kernel.tunes_trajectory else math.ceil(made / ROUNDS) + 1, left)
+        every_draw = any(tuner.every_draw for tuner in self._tuners)
+        return min(1 if every_draw else math.ceil(made / ROUNDS) + 1, left)
 
     def learn(self, sums: Sums, draws: Callable[[], Sample | None]) -> None:
         """Learn from a round; `draws` returns the draws of the window, and is called when the window ends.
@@ -136,9 +125,7 @@ class WarmUp:
         """
         self.relocations, searching, (length, ahead) = [], self.searching, (self.length, self.ahead)
         self._states = [
-            tuner.update(state, sums, self.tuning, self._stage)
-            if isinstance(tuner, StepSize) or not searching
-            else state
+            tuner.update(state, sums, self.tuning, self._stage) if not searching or tuner.searches(state) else state
             for tuner, state in zip(self._tuners, self._states, strict=True)
         ]
         if not searching:
@@ -151,12 +138,12 @@ class WarmUp:
 
     @property
     def searching(self) -> bool:
-        """Return whether the next round is a single leapfrog, from which the step size alone learns."""
-        return any(isinstance(state, StepSizeState) and state.search is not None for state in self._states)
+        """Return whether the next round is a single short draw, from which only tuners that search learn."""
+        return any(tuner.searches(state) for tuner, state in zip(self._tuners, self._states, strict=True))
 
     def _applied(self) -> Any:
         """The kernel's hyperparameters, as the tuners set them."""
-        tuning = self._kernel.tuning
+        tuning = self._first
         for tuner, state in zip(self._tuners, self._states, strict=True):
             tuning = tuner.apply(state, tuning, self._stage)
         return tuning
@@ -172,3 +159,8 @@ class WarmUp:
                 tuner.next_window(state, sample, self._stage)
                 for tuner, state in zip(self._tuners, self._states, strict=True)
             ]
+
+
+def _as_type(mine: Any, known: Any) -> Any:
+    """A state in the class of a tuner's own states: a file does not know the classes of users."""
+    return type(mine)(*known) if isinstance(known, tuple) and not isinstance(known, type(mine)) else known

@@ -9,9 +9,12 @@ import typer
 
 from phalanx.cli.demo import demo
 from phalanx.cli.info import info
-from phalanx.cli.interruption import STATUS, Interrupted, listen
+from phalanx.cli.interruption import STATUS, Interrupted, saying
 from phalanx.cli.sample import sample
+from phalanx.mesh.interrupts import listen
 from phalanx.run.describe import versions
+
+NOTHING = "nothing is written."
 
 app = typer.Typer(add_completion=False)
 for _command in (sample, demo, info):
@@ -35,11 +38,12 @@ def main() -> None:
     """Run the command; a user's mistake is one line on standard error, and exit status 2; Ctrl-C is status 130."""
     listen()
     try:
-        status = app(standalone_mode=False)
+        with saying(NOTHING):
+            status = app(standalone_mode=False)
     except Interrupted as stopped:
         _stop(str(stopped))
-    except (typer.Abort, KeyboardInterrupt):
-        _stop("nothing is written.")
+    except typer.Abort:
+        _stop(NOTHING)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
         _fail(str(error))
     except Exception as error:
@@ -48,7 +52,7 @@ def main() -> None:
         _fail(error.format_message())  # pyright: ignore[reportAttributeAccessIssue]
     else:
         if status == STATUS:  # how Typer hands on Ctrl-C
-            _stop("nothing is written.")
+            _stop(NOTHING)
         sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -13,9 +13,9 @@ from phalanx import reducers
 from phalanx.cli.user_model import is_place, load, naming_lines_of, split_place
 from phalanx.kernels.chees import chees
 from phalanx.kernels.hmc import hmc
-from phalanx.kernels.kernel import Kernel
 from phalanx.kernels.mams import mams
 from phalanx.kernels.nuts import nuts
+from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.kernels.rwmh import rwmh
 from phalanx.kernels.sghmc import sghmc
 from phalanx.kernels.sgld import sgld

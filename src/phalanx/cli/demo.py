@@ -76,7 +76,8 @@ def demo(
     """Run a headline workload: prints the model, progress, summary and figures; writes a report and pictures."""
     sizes = {"samples": samples, "members": members, "epochs": epochs, "chains": chains, "warmup": warmup}
     _check(name, **sizes, draws=draws, data_shards=data_shards, binary=binary or None)
-    require("matplotlib")  # needed after the run: better missed before it
+    for module in ("matplotlib", "jinja2"):
+        require(module)  # needed after the run: better missed before it
     start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from phalanx.cli.options import Devices, start_devices
 from phalanx.mesh.devices import count_cores, default_mesh
-from phalanx.run.compilation import cache_folder
+from phalanx.run.compile.compilation import cache_folder
 from phalanx.run.describe import versions
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+
+from phalanx.mesh.interrupts import ended_by_interrupt
 
 STATUS = 130
 """What shells expect of a program that was interrupted."""
@@ -15,20 +14,10 @@ class Interrupted(Exception):
     """The run was ended by Ctrl-C, with what there is to say about it."""
 
 
-def listen() -> None:
-    """Let SIGINT interrupt, also in a job that a shell started in the background, where it is ignored."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def saying(what: str) -> AbstractContextManager[None]:
+    """Say of Ctrl-C in a `with` block what it came to, by raising `Interrupted` in place of `KeyboardInterrupt`."""
 
-
-@contextmanager
-def saying(what: str) -> Iterator[None]:
-    """Say of Ctrl-C in a `with` block what it came to.
-
-    Raises:
-        Interrupted: in place of `KeyboardInterrupt`.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
+    def say() -> None:
         raise Interrupted(what) from None
+
+    return ended_by_interrupt(say)

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from phalanx.cli.words import coded
 from phalanx.errors.names import hint
-from phalanx.mesh.placement import shard
+from phalanx.inputs.placement import shard
 
 
 class Matched(NamedTuple):

@@ -120,8 +120,8 @@ def sample(
         drawn = {name: draw(posterior) for name, draw in figures.items()}
         files += [table, *write_folder(posterior, folder, checks=checks, figures=drawn)]
     console().print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)
-    if not is_installed("matplotlib"):
-        words = f"report.html and pictures need matplotlib: {install_command('matplotlib')}"
+    if not is_installed("matplotlib") or not is_installed("jinja2"):
+        words = f"report.html and pictures need matplotlib and jinja2: {install_command('matplotlib')}"
         console().print(words, markup=False, highlight=False, soft_wrap=True)
     if posterior.record.interrupted:
         made, are = count(posterior.num_draws, "draw"), "is" if posterior.num_draws == 1 else "are"

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from phalanx.mesh.placement import PaddedRows
+from phalanx.inputs.placement import PaddedRows
 
 
 def coded(name: str, column: Any) -> Any:

@@ -7,11 +7,11 @@ import numpy as np
 import numpyro.distributions as dist
 
 from phalanx.demos.options import Options, Sizes, choose, mesh_with
-from phalanx.demos.pictures import cloud
+from phalanx.demos.pictures.softmax import cloud
 from phalanx.demos.show import finish, introduce
 from phalanx.kernels.hmc import hmc
+from phalanx.language.tracing import sample
 from phalanx.posterior.posterior import Posterior
-from phalanx.programs.tracing import sample
 from phalanx.run.mcmc import mcmc
 
 MEAN = np.array([1.0, -1.0])

@@ -8,14 +8,14 @@ import numpyro.distributions as dist
 from jax import Array
 
 from phalanx.datasets import LabelledRows, covertype, generate_covertype
-from phalanx.demos.binary_scores import BinaryScores, score_binary
-from phalanx.demos.coefficients import WIDE, intervals
 from phalanx.demos.options import Options, Sizes, choose, mesh_with
+from phalanx.demos.pictures.coefficients import WIDE, intervals
+from phalanx.demos.scoring.binary_scores import BinaryScores, score_binary
 from phalanx.demos.show import finish, introduce
+from phalanx.inputs.placement import shard
 from phalanx.kernels.nuts import nuts
-from phalanx.mesh.placement import shard
+from phalanx.language.tracing import sample
 from phalanx.posterior.posterior import Posterior
-from phalanx.programs.tracing import sample
 from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,14 +9,13 @@ import jax
 import numpy as np
 
 from phalanx.datasets import Classification, digits, mnist
-from phalanx.demos.cnn import make_cnn
-from phalanx.demos.ensemble_pictures import curves, disagreed_upon
+from phalanx.demos.models.cnn import make_cnn
 from phalanx.demos.options import Options
-from phalanx.demos.show import introduce
+from phalanx.demos.pictures.ensemble import curves, disagreed_upon
+from phalanx.demos.show import introduce, save
 from phalanx.ensembles import Prediction, classification_loss, ensemble, nnx_learner
 from phalanx.extras import require
 from phalanx.report import console, reliability_figure
-from phalanx.report.figures import save_pictures
 
 MEMBERS, RATE, MOMENTUM = 8, 0.1, 0.9
 LARGE = 10_000
@@ -60,6 +58,8 @@ def main(options: Options) -> Prediction:
             history.append(row(measured, prediction, data.test_labels))
             bar.console.print(line(len(history), epochs, history[-1]), highlight=False)
             bar.advance(task)
+    if trained.interrupted:
+        raise KeyboardInterrupt
     assert prediction is not None  # there is at least one epoch
     write(options, data, history, prediction)
     return prediction
@@ -115,8 +115,5 @@ def write(options: Options, data: Classification, history: list[Row], prediction
         ),
         "disagreed_upon": disagreed_upon(prediction, data.test_images, labels),
     }
-    files = save_pictures(figures, options.out)
     result = {"data": data.name, "ensemble": whole._asdict(), "mean_member": mean, "epochs": history}
-    files.append(options.out / "result.json")
-    files[-1].write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    to.print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)
+    save(figures, result, options.out)

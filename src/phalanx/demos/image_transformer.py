@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from typing import Any
@@ -13,19 +12,18 @@ import numpy as np
 
 from phalanx.datasets import Classification
 from phalanx.demos.ensemble import LARGE, as_bytes, load
-from phalanx.demos.image_pictures import bits_curve, image_rows
 from phalanx.demos.options import Options, data_and_model
-from phalanx.demos.show import introduce
+from phalanx.demos.pictures.images import bits_curve, image_rows
+from phalanx.demos.show import introduce, save
 from phalanx.extras import require
+from phalanx.language.tracing import sample
+from phalanx.learning.batches import batches
 from phalanx.networks.parameters import network
 from phalanx.networks.pixels import image_transformer, levels, pixel_sampler
-from phalanx.programs.tracing import sample
 from phalanx.report import console
-from phalanx.report.figures import save_pictures
-from phalanx.variational.batches import batches
 from phalanx.variational.fit import fit
+from phalanx.variational.monitoring.options import training
 from phalanx.variational.result import Fit
-from phalanx.variational.training import training
 
 WIDTH, LAYERS, HEADS, WINDOW = 64, 2, 2, 28
 BATCH, RATE, HELD_OUT = 16, 3e-3, 480
@@ -117,13 +115,10 @@ def write(
         "completions": image_rows(completed, side),
         "training": bits_curve(learned.looks, bits),
     }
-    files = save_pictures(figures, options.out)
     result = {
         "data": data.name, "bits_per_dimension_test": bits, "test_images": len(test), "width": WIDTH, "layers": LAYERS,
         "heads": HEADS, "window": WINDOW, "batch": BATCH, "rate": RATE, **run, "images_per_second": rate,
         "epochs": run["steps"] * BATCH / (len(data.train_images) - HELD_OUT),
         "looks": [look._asdict() for look in learned.looks],
     }  # fmt: skip
-    files.append(options.out / "result.json")
-    files[-1].write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    to.print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)
+    save(figures, result, options.out)

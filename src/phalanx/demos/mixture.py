@@ -8,15 +8,15 @@ import jax
 from numpyro.distributions import Categorical, ImproperUniform, MixtureSameFamily, Normal, constraints
 
 from phalanx import reducers
-from phalanx.demos.mixture_density import LOC, SCALE, WEIGHT, density, exact_moments, exact_quantile, log_density
-from phalanx.demos.mixture_pictures import density_figure, memory_figure, time_figure
 from phalanx.demos.mixture_race import Ours, Race
+from phalanx.demos.models.mixture_density import LOC, SCALE, WEIGHT, density, exact_moments, exact_quantile, log_density
 from phalanx.demos.options import Options, Sizes, choose, mesh_with
+from phalanx.demos.pictures.mixture import density_figure, memory_figure, time_figure
 from phalanx.demos.show import finish, introduce
-from phalanx.diagnostics.checks import HIGH_RHAT
+from phalanx.diagnostics.judging.checks import HIGH_RHAT
 from phalanx.kernels.rwmh import rwmh
+from phalanx.language.tracing import Program, factor, sample
 from phalanx.posterior.posterior import Posterior
-from phalanx.programs.tracing import Program, factor, sample
 from phalanx.report import console
 from phalanx.run.mcmc import compile, mcmc
 
@@ -51,10 +51,10 @@ def main(options: Options) -> Posterior:
         "none",
     )
     sampler = compile(
-        model, kernel=rwmh(step_size=STEP_SIZE), num_chains=sizes.chains, num_warmup=sizes.warmup,
-        num_samples=sizes.draws, mesh=mesh_with(options.data_shards or 1), keep=[], reducers=REDUCERS,
+        model, kernel=rwmh(step_size=STEP_SIZE), num_chains=sizes.chains, mesh=mesh_with(options.data_shards or 1),
+        keep=[], reducers=REDUCERS,
     )  # fmt: skip
-    posterior = sampler.run(options.seed)
+    posterior = sampler.run(options.seed, num_warmup=sizes.warmup, num_samples=sizes.draws)
     headline, words = _headline(posterior, sizes)
     console().print(f"\n{words}\n", style="bold", markup=False, highlight=False)
     race = Race(STEP_SIZE, options.seed, _ours(options.seed))

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from phalanx.demos.mixture_density import log_density, log_density_in_numpy
-from phalanx.run.executables import WIDE
+from phalanx.demos.models.mixture_density import log_density, log_density_in_numpy
+from phalanx.run.device.executables import WIDE
 
 BUDGET = 20.0
 """Seconds that a point may be expected to take, from the point before; longer ones are left out."""

@@ -12,21 +12,20 @@ from jax import Array
 
 from phalanx import reducers
 from phalanx.datasets import Watched, generate_movielens, movielens
-from phalanx.demos.factorisation import MATHEMATICS, Entries, hide, model
-from phalanx.demos.held_out import HeldOut, score_held_out
-from phalanx.demos.most_probable import most_probable
-from phalanx.demos.movielens_pictures import by_genre, recommendations, traces
+from phalanx.demos.models.factorisation import MATHEMATICS, Entries, hide, model
 from phalanx.demos.options import Options, Sizes, choose, mesh_with
+from phalanx.demos.pictures.movielens import by_genre, recommendations, traces
+from phalanx.demos.scoring.held_out import HeldOut, score_held_out
 from phalanx.demos.show import finish, introduce
 from phalanx.extras import require
+from phalanx.inputs.placement import shard
 from phalanx.kernels.hmc import hmc
-from phalanx.mesh.placement import shard
 from phalanx.mesh.take_rows import take_rows
 from phalanx.posterior.posterior import Posterior
-from phalanx.programs.target import Target
 from phalanx.reducers.reducer import Reduce
 from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
+from phalanx.variational.maximum import maximize
 
 DEFAULT = Sizes(chains=2, warmup=1000, draws=500)
 HIDDEN = 0.05
@@ -35,8 +34,7 @@ DIMENSIONS, DIMENSIONS_GENERATED = 20, 3
 
 def main(options: Options) -> Posterior:
     """Run the workload: 100 leapfrogs a draw, from steps of 1e-2 that are tuned in the first half of warm-up."""
-    for module in ("optax", "sklearn.metrics"):
-        require(module)  # needed after the run: better missed before it
+    require("sklearn.metrics")  # needed after the run: better missed before it
     sizes, data = choose(options, DEFAULT), load(options)
     dimensions = DIMENSIONS_GENERATED if data.name == "movielens-generated" else DIMENSIONS
     entries, two = hide(data.matrix, HIDDEN, options.seed), ends_of(data.matrix)
@@ -62,10 +60,10 @@ def main(options: Options) -> Posterior:
         },
         matmul_precision=options.precision,
     )
-    fit = most_probable(Target(model, arguments, mesh=mesh), options.seed)
+    best = maximize(model, arguments, mesh=mesh, seed=options.seed)
     probabilities = {
         "posterior": posterior.reduced["held_out"].mean,
-        "MAP": np.asarray(fit["held_out"]),
+        "MAP": best.values["held_out"],
         "popularity": popularity(entries),
     }
     scores = score_held_out(np.take_along_axis(data.matrix, entries.columns, axis=1), probabilities)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.posterior.posterior import Posterior
-from phalanx.report import console, print_run, write_folder
+from phalanx.report import console, print_run, write_folder, write_result
+from phalanx.report.plots.figures import save_pictures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,5 +29,13 @@ def finish(
     print_run(posterior)
     to = console()
     to.print(f"\n{words}", style="bold", markup=False, highlight=False)
-    files = write_folder(posterior, out, headline=headline, figures=figures)
-    to.print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)
+    _print_written(write_folder(posterior, out, headline=headline, figures=figures))
+
+
+def save(figures: Mapping[str, Figure], result: Mapping[str, Any], out: Path) -> None:
+    """Write pictures and `result.json` to `out`, and print which files these are."""
+    _print_written([*save_pictures(figures, out), write_result(result, out)])
+
+
+def _print_written(files: Sequence[Path]) -> None:
+    console().print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)

@@ -8,15 +8,15 @@ import numpyro.distributions as dist
 from jax import Array
 
 from phalanx.datasets import Classification
-from phalanx.demos import pictures
 from phalanx.demos.options import Options, Sizes, mesh_with
-from phalanx.demos.scores import score
+from phalanx.demos.pictures import softmax as pictures
+from phalanx.demos.scoring.scores import score
 from phalanx.demos.show import finish, introduce
-from phalanx.kernels.kernel import Kernel
-from phalanx.mesh.placement import shard
+from phalanx.distributions.blocked import blocked
+from phalanx.inputs.placement import shard
+from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.language.tracing import sample
 from phalanx.posterior.posterior import Posterior
-from phalanx.programs.blocked import blocked
-from phalanx.programs.tracing import sample
 from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,18 +11,17 @@ import numpy as np
 
 from phalanx.datasets import Classification
 from phalanx.demos.ensemble import LARGE, as_bytes, load
+from phalanx.demos.models.vae_programs import VAE
 from phalanx.demos.options import Options, data_and_model
-from phalanx.demos.show import introduce
-from phalanx.demos.vae_pictures import draw_pictures
-from phalanx.demos.vae_programs import VAE
+from phalanx.demos.pictures.vae import draw_pictures
+from phalanx.demos.show import introduce, save
 from phalanx.extras import require
+from phalanx.learning.batches import Batches, batches
 from phalanx.report import console
-from phalanx.report.figures import save_pictures
-from phalanx.variational.batches import Batches, batches
 from phalanx.variational.fit import fit
-from phalanx.variational.guides import elbo
+from phalanx.variational.guides.constructors import elbo
+from phalanx.variational.monitoring.options import training
 from phalanx.variational.result import Fit
-from phalanx.variational.training import training
 
 EPOCHS, EPOCHS_OF_FEW, BATCH, RATE, CLIP = 16, 100, 100, 1e-3, 200.0
 OFTEN = 100
@@ -125,8 +123,4 @@ def write(options: Options, data: Classification, vae: VAE, learned: Fit, test: 
     for line in lines:
         to.print(line, style="bold", highlight=False)
     figures = draw_pictures(vae, learned, test, data.test_images.shape[1:], options.seed)
-    files = save_pictures(figures, options.out)
-    files.append(options.out / "result.json")
-    looks = [look._asdict() for look in learned.looks]
-    files[-1].write_text(json.dumps({**numbers, "looks": looks}, indent=1) + "\n", encoding="utf-8")
-    to.print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)
+    save(figures, {**numbers, "looks": [look._asdict() for look in learned.looks]}, options.out)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.diagnostics.agreement import chance_of_agreement
+from phalanx.diagnostics.judging.agreement import chance_of_agreement
 from phalanx.diagnostics.normal_scores import normal_scores
 from phalanx.reducers.effective_size import effective_size
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from phalanx.diagnostics.elements import element_names
-from phalanx.diagnostics.finding import Finding
-from phalanx.diagnostics.verdict import Verdict, judged
+from phalanx.diagnostics.judging.finding import Finding
+from phalanx.diagnostics.judging.verdict import Verdict, judged
 from phalanx.errors.words import count, first_few
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pandas import DataFrame, concat
 
-from phalanx.diagnostics.verdict import Verdict
+from phalanx.diagnostics.judging.verdict import Verdict
 from phalanx.errors.words import count
 
 _FORMATS = {"ess_bulk": "{:.0f}", "ess_tail": "{:.0f}", "r_hat": "{:.3f}"}

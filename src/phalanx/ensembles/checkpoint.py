@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from phalanx.extras import require
-from phalanx.posterior.sealed import seal, unseal
+from phalanx.store.checkpoint import SealedFolder
 
-ARRAYS, INDEX, NAME = "arrays", "ensemble.json", "{:05d}"
+ARRAYS, INDEX = "arrays", "ensemble.json"
+
+ENTRIES = ("epoch", "steps", "members", "seed", "arrays")
 
 ADVICE = "Take a copy of the folder if there is one, or train the ensemble anew."
 """Advice on a damaged folder."""
@@ -31,22 +32,14 @@ def save(folder: str | os.PathLike[str], members: Any, described: Described, cou
     Raises:
         FileExistsError: when something else is there.
     """
-    orbax = require("orbax.checkpoint")
     path = Path(folder).absolute()
-    if path.exists() and not (path / INDEX).is_file() and not (path.is_dir() and not any(path.iterdir())):
-        raise FileExistsError(
-            f"ensemble.save: {path} is there and holds no ensemble, so it is left alone. Name a folder that is new, "
-            f"empty, or was saved to before."
-        )
+    _sealed(path).refuse_others(f"ensemble.save: {path}", "ensemble")
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
-        new = beside / "new"
-        with orbax.StandardCheckpointer() as writer:
-            writer.save(new / ARRAYS, _filled(members))
-        index = {**counts, "arrays": [[name, list(shape), dtype] for name, (shape, dtype) in described.items()]}
-        (new / INDEX).write_text(seal(index, new, [ARRAYS]), encoding="utf-8")
-        _replace(path, new, beside / "old")
+        arrays = [[name, list(shape), dtype] for name, (shape, dtype) in described.items()]
+        _sealed(beside / "new").write({ARRAYS: jax.tree.map(np.asarray, members)}, {**counts, "arrays": arrays})
+        _replace(path, beside / "new", beside / "old")
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -61,10 +54,10 @@ def restore(
         ValueError: when another ensemble was saved.
     """
     path = Path(folder).absolute()
-    if not (path / INDEX).is_file():
+    if not _sealed(path).is_there:
         what = "there is no folder" if not path.exists() else "no ensemble was saved to"
         raise FileNotFoundError(f"ensemble.restore: {what} {path}.")
-    index = unseal(f"ensemble: {str(path)!r}", path, INDEX, ADVICE)
+    index = _sealed(path).read()
     for name, value in expected.items():
         if index.get(name) != value:
             raise ValueError(
@@ -79,23 +72,15 @@ def restore(
                 f"ensemble.restore: {path} holds other networks: {name or 'the state'} is {there} there and {here} "
                 f"in this ensemble. Use the code they were trained with."
             )
-    with require("orbax.checkpoint").StandardCheckpointer() as reader:
-        try:
-            arrays = reader.restore(path / ARRAYS)
-        except Exception as error:  # of a folder without a seal: Orbax and TensorStore raise errors of many kinds
-            first = str(error).strip().partition("\n")[0]
-            raise ValueError(f"ensemble: {str(path)!r} cannot be read: {first}. {ADVICE}") from error
-    for i, (shape, dtype) in enumerate(described.values()):
-        if 0 in shape:
-            arrays[NAME.format(i)] = np.zeros((index["members"], *shape), jnp.dtype(dtype))
-    leaves = [arrays[name] for name in sorted(arrays)]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves), index
+    # on the host, wherever they were: a blank takes no memory
+    blank = [np.broadcast_to(jnp.zeros((), dtype), (index["members"], *shape)) for shape, dtype in described.values()]
+    return _sealed(path).restore(ARRAYS, jax.tree.unflatten(jax.tree.structure(like), blank)), index
 
 
-def _filled(members: Any) -> dict[str, np.ndarray]:
-    """The arrays by number; Orbax takes none without elements, and those say nothing."""
-    arrays = {NAME.format(i): np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(members))}
-    return {name: array for name, array in arrays.items() if array.size}
+def _sealed(path: Path) -> SealedFolder:
+    return SealedFolder(
+        path, INDEX, f"ensemble: {str(path)!r}", ADVICE, ("epoch", "steps", "members", "seed", "arrays")
+    )
 
 
 def _replace(path: Path, new: Path, old: Path) -> None:

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from phalanx.programs.finite_data import find_not_finite, locate, mend
+from phalanx.density.finite_data import find_not_finite, locate, mend
+from phalanx.learning.batches import ORDERS
 
 NAMED = 4
 """Arrays that a message names at most."""
@@ -30,6 +31,12 @@ def count_rows(what: str, tree: Any) -> int:
             f"{_listed(f'{name} {shape}'.strip() for name, shape in shapes.items()) or 'no arrays'}."
         )
     return counts.pop()
+
+
+def check_order(order: Any) -> None:
+    """Refuse an order that is none."""
+    if order not in ORDERS:
+        raise ValueError(f"ensemble.train: order must be one of {', '.join(map(repr, ORDERS))}; got {order!r}.")
 
 
 def check_labelled(data: Any) -> None:

@@ -15,13 +15,17 @@ from jax import Array, random
 from jax.sharding import Mesh, PartitionSpec
 
 from phalanx.ensembles import checkpoint, checks
-from phalanx.ensembles.batches import check_order, cut, rows_of_epoch
-from phalanx.ensembles.interruption import when_done
+from phalanx.ensembles.epochs import Epoch, Epochs
 from phalanx.ensembles.placement import Placement
 from phalanx.ensembles.prediction import Prediction
 from phalanx.errors.model_errors import model_errors
-from phalanx.kernels.options import whole
+from phalanx.kernels.protocol.options import whole
+from phalanx.learning.batches import rows_of_epoch
+from phalanx.learning.loop import Loop, Stop
+from phalanx.mesh.interrupts import Interrupts
 from phalanx.mesh.keys import check_seed
+from phalanx.run.progress.display import make_progress
+from phalanx.run.progress.watchdog import watched
 
 State = Any
 """What is trained of one network: a pytree of arrays."""
@@ -42,12 +46,14 @@ class Ensemble:
         num_members: how many.
         epoch: epochs trained.
         steps: updates made.
+        interrupted: whether Ctrl-C ended the latest `train` before its last epoch.
     """
 
     def __init__(self, init: Callable[..., State], update: Callable[..., Any], placement: Placement, seed: int):
         self._update, self._placement, self._seed = update, placement, seed
         self._takes_key = "key" in inspect.signature(update).parameters
         self.num_members, self.epoch, self.steps = placement.count, 0, 0
+        self.interrupted, self._interrupts = False, Interrupts()
         self._programs: dict[Any, Any] = {}
         self._mapped: dict[Any, Any] = {}
 
@@ -83,13 +89,18 @@ class Ensemble:
     def update(self, batch: Any) -> dict[str, np.ndarray]:
         """One step of every member on the same batch; what `update` measured, `(members,)` each."""
         placed = self._placement.everywhere(batch)
-        return self._fetch([self._step(placed, None)])
+        with self._interrupts.held():
+            measured = self._step(placed, None)
+        return self._fetch([measured])
 
     def train(
         self, data: Any, *, batch_size: int, num_epochs: int = 1, order: str = "shared", seed: int = 0,
-        drop_last: bool = False, apply: Callable[[State, Any], Array] | None = None,
+        drop_last: bool = False, apply: Callable[[State, Any], Array] | None = None, progress: bool = False,
     ) -> Iterator[dict[str, np.ndarray]]:  # fmt: skip
         """Train epoch by epoch; the data are on each device once.
+
+        Ctrl-C ends training after the step under way: the last that is handed over are averages over the steps that the
+        epoch has made, if any, and `interrupted` is True. That epoch does not count as trained.
 
         Args:
             data: arrays with one leading row for each example, or a tree of such; `update` is given batches of it.
@@ -103,6 +114,7 @@ class Ensemble:
             apply: `apply(state, inputs)`, the logits of one network, where the data are inputs and labels: after each
                 epoch `ensemble_loss` and `ensemble_accuracy` are those of the mean of the members' probabilities on
                 the training data, whatever the placement.
+            progress: whether to show steps and what `update` measured, also within an epoch.
 
         Returns:
             An iterator that trains an epoch whenever it is asked for the next of what `update` measured, averaged over
@@ -111,14 +123,11 @@ class Ensemble:
         Raises:
             ValueError: when rows differ in number, there are none or fewer than a batch with `drop_last`, or an
                 argument is out of range.
-            KeyboardInterrupt: on Ctrl-C, after a step of all members. The epoch does not count as trained.
         """
         rows = checks.count_rows("ensemble.train: the data", data)
-        size, epochs = (
-            whole("ensemble.train", name, value)
-            for name, value in (("batch_size", batch_size), ("num_epochs", num_epochs))
-        )
-        check_order(order)
+        size = whole("ensemble.train", "batch_size", batch_size)
+        epochs = whole("ensemble.train", "num_epochs", num_epochs)
+        checks.check_order(order)
         check_seed(seed)
         if not isinstance(drop_last, bool | np.bool_):
             raise TypeError(f"ensemble.train: drop_last must be True or False; got {drop_last!r}.")
@@ -127,7 +136,13 @@ class Ensemble:
         if apply is not None:
             checks.check_labelled(data)
         checks.check_finite(self._first_step, lambda: self.member(0), data, min(size, rows))
-        return self._epochs(data, rows, size, epochs, order, seed, drop_last, apply)
+
+        def batches() -> tuple[np.ndarray, ...]:
+            of_epoch = rows_of_epoch(order, seed, self.epoch, self.num_members, rows)
+            cut = (of_epoch[..., first : first + size] for first in range(0, rows, size))
+            return tuple(batch for batch in cut if batch.shape[-1] == size or not drop_last)
+
+        return self._epochs(data, batches, epochs, apply, bool(progress))
 
     def predict(self, apply: Callable[[State, Any], Array], inputs: Any, *, batch_size: int = 1000) -> Prediction:
         """What every member says of rows, as probabilities.
@@ -194,17 +209,26 @@ class Ensemble:
         self.epoch, self.steps = counts["epoch"], counts["steps"]
 
     def _epochs(
-        self, data: Any, rows: int, batch_size: int, num_epochs: int, order: str, seed: int, drop_last: bool,
-        apply: Callable[[State, Any], Array] | None,
+        self, data: Any, batches: Callable[[], tuple[np.ndarray, ...]], num_epochs: int,
+        apply: Callable[[State, Any], Array] | None, progress: bool,
     ) -> Iterator[dict[str, np.ndarray]]:  # fmt: skip
-        placed = self._placement.everywhere(data)
-        for _ in range(num_epochs):
-            batches = list(cut(rows_of_epoch(order, seed, self.epoch, self.num_members, rows), batch_size))
-            batches = [batch for batch in batches if batch.shape[-1] == batch_size or not drop_last]
-            measured = [self._step(placed, batch) for batch in batches]
-            self.epoch += 1
-            found = self._fetch(measured, [batch.shape[-1] for batch in batches])
-            yield found if apply is None else {**found, **self._own_scores(apply, data)}
+        placed, join, self.interrupted = self._placement.everywhere(data), self._placement.join, False
+        method = Epochs(batches, lambda rows: self._step(placed, rows), join, self.num_members, num_epochs, progress)
+        loop, ended = Loop(method, method.init(None)), 0
+
+        def measured(state: Epoch) -> dict[str, np.ndarray]:
+            found = self._fetch(state.measured, [rows.shape[-1] for rows in state.batches[: state.made]])
+            return found if apply is None else {**found, **self._own_scores(apply, data)}
+
+        with watched(make_progress(progress)) as display:
+            for state in loop.blocks(display):
+                if state.epochs > ended:
+                    ended, self.epoch = state.epochs, self.epoch + 1
+                    yield measured(state)
+        state, self.interrupted = loop.state, loop.stopped is Stop.INTERRUPTED
+        if self.interrupted and (state.epochs > ended or 0 < state.made < len(state.batches)):
+            self.epoch += state.epochs - ended
+            yield measured(state)
 
     def _first_step(self, state: State, batch: Any) -> Any:
         """Return the result of a step of one network on a batch."""
@@ -267,13 +291,12 @@ class Ensemble:
         if own not in self._programs:
             self._programs[own] = self._compile_step(own)
         measured, number = [], jnp.uint32(self.steps)
-        with when_done():
-            for some in self._placement.runs():
-                states, keys = tuple(self._states[some]), tuple(self._keys[some])
-                of_these = tuple(chosen[some]) if own else chosen
-                self._states[some], found = self._programs[own](states, keys, data, of_these, number)
-                measured += self._placement.in_turn(found)
-            self.steps += 1
+        for some in self._placement.runs():
+            states, keys = tuple(self._states[some]), tuple(self._keys[some])
+            of_these = tuple(chosen[some]) if own else chosen
+            self._states[some], found = self._programs[own](states, keys, data, of_these, number)
+            measured += self._placement.in_turn(found)
+        self.steps += 1
         return measured
 
     def _compile_step(self, own: bool) -> Any:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from phalanx.kernels.options import whole
+from phalanx.kernels.protocol.options import whole
 
 BLOCK = 256
 """Rows whose curvature is added up at once."""

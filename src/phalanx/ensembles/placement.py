@@ -16,9 +16,9 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from phalanx.mesh.compatibility.jax_release import check_jax
+from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN, make_mesh, use_every_core
-from phalanx.mesh.jax_release import check_jax
-from phalanx.mesh.workarounds import Workaround
 
 WRITTEN_OUT = 8
 """Members of a device that are written out in one program at most: compiling takes longer with each."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from phalanx.ensembles.learner import Learner, Trained
-from phalanx.kernels.options import whole
+from phalanx.kernels.protocol.options import whole
 
 
 class Averaged(NamedTuple):

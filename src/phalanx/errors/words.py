@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 _NAMED = 3
 """Items of a list that are written."""
 
@@ -19,3 +21,8 @@ def first_few(items: Any, written: Callable[[Any], str] = str, joined: str = ", 
     """Write the first few items of a sequence, and how many more there are."""
     left = len(items) - _NAMED
     return joined.join(map(written, items[:_NAMED])) + (f" and {left:,} more" if left > 0 else "")
+
+
+def element_names(name: str, shape: tuple[int, ...]) -> list[str]:
+    """Return the names of an array's elements, such as `w[0, 1]`; of a scalar its own."""
+    return [f"{name}[{', '.join(map(str, index))}]" if index else name for index in np.ndindex(*shape)]

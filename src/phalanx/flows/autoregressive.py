@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpyro.distributions import constraints
-from numpyro.nn.auto_reg_nn import create_mask
 
 from phalanx.flows.both_at_once import BothAtOnce
 from phalanx.flows.networks import Weights, apply_dense, init_dense, shift_and_log_scale
+from phalanx.mesh.compatibility.numpyro_internals import MASKS, refuse_without
 
 
 class _Autoregressive(BothAtOnce):
@@ -157,7 +157,7 @@ def masks_of(order: tuple[int, ...], hidden: tuple[int, ...]) -> list[np.ndarray
     size = len(order)
     with jax.ensure_compile_time_eval():
         if not hidden:  # NumPyro's network has a hidden layer at least
-            linear = np.asarray(create_mask(size, [1], np.array(order), 2)[1])
+            linear = np.asarray(refuse_without(MASKS)(size, [1], np.array(order), 2)[1])
             return [linear, linear]
-        masks, linear = create_mask(size, list(hidden), np.array(order), 2)
+        masks, linear = refuse_without(MASKS)(size, list(hidden), np.array(order), 2)
         return [np.asarray(mask) for mask in (*masks, linear)]

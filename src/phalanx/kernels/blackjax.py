@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from phalanx.kernels.kernel import Info, Kernel
-from phalanx.kernels.options import hyperparameter
-from phalanx.kernels.per_chain import PerChain
-from phalanx.mesh.space import Position
-from phalanx.programs.target import Density
+from phalanx.density.target import Density
+from phalanx.kernels.protocol.kernel import Info, Kernel
+from phalanx.kernels.protocol.options import hyperparameter
+from phalanx.kernels.protocol.per_chain import PerChain
+from phalanx.mesh.position import ByVariable
 
 
 class State(NamedTuple):
@@ -24,7 +24,7 @@ class State(NamedTuple):
     log_density: Array
 
     @property
-    def position(self) -> Position:
+    def position(self) -> ByVariable:
         """The unconstrained position."""
         return self.inner.position
 
@@ -35,7 +35,7 @@ class Tuning(NamedTuple):
     step_size: Any = hyperparameter(float("nan"))
 
 
-def from_blackjax(build: Callable[[Callable[[Position], Array]], Any]) -> Kernel:
+def from_blackjax(build: Callable[[Callable[[ByVariable], Array]], Any]) -> Kernel:
     """A BlackJAX sampling algorithm as a kernel, run through the same compiled blocks as the others.
 
     Args:
@@ -56,7 +56,7 @@ def from_blackjax(build: Callable[[Callable[[Position], Array]], Any]) -> Kernel
             f"lambda f: blackjax.mala(f, 0.1); got {type(build).__name__}."
         )
 
-    def init(key: Array, position: Position, density: Density) -> State:
+    def init(key: Array, position: ByVariable, density: Density) -> State:
         algorithm = build(density.log_density)
         takes_key = _check_algorithm(algorithm)
         inner = algorithm.init(position, key) if takes_key else algorithm.init(position)
@@ -72,7 +72,7 @@ def from_blackjax(build: Callable[[Callable[[Position], Array]], Any]) -> Kernel
         new = _state(inner, density)
         return new, _info(info, new)
 
-    return Kernel("from_blackjax(...)", PerChain(init, step), Tuning(), knows_mesh=False, relocates=False)
+    return Kernel("from_blackjax(...)", PerChain(init, step), Tuning(), relocates=False)
 
 
 _FITTING = "Use one such as blackjax.mala, hmc, nuts, barker_proposal, mclmc or additive_step_random_walk."

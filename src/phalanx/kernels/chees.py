@@ -13,23 +13,24 @@ Carlo.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from phalanx.kernels.hamiltonian import Hamiltonian
-from phalanx.kernels.kernel import Kernel, LaneState, Point
-from phalanx.kernels.lane_target import LaneTarget
-from phalanx.kernels.lanes import choose
-from phalanx.kernels.leapfrog import Phase
-from phalanx.kernels.low_rank import KINDS
-from phalanx.kernels.options import fraction, hyperparameter, one_of, positive, step_size_of, whole
-from phalanx.kernels.trajectory import Dynamics, draw_by_trajectory
-from phalanx.kernels.vector import Vector
+from phalanx.adaptation.metric import Metric
+from phalanx.adaptation.step_size import StepSize
+from phalanx.adaptation.trajectory import TrajectoryLength
+from phalanx.kernels.integrators.hamiltonian import Hamiltonian
+from phalanx.kernels.integrators.leapfrog import Phase
+from phalanx.kernels.integrators.trajectory import Dynamics, draw_by_trajectory
+from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
+from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, positive, step_size_of, whole
 from phalanx.mesh.keys import Keys
+from phalanx.mesh.position import Vector, choose
 from phalanx.mesh.total import Total
 
 
@@ -47,7 +48,7 @@ class Tuning(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What one draw did; see `phalanx.kernels.kernel.Info` for the first four.
+    """What one draw did; see `phalanx.kernels.protocol.kernel.Info` for the first four.
 
     `trajectory_gradient` is how ChEES would change with the logarithm of the trajectory's length, and `jump_gradient`
     how the squared distance between its ends would, per unit of time; zero after warm-up.
@@ -62,15 +63,15 @@ class Info(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SharedLength:
-    """Trajectories of one length for all chains, which warm-up finds; see `phalanx.kernels.kernel.Machine`."""
+class SharedLength(Machine):
+    """Trajectories of one length for all chains, which warm-up finds; see `phalanx.kernels.protocol.kernel.Machine`."""
 
     dynamics: Dynamics
-    in_lock_step: ClassVar[bool] = True
 
-    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> tuple[()]:
-        """Nothing is kept from draw to draw but where the lanes are."""
-        return ()
+    @property
+    def least_coordinates(self) -> int:
+        """The fewest that the dynamics make sense for."""
+        return self.dynamics.least_coordinates
 
     def tick(
         self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Tuning
@@ -190,22 +191,21 @@ def kernel_of(
     first_length: float, target_acceptance: float, max_steps: int, metric: str, relocate: bool,
 ) -> Kernel:  # fmt: skip
     """A kernel whose trajectories have one length, by some dynamics."""
-    first_step = step_size_of(name, step_size, first_step_size)
+    first_step = step_size_of(name, step_size, first_step_size, target_acceptance)
     positive(name, "initial_trajectory_length", first_length)
     if trajectory_length is not None:
         positive(name, "trajectory_length", trajectory_length)
-    fraction(name, "target_acceptance", target_acceptance)
-    one_of(name, "metric", metric, KINDS)
+    check_metric(name, metric)
     length = hyperparameter(float(first_length if trajectory_length is None else trajectory_length))
     return Kernel(
         name=f"{name}(step_size={step_size}, trajectory_length={trajectory_length})",
         machine=SharedLength(dynamics),
         tuning=Tuning(first_step, length, hyperparameter(whole(name, "max_steps", max_steps)), None, np.bool_(False)),
-        target_acceptance=target_acceptance if step_size is None else None,
-        metric=metric,
-        tunes_trajectory=trajectory_length is None,
-        bound="max_steps",
+        tuners=listed(
+            Metric(metric),
+            TrajectoryLength() if trajectory_length is None else None,
+            StepSize(target_acceptance, "max_steps", of_trajectories=True) if step_size is None else None,
+        ),
         statistics=Info._fields,
-        least_coordinates=dynamics.least_coordinates,
         relocates=relocate,
     )

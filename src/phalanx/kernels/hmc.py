@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from phalanx.kernels.given_metric import given_metric
-from phalanx.kernels.hamiltonian import Hamiltonian
-from phalanx.kernels.kernel import Info, Kernel, Point
-from phalanx.kernels.lane_target import LaneTarget
-from phalanx.kernels.lock_step import LockStep
-from phalanx.kernels.low_rank import KINDS
-from phalanx.kernels.options import fraction, hyperparameter, one_of, step_size_of, whole
-from phalanx.kernels.trajectory import draw_by_trajectory
+from phalanx.adaptation.metric import KINDS, Metric
+from phalanx.adaptation.step_size import StepSize
+from phalanx.kernels.integrators.hamiltonian import Hamiltonian
+from phalanx.kernels.integrators.trajectory import draw_by_trajectory
+from phalanx.kernels.metric.given_metric import given_metric
+from phalanx.kernels.protocol.kernel import Info, Kernel, Point
+from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, step_size_of, whole
+from phalanx.kernels.protocol.whole_draw import LockStep
 from phalanx.mesh.random_numbers import Words
 
 
@@ -83,7 +84,7 @@ def hmc(
         whose section 3.2 advises the jitter.
     """
     num_steps = whole("hmc", "num_steps", num_steps)
-    fraction("hmc", "target_acceptance", target_acceptance)
+    first_step_size = step_size_of("hmc", step_size, initial_step_size, target_acceptance)
     if not 0 <= step_size_jitter < 1:
         raise ValueError(f"hmc: step_size_jitter must lie between 0 and 1, got {step_size_jitter!r}.")
     if tuned_steps is not None:
@@ -92,16 +93,12 @@ def hmc(
     return Kernel(
         name=f"hmc(num_steps={num_steps}, step_size={step_size})",
         machine=LockStep(draw),
-        tuning=Tuning(
-            step_size_of("hmc", step_size, initial_step_size),
-            hyperparameter(float(step_size_jitter)),
-            hyperparameter(num_steps),
-            given,
+        tuning=Tuning(first_step_size, hyperparameter(float(step_size_jitter)), hyperparameter(num_steps), given),
+        tuners=listed(
+            None if learned is None else Metric(learned),
+            StepSize(target_acceptance, "num_steps", of_trajectories=True) if step_size is None else None,
         ),
-        target_acceptance=target_acceptance if step_size is None else None,
         tuned_steps=tuned_steps,
-        metric=learned,
-        bound="num_steps",
         relocates=relocate,
     )
 
@@ -109,7 +106,7 @@ def hmc(
 def _metric(metric: str | None, inverse_mass_matrix: Any, keeps_step_size: bool) -> tuple[str | None, Any]:
     """What is learned of the metric, and what is given of it."""
     if metric is not None:
-        one_of("hmc", "metric", metric, (*KINDS, "identity"))
+        check_metric("hmc", metric, (*KINDS, "identity"))
     if inverse_mass_matrix is not None:
         if metric is not None:
             raise ValueError(

@@ -19,11 +19,11 @@ import numpy as np
 from jax import Array
 
 from phalanx.kernels.chees import kernel_of
-from phalanx.kernels.kernel import Kernel, Point
-from phalanx.kernels.lane_target import LaneTarget
-from phalanx.kernels.leapfrog import Phase
-from phalanx.kernels.low_rank import LaneMetric
-from phalanx.kernels.vector import Vector
+from phalanx.kernels.integrators.leapfrog import Phase
+from phalanx.kernels.metric.low_rank import LaneMetric
+from phalanx.kernels.protocol.kernel import Kernel, Point
+from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.mesh.position import Vector
 
 RESOLVED = 4.0
 """How far above the rounding of a direction, as a logarithm, what is left of a difference must be: two digits."""

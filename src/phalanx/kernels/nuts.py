@@ -14,16 +14,16 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from phalanx.kernels.acceptance import DIVERGENCE_THRESHOLD, broken_down
-from phalanx.kernels.kernel import Kernel, LaneState
-from phalanx.kernels.lane_target import LaneTarget
-from phalanx.kernels.lanes import choose
-from phalanx.kernels.leapfrog import Phase, leapfrog
-from phalanx.kernels.low_rank import KINDS
-from phalanx.kernels.options import fraction, hyperparameter, one_of, step_size_of, whole
-from phalanx.kernels.tree import Tree, u_turn
-from phalanx.kernels.vector import Vector
+from phalanx.adaptation.metric import Metric
+from phalanx.adaptation.step_size import StepSize
+from phalanx.kernels.integrators.acceptance import DIVERGENCE_THRESHOLD, broken_down
+from phalanx.kernels.integrators.leapfrog import Phase, leapfrog
+from phalanx.kernels.integrators.tree import Tree, u_turn
+from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine
+from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, step_size_of, whole
 from phalanx.mesh.keys import Keys
+from phalanx.mesh.position import Vector, choose
 from phalanx.mesh.random_numbers import Words, threefry
 from phalanx.mesh.total import Total
 
@@ -46,7 +46,7 @@ class Tuning(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What one draw did; see `phalanx.kernels.kernel.Info` for the first four."""
+    """What one draw did; see `phalanx.kernels.protocol.kernel.Info` for the first four."""
 
     acceptance_rate: Array
     diverging: Array
@@ -81,8 +81,8 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Nuts:
-    """NUTS as a machine; see `phalanx.kernels.kernel.Machine`. `max_depth` bounds the tuning's, and the memory."""
+class Nuts(Machine):
+    """NUTS as a `phalanx.kernels.protocol.kernel.Machine`. `max_depth` bounds the tuning's, and the memory."""
 
     max_depth: int
     in_lock_step: ClassVar[bool] = False
@@ -218,16 +218,16 @@ def nuts(
         raise ValueError(
             f"nuts: max_depth must be at most {DEEPEST}, got {max_depth}: 2**{max_depth} leapfrogs a draw."
         )
-    fraction("nuts", "target_acceptance", target_acceptance)
-    one_of("nuts", "metric", metric, KINDS)
+    first_step_size = step_size_of("nuts", step_size, initial_step_size, target_acceptance)
+    check_metric("nuts", metric)
     return Kernel(
         name=f"nuts(max_depth={max_depth}, step_size={step_size})",
         machine=Nuts(max_depth),
-        tuning=Tuning(step_size_of("nuts", step_size, initial_step_size), hyperparameter(max_depth), None),
-        target_acceptance=target_acceptance if step_size is None else None,
-        metric=metric,
-        bound="max_depth",
-        early_bound=EARLY_DEPTH,
+        tuning=Tuning(first_step_size, hyperparameter(max_depth), None),
+        tuners=listed(
+            Metric(metric, early_bound=("max_depth", EARLY_DEPTH)),
+            StepSize(target_acceptance, bound="max_depth") if step_size is None else None,
+        ),
         statistics=Info._fields,
         relocates=relocate,
     )

@@ -14,13 +14,13 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from phalanx.kernels.acceptance import metropolis
-from phalanx.kernels.kernel import Info, Kernel, LaneState, Point
-from phalanx.kernels.lane_target import DECIDES, LaneTarget
-from phalanx.kernels.lanes import choose
-from phalanx.kernels.options import fraction, step_size_of
-from phalanx.kernels.vector import Vector
+from phalanx.adaptation.step_size import StepSize
+from phalanx.kernels.integrators.acceptance import metropolis
+from phalanx.kernels.protocol.kernel import Info, Kernel, LaneState, Machine, Point
+from phalanx.kernels.protocol.lane_target import DECIDES, LaneTarget
+from phalanx.kernels.protocol.options import listed, step_size_of
 from phalanx.mesh.keys import Keys
+from phalanx.mesh.position import Vector, choose
 from phalanx.mesh.random_numbers import Words, threefry, uniforms_from
 
 
@@ -42,10 +42,10 @@ class Ahead(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RandomWalk:
-    """Random-walk Metropolis as a machine; see `phalanx.kernels.kernel.Machine`."""
+class RandomWalk(Machine):
+    """Random-walk Metropolis as a machine; see `phalanx.kernels.protocol.kernel.Machine`."""
 
-    in_lock_step: ClassVar[bool] = True
+    uses_gradient: ClassVar[bool] = False
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Ahead:
         """The first draw's random numbers."""
@@ -67,16 +67,16 @@ class RandomWalk:
 
 def _random(target: LaneTarget, chain: Words, draw: Array) -> Ahead:
     """Random numbers of a draw, by one hash for each coordinate."""
-    words = target.lanes.words(chain, draw)
+    words = target.words(chain, draw)
     if target.dtype == jnp.float32:  # a normal in float64 needs both words
         # the first coordinate's second word, which a device that does not hold that coordinate makes for itself
-        held = not target.lanes.latents[0].sharding.axes
+        held = not target.layout.variables[0].sharding.axes
         decides = words[0][1][0] if held else threefry(chain, draw.astype(jnp.uint32), jnp.uint32(0))[1]
         words = [(first, jnp.zeros_like(first)) for first, _ in words]
     else:
         decides = threefry(chain, draw.astype(jnp.uint32), jnp.uint32(DECIDES))[0]
     uniform = uniforms_from((decides, jnp.zeros_like(decides)), jnp.float32)
-    return Ahead(Vector(target.lanes.normals_of(words)), uniform)
+    return Ahead(target.normals_of(words), uniform)
 
 
 def rwmh(
@@ -111,12 +111,10 @@ def rwmh(
         Metropolis et al. (1953), Equation of state calculations by fast computing machines; Roberts, Gelman, Gilks
         (1997), Weak convergence and optimal scaling of random walk Metropolis algorithms.
     """
-    fraction("rwmh", "target_acceptance", target_acceptance)
     return Kernel(
         name=f"rwmh(step_size={step_size})",
         machine=RandomWalk(),
-        tuning=Tuning(step_size_of("rwmh", step_size, initial_step_size)),
-        target_acceptance=target_acceptance if step_size is None else None,
-        uses_gradient=False,
+        tuning=Tuning(step_size_of("rwmh", step_size, initial_step_size, target_acceptance)),
+        tuners=listed(StepSize(target_acceptance) if step_size is None else None),
         relocates=relocate,
     )

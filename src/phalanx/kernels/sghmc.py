@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from phalanx.kernels.kernel import Info, Kernel, Point
-from phalanx.kernels.lane_target import LaneTarget
-from phalanx.kernels.lock_step import LockStep
-from phalanx.kernels.options import hyperparameter, positive, whole
-from phalanx.kernels.stochastic import bias_of, cycle_of, ended, falling, temperature_of
-from phalanx.kernels.vector import Vector
+from phalanx.kernels.protocol.kernel import Info, Kernel, Point
+from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.kernels.protocol.minibatch import ended, falling, kernel_on_rows
+from phalanx.kernels.protocol.options import is_number
+from phalanx.mesh.position import Vector
 from phalanx.mesh.random_numbers import Words
 
 STEPS = 10
@@ -99,25 +98,13 @@ def sghmc(
         construction of stochastic numerical methods for molecular sampling, whose order of steps this is; Zhang, Li,
         Zhang, Chen, Wilson (2020), Cyclical stochastic gradient MCMC for Bayesian deep learning.
     """
-    positive("sghmc", "step_size", step_size)
-    batch_size = whole("sghmc", "batch_size", batch_size)
-    if not isinstance(friction, int | float) or isinstance(friction, bool) or not 0 < friction <= 1:
+    if not is_number(friction) or not 0 < friction <= 1:
         raise ValueError(f"sghmc: friction must be above 0 and at most 1, got {friction!r}.")
-    length = cycle_of("sghmc", cycle)
     if cycle is not None and num_steps is not None:
         raise ValueError(f"sghmc: num_steps={num_steps!r} and cycle={cycle!r} are both the steps of a draw; give one.")
     if num_steps is None:
-        num_steps = STEPS if cycle is None else int(cycle)
-    num_steps = whole("sghmc", "num_steps", num_steps)
-    of_cycle = "" if cycle is None else f", cycle={cycle}"
-    return Kernel(
-        name=f"sghmc(step_size={step_size}, batch_size={batch_size}, num_steps={num_steps}{of_cycle})",
-        machine=LockStep(draw),
-        tuning=Tuning(
-            hyperparameter(float(step_size)), hyperparameter(num_steps), length, temperature_of("sghmc", temperature),
-            hyperparameter(float(friction)),
-        ),
-        relocates=False,
-        batch_size=batch_size,
-        bias=bias_of(step_size, batch_size, cycle, temperature),
+        num_steps = STEPS if cycle is None else cycle
+    return kernel_on_rows(
+        "sghmc", draw, Tuning, step_size, batch_size, num_steps, cycle, temperature, float(friction),
+        words=f", num_steps={num_steps}",
     )  # fmt: skip

@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from phalanx.kernels.kernel import Info, Kernel, Point
-from phalanx.kernels.lane_target import LaneTarget
-from phalanx.kernels.lock_step import LockStep
-from phalanx.kernels.options import hyperparameter, positive, whole
-from phalanx.kernels.stochastic import bias_of, cycle_of, ended, falling, temperature_of
+from phalanx.kernels.protocol.kernel import Info, Kernel, Point
+from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.kernels.protocol.minibatch import ended, falling, kernel_on_rows
 from phalanx.mesh.random_numbers import Words
 
 
@@ -85,20 +83,4 @@ def sgld(step_size: float, batch_size: int, *, cycle: int | None = None, tempera
         Welling, Teh (2011), Bayesian learning via stochastic gradient Langevin dynamics; Zhang, Li, Zhang, Chen, Wilson
         (2020), Cyclical stochastic gradient MCMC for Bayesian deep learning.
     """
-    positive("sgld", "step_size", step_size)
-    batch_size = whole("sgld", "batch_size", batch_size)
-    tuning = Tuning(
-        hyperparameter(float(step_size)), hyperparameter(1), cycle_of("sgld", cycle),
-        temperature_of("sgld", temperature),
-    )  # fmt: skip
-    if cycle is not None:
-        tuning = tuning._replace(num_steps=hyperparameter(int(cycle)))
-    of_cycle = "" if cycle is None else f", cycle={cycle}"
-    return Kernel(
-        name=f"sgld(step_size={step_size}, batch_size={batch_size}{of_cycle})",
-        machine=LockStep(draw),
-        tuning=tuning,
-        relocates=False,
-        batch_size=batch_size,
-        bias=bias_of(step_size, batch_size, cycle, temperature),
-    )
+    return kernel_on_rows("sgld", draw, Tuning, step_size, batch_size, 1, cycle, temperature)

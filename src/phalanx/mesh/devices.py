@@ -10,8 +10,9 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh
 
-from phalanx.mesh.jax_release import check_jax
-from phalanx.mesh.workarounds import Workaround
+from phalanx.mesh.compatibility.jax_internals import settings
+from phalanx.mesh.compatibility.jax_release import check_jax
+from phalanx.mesh.compatibility.workarounds import Workaround
 
 CHAIN = "chain"
 """The axis chains are spread over. Every other axis of a mesh spreads one chain's model and data."""
@@ -157,7 +158,7 @@ def prefer_fused_loops() -> None:
 def _has_chosen() -> bool:
     """Return whether the number of CPU devices has been chosen, by the user or by an earlier call."""
     by_flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    return _is_chosen or by_flag or jax.config.values["jax_num_cpu_devices"] > 0
+    return _is_chosen or by_flag or (settings().get("jax_num_cpu_devices") or 0) > 0
 
 
 def _ask_for_cpu_devices(n: int) -> bool:

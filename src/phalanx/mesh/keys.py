@@ -49,6 +49,11 @@ def as_key(words: Words) -> Array:
     return random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")
 
 
+def is_key(leaf: Any) -> bool:
+    """Whether an array is one of typed keys, which NumPy does not know."""
+    return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
+
+
 def check_seed(seed: Any) -> None:
     """Refuse a seed that is none."""
     if isinstance(seed, Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -124,33 +120,3 @@ def to_host(value: Any) -> np.ndarray:
 def agreed(value: Any) -> Any:
     """The value that the first process has."""
     return value if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(value)
-
-
-class Interrupts:
-    """Ctrl-C in any of several processes, heard by all at once."""
-
-    def __init__(self) -> None:
-        self._pressed = False
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Wait with an interrupt until all processes agree on it; a process by itself is interrupted at once."""
-        if jax.process_count() == 1 or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGINT, self._press)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-    def agree(self) -> None:
-        """Raise KeyboardInterrupt in all processes, if one has been interrupted. All must call it at the same place."""
-        if jax.process_count() == 1:
-            return
-        if multihost_utils.process_allgather(np.array([self._pressed])).any():
-            self._pressed = False
-            raise KeyboardInterrupt
-
-    def _press(self, *_: Any) -> None:
-        self._pressed = True

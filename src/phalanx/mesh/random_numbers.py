@@ -19,7 +19,7 @@ from jax import Array, lax, random
 from jax.extend.random import threefry2x32_p
 from jax.typing import DTypeLike
 
-from phalanx.mesh.workarounds import Workaround
+from phalanx.mesh.compatibility.workarounds import Workaround
 
 Words = tuple[Array, Array]
 """Two arrays of 32 random bits."""

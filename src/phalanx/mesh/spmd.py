@@ -9,6 +9,7 @@ import jax
 from jax.sharding import Mesh, PartitionSpec
 
 from phalanx.errors.model_errors import model_errors
+from phalanx.mesh.compatibility.jax_internals import tracked_axes
 from phalanx.mesh.devices import with_auto_axes
 
 AxisMap = int | str | Sequence[str] | PartitionSpec | None
@@ -115,8 +116,7 @@ def _check_alike(out: Any, axis: AxisMap, mesh: Mesh, what: str) -> None:
     dims = _dims(axis, mesh)
     named = {name for dim in dims for name in (dim if isinstance(dim, tuple) else (dim,))}
     for leaf in jax.tree.leaves(out):
-        kind = jax.typeof(leaf)
-        varying = kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma
+        varying = tracked_axes(leaf)
         if differs := sorted(varying - named):
             axes = differs[0] if len(differs) == 1 else tuple(differs)
             raise ValueError(

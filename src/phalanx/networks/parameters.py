@@ -8,9 +8,9 @@ from typing import Any
 import jax
 from jax import random
 
+from phalanx.language.parameters import param
 from phalanx.mesh.specs import Spec, specs_of
 from phalanx.networks.network import Network
-from phalanx.programs.parameters import param
 
 
 def network(name: str, network: Network, *, spec: Spec = None) -> Callable[..., Any]:

@@ -11,9 +11,9 @@ from jax import random
 from jax.tree_util import keystr
 from numpyro.distributions import Distribution, Normal
 
+from phalanx.language.tracing import sample
 from phalanx.mesh.specs import path_of
 from phalanx.networks.network import Network
-from phalanx.programs.tracing import sample
 
 Prior = Callable[[str, tuple[int, ...]], Distribution]
 """From the name and shape of an array of weights to their distribution."""

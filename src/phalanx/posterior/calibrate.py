@@ -9,10 +9,10 @@ import numpy as np
 
 from phalanx.diagnostics.ranks import Ranks, rank_of
 from phalanx.errors.words import count as said
-from phalanx.mesh.foreign import in_form_of
+from phalanx.inputs.dataframe_input import in_form_of
+from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.predictive import predictive
-from phalanx.programs.tracing import Program
 
 
 def calibrate(

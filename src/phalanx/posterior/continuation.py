@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from phalanx.posterior.posterior import Posterior
+from typing import Any, Protocol
 
 
 class Continuation(Protocol):
@@ -25,7 +22,7 @@ class Continuation(Protocol):
         """A checksum of each of the data by name; empty where they are not known any more."""
         ...
 
-    def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
+    def continue_run(self, posterior: Any, num_samples: int, **options: Any) -> Any:
         """A longer run."""
         ...
 
@@ -49,7 +46,7 @@ class FromFile:
         """A checksum of each of the data; empty in files of earlier releases."""
         return self.checksums
 
-    def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
+    def continue_run(self, posterior: Any, num_samples: int, **options: Any) -> Any:
         """Refused."""
         raise ValueError(
             "continue_run: this posterior was read from a file, which holds no model. Compile it, and go on: "

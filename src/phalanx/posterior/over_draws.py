@@ -14,8 +14,8 @@ import numpy as np
 from jax import Array, random
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from phalanx.mesh.compatibility.jax_release import check_jax
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.jax_release import check_jax
 from phalanx.mesh.processes import to_devices, to_host
 
 STREAM = 0x70726564

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from phalanx.density.target import Target
 from phalanx.diagnostics import Check, Verdict, judge, judge_folded, judged, to_arviz
 from phalanx.errors.names import UnknownVariable, hint
 from phalanx.errors.words import count
+from phalanx.inputs.known_data import KnownData
+from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.continuation import Continuation, FromFile
 from phalanx.posterior.file import read_posterior, write_posterior
 from phalanx.posterior.predict import predict
 from phalanx.posterior.predictive import predictive
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.posterior.save_path import file_to_save, is_netcdf, write_netcdf
 from phalanx.posterior.tables import draws_frame, summarize
-from phalanx.programs.known_data import KnownData
-from phalanx.programs.target import Target
-from phalanx.programs.tracing import Program
 from phalanx.report import write_report
+from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,24 +14,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from numpyro.distributions import Distribution
 
+from phalanx.density.indices import IndexCheck
+from phalanx.density.target import Target, choose_mesh
 from phalanx.errors.model_errors import model_errors
-from phalanx.mesh.alone import alone
+from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.inputs.known_data import KnownData
+from phalanx.inputs.placement import partition_spec
+from phalanx.language.handlers import seed, trace, under
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Forward, Program
+from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.devices import axes_but_chain
-from phalanx.mesh.placement import partition_spec
 from phalanx.mesh.processes import to_devices
+from phalanx.mesh.virtual_mesh import alone
 from phalanx.posterior.over_draws import key_of, over_draws
-from phalanx.programs.arguments import Arguments, split_arguments
-from phalanx.programs.handlers import seed, trace, under
-from phalanx.programs.indices import IndexCheck
-from phalanx.programs.known_data import KnownData
-from phalanx.programs.random_variable import RandomVariable
-from phalanx.programs.target import Target, choose_mesh
-from phalanx.programs.tracing import Forward, Program
 from phalanx.programs.unconstrained import refuse_parameter
 
 BATCH_BYTES = 16 * 2**20
@@ -158,7 +158,7 @@ class _Again:
         data = self.arguments.layout.join(whole)
 
         def run() -> dict[str, Array]:
-            with numpyro.validation_enabled(False), model_errors(self.program, arguments=data):
+            with unvalidated(), model_errors(self.program, arguments=data):
                 return self._drawn(trace(seed(under(self.program, self._give(values)), key))(**data))
 
         return alone(run, axes_but_chain(self.mesh))  # a model may add over them: here is all there is to add

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.predictive import predictive as draw
-from phalanx.programs.tracing import Program
 
 
 def predictive(

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from phalanx.adaptation.stuck import Relocation
+from phalanx.adaptation.stuck_chains import Relocation
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.elements import Names
 from phalanx.errors.words import count, first_few
-from phalanx.programs.known_data import Names as NamesOfData
-from phalanx.programs.rows_apart import ADVICE, RowsApart
+from phalanx.exactness.sharding_check import ADVICE, RowsApart
+from phalanx.inputs.known_data import Names as NamesOfData
 
 
 class Folded(Protocol):

@@ -1,5 +1,5 @@
-"""Programs of random variables: tracing, handlers, joint densities, and targets for inference."""
+"""A program with its data, traced once: its variables on the real line, its terms, and who holds which share.
 
-from phalanx.programs.constants import read_arrays_anew
-
-read_arrays_anew()  # before any program is traced
+In: a program (`language`) and its arguments (`inputs`). Out: `TracedProgram` and `Shares`, from which `exactness` and
+`density` work. Read `traced_program.py` first.
+"""

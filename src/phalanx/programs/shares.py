@@ -8,26 +8,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
 
-from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.jaxprs.row_masks import Masks
+from phalanx.mesh.position import Variable, VectorLayout
+from phalanx.mesh.space import RowSharding
 from phalanx.mesh.total import Total
-from phalanx.programs.row_masks import Masks
 
 Term = tuple[str, str]
 """A variable's name and a part of its contribution: "density" or "jacobian"."""
 
 
-@dataclass(frozen=True)
-class Latent:
-    """A latent variable as one device holds it."""
+@dataclass(frozen=True, kw_only=True)
+class Latent(Variable):
+    """A latent variable as one device holds it, on both scales."""
 
-    name: str
     shape: tuple[int, ...]
-    unconstrained_shape: tuple[int, ...]
-    dtype: Any
     support: str
-    sharding: RowSharding = GLOBAL
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of its value on all devices, without padded rows."""
+        return self.sharding.whole_shape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,16 @@ class Shares:
     own_rows: Mapping[str, int] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
     masks: Masks | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def layout(self) -> VectorLayout:
+        """Layout of a position."""
+        return VectorLayout.of(self.latents, self.sizes)
+
+    @property
+    def whole_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the latent variables on all devices, without padded rows."""
+        return {v.name: v.whole_shape for v in self.latents}
 
     def weigh(self, term: Term, total: Total) -> Total:
         """This device's share of a term, given its sum over this device's rows: that, or 1/n where n compute it."""

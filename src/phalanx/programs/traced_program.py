@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import ClosedJaxpr
 
+from phalanx.distributions.constraint_text import in_words
 from phalanx.errors.model_errors import check_nothing_leaked
+from phalanx.inputs.arguments import Arguments, Layout
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Program
 from phalanx.mesh.space import GLOBAL
-from phalanx.programs.arguments import Arguments, Layout
-from phalanx.programs.bounds import in_words
-from phalanx.programs.random_variable import RandomVariable
 from phalanx.programs.shares import Latent, Shares, Term
-from phalanx.programs.tracing import Program
 from phalanx.programs.unconstrained import Evaluation, refuse_point, run_unconstrained
 from phalanx.programs.validity import Doubt, doubts_of, outputs_of
 
@@ -72,7 +72,11 @@ class TracedProgram:
         """Its latent variables, taken to be global."""
         return tuple(
             Latent(
-                name, v.shape, self.position[name].shape, self.position[name].dtype, in_words(v.distribution.support)
+                name,
+                self.position[name].shape,
+                self.position[name].dtype,
+                shape=v.shape,
+                support=in_words(v.distribution.support),
             )
             for name, v in self.variables.items()
             if v.distribution is not None and v.is_latent

@@ -12,23 +12,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpyro
 from jax import Array, lax
 from numpyro.distributions import Unit
 from numpyro.distributions.transforms import Transform
 
+from phalanx.distributions.bijections import bijection_onto
+from phalanx.distributions.constraint_text import in_words, kind_of
+from phalanx.distributions.independent_entries import entries_of_support
+from phalanx.distributions.logit_density import is_logit
+from phalanx.distributions.row_sums import total_of
+from phalanx.distributions.sharded import Sharded
 from phalanx.errors.model_errors import model_errors
+from phalanx.language.handlers import tape
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Forward, Program, tracing
+from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.space import RowSharding
 from phalanx.mesh.total import Total
-from phalanx.programs.bijections import bijection_onto
-from phalanx.programs.bounds import in_words, kind_of
-from phalanx.programs.handlers import tape
-from phalanx.programs.independent import entries_of_support
-from phalanx.programs.logit_density import is_logit
-from phalanx.programs.random_variable import RandomVariable
-from phalanx.programs.row_sums import total_of
-from phalanx.programs.sharded import Sharded
-from phalanx.programs.tracing import Forward, Program, tracing
 
 FITS = 1e-3
 """How closely a value must be met by the transform of its inverse; rounding takes most of the digits of some."""
@@ -130,9 +130,8 @@ def run_unconstrained(
         log_dets[variable.name] = jnp.asarray(transform.log_abs_det_jacobian(given, value))
         return _with_value(replace(variable, logit=given if is_logit(transform) else None), value)
 
-    # NumPyro's own checks cost time at every trace and see nothing of traced values; `Target.check` looks at real ones.
-    off = numpyro.validation_enabled(False)
-    with off, tracing(place), tape() as variables, model_errors(program, variables, data):
+    # `Target.check` looks at real values
+    with unvalidated(), tracing(place), tape() as variables, model_errors(program, variables, data):
         program(**data)
     return Evaluation(variables, log_dets, used)
 
@@ -150,8 +149,7 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
         position[variable.name] = jnp.asarray(transform_of(variable).inv(value))
         return _with_value(variable, value)
 
-    off = numpyro.validation_enabled(False)
-    with off, tracing(invert), tape() as variables, model_errors(program, variables, data):
+    with unvalidated(), tracing(invert), tape() as variables, model_errors(program, variables, data):
         program(**data)
     return position
 
@@ -184,7 +182,7 @@ def at_values(
         misfits[name] = wanted[name] & ~fits
         return _with_value(variable, value)
 
-    with numpyro.validation_enabled(False), tracing(place):
+    with unvalidated(), tracing(place):
         program(**data)
     return found, misfits
 

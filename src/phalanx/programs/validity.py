@@ -8,12 +8,13 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from jax.sharding import Mesh
 from numpyro.distributions import (
     Distribution,
     ExpandedDistribution,
@@ -23,15 +24,15 @@ from numpyro.distributions import (
     constraints,
 )  # fmt: skip
 
+from phalanx.distributions.constraint_text import kind_of
 from phalanx.errors import words
-from phalanx.mesh.alone import alone
+from phalanx.inputs.arguments import Arguments
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Program
+from phalanx.mesh.compatibility.numpyro_internals import mask_of
 from phalanx.mesh.devices import axes_but_chain
-from phalanx.programs.bounds import kind_of
-from phalanx.programs.random_variable import RandomVariable
+from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
-
-if TYPE_CHECKING:
-    from phalanx.programs.target import Target
 
 TRIED = 16
 """Random positions at which parameters are evaluated."""
@@ -96,20 +97,22 @@ def nan_hint(names: Sequence[str], arrays: Sequence[Any]) -> str:
     return f"; the data hold NaN in {', '.join(found)}" if found else ""
 
 
-def look_closely(target: Target, arrays: Sequence[Array]) -> dict[tuple[str, str], Wrong]:
-    """What is wrong with a model on its whole data, by variable and parameter."""
+def look_closely(
+    program: Program, arguments: Arguments, mesh: Mesh, arrays: Sequence[Array]
+) -> dict[tuple[str, str], Wrong]:
+    """Find what is wrong with a model on its whole data, by variable and parameter."""
     described: dict[tuple[str, str], Doubt] = {}
 
     def look(arrays: Sequence[Array]) -> Any:
-        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, target.arguments.shardings, strict=True)]
-        data = target.layout.join(whole)
-        run = run_unconstrained(target.program, None, data)
+        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, arguments.shardings, strict=True)]
+        data = arguments.layout.join(whole)
+        run = run_unconstrained(program, None, data)
         keys = dict(zip(run.position, random.split(random.key(0), len(run.position)), strict=True))
         elsewhere = {name: random.normal(keys[name], v.shape, v.dtype) for name, v in run.position.items()}
-        described.update(doubts(run, run_unconstrained(target.program, elsewhere, data)))
+        described.update(doubts(run, run_unconstrained(program, elsewhere, data)))
         return {key: _first(doubt) for key, doubt in described.items()}
 
-    found = jax.jit(lambda arrays: alone(lambda: look(arrays), axes_but_chain(target.mesh)))(arrays)
+    found = jax.jit(lambda arrays: alone(lambda: look(arrays), axes_but_chain(mesh)))(arrays)
     wrong = {}
     for key, (count, first, value) in found.items():
         if int(count):
@@ -205,7 +208,7 @@ def _of_value(variable: RandomVariable) -> Doubt | None:
 def _outside(distribution: Any, value: Any) -> Array:
     """Which values a distribution cannot take; what is masked may be anything."""
     if isinstance(distribution, MaskedDistribution):
-        return _outside(distribution.base_dist, value) & jnp.asarray(distribution._mask)
+        return _outside(distribution.base_dist, value) & jnp.asarray(mask_of(distribution))
     if isinstance(distribution, ExpandedDistribution):
         return _outside(distribution.base_dist, value)
     if isinstance(distribution, Independent):

@@ -1,8 +1,9 @@
 """Plots and the HTML report of a run, and the run on a terminal and as a folder of files."""
 
-from phalanx.report.figures import save_figures as save_figures
 from phalanx.report.folder import write_folder as write_folder
-from phalanx.report.reliability import reliability_figure as reliability_figure
+from phalanx.report.folder import write_result as write_result
+from phalanx.report.plots.figures import save_figures as save_figures
+from phalanx.report.plots.reliability import reliability_figure as reliability_figure
 from phalanx.report.terminal import console as console
 from phalanx.report.terminal import print_run as print_run
 from phalanx.report.write import write_report as write_report

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.extras import is_installed
-from phalanx.report.figures import save_figures, save_pictures
+from phalanx.report.plots.figures import save_figures, save_pictures
 from phalanx.report.reported import Reported
 from phalanx.report.write import write_report
 
@@ -31,8 +31,8 @@ def write_folder(
 ) -> list[Path]:
     """Write `report.html`, the figures of the run, and `result.json` to a folder.
 
-    Without matplotlib there is `result.json` alone. Of a run that stored no draw there are the figures given and
-    `result.json`, with the verdict of its reducers.
+    Without matplotlib or Jinja there is `result.json` alone. Of a run that stored no draw there are the figures given
+    and `result.json`, with the verdict of its reducers.
 
     `result.json` has the headline, the verdict, the R-hat of the log density and the worst one, the seconds of each
     phase, and what was run where.
@@ -54,7 +54,7 @@ def write_folder(
         findings = _findings(posterior, checks)
     elif posterior.record.folded_draws:
         findings = {"verdict": _verdict(posterior)}
-    if posterior.num_draws and is_installed("matplotlib"):
+    if posterior.num_draws and is_installed("matplotlib") and is_installed("jinja2"):
         titled = {_title(name): figure for name, figure in (figures or {}).items()}
         ours = save_figures(posterior, folder)
         if taken := {path.stem for path in ours} & (figures or {}).keys():
@@ -67,9 +67,14 @@ def write_folder(
         "timing": asdict(posterior.timing),
         "run": {name: value for name, value in asdict(posterior.record).items() if name != "source"},
     }
-    files.append(folder / "result.json")
-    files[-1].write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return files
+    return [*files, write_result(document, folder)]
+
+
+def write_result(document: Mapping[str, Any], folder: Path) -> Path:
+    """Write `result.json`, for other programs to read, to a folder, and return its path."""
+    file = folder / "result.json"
+    file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return file
 
 
 def _title(name: str) -> str:

@@ -1,62 +1,20 @@
-"""A run in one line, a few figures and a few sentences: is it fit to be used, and if not, what to try."""
+"""Headline numbers of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.diagnostics import Check, Verdict, ebfmi
+from phalanx.diagnostics import Verdict, ebfmi
 from phalanx.diagnostics.energy import has_energy
-from phalanx.diagnostics.words import format_rhat
+from phalanx.diagnostics.judging.words import format_rhat
 from phalanx.errors.words import count
+from phalanx.report.page import Card, Level
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-Level = Literal["good", "warn", "unknown"]
-
-
-class Card(NamedTuple):
-    """A headline number: what it is, the number, a remark under it, and whether it is good."""
-
-    label: str
-    value: str
-    remark: str
-    level: Level
-
-
-def headline_html(posterior: Reported, checks: Sequence[Check] = ()) -> str:
-    """Write the verdict, the headline figures, and what was found: what needs attention first.
-
-    Args:
-        posterior: the run.
-        checks: the user's, for the verdict.
-
-    Returns:
-        A paragraph, boxes and a list.
-    """
-    verdict = posterior.verdict(checks)
-    boxes = "".join(
-        f'<div class="card {level}"><div class="label">{escape(label)}</div><div class="value">{escape(value)}</div>'
-        f'<div class="remark">{escape(remark)}</div></div>\n'
-        for label, value, remark, level in headline_cards(posterior, verdict)
-    )
-    sentences = [("good", escape(words)) for words in verdict.passed]
-    sentences[:0] = [
-        ("warn", f"{escape(wrong)} <em>Try {escape(advice)}.</em>") for _, wrong, advice, _ in verdict.findings
-    ]
-    if posterior.record.interrupted:
-        words = f"The run was interrupted after {posterior.num_draws:,} of {posterior.record.num_samples:,} draws."
-        sentences.insert(0, ("warn", words))
-    items = "".join(f'<li class="{level}">{words}</li>\n' for level, words in sentences)
-    return (
-        f'<p class="verdict {"good" if verdict.good else "warn"}">{escape(verdict.headline)}</p>\n'
-        f'<div class="cards">\n{boxes}</div>\n<ul class="findings">\n{items}</ul>'
-    )
 
 
 def headline_cards(posterior: Reported, verdict: Verdict) -> list[Card]:

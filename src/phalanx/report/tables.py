@@ -1,16 +1,15 @@
-"""The tables of the report: the summary of the draws, and what was run where."""
+"""Tables of the report: the summary of the draws, the seconds of each phase, and what was run where."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phalanx.diagnostics.words import format_rhat
+from phalanx.diagnostics.judging.words import format_rhat
 from phalanx.errors.words import count
 from phalanx.report.headline import format_seconds
+from phalanx.report.page import Lines, Phase, Table, listed, pairs, words
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ _TITLES = {
 }
 
 
-def summary_html(table: DataFrame, *, has_log_density: bool, needed: int, high: float) -> str:
-    """Write the summary as an HTML table: the log density, then the rows with the worst R-hat when there are many.
+def summary_table(table: DataFrame, *, has_log_density: bool, needed: int, high: float) -> Table:
+    """Return the summary as a table: the log density, then the rows with the worst R-hat when there are many.
 
     Args:
         table: the summary, one row per scalar element.
@@ -39,7 +38,7 @@ def summary_html(table: DataFrame, *, has_log_density: bool, needed: int, high: 
         high: the R-hat from which on it is marked.
 
     Returns:
-        A sentence that says which rows are shown, and the table.
+        The table, with a note that says which rows are shown.
     """
     from phalanx.diagnostics.table import MOST_QUANTITIES, worst_first  # imports pandas
 
@@ -49,35 +48,23 @@ def summary_html(table: DataFrame, *, has_log_density: bool, needed: int, high: 
     note = "The log density, and every scalar element of the variables."
     if len(rest) > MOST_QUANTITIES:
         note = f"The {MOST_QUANTITIES} of {len(rest):,} scalar elements with the worst R-hat, worst first."
-    head = "".join(f"<th>{title}</th>" for title in _TITLES.values())
-    body = _rows(first, "first", needed, high) + _rows(shown, "", needed, high)
-    return (
-        f'<p class="note">{note}</p>\n<div class="scroll"><table class="summary">\n'
-        f"<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
-    )
+    rows = [
+        (kind, str(name), [_cell(c, float(v), needed, high) for c, v in zip(table.columns, values, strict=True)])
+        for kind, part in (("first", first), ("", shown))
+        for name, values in zip(part.index, part.itertuples(index=False), strict=True)
+    ]
+    return Table(note, list(_TITLES.values()), rows)
 
 
-def _rows(table: DataFrame, kind: str, needed: int, high: float) -> str:
-    rows = []
-    for name, values in zip(table.index, table.itertuples(index=False), strict=True):
-        cells = [_cell(column, float(value), needed, high) for column, value in zip(table.columns, values, strict=True)]
-        rows.append(f'<tr class="{kind}"><th>{escape(str(name))}</th>{"".join(cells)}</tr>\n')
-    return "".join(rows)
-
-
-def _cell(column: str, value: float, needed: int, high: float) -> str:
-    """Write one number with the digits it deserves, and mark it when it is out of bounds."""
+def _cell(column: str, value: float, needed: int, high: float) -> tuple[str, str]:
+    """Return a mark where a number is out of bounds, and the number with the digits it deserves."""
     if np.isnan(value):
-        return '<td class="none">–</td>'
+        return "none", "–"
     if column == "r_hat":
-        return f"<td{_mark(value >= high)}>{format_rhat(value, high)}</td>"
+        return "warn" if value >= high else "", format_rhat(value, high)
     if column.startswith("ess"):
-        return f"<td{_mark(value < needed)}>{value:,.0f}</td>"
-    return f"<td>{_number(value, 2 if column.startswith('mcse') else 4)}</td>"
-
-
-def _mark(wrong: bool) -> str:
-    return ' class="warn"' if wrong else ""
+        return "warn" if value < needed else "", f"{value:,.0f}"
+    return "", _number(value, 2 if column.startswith("mcse") else 4)
 
 
 def _number(value: float, digits: int) -> str:
@@ -87,55 +74,30 @@ def _number(value: float, digits: int) -> str:
     return f"{value:#.{digits}g}".rstrip(".").replace("-", "−")
 
 
-def phases_html(posterior: Reported) -> str:
-    """Write the seconds of each phase as a bar and a legend."""
-    timing = posterior.timing
+def phases_of(timing: Any) -> list[Phase]:
+    """Return the seconds of each phase."""
     phases = {"compile": timing.compile, "warm-up": timing.warmup, "sampling": timing.sampling}
     total = timing.total or 1.0
-    bars = "".join(
-        f'<span class="phase{index}" style="width:{100 * seconds / total:.2f}%"></span>'
-        for index, seconds in enumerate(phases.values())
-    )
-    legend = "".join(
-        f'<li><i class="phase{index}"></i>{name} <b>{format_seconds(seconds)}</b></li>'
-        for index, (name, seconds) in enumerate(phases.items())
-    )
-    return f'<div class="phases">{bars}</div>\n<ul class="legend">{legend}</ul>'
+    return [Phase(name, format_seconds(seconds), 100 * seconds / total) for name, seconds in phases.items()]
 
 
-def record_html(posterior: Reported) -> str:
-    """Write what was run where, and the source of the model."""
+def facts_of(posterior: Reported) -> dict[str, Lines]:
+    """Return what was run where."""
     record, timing = posterior.record, posterior.timing
     axes = " × ".join(f"{name} {size}" for name, size in record.mesh.items())
     sizes = f"{count(record.num_chains, 'chain')}, {record.num_warmup:,} warm-up, {count(record.num_samples, 'draw')}"
-    rows = [
-        ("model", escape(record.model)),
-        ("kernel", f"<code>{escape(record.kernel)}</code>"),
-        ("asked for", sizes),
-        ("seed", escape(str(record.seed))),
-        ("mesh", escape(axes) or "–"),
-        ("devices", _lines(record.devices)),
-        ("data", _pairs(record.data)),
-        ("latent variables", _pairs(record.latents)),
-        ("gradients", f"{timing.gradient_evaluations:,} evaluations over all chains, warm-up included"),
-        ("compiled", f"{count(timing.compilations, 'program')} for this run"),
-        ("matrix products", escape(record.matmul_precision)),
-        ("versions", escape(", ".join(f"{name} {version}" for name, version in record.versions.items())) or "–"),
-        ("started", escape(record.started) or "–"),
-    ]
-    body = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>\n" for name, value in rows)
-    source = f"<pre><code>{escape(record.source.rstrip())}</code></pre>" if record.source.strip() else ""
-    return f'<table class="record"><tbody>\n{body}</tbody></table>\n{source}'
-
-
-def _pairs(items: Mapping[str, str]) -> str:
-    return "<br>".join(f"<code>{escape(name)}</code> {escape(words)}" for name, words in items.items()) or "–"
-
-
-def _lines(items: Iterable[str]) -> str:
-    """Write one item a line; of hundreds of devices, the first few and how many more."""
-    items = list(items)
-    lines = [escape(item) for item in items[:8]]
-    if len(items) > len(lines):
-        lines.append(f"and {len(items) - len(lines):,} more")
-    return "<br>".join(lines) or "–"
+    return {
+        "model": words(record.model),
+        "kernel": [(record.kernel, "")],
+        "asked for": words(sizes),
+        "seed": words(str(record.seed)),
+        "mesh": words(axes),
+        "devices": listed(record.devices),
+        "data": pairs(record.data),
+        "latent variables": pairs(record.latents),
+        "gradients": words(f"{timing.gradient_evaluations:,} evaluations over all chains, warm-up included"),
+        "compiled": words(f"{count(timing.compilations, 'program')} for this run"),
+        "matrix products": words(record.matmul_precision),
+        "versions": words(", ".join(f"{name} {version}" for name, version in record.versions.items())),
+        "started": words(record.started),
+    }

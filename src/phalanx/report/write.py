@@ -1,21 +1,18 @@
-"""The report of a run: one HTML file that needs nothing beside it, neither scripts nor style sheets nor pictures."""
+"""Report of a run, as an HTML page."""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from html import escape
-from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phalanx.diagnostics.checks import high_rhat, least_ess
-from phalanx.report.figures import draw_figures, png
-from phalanx.report.files import file_to_write
-from phalanx.report.headline import headline_html
+from phalanx.diagnostics.judging.checks import high_rhat, least_ess
+from phalanx.report.headline import headline_cards
+from phalanx.report.page import Page, Picture, file_to_write, picture
+from phalanx.report.plots.figures import draw_figures
 from phalanx.report.reported import Reported
-from phalanx.report.tables import phases_html, record_html, summary_html
+from phalanx.report.tables import facts_of, phases_of, summary_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +71,7 @@ def write_report(
 
     Raises:
         ValueError: when there are no draws, or `path` is a folder.
-        ImportError: when matplotlib is not installed.
+        ImportError: when matplotlib or Jinja is not installed.
 
     Example:
         >>> from phalanx.report import write_report
@@ -82,53 +79,29 @@ def write_report(
         PosixPath('report.html')
     """
     file = file_to_write("report", path, "report.html")
-    file.write_text(_page(posterior, figures or {}, checks), encoding="utf-8")
-    return file
+    record, summary = posterior.record, posterior.summary()
+    verdict = posterior.verdict(checks)
+    ours = [_picture(*_PICTURES[name], figure) for name, figure in draw_figures(posterior).items()]
+    made, asked = f"{posterior.num_draws:,}", f"{record.num_samples:,}"
+    return Page(
+        title=f"Posterior of {record.model}" if record.model else "Posterior",
+        subtitle=" · ".join(filter(None, [record.kernel, f"seed {record.seed}", record.started])),
+        verdict=verdict,
+        interrupted=f"The run was interrupted after {made} of {asked} draws." if record.interrupted else "",
+        cards=headline_cards(posterior, verdict),
+        summary=summary_table(
+            summary,
+            has_log_density="log_density" in posterior.stats,
+            needed=least_ess(posterior.num_chains),
+            high=high_rhat(posterior.num_chains, posterior.num_draws, len(summary)),
+        ),
+        pictures=[*ours, *(_picture(title, "", figure) for title, figure in (figures or {}).items())],
+        phases=phases_of(posterior.timing),
+        facts=facts_of(posterior),
+        source=record.source,
+        version=record.versions.get("phalanx", ""),
+    ).write(file)
 
 
-def _page(posterior: Reported, others: Mapping[str, Figure], checks: Sequence[Check]) -> str:
-    """Return the whole page."""
-    record = posterior.record
-    summary = posterior.summary()
-    table = summary_html(
-        summary,
-        has_log_density="log_density" in posterior.stats,
-        needed=least_ess(posterior.num_chains),
-        high=high_rhat(posterior.num_chains, posterior.num_draws, len(summary)),
-    )
-    title = f"Posterior of {record.model}" if record.model else "Posterior"
-    subtitle = " · ".join(filter(None, [record.kernel, f"seed {record.seed}", record.started]))
-    ours = [_picture(*_PICTURES[name], png(figure)) for name, figure in draw_figures(posterior).items()]
-    pictures = "\n".join([*ours, *(_picture(title, "", png(figure)) for title, figure in others.items())])
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>
-{files("phalanx.report").joinpath("page.css").read_text(encoding="utf-8")}</style>
-</head>
-<body>
-<main>
-<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>
-<section>{headline_html(posterior, checks)}</section>
-<section><h2>Summary</h2>
-{table}</section>
-{pictures}
-<section><h2>What was run where</h2>
-{phases_html(posterior)}
-{record_html(posterior)}</section>
-<footer>Written by Phalanx {escape(record.versions.get("phalanx", ""))}</footer>
-</main>
-</body>
-</html>
-"""
-
-
-def _picture(title: str, note: str, image: bytes) -> str:
-    data, title = b64encode(image).decode("ascii"), escape(title)
-    said = f'<p class="note">{note}</p>\n' if note else ""
-    return (
-        f'<section><h2>{title}</h2>\n{said}<img alt="{title} of the run" src="data:image/png;base64,{data}"></section>'
-    )
+def _picture(title: str, note: str, figure: Figure) -> Picture:
+    return picture(title, figure, note, " of the run")

@@ -11,20 +11,19 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from phalanx.adaptation.tuner import Sums
-from phalanx.kernels.driver import Rest, Start
-from phalanx.kernels.low_rank import LowRank
-from phalanx.kernels.whole import by_variable, fetched, placed
+from phalanx.kernels.metric.low_rank import LowRank
+from phalanx.kernels.protocol.adapter import Rest, Start
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import all_to_devices, to_devices, to_host
-from phalanx.run.advance import Advanced, Order, Sunk
-from phalanx.run.blocks import Underway
 from phalanx.run.checks import check_beginning
-from phalanx.run.executables import Executables, order_of, shardings
-from phalanx.run.host import Latest
-from phalanx.run.initial import Initial
-from phalanx.run.portable import on_mesh, portable
+from phalanx.run.device.advance import Advanced, Order, Sunk
+from phalanx.run.device.blocks import Underway
+from phalanx.run.device.executables import Executables, order_of, shardings
+from phalanx.run.device.thinning import SinceKept
+from phalanx.run.host.draw_buffer import Latest
+from phalanx.run.host.portable import on_mesh, portable
+from phalanx.run.init_values import Initial
 from phalanx.run.state import RunState
-from phalanx.run.thinning import SinceKept
 
 
 class Chains:
@@ -69,32 +68,30 @@ class Chains:
 
     def resume(self, state: RunState) -> None:
         """Be where the chains of a state were, tuned as they were; the inverse of `rest`."""
-        target = self.blocks.target
-        self.tune(on_mesh(state.tuning, target))
+        layout, mesh = self.blocks.layout, self.blocks.target.mesh
+        self.tune(on_mesh(state.tuning, layout))
         self.mean_steps = state.mean_steps
-        rest, since = placed(state.rest, target), placed(state.since, target)
+        rest, since = layout.placed(state.rest, mesh), layout.placed(state.since, mesh)
         self._underway = Underway(self.executables.resume(self.seed, self.arrays, rest), since)
         self.first = np.asarray(state.rest.draw, np.int64) - state.thin * state.stored.counts
 
     def rest(self) -> tuple[Rest, SinceKept]:
         """Where chains are between two draws, whole and by variable, and what they did since the draw last kept."""
         assert self._underway is not None
-        rest = self.executables.rest(self.arrays, self._underway)
-        return fetched(rest, self.blocks.target), jax.tree.map(to_host, self._underway.since)
+        rest = self.executables.rest(self._underway)
+        return self.blocks.layout.fetched(rest), jax.tree.map(to_host, self._underway.since)
 
     def rest_after(self, latest: Latest, draws: np.ndarray) -> tuple[Rest, SinceKept]:
         """Where chains were when they had made so many draws, of which the last are known."""
-        target, nothing = self.blocks.target, np.zeros(self.blocks.num_chains, np.int32)
-        position, gradient = (by_variable(target, x) if x else {} for x in (latest.position, latest.gradient))
-        rest = Rest((self.first + draws).astype(np.int32), Start(position, latest.log_density, gradient), ())
+        nothing = np.zeros(self.blocks.num_chains, np.int32)
+        at = Start(latest.position.by_variable(), latest.log_density, latest.gradient.by_variable())
+        rest = Rest((self.first + draws).astype(np.int32), at, ())
         return rest, SinceKept(nothing, nothing, nothing.astype(bool))
 
     def positions(self, count: int) -> list[dict[str, np.ndarray]]:
         """Where the first chains are, whole and by variable."""
         assert self._underway is not None
-        parts = [to_host(part[:, :count]) for part in self._underway.machine.at.position.parts]
-        chains = range(min(count, self.blocks.num_chains))
-        return [by_variable(self.blocks.target, [part[:, chain] for part in parts]) for chain in chains]
+        return positions_of(self._underway, count)
 
     def count_draws(self) -> None:
         """Have the draws of sampling numbered from here."""
@@ -104,7 +101,7 @@ class Chains:
     @property
     def replays(self) -> bool:
         """Whether what is stored of a draw is all that the next one needs."""
-        has_gradient = self.blocks.row_layout.parts == 2 or not self.blocks.kernel.uses_gradient
+        has_gradient = self.blocks.row_layout.parts == 2 or not self.blocks.kernel.machine.uses_gradient
         return has_gradient and not self.blocks.machine.is_of_one_chain
 
     def put_beside(self, sources: np.ndarray) -> None:
@@ -134,7 +131,7 @@ class Chains:
     @property
     def tuning(self) -> Any:
         """Hyperparameters in use, as a value of no mesh."""
-        return portable(self._tuning, self.blocks.target)
+        return portable(self._tuning, self.blocks.layout)
 
     @property
     def step_size(self) -> np.ndarray:
@@ -198,6 +195,13 @@ class Chains:
         ticks = int(to_host(advanced.ticks).max())
         self.executables.pace.learn(ticks, time.perf_counter() - self._began)
         return ticks
+
+
+def positions_of(underway: Underway, count: int) -> list[dict[str, np.ndarray]]:
+    """Where the first chains are, whole and by variable."""
+    position = jax.tree.map(lambda part: to_host(part[:, :count]).T, underway.machine.at.position).by_variable()
+    chains = min(count, len(underway.machine.draw))
+    return [{name: values[chain] for name, values in position.items()} for chain in range(chains)]
 
 
 def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:

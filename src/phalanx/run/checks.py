@@ -16,57 +16,53 @@ from jax import Array
 from jax.core import Tracer
 from jax.sharding import Mesh, PartitionSpec
 
+from phalanx.density.finite_data import check_finite_data
+from phalanx.density.target import Target
 from phalanx.errors.names import hint
-from phalanx.kernels.kernel import Kernel
+from phalanx.inputs.arguments import Arguments
+from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.processes import to_host
-from phalanx.programs.arguments import Arguments
-from phalanx.programs.finite_data import check_finite_data
-from phalanx.programs.target import Target
 from phalanx.programs.validity import look_closely, nan_hint
-from phalanx.run.starts import FARTHER
-from phalanx.run.until import Until
+from phalanx.run.find_finite_start import FARTHER
 
 if TYPE_CHECKING:
-    from phalanx.run.blocks import Begun, Blocks
+    from phalanx.run.device.blocks import Begun, Blocks
 
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 
+OF_A_RUN = (
+    "seed", "num_warmup", "num_samples", "thin", "until", "init", "tuning", "on_block", "progress",
+)  # fmt: skip
+"""Arguments of `sampler.run`, and of no `phx.compile`."""
+
+
 def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-    """A function that says where data go, when it is called with data one by one."""
-    signature = inspect.signature(function)
+    """Wrap a function, so that a call with arguments that it does not take says where they go."""
+    signature, name = inspect.signature(function), f"phx.{function.__name__}"
 
     @wraps(function)
     def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            name = f"phx.{function.__name__}"
+            if name == "phx.compile" and (of_a_run := [given for given in OF_A_RUN if given in kwargs]):
+                raise TypeError(
+                    f"{name}: {' and '.join(of_a_run)} {'belongs' if len(of_a_run) == 1 else 'belong'} to "
+                    f"sampler.run(...), since other values compile nothing: sampler = {name}(model, data), then "
+                    f"sampler.run({', '.join(f'{given}=...' for given in of_a_run)})."
+                ) from None
             raise TypeError(
                 f"{name}: {error}. The data go in one dict, by the names of the model's arguments, as in "
-                f"{name}(model, {{'x': x, 'y': y}}); after it come options by name, such as seed=0."
+                f"{name}(model, {{'x': x, 'y': y}}); after it come options by name, such as "
+                f"{'num_chains=4' if name == 'phx.compile' else 'seed=0'}."
             ) from None
         return function(*args, **kwargs)
 
     return called
-
-
-def takes_the_arguments_of(
-    other: Callable[..., Any], but: Sequence[str] = (), **defaults: Any
-) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
-    """A function that hands what it does not know itself on, and shows which arguments these are."""
-
-    def shown(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-        known = inspect.signature(other).parameters
-        parameters = [p.replace(default=defaults.get(name, p.default)) for name, p in known.items() if name not in but]
-        made = inspect.signature(function).replace(parameters=parameters)
-        function.__signature__ = made  # pyright: ignore[reportFunctionMemberAccess]
-        return data_in_one_dict(function)
-
-    return shown
 
 
 def check_not_traced(data: Any) -> None:
@@ -106,23 +102,6 @@ def check_types(wide: bool) -> None:
         )
 
 
-def check_until(until: Any, keep: Any) -> None:
-    """Refuse a condition that is none, or that asks for draws that are not stored."""
-    if until is not None and not isinstance(until, Until):
-        raise TypeError(f"until: expected a condition such as phx.until(ess=400, r_hat=1.01), got {until!r}.")
-    if until is not None and keep is not None and not len(keep) and (until.r_hat or until.ess):
-        raise ValueError(
-            "until: r_hat= and ess= look at stored draws, and keep=[] stores none. Keep a variable, or give seconds= "
-            "alone."
-        )
-
-
-def check_tuning(tuning: Any) -> None:
-    """Refuse what has no tuning."""
-    if tuning is not None and not hasattr(tuning, "state"):
-        raise TypeError(f"tuning: expected a posterior, with whose tuning to begin; got {tuning!r}.")
-
-
 def check_whole(name: str, value: Any, least: int) -> None:
     """Raise unless a size is a whole number of at least `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
@@ -138,12 +117,6 @@ def check_keep(keep: Any) -> None:
         raise TypeError(f"keep: expected names of variables, such as ['mean'], [] for none, or None; got {keep!r}.")
 
 
-def check_progress(progress: Any) -> None:
-    """Raise unless `progress` is a flag."""
-    if not isinstance(progress, bool | int | np.bool_):
-        raise TypeError(f"progress must be True or False; got {progress!r}.")
-
-
 def check_on_block(on_block: Any) -> None:
     """Refuse what cannot be called with a report."""
     if on_block is not None and not callable(on_block):
@@ -152,11 +125,8 @@ def check_on_block(on_block: Any) -> None:
 
 def check_chains(num_chains: int, mesh: Mesh, kernel: Kernel) -> None:
     """Refuse a number of chains that the mesh's chain axis does not divide, or too few for the kernel to be tuned."""
-    if kernel.tunes_trajectory and num_chains < 2:
-        raise ValueError(
-            f"num_chains={num_chains}: {kernel.name} finds the length of trajectories by comparing chains, and takes "
-            f"two at least. Run more chains, or give trajectory_length=."
-        )
+    for tuner in kernel.tuners:
+        tuner.check(kernel.name, num_chains)
     groups = mesh.shape[CHAIN]
     if num_chains % groups:
         lower = num_chains // groups * groups
@@ -202,7 +172,7 @@ def check_kernel(kernel: Kernel, target: Target) -> None:
     """Refuse a kernel that cannot move the target's variables."""
     latents = {latent.name: latent for latent in target.shares.latents}
     sharded = [name for name, latent in latents.items() if latent.sharding.axes]
-    if sharded and not kernel.knows_mesh:
+    if sharded and not kernel.machine.knows_mesh:
         raise ValueError(
             f"{kernel.name}: this algorithm is written for one device, and {', '.join(map(repr, sharded))} is spread "
             f"over "
@@ -212,9 +182,10 @@ def check_kernel(kernel: Kernel, target: Target) -> None:
 
 def check_coordinates(kernel: Kernel, coordinates: int) -> None:
     """Refuse a kernel that makes no sense for so few coordinates."""
-    if coordinates < kernel.least_coordinates:
+    least = kernel.machine.least_coordinates
+    if coordinates < least:
         raise ValueError(
-            f"{kernel.name} needs a model of at least {kernel.least_coordinates} coordinates, and this one has "
+            f"{kernel.name} needs a model of at least {least} coordinates, and this one has "
             f"{coordinates}. Use phx.nuts()."
         )
 
@@ -283,12 +254,12 @@ def check_arrays(compiled: Arguments, given: Arguments) -> None:
 def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given: Sequence[str] = ()) -> None:
     """Refuse to start from a log density that is not finite, or with observations no parameter could produce."""
     finite, invalid = to_host(begun.finite), any(int(count) for count in begun.invalid.values())
+    target = blocks.target.with_arrays(arrays)
     if invalid or not finite.all():
-        target = blocks.target.with_arrays(arrays)
         axes = axes_but_chain(target.mesh)
-        check_finite_data(target.program, target.arguments, axes, gradient=blocks.kernel.uses_gradient)
+        check_finite_data(target.program, target.arguments, axes, gradient=blocks.kernel.machine.uses_gradient)
     if invalid:
-        for (name, parameter), wrong in look_closely(blocks.target, arrays).items():
+        for (name, parameter), wrong in look_closely(target.program, target.arguments, target.mesh, arrays).items():
             raise ValueError(wrong.said(name, parameter, _nan_hint(blocks, arrays)))
     if finite.all():
         return
@@ -313,8 +284,8 @@ def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given
 
 def _contributions(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> Mapping[str, Any]:
     """What each variable contributes; compiled when something is wrong, and not before."""
-    in_specs = (blocks.target.array_specs(), blocks.begun_specs().position)
-    return jax.jit(blocks.on_mesh(blocks.contributions, in_specs, PartitionSpec(CHAIN)))(arrays, begun.position)
+    in_specs = blocks.target.array_specs(), blocks.underway_specs()
+    return jax.jit(blocks.on_mesh(blocks.contributions, in_specs, PartitionSpec(CHAIN)))(arrays, begun.underway)
 
 
 def _nan_hint(blocks: Blocks, arrays: Sequence[Array]) -> str:

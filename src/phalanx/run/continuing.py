@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from phalanx.kernels.driver import Rest
-from phalanx.kernels.whole import by_group, is_by_variable, is_key, unconstrained_shapes
+from phalanx.kernels.protocol.adapter import Rest
+from phalanx.mesh.keys import is_key
 from phalanx.posterior.posterior import Posterior
-from phalanx.run.executables import Executables, first_tuning
-from phalanx.run.portable import on_mesh, portable
+from phalanx.run.device.executables import Executables, first_tuning
+from phalanx.run.device.thinning import SinceKept
+from phalanx.run.host.portable import on_mesh, portable
 from phalanx.run.state import Reduced, RunState, Stored, Work
-from phalanx.run.thinning import SinceKept
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-2
 """How well log densities agree, at least, that are computed on another number of devices. Of many rows a change that is
@@ -96,14 +96,14 @@ class Continuing:
                 "tuning: the posterior is of a run that is still in warm-up. Go on with it, by continue_run, and take "
                 "the tuning of what that returns."
             )
-        known, expected = state.tuning, portable(first_tuning(blocks), blocks.target)
+        known, expected = state.tuning, portable(first_tuning(blocks), blocks.layout)
         try:
             tuned = _like(expected, known, "what was tuned")
             _check_shapes(tuned, expected)
         except ValueError as error:
             raise ValueError(f"tuning: the posterior is of other variables, or of another metric: {error}.") from None
         tuned = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), tuned, expected)
-        return on_mesh(tuned, blocks.target)
+        return on_mesh(tuned, blocks.layout)
 
     def check_heights(self, state: RunState, arrays: tuple[jax.Array, ...], same_data: bool = False) -> None:
         """Refuse a run whose chains do not have the log density that they are said to have; say so where none knows.
@@ -120,7 +120,7 @@ class Continuing:
                 stacklevel=2,
             )
             return
-        position = by_group(blocks.target, at.position, zero=True)
+        position = blocks.layout.of_whole(at.position, zero=True)
         found, known = self.executables.height(arrays, position), at.log_density.in_double()
         relative = RELATIVE if self.executables.matmul_precision == "float32" else ROUGHLY
         if not np.allclose(found, known, rtol=relative, atol=ABSOLUTE):
@@ -132,7 +132,7 @@ class Continuing:
 
     def _in_classes(self, state: RunState) -> RunState:
         blocks = self.executables.blocks
-        tuning = portable(first_tuning(blocks), blocks.target)
+        tuning = portable(first_tuning(blocks), blocks.layout)
         rest = Rest(*_like(blocks.rest_shapes, state.rest, "where chains are"))
         self._check_rest(rest)
         tuned = _like(tuning, state.tuning, "what was tuned")
@@ -155,10 +155,9 @@ class Continuing:
         return known._replace(states={name: _of_user(places[name], parts) for name, parts in known.states.items()})
 
     def _check_rest(self, rest: Rest) -> None:
-        blocks = self.executables.blocks
-        shapes = unconstrained_shapes(blocks.target)
+        blocks, layout = self.executables.blocks, self.executables.blocks.layout
         for node in jax.tree.leaves(rest, is_leaf=lambda node: isinstance(node, dict)):
-            for name, shape in shapes.items() if is_by_variable(node, blocks.target) else ():
+            for name, shape in layout.whole_shapes.items() if layout.is_position(node) else ():
                 _same_shape(repr(name), node[name], (blocks.num_chains, *shape))
         for leaf, expected in zip(jax.tree.leaves(rest.own), jax.tree.leaves(blocks.rest_shapes.own), strict=True):
             _same_shape("the kernel's state", leaf, (blocks.num_chains, *expected.shape[1:]))
@@ -181,15 +180,6 @@ def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:
             f"{state.thin - left}."
         )
     return left
-
-
-def check_thin(compiled: int, state: RunState) -> None:
-    """Refuse a sampler that thins otherwise."""
-    if compiled != state.thin:
-        raise ValueError(
-            f"continue_run: the posterior keeps every draw of thin={state.thin}, and this sampler was compiled with "
-            f"thin={compiled}. Compile with thin={state.thin}."
-        )
 
 
 def check_contents(known: Mapping[str, str], here: Mapping[str, str]) -> None:

@@ -9,13 +9,13 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from phalanx.density.target import Target
 from phalanx.diagnostics import Finding
-from phalanx.kernels.kernel import Kernel
-from phalanx.mesh.foreign import Labels, Levels
+from phalanx.inputs.arguments import Arguments
+from phalanx.inputs.dataframe_input import Labels, Levels
+from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.space import RowSharding
 from phalanx.posterior.record import RunRecord
-from phalanx.programs.arguments import Arguments
-from phalanx.programs.target import Target
 
 LESS_BIAS = (
     "half the step size, and larger batches, until what you report no longer moves; or phx.nuts(), whose draws have no "
@@ -27,17 +27,15 @@ MOST_LABELS = 100
 """Names of columns or levels that a record holds."""
 
 
-def describe(
-    target: Target, kernel: Kernel, num_chains: int, num_warmup: int, num_samples: int, matmul_precision: str
-) -> RunRecord:
-    """The record of a run that has not begun."""
+def describe(target: Target, kernel: Kernel, num_chains: int, matmul_precision: str) -> RunRecord:
+    """Return the record of what was compiled; that of a run adds the run's length and seed."""
     return RunRecord(
         model=getattr(target.program, "__name__", type(target.program).__name__),
         source=source_of(target.program),
         kernel=kernel.name,
         num_chains=num_chains,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
+        num_warmup=0,
+        num_samples=0,
         seed=0,
         mesh={axis: int(size) for axis, size in target.mesh.shape.items()},
         devices=[str(device) for device in target.mesh.devices.flat],

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from phalanx.kernels.whole import by_variable
-from phalanx.mesh.processes import to_host
-from phalanx.programs.rows_apart import RowsApart
-from phalanx.run.initial import Initial
+from phalanx.exactness.sharding_check import RowsApart
+from phalanx.run.chains import positions_of
+from phalanx.run.init_values import Initial
 from phalanx.run.loop import Run
-from phalanx.run.outcome import Outcome
+from phalanx.run.results import Outcome
 
 FEWEST, MOST = 4, 64
 """Positions that are compared; so many where the data are small."""
@@ -64,6 +63,5 @@ def _extreme(run: Run, draws: Mapping[str, np.ndarray], count: int) -> list[Posi
         values = np.where(kinds % 2, -1, 1)[:, None] * flat[np.arange(chains), :, kinds // 2]
         chosen = {name: draws[name][np.arange(chains), values.argmax(1)] for name in names}
         begun = run.executables.start(run.chains.seed, run.chains.arrays, Initial("draws", chosen))
-        parts = [to_host(part) for part in begun.position]
-        found += [by_variable(run.blocks.target, [part[chain] for part in parts]) for chain in range(chains)]
+        found += positions_of(begun.underway, chains)
     return found[:count]

@@ -9,25 +9,24 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from phalanx.adaptation.stuck import Relocation
+from phalanx.adaptation.stuck_chains import Relocation
 from phalanx.adaptation.tuner import Sums
 from phalanx.adaptation.warm_up import WarmUpState
-from phalanx.kernels.driver import Rest
-from phalanx.kernels.kernel import Kernel
-from phalanx.kernels.whole import by_group
-from phalanx.mesh.processes import Interrupts
+from phalanx.kernels.protocol.adapter import Rest
+from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.mesh.interrupts import Interrupts
 from phalanx.run.chains import Chains
-from phalanx.run.drain import Drain
-from phalanx.run.executables import Executables, whole_sizes
-from phalanx.run.folding import Folding
-from phalanx.run.host import HostDraws, Latest
-from phalanx.run.host_fold import HostFold
-from phalanx.run.initial import Initial
-from phalanx.run.portable import on_mesh
-from phalanx.run.progress import Progress, Report
+from phalanx.run.device.executables import Executables
+from phalanx.run.device.thinning import SinceKept
+from phalanx.run.host.draw_buffer import HostDraws, Latest
+from phalanx.run.host.folding import Folding
+from phalanx.run.host.host_sink import Drain
+from phalanx.run.host.portable import on_mesh
+from phalanx.run.host.reducer_state import HostFold
+from phalanx.run.host.storing import Storing
+from phalanx.run.init_values import Initial
+from phalanx.run.progress.report import Progress, Report
 from phalanx.run.state import Aim, RunState, Stored, Work
-from phalanx.run.storing import Storing
-from phalanx.run.thinning import SinceKept
 from phalanx.run.until import Until
 from phalanx.run.warming import Warming
 
@@ -95,14 +94,14 @@ class Run:
         """Put the chains, and the tuning, where they were; and tune on, if that was not over."""
         self.chains.resume(state)
         if state.in_warm_up:
-            nothing = Sums.nothing(whole_sizes(self.blocks))
-            self._warm_up(nothing, on_mesh(state.tuners, self.blocks.target))
+            nothing = Sums.nothing(self.blocks.layout.whole_lengths)
+            self._warm_up(nothing, on_mesh(state.tuners, self.blocks.layout))
             return
         if not self.kernel.machine.in_lock_step:
             self.chains.rest_a_tick(samples=True)
         if self.chains.replays:
-            at, target = state.rest.at, self.blocks.target
-            position, gradient = (by_group(target, x, zero=True) if x else () for x in (at.position, at.gradient))
+            at, layout = state.rest.at, self.blocks.layout
+            position, gradient = (layout.of_whole(x, zero=True) for x in (at.position, at.gradient))
             self._latest = Latest(position, gradient, at.log_density)
 
     def _warm_up(self, beginning: Sums, tuners: WarmUpState | None) -> None:

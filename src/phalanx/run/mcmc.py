@@ -10,32 +10,35 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from phalanx.kernels.kernel import Kernel
+from phalanx.density.finite_data import check_finite_data
+from phalanx.density.indices import IndexCheck
+from phalanx.density.labels import LabelSearch
+from phalanx.density.target import Target, choose_mesh
+from phalanx.exactness.sharding_check import check_level
+from phalanx.inputs.arguments import split_arguments
+from phalanx.inputs.known_data import names_of, scalars_of
+from phalanx.inputs.needed_values import trace_with_values
+from phalanx.inputs.placement import mesh_of
 from phalanx.kernels.nuts import nuts
+from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.language.tracing import Program
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.keys import check_seed
-from phalanx.mesh.placement import mesh_of
 from phalanx.posterior.posterior import Posterior
-from phalanx.programs.arguments import split_arguments
-from phalanx.programs.finite_data import check_finite_data
-from phalanx.programs.indices import IndexCheck
-from phalanx.programs.known_data import names_of, scalars_of
-from phalanx.programs.labels import LabelSearch
-from phalanx.programs.needed_values import trace_with_values
-from phalanx.programs.rows_apart import check_level
-from phalanx.programs.target import Target, choose_mesh
 from phalanx.programs.traced_program import TracedProgram, check_latents
-from phalanx.programs.tracing import Program
 from phalanx.reducers.reducer import Reduce, Reducer
-from phalanx.run import checks, kept
-from phalanx.run.blocks import Blocks
+from phalanx.run import checks
+from phalanx.run.compile import executable_cache
 from phalanx.run.describe import describe
-from phalanx.run.executables import compile_blocks, whole_sizes
-from phalanx.run.initial import check_kind, check_values
+from phalanx.run.device.blocks import Blocks
+from phalanx.run.device.executables import compile_blocks
+from phalanx.run.device.reducing import Reducing
+from phalanx.run.device.reductions import Reductions
+from phalanx.run.device.tiles import given_tile
+from phalanx.run.init_values import check_values
 from phalanx.run.options import Options
-from phalanx.run.progress import Report, waiting
-from phalanx.run.reducing import Reducing
-from phalanx.run.reductions import Reductions
+from phalanx.run.progress.display import waiting
+from phalanx.run.progress.report import Report
 from phalanx.run.sampler import Sampler
 from phalanx.run.until import Until
 
@@ -65,7 +68,6 @@ def mcmc(
     keep: str | Sequence[str] | None = None,
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
-    tile: int | None = None,
     until: Until | None = None,
     matmul_precision: str = "float32",
     check: str = "warn",
@@ -104,8 +106,6 @@ def mcmc(
         thin: keep every `thin`-th draw.
         reducers: what is learned from the draws while they are made, by a name of your choice: reducers of
             `phx.reducers`, applied to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
-        tile: lanes of a device that are worked on together in sampling; a divisor of its lanes. None means, on a CPU,
-            as many as its cache holds.
         until: a condition on which to stop before `num_samples`, from `phx.until`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         check: how the devices' shares of the log density are checked against the whole, where data are sharded: what
@@ -136,33 +136,38 @@ def mcmc(
         (4, 100)
     """
     check_seed(seed)  # before compiling
-    sampler = compile(
-        model, data, kernel=kernel, num_chains=num_chains, num_warmup=num_warmup, num_samples=num_samples, mesh=mesh,
-        init=init, tuning=tuning, keep=keep, thin=thin, reducers=reducers, tile=tile, until=until,
-        matmul_precision=matmul_precision, check=check, on_block=on_block, progress=progress,
-    )  # fmt: skip
-    return sampler.run(seed)
+    run = Options(num_warmup, num_samples, thin, until, init, tuning, on_block, progress)
+    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
+    return sampler.run(seed, **vars(run))
 
 
-@checks.takes_the_arguments_of(mcmc, but=("until",), num_samples=None)
+@checks.data_in_one_dict
 def stream(
     model: Program,
     data: Mapping[str, Any] | None = None,
     *,
+    kernel: Kernel | None = None,
+    num_chains: int = 4,
+    num_warmup: int | None = None,
     num_samples: int | None = None,
     seed: int = 0,
-    **options: Any,
+    mesh: Mesh | None = None,
+    init: Any = None,
+    tuning: Posterior | None = None,
+    keep: str | Sequence[str] | None = None,
+    thin: int = 1,
+    reducers: Mapping[str, Reducer | Reduce] | None = None,
+    matmul_precision: str = "float32",
+    check: str = "warn",
+    on_block: Callable[[Report], Any] | None = None,
+    progress: bool = True,
 ) -> Generator[dict[str, Any], None, None]:
     """Draw, and hand over what is drawn block by block: for programs that look while chains run, or never end.
 
     Nothing accumulates; a generator that is left early leaves nothing behind.
 
-    Args:
-        model: a program whose keyword arguments are the data.
-        data: the keyword arguments.
-        num_samples: iterations per chain after warm-up; None means without end.
-        seed: a whole number.
-        options: the other arguments of `mcmc`, but for `until`. With `keep=[]` what reducers know is handed over alone.
+    The arguments are those of `mcmc`, without `until`; `num_samples=None` draws without end. With `keep=[]` what
+    reducers know is handed over alone.
 
     Yields:
         A dict for each block: of the variables stored their draws `(chain, draw, ...)`, and of each reducer what it
@@ -178,19 +183,18 @@ def stream(
         ...     if block["m"]["x"].count > 5000:
         ...         break
     """
-    thin = options.get("thin", 1)
     checks.check_whole("thin", thin, 1)
     if num_samples is not None:
         checks.check_sizes(1, 0, num_samples, thin)
     check_seed(seed)
-    sampler = compile(model, data, num_samples=thin, **options)
-    if clash := set(options.get("reducers") or {}) & set(sampler.executables.blocks.names):
+    run = Options(num_warmup, thin, thin, None, init, tuning, on_block, progress)
+    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
+    if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
-    num_samples = None if num_samples is None else int(num_samples)
-    yield from sampler.stream(seed, num_samples)
+    yield from sampler.stream(seed, None if num_samples is None else int(num_samples), run)
 
 
-@checks.takes_the_arguments_of(mcmc, but=("seed",))
+@checks.data_in_one_dict
 def compile(
     model: Program,
     data: Mapping[str, Any] | None = None,
@@ -200,25 +204,34 @@ def compile(
     mesh: Mesh | None = None,
     keep: str | Sequence[str] | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
-    tile: int | None = None,
-    matmul_precision: str = "float32",
     check: str = "warn",
-    **options: Any,
+    matmul_precision: str = "float32",
 ) -> Sampler:
-    """Compile a run ahead of time; `sampler.run(seed, data)` then compiles nothing. The arguments are those of `mcmc`.
+    """Compile a sampler ahead of time: `sampler.run(seed, data, num_warmup=..., num_samples=...)` compiles nothing.
 
-    What the model reads from outside of its arguments is read here, once; `mcmc` looks at it in every call.
+    The arguments are those of `mcmc` from which programs are compiled; the others belong to `sampler.run`. The sampler
+    reads what the model takes from outside of its arguments here, once; `mcmc` reads it in every call.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
         >>> model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
-        >>> sampler = phx.compile(model, num_warmup=10, num_samples=10, progress=False)
-        >>> sampler.run(seed=1).draws["x"].shape
+        >>> sampler = phx.compile(model)
+        >>> sampler.run(seed=1, num_warmup=10, num_samples=10, progress=False).draws["x"].shape
         (4, 10)
     """
+    sampler = _compile(Options(), model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
+    sampler.plan()  # too little memory to compute in is refused now rather than when it is run
+    return sampler
+
+
+def _compile(
+    run: Options, model: Program, data: Mapping[str, Any] | None, kernel: Kernel | None, num_chains: int,
+    mesh: Mesh | None, keep: str | Sequence[str] | None, reducers: Mapping[str, Reducer | Reduce] | None, check: str,
+    matmul_precision: str,
+) -> Sampler:  # fmt: skip
+    """Compile a sampler, and refuse arguments of the run before that takes its time."""
     checks.check_keep(keep)
-    how_far = Options(**options).checked(num_chains, keep)
-    check_kind(how_far.init)
+    run.checked(num_chains, keep)
     num_chains = int(num_chains)  # NumPy's are hashed as others
     checks.check_precision(matmul_precision)
     check_level(check)
@@ -250,33 +263,33 @@ def compile(
     stored, large = checks.stored_by_default(latents, deterministic) if keep is None else (keep, [])
     said = [*([notice] if notice else []), *checks.too_large_to_store(large, whole.deterministic)]
     notice = "\n".join(said) or None
-    key = kept.key_of(
+    key = executable_cache.key_of(
         whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.shardings,
-        arguments.local_shapes(), num_chains, keep, tile, matmul_precision,
+        arguments.local_shapes(), num_chains, keep, given_tile(), matmul_precision,
     )  # fmt: skip
-    executables, compilations = kept.EXECUTABLES.look_up(key), 0
-    check_values(how_far.init, {latent.name: latent.shape for latent in whole.latents()}, num_chains)
+    executables, compilations = executable_cache.EXECUTABLES.look_up(key), 0
+    check_values(run.init, {latent.name: latent.shape for latent in whole.latents()}, num_chains)
     if executables is None:
         check_latents(model, whole)
-        check_finite_data(model, arguments, axes_but_chain(mesh), gradient=kernel.uses_gradient)
+        check_finite_data(model, arguments, axes_but_chain(mesh), gradient=kernel.machine.uses_gradient)
         target = Target.of(model, arguments, mesh, whole, check)
         target = target if kernel.batch_size is None else target.in_batches(kernel.batch_size)
         arrays = target.place_arrays()
         checks.check_kernel(kernel, target)
         kernel = kernel.on(target)
-        with waiting(how_far.progress, "compiling"):
+        with waiting(bool(run.progress), "compiling"):
             blocks = _plan(target, kernel, num_chains, checks.check_names(stored, target), whole)
-            checks.check_coordinates(kernel, sum(whole_sizes(blocks)))
+            checks.check_coordinates(kernel, sum(blocks.layout.whole_lengths))
             reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()))
             reducing.check()
-            executables = compile_blocks(reducing, tile, arrays, matmul_precision)
+            executables = compile_blocks(reducing, arrays, matmul_precision)
         compilations = executables.count
-        kept.EXECUTABLES.keep(key, executables)
+        executable_cache.EXECUTABLES.keep(key, executables)
     else:
         executables = executables.serving(model, reductions)
         target = executables.blocks.target.with_arguments(arguments, check)
         arrays, kernel = target.place_arrays(), kernel.on(target)
-    record = describe(target, kernel, num_chains, how_far.warmup, how_far.num_samples, matmul_precision)
+    record = describe(target, kernel, num_chains, matmul_precision)
     labels = LabelSearch.of(whole)
     of_variables = labels.names(arguments)
     names = names_of(arguments, of_variables)
@@ -284,11 +297,10 @@ def compile(
     if not whole.observes:
         record = replace(record, passed=(*record.passed, PRIOR_ONLY))
         notice = PRIOR_ONLY if notice is None else f"{notice}\n{PRIOR_ONLY}"
-    sampler = Sampler(
+    return Sampler(
         executables=executables,
         arrays=arrays,
         kernel=kernel,
-        options=how_far,
         record=record,
         rows=target.rows,
         check=check,
@@ -297,9 +309,8 @@ def compile(
         notice=notice,
         indices=indices,
         labels=labels,
+        continued={"on_block": run.on_block, "progress": run.progress},
     )
-    sampler.check_plan()  # now rather than when it is run
-    return sampler
 
 
 def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...], whole: TracedProgram) -> Blocks:

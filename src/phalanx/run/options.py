@@ -1,4 +1,4 @@
-"""What a run of compiled blocks is told: nothing of it needs a compilation."""
+"""Arguments of a run, which compiled blocks take as they come: other values compile nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from phalanx.run.checks import check_on_block, check_progress, check_sizes, check_tuning, check_until
-from phalanx.run.progress import Report
+import numpy as np
+
+from phalanx.run.checks import check_on_block, check_sizes
+from phalanx.run.init_values import check_kind
+from phalanx.run.progress.report import Report
 from phalanx.run.until import Until
 
 WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
@@ -16,17 +19,17 @@ WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
 
 @dataclass(frozen=True)
 class Options:
-    """How far a run goes; see `phx.mcmc` for each.
+    """Arguments of `sampler.run`, beside seed and data; see `phx.mcmc` for each.
 
     Attributes:
         num_warmup: iterations per chain before the first draw; None chooses by the number of chains.
         num_samples: iterations per chain after warm-up.
         thin: iterations per stored draw.
-        until: when to stop before `num_samples`.
+        until: condition on which to stop before `num_samples`.
         init: where chains begin.
-        tuning: a posterior, with whose tuning chains begin.
-        on_block: called with a report after each block.
-        progress: whether to show how the run goes.
+        tuning: posterior with whose tuning chains begin.
+        on_block: function called with a report after each block.
+        progress: whether to show progress.
     """
 
     num_warmup: int | None = None
@@ -38,29 +41,30 @@ class Options:
     on_block: Callable[[Report], Any] | None = None
     progress: bool = True
 
-    def changed(self, **given: Any) -> Options:
-        """The same but for what is given; None leaves a thing as it is."""
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
-
     def checked(self, num_chains: int, keep: Any) -> Options:
-        """The same, looked at, with whole numbers as Python's.
+        """Return the options with whole numbers as Python's, and `num_warmup` chosen.
 
         Raises:
             TypeError, ValueError: when one is out of range; the message names it.
         """
         check_sizes(num_chains, 0 if self.num_warmup is None else self.num_warmup, self.num_samples, self.thin)
-        check_until(self.until, keep)
+        until, tuning, progress = self.until, self.tuning, self.progress
+        if until is not None and not isinstance(until, Until):
+            raise TypeError(f"until: expected a condition such as phx.until(ess=400, r_hat=1.01), got {until!r}.")
+        if until is not None and keep is not None and not len(keep) and (until.r_hat or until.ess):
+            raise ValueError(
+                "until: r_hat= and ess= look at stored draws, and keep=[] stores none. Keep a variable, or give "
+                "seconds= alone."
+            )
         check_on_block(self.on_block)
-        check_progress(self.progress)
-        check_tuning(self.tuning)
+        if not isinstance(progress, bool | int | np.bool_):
+            raise TypeError(f"progress must be True or False; got {progress!r}.")
+        if tuning is not None and not hasattr(tuning, "state"):
+            raise TypeError(f"tuning: expected a posterior, with whose tuning to begin; got {tuning!r}.")
+        check_kind(self.init)
         warmup = default_warmup(int(num_chains)) if self.num_warmup is None else int(self.num_warmup)
-        return replace(
-            self,
-            num_warmup=warmup,
-            num_samples=int(self.num_samples),
-            thin=int(self.thin),
-            progress=bool(self.progress),
-        )
+        samples, thin = int(self.num_samples), int(self.thin)
+        return replace(self, num_warmup=warmup, num_samples=samples, thin=thin, progress=bool(progress))
 
     @property
     def num_stored(self) -> int:
@@ -69,12 +73,12 @@ class Options:
 
     @property
     def warmup(self) -> int:
-        """Iterations of warm-up, once they have been looked at."""
+        """Iterations of warm-up, of checked options."""
         return self.num_warmup or 0
 
 
 def default_warmup(num_chains: int) -> int:
-    """Iterations of warm-up: some 4,000 draws in all, as 4 chains make in 1,000, but 200 of each chain at least.
+    """Return iterations of warm-up: 4,000 draws in all, as 4 chains make in 1,000, but 200 of each chain at least.
 
     Tuning needs draws, whoever makes them; each chain needs its own time to reach the typical set.
     """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,31 +12,32 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
-from phalanx.kernels.kernel import Kernel
+from phalanx.density.indices import IndexCheck
+from phalanx.density.labels import LabelSearch
+from phalanx.exactness.sharding_check import RowsApart
+from phalanx.inputs.arguments import Arguments
+from phalanx.inputs.known_data import KnownData, scalars_of
+from phalanx.inputs.known_data import Names as NamesOfData
+from phalanx.inputs.placement import check_alive
+from phalanx.inputs.recoding import listed
+from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.keys import check_seed
-from phalanx.mesh.placement import check_alive
-from phalanx.mesh.recoding import listed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
-from phalanx.programs.arguments import Arguments
-from phalanx.programs.indices import IndexCheck
-from phalanx.programs.known_data import KnownData, scalars_of
-from phalanx.programs.known_data import Names as NamesOfData
-from phalanx.programs.labels import LabelSearch
-from phalanx.programs.rows_apart import RowsApart
 from phalanx.run.checks import check_arrays, check_sizes, check_types
-from phalanx.run.continuing import Continuing, check_contents, check_thin, since_kept
+from phalanx.run.compile.memory_estimate import Plan, check_plan, plan_memory
+from phalanx.run.continuing import Continuing, check_contents, since_kept
+from phalanx.run.device.executables import Executables
 from phalanx.run.draws_check import check_at_draws
-from phalanx.run.executables import Executables
-from phalanx.run.initial import Initial, initial_of
+from phalanx.run.init_values import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
 from phalanx.run.options import Options
-from phalanx.run.outcome import Clock, Outcome
-from phalanx.run.plan import Plan, check_plan, plan_memory
-from phalanx.run.progress import Progress, Report, make_progress
+from phalanx.run.progress.display import make_progress
+from phalanx.run.progress.report import Progress, Report
+from phalanx.run.progress.watchdog import watched
+from phalanx.run.results import Clock, Outcome
 from phalanx.run.state import Aim, RunState
 from phalanx.run.until import Until
-from phalanx.run.watchdog import watched
 
 CHAINS_CHECKED = 2
 """Chains at whose positions, when warm-up ends, what is not proved is checked again."""
@@ -63,7 +64,6 @@ class Sampler:
         executables: the compiled blocks.
         arrays: the data on the devices.
         kernel: the kernel, with the hyperparameters to begin with.
-        options: how far a run goes, unless it is told otherwise.
         record: what is run where, but for the seed.
         rows: what is known of the devices' shares of the log density.
         check: what to do where nothing is: "warn", "strict" or "off".
@@ -72,12 +72,12 @@ class Sampler:
         notice: what is said before a run.
         indices: what other data are looked at with.
         labels: what finds the names of variables' entries in the names of other data.
+        continued: arguments of `posterior.continue_run` where it is given no others.
     """
 
     executables: Executables
     arrays: tuple[Array, ...]
     kernel: Kernel
-    options: Options
     record: RunRecord
     rows: RowsApart
     check: str = "warn"
@@ -86,6 +86,7 @@ class Sampler:
     notice: str | None = None
     indices: IndexCheck | None = None
     labels: LabelSearch | None = None
+    continued: Mapping[str, Any] = field(default_factory=dict)
 
     def run(
         self,
@@ -95,11 +96,11 @@ class Sampler:
         *,
         tuning: Posterior | None = None,
         num_warmup: int | None = None,
-        num_samples: int | None = None,
-        thin: int | None = None,
+        num_samples: int = 1000,
+        thin: int = 1,
         until: Until | None = None,
         on_block: Callable[[Report], Any] | None = None,
-        progress: bool | None = None,
+        progress: bool = True,
     ) -> Posterior:
         """Run all chains: initial positions, warm-up, sampling. Nothing is compiled.
 
@@ -109,10 +110,9 @@ class Sampler:
             seed: a whole number; the same seed gives the same draws.
             data: other data of the same shapes, types and placement; None means those given when compiling. Levels and
                 columns are found by their names, in any order; numbers that are left out are those of before.
-            init: where chains begin. This and the following are as for `phx.mcmc`; None means what was given when
-                compiling.
+            init: where chains begin. This and the following are as for `phx.mcmc`.
             tuning: a posterior, with whose tuning they begin.
-            num_warmup: iterations per chain before the first draw.
+            num_warmup: iterations per chain before the first draw; None chooses by the number of chains.
             num_samples: iterations per chain after warm-up.
             thin: iterations per stored draw.
             until: when to stop before `num_samples`.
@@ -123,18 +123,15 @@ class Sampler:
             The posterior.
 
         Raises:
-            ValueError: when the data differ in shape from those compiled for, an observed value lies outside its
-                distribution's support, an initial value does not fit its variable, or no chain start with a finite
-                log density is found; the sites are named.
+            TypeError, ValueError: when an argument is out of range, the data differ in shape from those compiled for,
+                an observed value lies outside its distribution's support, an initial value does not fit its variable,
+                or no chain start with a finite log density is found; the sites are named.
             KeyboardInterrupt: on Ctrl-C before the first draw.
         """
         check_seed(seed)
-        options = self._options(
-            num_warmup=num_warmup, num_samples=num_samples, thin=thin, until=until, init=init, tuning=tuning,
-            on_block=on_block, progress=progress,
-        )  # fmt: skip
+        options = self._checked(Options(num_warmup, num_samples, thin, until, init, tuning, on_block, progress))
         data_used = self._data(data)
-        plan = self._planned(options, data_used.arrays)
+        plan = self.plan(_room(options), data_used.arrays)
         started = datetime.now().isoformat(timespec="seconds")
         with watched(make_progress(options.progress)) as display:
             self._announce(display, data_used.rows, plan)
@@ -159,7 +156,7 @@ class Sampler:
         data: Mapping[str, Any] | None = None,
         until: Until | None = None,
         on_block: Callable[[Report], Any] | None = None,
-        progress: bool | None = None,
+        progress: bool = True,
     ) -> Posterior:
         """Go on with a run, its tuning kept: the draws of one longer run.
 
@@ -188,10 +185,9 @@ class Sampler:
         state = self._state_of(posterior, data_used.arrays)
         num_samples = int(num_samples)
         more = num_samples + since_kept(posterior, state, num_samples)
-        options = replace(self.options, init=None, num_warmup=state.num_warmup, thin=state.thin, until=until)
-        options = options.changed(num_samples=more, on_block=on_block, progress=progress)
-        options = options.checked(self.executables.blocks.num_chains, self._keep)
-        plan = self._planned(options, data_used.arrays, state.stored.count)
+        options = Options(state.num_warmup, more, state.thin, until, on_block=on_block, progress=progress)
+        options = self._checked(options)
+        plan = self.plan(state.stored.count + _room(options), data_used.arrays)  # the draws before are copied
         with watched(make_progress(options.progress)) as display:
             self._announce(display, data_used.rows, plan)
             clock = Clock(posterior.record.started, posterior.timing)
@@ -210,13 +206,13 @@ class Sampler:
                 run.sample(options.num_samples, options.until, stored)
         return self._done(run, data_used, clock, posterior.record.num_samples + num_samples)
 
-    def stream(self, seed: int = 0, num_samples: int | None = None) -> Generator[dict[str, Any], None, None]:
+    def stream(self, seed: int, num_samples: int | None, options: Options) -> Generator[dict[str, Any], None, None]:
         """Run all chains and hand over what they draw, block by block; nothing accumulates. See `phx.stream`."""
         check_seed(seed)
         check_types(self.executables.wide)
-        options = self.options
+        options = self._checked(options)
         with watched(make_progress(options.progress)) as display:
-            self._announce(display, self.rows, self._planned(options, self.arrays))
+            self._announce(display, self.rows, self.plan(_room(options)))
             initial = self._initial(options.init, int(seed), self.arrays)
             aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
             run = Run(self.executables, self._tuned(options), int(seed), self.arrays, aim, display, options.on_block)
@@ -232,16 +228,14 @@ class Sampler:
                 yield {**outcome.draws, **outcome.reduced}
 
     def _posterior(self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState]) -> Posterior:
-        """What a run that was asked for so many iterations has come to."""
+        """Return the results of a run that was asked for so many iterations."""
         outcome, record = Outcome.of(run), data.record.of_rows(data.rows)
-        options = replace(self.options, thin=run.aim.thin)
+        sampler = replace(self, arrays=data.arrays, rows=data.rows, record=data.record)
         return Posterior(
             dict(outcome.draws), dict(outcome.stats), clock.timing(run, self.compile_seconds, self.compilations),
             outcome.record(record, run, clock, samples), dict(outcome.reduced), run.warmup_record,
             self.executables.blocks.target.with_arrays(data.arrays),
-            goes_on=GoesOn(
-                replace(self, arrays=data.arrays, rows=data.rows, record=data.record, options=options), state
-            ),
+            goes_on=GoesOn(sampler, state),
         )  # fmt: skip
 
     def _so_far(self, run: Run, data: Data, clock: Clock) -> Posterior:
@@ -261,18 +255,13 @@ class Sampler:
         self.compile_seconds, self.compilations, run.so_far = 0.0, 0, None
         return posterior
 
-    def _options(self, **given: Any) -> Options:
-        return self.options.changed(**given).checked(self.executables.blocks.num_chains, self._keep)
-
-    @property
-    def _keep(self) -> Sequence[str] | None:
-        return None if self.executables.stores_draws else ()
+    def _checked(self, options: Options) -> Options:
+        return options.checked(self.executables.blocks.num_chains, None if self.executables.stores_draws else ())
 
     def _state_of(self, posterior: Posterior, arrays: tuple[Array, ...]) -> RunState:
         """The state of a run of this model, on these data."""
         fit = Continuing(self.executables, self.record.kernel)
         state = fit.state_of(posterior)
-        check_thin(self.options.thin, state)
         of = posterior.goes_on.sampler if isinstance(posterior.goes_on, GoesOn) else None
         same_data = of is not None and list(map(id, of.arrays)) == list(map(id, arrays))
         known = posterior.goes_on is not None and posterior.goes_on.contents() if not same_data else None
@@ -306,24 +295,12 @@ class Sampler:
         self.executables.reducing.reductions.check_superchains(initial.superchains)
         return initial
 
-    @property
-    def plan(self) -> Plan:
-        """The memory a run takes, unless it is told to go further."""
-        return self._plan(self.options, self.arrays)
-
-    def check_plan(self) -> None:
-        """Refuse a run for which there is not as much memory."""
-        self._planned(self.options, self.arrays)
-
-    def _planned(self, options: Options, arrays: tuple[Array, ...], before: int = 0) -> Plan:
-        """The memory of a run, which fits; that goes on after some draws of each chain, which are copied."""
-        plan = self._plan(options, arrays, before)
-        check_plan(plan, self.executables.blocks.target.mesh.devices.flat[0])
+    def plan(self, draws: int = 0, arrays: tuple[Array, ...] | None = None) -> Plan:
+        """Return the memory of a run that stores so many draws of each chain; refuse what does not fit."""
+        blocks = self.executables.blocks
+        plan = plan_memory(self.executables, self.arrays if arrays is None else arrays, blocks.num_chains * draws)
+        check_plan(plan, blocks.target.mesh.devices.flat[0])
         return plan
-
-    def _plan(self, options: Options, arrays: tuple[Array, ...], before: int = 0) -> Plan:
-        draws = options.num_stored if options.until is None else min(options.num_stored, UNTIL_ROOM)
-        return plan_memory(self.executables, arrays, self.executables.blocks.num_chains * (before + draws))
 
     def _announce(self, progress: Progress, rows: RowsApart, plan: Plan) -> None:
         if rows.problem:
@@ -355,6 +332,11 @@ class Sampler:
         return used
 
 
+def _room(options: Options) -> int:
+    """Return draws of each chain that room is made for."""
+    return options.num_stored if options.until is None else min(options.num_stored, UNTIL_ROOM)
+
+
 def _check_same_names(there: NamesOfData | None, here: NamesOfData | None) -> None:
     """Refuse to go on with a run whose data number levels or columns otherwise."""
     for name in {} if there is None or here is None else {**there, **here}:
@@ -369,7 +351,7 @@ def _check_same_names(there: NamesOfData | None, here: NamesOfData | None) -> No
 
 @dataclass(frozen=True)
 class GoesOn:
-    """What a posterior needs to go on; see `phalanx.posterior.continuation.Continuation`."""
+    """Sampler and state of a run: the `Continuation` of its posterior."""
 
     sampler: Sampler
     state: Callable[[], RunState]
@@ -390,4 +372,4 @@ class GoesOn:
 
     def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
         """A longer run."""
-        return self.sampler.continue_run(posterior, num_samples, **options)
+        return self.sampler.continue_run(posterior, num_samples, **{**self.sampler.continued, **options})

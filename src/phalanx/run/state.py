@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from phalanx.kernels.driver import Rest
-from phalanx.kernels.whole import is_key
-from phalanx.run.thinning import SinceKept
+from phalanx.kernels.protocol.adapter import Rest
+from phalanx.mesh.keys import is_key
+from phalanx.run.device.thinning import SinceKept
 
 
 class Work(NamedTuple):

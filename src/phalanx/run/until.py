@@ -13,7 +13,7 @@ from phalanx.diagnostics import ess, rhat
 from phalanx.mesh.processes import agreed
 
 if TYPE_CHECKING:
-    from phalanx.run.host import HostDraws
+    from phalanx.run.host.draw_buffer import HostDraws
 
 FIRST = 50
 """Draws of each chain at the first look."""

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.adaptation.stuck import Relocation
+from phalanx.adaptation.stuck_chains import Relocation, StuckChains
 from phalanx.adaptation.tuner import Sample, Sums
 from phalanx.adaptation.warm_up import WarmUp, WarmUpState
-from phalanx.kernels.kernel import Kernel
+from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.processes import to_host
-from phalanx.run.advance import Sunk
 from phalanx.run.chains import Chains
-from phalanx.run.landscape import landscape_of
-from phalanx.run.portable import portable
-from phalanx.run.window import Window
+from phalanx.run.device.advance import Sunk
+from phalanx.run.device.window import Window
+from phalanx.run.host.portable import portable
+from phalanx.run.host_target import landscape_of
 
 MOST_SAMPLED = 2**20
 """Numbers of one draw of each chain that come to the host, at most, where correlations are learned from draws: of more
@@ -62,7 +62,11 @@ class Warming:
     ):  # fmt: skip
         self._chains, self._kernel = chains, kernel
         landscape = landscape_of(chains.executables, chains.arrays, int(chains.seed))
-        self._warm_up = WarmUp(kernel, chains.blocks.num_chains, num_warmup, beginning, landscape)
+        stuck = StuckChains(chains.blocks.num_chains, landscape) if kernel.relocates else None
+        self._warm_up = WarmUp(
+            kernel.tuners, kernel.tuning, num_warmup, beginning, kernel.tuned_steps, stuck,
+            runs_ahead=not kernel.machine.in_lock_step,
+        )  # fmt: skip
         if tuners is not None:
             self._warm_up.go_on(tuners)
         groups, layout = self._warm_up.sampled_groups, chains.blocks.row_layout
@@ -78,7 +82,7 @@ class Warming:
     @property
     def state(self) -> Any:
         """State of the tuners, as a value of no mesh; None within a window."""
-        return portable(self._warm_up.state, self._chains.blocks.target)
+        return portable(self._warm_up.state, self._chains.blocks.layout)
 
     @property
     def is_between_windows(self) -> bool:
@@ -158,6 +162,4 @@ class Warming:
             "metric_changed": has_new_metric,
             "relocated_chains": len(self._warm_up.relocations),
         }
-        if self._kernel.tunes_trajectory:
-            noted["trajectory_length"] = float(used.trajectory_length)
-        return noted
+        return noted | {name: float(getattr(used, name)) for tuner in self._kernel.tuners for name in tuner.sets}

@@ -11,24 +11,22 @@ import numpy as np
 from jax import Array, random
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from phalanx.density.minibatch import Minibatch
+from phalanx.density.target import choose_mesh
+from phalanx.inputs.arguments import split_arguments
+from phalanx.inputs.known_data import labels_of
+from phalanx.language.parameters import arrays_of
+from phalanx.language.tracing import Program
+from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.posterior.posterior import Posterior
-from phalanx.programs.arguments import split_arguments
-from phalanx.programs.known_data import labels_of
-from phalanx.programs.minibatch import Minibatch
-from phalanx.programs.parameters import arrays_of
-from phalanx.programs.target import choose_mesh
-from phalanx.programs.tracing import Program
 from phalanx.variational import checks
-from phalanx.variational.aligned import ProgramPair
-from phalanx.variational.compiled import Compiled, Compiler
-from phalanx.variational.family import FamilyPair
-from phalanx.variational.guides import MAKERS
-from phalanx.variational.likelihood import Likelihood
-from phalanx.variational.pair import Pair
+from phalanx.variational.guides.aligned import ProgramGuide
+from phalanx.variational.guides.constructors import MAKERS
+from phalanx.variational.guides.guide import FollowsModel, Guide
+from phalanx.variational.guides.pair import Pair
+from phalanx.variational.monitoring.stream import Streamed
 from phalanx.variational.problem import Problem
 from phalanx.variational.result import Fit
-from phalanx.variational.stream import Streamed
-from phalanx.variational.structured import Structured
 
 
 def pair_of(
@@ -46,17 +44,18 @@ def pair_of(
     minibatch = minibatch if num_rows is None else Streamed.one_of(arguments, num_rows)
     problem = Problem(model, arguments, mesh, minibatch).with_values()
     if guide is None:
-        pair = Likelihood(problem)
-    elif all(hasattr(guide, name) for name in ("parameters", "draw", "log_prob")):
-        pair = FamilyPair(problem, guide.following(problem.whole) if isinstance(guide, Structured) else guide)
-        pair.check()
-    elif callable(guide):
-        pair = ProgramPair(problem, guide)
-    else:
+        guide = ProgramGuide()
+    elif not isinstance(guide, Guide) and callable(guide):
+        guide = ProgramGuide(guide)
+    elif not isinstance(guide, Guide):
         raise TypeError(
             f"guide: expected a program, one made from the model, such as phx.guides.mean_field(), or None for maximum "
             f"likelihood; got {guide!r}."
         )
+    if not (pair := Pair(problem, guide)).reads_data:
+        pair.check()
+    if isinstance(guide, FollowsModel):
+        pair = Pair(problem, guide.following(problem))
     checks.check_solved(pair)
     return pair
 
@@ -77,8 +76,8 @@ class FirstParameters:
         def begin(seed: Array, arrays: Any, given: Any) -> Any:
             key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.data(arrays)
             begun = pair.problem.alone(lambda: pair.begin(key, data, given))
-            wrong = pair.learned.outside(begun.values), pair.learned.on_edges(begun.values)
-            return pair.learned.free(begun.values), wrong, begun.misfits
+            free = pair.learned.free(begun.values)
+            return free, pair.learned.misfits(begun.values, free), begun.misfits
 
         traced_once, arguments = jax.jit(begin), (np.uint32(seed), arrays, given)
 
@@ -88,8 +87,7 @@ class FirstParameters:
             everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
             return pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
 
-        identity = None if pair.identity is None else (pair.identity, "begin")
-        program = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=True, identity=identity)
+        program = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=True, identity=pair.key_of("begin"))
         return cls(pair, program, arguments)
 
     @property
@@ -107,8 +105,7 @@ class FirstParameters:
         learned = self.pair.learned
         layout = learned.shardings(self.pair.problem.mesh, self.shapes)
         free = jax.tree.map(lambda leaf, where: leaf.update(sharding=where), self.shapes, layout)
-        identity = None if self.pair.identity is None else (self.pair.identity, "values")
-        program = compiler(learned.constrain, free, rarely=True, identity=identity)
+        program = compiler(learned.constrain, free, rarely=True, identity=self.pair.key_of("values"))
         return lambda free: program(jax.device_put(free, layout))
 
     def __call__(self) -> dict[str, Any]:
@@ -117,11 +114,10 @@ class FirstParameters:
         Raises:
             ValueError: when what was given lies outside of where it may, naming it.
         """
-        free, wrong, misfits = self.program(*self.arguments)
-        checks.check_inside(wrong, self.pair.learned)
-        for name, bad in misfits.items():
+        free, *flags = self.program(*self.arguments)
+        for (_, sentence), bad in (item for misfits in flags for item in misfits.items()):
             if np.asarray(bad):
-                raise ValueError(self.pair.misfit(name))
+                raise ValueError(sentence)
         return free
 
     def as_given(self) -> dict[str, Any]:
@@ -139,8 +135,7 @@ def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
     """What the user gave as `init`, by name, in the types of what it is given for."""
     if init is None:
         return {}
-    shaped = pair.latents if isinstance(pair, FamilyPair) else ()
-    latents = [latent.name for latent in shaped]
+    latents = [latent.name for latent in pair.latents]
     known = [*pair.learned.parameters, *latents]
     if isinstance(init, Fit):
         found = {name: value for name, value in init.params.items() if name in pair.learned.parameters}
@@ -160,5 +155,5 @@ def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
             f"init: {both[0]!r} is a variable of the model and a parameter of the guide {pair.name}, too: whose value "
             f"is meant? Rename the variable."
         )
-    checks.check_init(found, known, shaped)
+    checks.check_init(found, known, pair.latents)
     return {name: arrays_of(name, value) for name, value in found.items()}

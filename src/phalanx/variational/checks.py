@@ -14,12 +14,10 @@ from phalanx.errors.names import hint
 from phalanx.mesh.devices import CHAIN
 from phalanx.programs.shares import Latent
 from phalanx.run.until import Until
-from phalanx.variational.gaussian import FullRank
-from phalanx.variational.learned import Learned
-from phalanx.variational.likelihood import Likelihood
+from phalanx.variational.guides.learned import Learned
+from phalanx.variational.guides.pair import Pair
+from phalanx.variational.monitoring.options import Training
 from phalanx.variational.objective import Objective
-from phalanx.variational.pair import Pair
-from phalanx.variational.training import Training
 
 LBFGS = "lbfgs"
 """The optimizer= that holds its draws."""
@@ -39,7 +37,7 @@ def check_particles(num_particles: int, pair: Pair) -> None:
     """Refuse a number of particles that the mesh's chain axis does not divide."""
     groups = pair.problem.mesh.shape[CHAIN]
     if num_particles % groups:
-        if isinstance(pair, Likelihood):
+        if not pair.has_draws:
             raise ValueError(
                 f"mesh: guide=None draws nothing that could be spread over the {groups} devices along the mesh's "
                 f"{CHAIN!r} axis. Use a mesh with chain=1, such as phx.make_mesh(chain=1, data={groups}), whose data "
@@ -132,7 +130,7 @@ def check_fixed(optimizer: Any, objective: Objective, pair: Pair) -> None:
             f"{minibatch.argument}: {held}, so that the bound has no noise; other rows in each step would bring it "
             f"back. Give all rows at once, or {by_steps}."
         )
-    if objective.name != "elbo()":
+    if not objective.is_usual:
         raise ValueError(f"objective: {held} for the bound, phx.guides.elbo(); for {objective.name} {by_steps}.")
 
 
@@ -141,7 +139,7 @@ def check_matching(optimizer: Any, objective: Objective, pair: Pair) -> None:
     if optimizer != BATCH_AND_MATCH or not isinstance(optimizer, str):
         return
     matches, by_steps = f"optimizer={BATCH_AND_MATCH!r} matches scores", "use optax.adam(1e-2), or another of optax's"
-    if pair.name != FullRank.name:
+    if not pair.guide.traits.matches_scores:
         raise ValueError(
             f"guide: {matches} of a normal with a full covariance, phx.guides.full_rank(); got {pair.name}. Use that "
             f"guide, or {by_steps}."
@@ -156,7 +154,7 @@ def check_matching(optimizer: Any, objective: Objective, pair: Pair) -> None:
             f"Parameter {of_model[0]!r} of the model: {matches} of latent variables, and it is none. Fix it with "
             f"phx.substitute, or {by_steps}."
         )
-    if objective.name != "elbo()":
+    if not objective.is_usual:
         raise ValueError(f"objective: {matches}, and follows none; leave objective= out, or {by_steps}.")
 
 
@@ -164,7 +162,7 @@ def check_no_guide(guide: Any, objective: Any, optimizer: Any) -> None:
     """Refuse, of maximum likelihood, what is about draws from a guide."""
     if guide is not None:
         return
-    if objective is not None and not str(getattr(objective, "name", "")).startswith("elbo("):
+    if objective is not None and not (isinstance(objective, Objective) and objective.averages):
         raise ValueError(
             "objective: guide=None learns by maximum likelihood, and objectives weigh draws from a guide. Leave it out."
         )
@@ -212,7 +210,7 @@ def check_learned(learned: Learned, name: str) -> None:
 
 def check_solved(pair: Pair) -> None:
     """Refuse what is learned by steps, of a guide that makes none."""
-    if not _is_solved(pair):
+    if not pair.guide.traits.is_solved:
         return
     advice = "Use a guide that is learned, such as phx.guides.full_rank()"
     if (minibatch := pair.problem.minibatch) is not None:
@@ -264,30 +262,12 @@ def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[
             )
 
 
-def _is_solved(pair: Pair) -> bool:
-    return getattr(getattr(pair, "family", None), "is_solved", False)
-
-
 def check_found(pair: Pair, given: Mapping[str, Any], num_steps: Any) -> None:
     """Refuse initial values of what a guide finds by itself."""
-    if num_steps == 0 or not _is_solved(pair):
+    if num_steps == 0 or not pair.guide.traits.is_solved:
         return
     if own := [name for name in given if name in pair.learned.parameters]:
         raise ValueError(
             f"init: {own[0]!r} is a parameter of {pair.name}, which climbs and finds its own. Give values of the "
             f"model's variables, where the climb begins; or num_steps=0, to take parameters as they are."
         )
-
-
-def check_inside(wrong: tuple[Mapping[str, Any], Mapping[str, Any]], learned: Learned) -> None:
-    """Refuse initial values outside of their constraint, or on its edge, where nothing can be learned."""
-    outside, on_edges = wrong
-    for name, bad in outside.items():
-        constraint = learned.parameters[name].constraint
-        if np.asarray(bad):
-            raise ValueError(f"Parameter {name!r}: its initial value does not satisfy its constraint {constraint}.")
-        if np.asarray(on_edges[name]):
-            raise ValueError(
-                f"Parameter {name!r}: its initial value lies on the edge of its constraint {constraint}, which is "
-                f"learned from inside and never reached. Give a value inside."
-            )

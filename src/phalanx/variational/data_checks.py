@@ -13,11 +13,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from phalanx.programs.arguments import Arguments
-from phalanx.programs.indices import IndexCheck
-from phalanx.variational.aligned import ProgramPair
-from phalanx.variational.compiled import Compiled, Compiler
-from phalanx.variational.pair import Pair
+from phalanx.density.indices import IndexCheck
+from phalanx.inputs.arguments import Arguments
+from phalanx.learning.compiled import Compiled, Compiler
+from phalanx.variational.guides.pair import Pair
 
 
 class DataChecks:
@@ -32,10 +31,10 @@ class DataChecks:
         self._shardings, self._compiler = pair.problem.arguments.shardings, compiler
         self._supports = supports = pair.problem.support_check
         self._indices = [IndexCheck(supports.program, supports.positions, supports.unknown)]
-        if isinstance(pair, ProgramPair):
-            self._indices.append(IndexCheck(pair.guide_trace, unknown=1))
+        if (of_guide := pair.guide_trace) is not None:
+            self._indices.append(IndexCheck(of_guide, unknown=1))
         self._checks = [*self._indices, supports]
-        self._identity = None if pair.identity is None else (pair.identity, "data")
+        self._identity = pair.key_of("data")
         self._compiled: Compiled | None = None
 
     def begin(self, arrays: Sequence[Any], once: bool = True) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array, lax, random
 from jax.sharding import NamedSharding, PartitionSpec
 
+from phalanx.learning.compiled import Compiler
 from phalanx.mesh.devices import CHAIN
-from phalanx.variational.compiled import Compiler
-from phalanx.variational.pair import Pair
+from phalanx.variational.guides.pair import Pair
 
 STREAM = 0x67756964
 """Sets the keys of draws apart from those of learning, which may have the same seed."""
@@ -76,8 +76,8 @@ class Drawing:
                 lambda: jax.vmap(lambda i: _one(self.pair, free, random.fold_in(base, i), data))(numbers)
             )
 
-        identity = None if self.pair.identity is None else (self.pair.identity, "draws")
-        return self.compiler(batch, self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays, identity=identity)
+        given = self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays
+        return self.compiler(batch, *given, identity=self.pair.key_of("draws"))
 
     def numbered(self, seed: int, numbers: np.ndarray) -> Iterator[tuple[Drawn, int]]:
         """The draws of these numbers, in batches on the devices, and how many of each batch are wanted."""
@@ -131,7 +131,7 @@ def quartiles_of(pair: Pair, count: int) -> Any:
 
         def coordinates() -> Array:
             params = pair.learned.constrain(free)
-            draws = jax.vmap(lambda key: pair.coordinates(pair.draw(params, pair.noise(key), data)))(keys)
+            draws = jax.vmap(lambda key: pair.draw(params, pair.noise(key), data))(keys)
             return jnp.concatenate([_quartiles(leaf.reshape(count, -1)) for leaf in jax.tree.leaves(draws)], axis=1)
 
         return pair.problem.alone(coordinates)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -16,33 +17,36 @@ from jax import Array
 from jax.sharding import Mesh
 
 from phalanx.extras import require
+from phalanx.language.tracing import Program
+from phalanx.learning.compiled import Compiler
+from phalanx.learning.loop import Loop, Stop
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.record import Timing
-from phalanx.programs.tracing import Program
 from phalanx.run import checks as run_checks
-from phalanx.run.progress import Report, make_progress, waiting
+from phalanx.run.progress.display import make_progress, waiting
+from phalanx.run.progress.report import Report
+from phalanx.run.progress.watchdog import watched
 from phalanx.run.until import Until
-from phalanx.run.watchdog import watched
 from phalanx.variational import checks
 from phalanx.variational.beginning import FirstParameters, pair_of
-from phalanx.variational.compiled import Compiler
 from phalanx.variational.data_checks import DataChecks
-from phalanx.variational.family import FamilyPair, num_coordinates
-from phalanx.variational.fixed_draws import FixedDraws
-from phalanx.variational.flow import Flow
-from phalanx.variational.growing import Growing
-from phalanx.variational.guides import elbo
-from phalanx.variational.learning import FitError, Learning
-from phalanx.variational.matching import FIRST_MATCHES, Matching
+from phalanx.variational.guides.constructors import elbo
+from phalanx.variational.guides.coordinates import size_of
+from phalanx.variational.guides.guide import ByWidths
+from phalanx.variational.guides.pair import Pair
+from phalanx.variational.methods.fixed_draws import FixedDraws
+from phalanx.variational.methods.growing import Growing
+from phalanx.variational.methods.matching import FIRST_MATCHES, match_scores
+from phalanx.variational.methods.method import FitError, FitMethod
+from phalanx.variational.methods.settling import Settling
+from phalanx.variational.methods.solved import Solved
+from phalanx.variational.methods.step import Made, State, Steps
+from phalanx.variational.methods.stochastic import Stochastic
+from phalanx.variational.monitoring.options import Training
+from phalanx.variational.monitoring.recording import record_of
+from phalanx.variational.monitoring.stream import Stream, on_host, rows_of, stream_of
 from phalanx.variational.objective import Objective
-from phalanx.variational.pair import Pair
-from phalanx.variational.recording import record_of
 from phalanx.variational.result import Fit, Losses
-from phalanx.variational.settling import Settling
-from phalanx.variational.solved import Solved
-from phalanx.variational.step import Made, State, Steps
-from phalanx.variational.stream import Stream, on_host, rows_of, stream_of
-from phalanx.variational.training import Training
 
 RATE = 0.05
 """Of the default optimiser, Adam."""
@@ -175,11 +179,10 @@ def fit(
         checks.check_found(pair, first.given, num_steps)
         data_checks.begin(looked_at, once=stream is None)
         begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, compiler
-        learning = _learning(objective, optimizer, int(num_particles), stream, training, init, *begun)
-        learning.compile()
+        method = _method(objective, optimizer, int(num_particles), stream, training, init, *begun)
         values = first.values_from(compiler)
         data_checks.check(pair.problem.arguments, looked_at)
-        learning.begin(first.as_given() if num_steps == 0 else first())
+        loop = Loop(method, method.init(first.as_given() if num_steps == 0 else first()))
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
     with watched(make_progress(progress)) as display:
@@ -187,15 +190,25 @@ def fit(
             display.say(sentence)
         seconds = until.seconds if isinstance(until, Until) else None
         try:
-            learning.run(display, [] if on_block is None else [on_block], seconds)
+            # Ctrl-C must not come between two blocks, outside of the loop: a deque takes them without code in between
+            deque(loop.blocks(display, [] if on_block is None else [on_block], seconds), maxlen=0)
         except FitError as error:
-            failed = error
+            failed, loop.stopped = error, None
+    learned = method.outcome(loop.state, loop.stopped)
+    learned = learned if failed is None else learned._replace(free=failed.free)
     timing = Timing(
         compile=compiled - began, warmup=0.0, sampling=time.perf_counter() - compiled,
-        gradient_evaluations=learning.gradients, compilations=compiler.count,
+        gradient_evaluations=learned.gradients, compilations=compiler.count,
     )  # fmt: skip
-    record = record_of(pair, objective, num_steps, num_particles, int(seed), started, learning.interrupted)
-    result = _result(learning, values, pair, arrays, timing, replace(record, matmul_precision=matmul_precision))
+    interrupted = loop.stopped is Stop.INTERRUPTED
+    record = record_of(pair, objective, num_steps, num_particles, int(seed), started, interrupted)
+    bounds = [np.concatenate([getattr(made, name) for made in learned.made] or [np.zeros(0)]) for name in Made._fields]
+    result = Fit(
+        params=jax.tree.map(np.asarray, values(learned.free)), losses=Losses(*bounds), timing=timing,
+        record=replace(record, matmul_precision=matmul_precision), unsettled=learned.unsettled, steps=learned.steps,
+        seen=learned.seen, looks=tuple(learned.looks), failed=learned.failed, free=learned.free, pair=pair,
+        arrays=arrays,
+    )  # fmt: skip
     if failed is not None:
         failed.fit = result
         raise failed
@@ -217,38 +230,34 @@ def _is_default(optimizer: Any) -> bool:
     return optimizer is None or isinstance(optimizer, float)
 
 
-def _learning(
+def _method(
     objective: Objective, optimizer: Any, num_particles: int, stream: Stream | None, training: Training | None,
     init: Any, pair: Pair, shapes: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int, stops: bool,
     compiler: Compiler,
-) -> Learning | Growing | Solved:  # fmt: skip
-    """What learns: steps, each with draws of its own, climbs with fixed draws, or nothing."""
+) -> FitMethod[Any]:  # fmt: skip
+    """Return what learns: steps, each with draws of its own, climbs with fixed draws, or nothing."""
     seen = init.seen if isinstance(init, Fit) else 0
     if num_steps == 0:
-        return Solved(shapes, seen=seen, unsettled=UNTOUCHED)
-    if isinstance(pair, FamilyPair) and pair.family.is_solved:
-        return Solved(shapes)
+        return Solved(seen, UNTOUCHED)
+    if pair.guide.traits.is_solved:
+        return Solved()
     if isinstance(optimizer, str) and optimizer == checks.LBFGS:
-        return Growing(FixedDraws.of(pair, num_particles), shapes, seed, arrays, num_steps, stops, compiler)
+        return Growing(FixedDraws.of(pair, num_particles), seed, arrays, num_steps, stops, compiler)
     if isinstance(optimizer, str) and optimizer == checks.BATCH_AND_MATCH:
-        assert isinstance(pair, FamilyPair)  # as has been checked
-        matching, settling = Matching(pair, objective, None, num_particles), Settling(num_steps, stops, FIRST_MATCHES)
-        begins = partial(State.of, optimizer=())
-        return Learning(matching, begins, shapes, seed, arrays, num_steps, 1.0, settling, compiler)
-    of_ours = pair if _is_default(optimizer) and isinstance(pair, FamilyPair) else None
-    falls = of_ours is not None and isinstance(of_ours.family, Flow)
-    longest = None if of_ours is None else max(LONGEST, USUAL * math.sqrt(num_coordinates(of_ours.latents)))
+        matching = Steps(pair, objective, None, num_particles, match_scores)
+        begins, settling = partial(State.of, optimizer=()), Settling.begin(num_steps, stops, FIRST_MATCHES)
+        return Stochastic(matching, begins, shapes, seed, arrays, 1.0, settling, compiler)
+    falls, longest = _is_default(optimizer) and pair.guide.traits.rate_falls, None
+    if _is_default(optimizer) and isinstance(pair.guide, ByWidths):
+        longest = max(LONGEST, USUAL * math.sqrt(size_of(pair.latents)))
     if not _is_default(optimizer):
         checks.check_update(optimizer, shapes)
     rate, transform = _optimizer_of(optimizer, longest, num_steps if falls else None)
-
-    def begins_averaging(free: Any) -> State:
-        return State.of(free, transform.init(free), averages=training is None)
-
-    return Learning(
-        Steps(pair.for_steps(), objective, transform, num_particles), begins_averaging, shapes, seed, arrays, num_steps,
-        rate, Settling(num_steps, stops), compiler, stream, falls, training,
-        first_batch=seen,
+    steps = Steps(pair.for_steps(), objective, transform, num_particles)
+    return Stochastic(
+        steps, lambda free: State.of(free, transform.init(free), averages=training is None), shapes, seed, arrays,
+        rate, Settling.begin(num_steps, stops), compiler, stream, falls,
+        training, first_batch=seen,
     )  # fmt: skip
 
 
@@ -271,24 +280,3 @@ def _optimizer_of(optimizer: Any, longest: float | None, falls_for: int | None) 
             default = optax.chain(default, falling)
         return -float(RATE if optimizer is None else optimizer), default
     return 1.0, optax.with_extra_args_support(optimizer)
-
-
-def _result(
-    learning: Learning | Growing | Solved, values: Callable[[Any], dict[str, Any]], pair: Pair,
-    arrays: tuple[Array, ...], timing: Timing, record: Any,
-) -> Fit:  # fmt: skip
-    bounds = [np.concatenate([getattr(made, name) for made in learning.made] or [np.zeros(0)]) for name in Made._fields]
-    return Fit(
-        params=jax.tree.map(np.asarray, values(learning.result)),
-        losses=Losses(*bounds),
-        timing=timing,
-        record=record,
-        unsettled=learning.unsettled,
-        steps=learning.step,
-        seen=learning.seen,
-        looks=tuple(learning.watch.looks) if isinstance(learning, Learning) and learning.watch else (),
-        failed=learning.failed,
-        free=learning.result,
-        pair=pair,
-        arrays=arrays,
-    )

@@ -11,16 +11,17 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from phalanx.inputs.arguments import check_program
+from phalanx.language.tracing import Program
+from phalanx.learning.compiled import Compiler
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.record import Timing
-from phalanx.programs.arguments import check_program
-from phalanx.programs.tracing import Program
 from phalanx.run.checks import data_in_one_dict
 from phalanx.variational.beginning import FirstParameters, pair_of
-from phalanx.variational.compiled import Compiler
 from phalanx.variational.data_checks import DataChecks
-from phalanx.variational.guides import elbo
-from phalanx.variational.recording import record_of
+from phalanx.variational.guides.constructors import elbo
+from phalanx.variational.guides.guide import Guide
+from phalanx.variational.monitoring.recording import record_of
 from phalanx.variational.result import Fit, Losses
 
 
@@ -71,7 +72,7 @@ def importance(
     check_seed(seed)
     if proposal is None:
         raise TypeError("importance: proposal must be a program with the model's latent variables; got None.")
-    if not hasattr(proposal, "parameters"):
+    if not isinstance(proposal, Guide):
         check_program(proposal, "importance: proposal")
     began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     pair = pair_of(model, proposal, data, mesh, None, None, init)

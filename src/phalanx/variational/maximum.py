@@ -4,32 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.sharding import Mesh
 
+from phalanx.density.target import choose_mesh
 from phalanx.errors.words import first_few
+from phalanx.inputs.arguments import split_arguments
+from phalanx.language.parameters import arrays_of
+from phalanx.language.tracing import Program
+from phalanx.learning.ascent import climb_to_top
+from phalanx.learning.compiled import Compiler
+from phalanx.learning.hessian_products import PRODUCTS, Summit, climb_many
 from phalanx.mesh.keys import check_seed
-from phalanx.programs.arguments import split_arguments
-from phalanx.programs.parameters import arrays_of
-from phalanx.programs.target import choose_mesh
-from phalanx.programs.tracing import Program
 from phalanx.run import checks as run_checks
 from phalanx.variational import checks
-from phalanx.variational.ascent import climb_to_top
-from phalanx.variational.compiled import Compiler
 from phalanx.variational.data_checks import DataChecks
-from phalanx.variational.family import FamilyPair, Start, flat
-from phalanx.variational.guides import laplace
+from phalanx.variational.guides.constructors import laplace
+from phalanx.variational.guides.coordinates import flat, size_of
+from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.start import Start, misfit_words
+from phalanx.variational.judging.summits import (
+    FEW,
+    PUSHED,
+    SOFTEST,
+    Ground,
+    is_summit,
+    is_summit_of_many,
+    longest_of,
+)  # fmt: skip
 from phalanx.variational.problem import Problem
-from phalanx.variational.summits import FEW, PUSHED, Ground, falls_around, longest_of
 
 MOST = 4096
-"""Coordinates of which the Hessian is looked at."""
+"""Coordinates of which the whole Hessian is made; of more it is known by products with vectors."""
+
+UNCHECKED = (
+    "Of {size:,} coordinates the density was seen to fall along the {soft} softest directions that {products} products "
+    "with the Hessian show, not along each."
+)
+"""What is said of the maximum of many coordinates."""
 
 
 class Maximum(NamedTuple):
@@ -40,11 +57,13 @@ class Maximum(NamedTuple):
         log_density: of the latent variables' values and the data under the model.
         at_bounds: coordinates of the unconstrained scale, such as "scale" or "p[1]", that lie at infinity there: the
             maximum is on the edge of the variables' support.
+        unchecked: which directions were not looked at; empty where all were.
     """
 
     values: dict[str, np.ndarray]
     log_density: float
     at_bounds: tuple[str, ...] = ()
+    unchecked: str = ""
 
 
 @run_checks.data_in_one_dict
@@ -66,6 +85,10 @@ def maximize(
     The result is a local maximum: the density falls in every direction around it. It may be a kink, as at the median of
     Laplace variables, or lie on the edge of a support, as the maximum of a HalfNormal at zero; `at_bounds` then names
     the coordinates. Where the density only approaches its least upper bound far out, or has none, there is no maximum.
+
+    Where the density does not fall in every direction near by, as along the rotations of a matrix factorisation, and of
+    more than 4,096 coordinates, products with the Hessian find the directions in which it curves least, and along these
+    it must fall, perhaps far out. `unchecked` then says so. Maxima at kinks and edges are found up to 256 coordinates.
 
     Args:
         model: a program whose keyword arguments are the data.
@@ -103,7 +126,7 @@ def maximize(
     run_checks.check_not_traced(data)
     checks.check_one_process("maximize")
     problem = Problem(model, arguments, choose_mesh(arguments, mesh))
-    pair = FamilyPair(problem, laplace())
+    pair = Pair(problem, laplace())
     pair.check()
     problem.check_finite()
     DataChecks(pair, Compiler()).check_now(problem.arguments)
@@ -112,46 +135,52 @@ def maximize(
             f"maximize: the model has parameters, {', '.join(map(repr, pair.of_model))}, whose values are learned by "
             f"phx.fit. Make them variables, or fix them with phx.substitute."
         )
-    if (size := sum(math.prod(latent.unconstrained_shape) for latent in pair.latents)) > MOST:
-        raise ValueError(
-            f"maximize: the model has {size:,} coordinates; of more than {MOST:,} the Hessian, which tells whether "
-            f"there is a maximum, is too large. Learn a guide, such as phx.guides.mean_field(), or use phx.mcmc."
-        )
     names = [latent.name for latent in pair.latents]
     checks.check_init(dict(init or {}), names, pair.latents)
     given = {name: arrays_of(name, value) for name, value in (init or {}).items()}
     arrays = problem.place_arrays()
     given_to, compiler = (np.uint32(seed), arrays, given), Compiler(matmul_precision)
-    compiled = compiler(lambda *traced: _highest(pair, *traced), *given_to, rarely=True)
-    vector, values, height, reached, misfits = jax.tree.map(np.asarray, compiled(*given_to))
-    for name, bad in misfits.items():
-        if bad:
-            raise ValueError(pair.misfit(name))
-    if reached:
-        return Maximum(dict(values), float(height))
-    return _edge_or_kink(Ground(pair, compiler, arrays), vector)
+    size = size_of(pair.latents)
+    vector, height = np.zeros(0), np.zeros(())
+    for by_products in (False, True) if size <= MOST else (True,):
+        f = partial(_highest, pair, by_products)
+        compiled = compiler(f, *given_to, rarely=size <= MOST)
+        position, values, height, reached, misfits = jax.tree.map(np.asarray, compiled(*given_to))
+        for name, bad in misfits.items():
+            if bad:
+                raise ValueError(misfit_words(name))
+        if reached:
+            unchecked = UNCHECKED.format(size=size, soft=SOFTEST, products=PRODUCTS) if by_products else ""
+            return Maximum(dict(values), float(height), unchecked=unchecked)
+        vector = vector if vector.size else position
+    return _edge_or_kink(Ground(pair, compiler, arrays), vector, float(height))
 
 
-def _highest(pair: FamilyPair, seed: Array, arrays: Any, given: Any) -> tuple[Any, ...]:
+def _highest(pair: Pair, by_products: bool, seed: Array, arrays: Any, given: Any) -> tuple[Any, ...]:
     """Position, values, their log density, whether it is a maximum, and which of the values given do not fit."""
 
     def find() -> tuple[Any, ...]:
         data = pair.problem.data(arrays)
-        start = Start(pair.latents, pair.problem.model, data)
-        position, misfits = start.best(random.key(seed), {**(pair.problem.start or {}), **given})
+        start = Start(pair.problem, data, random.key(seed))
+        position, misfits = start.best(start.key, {**(pair.problem.start or {}), **given})
         log_density = start.log_density(position, jacobian=False)
         vector, back = flat(position)
-        top = climb_to_top(log_density, vector)
+        longest, climb = longest_of(pair), partial(climb_many, key=random.key(seed)) if by_products else climb_to_top
+        top = climb(log_density, vector)
         values, height = pair.problem.at_position({}, back(top.position), data).values(), log_density(top.position)
-        is_top = top.reached & jnp.isfinite(height) & falls_around(log_density, top, height, longest_of(pair))
+        if isinstance(top, Summit):
+            is_top = is_summit_of_many(log_density, top, height, longest)
+        else:
+            is_top = is_summit(log_density, top, height, longest)
         return top.position, values, height, is_top, misfits
 
     return pair.problem.alone(find)
 
 
-def _edge_or_kink(ground: Ground, vector: np.ndarray) -> Maximum:
+def _edge_or_kink(ground: Ground, vector: np.ndarray, height: float) -> Maximum:
     """The maximum where a smooth one was not reached, or a refusal that says what happened."""
-    begun = ground.height(vector)
+    height = height if math.isfinite(height) else -math.inf
+    begun = height if len(vector) > FEW else ground.height(vector)  # which looks at many positions at a time
     failed = f"maximize: there is no maximum where the climb ended, at a log density of {begun:,.6g}"
     advice = "Give init=, another parameterisation, or ask for the posterior, with phx.mcmc."
     if len(vector) > FEW or not math.isfinite(begun):

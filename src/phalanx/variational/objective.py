@@ -33,6 +33,7 @@ class Objective:
         multiple: particles come in multiples of this.
         averages: whether it is an average over particles, none of which sees another: then these may depend on each
             other.
+        is_usual: whether it is the default, which methods follow that have no objective of their own.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Objective:
     scores: bool = False
     multiple: int = 1
     averages: bool = False
+    is_usual: bool = False
 
 
 def _each(log_weights: Array) -> Array:
@@ -90,7 +92,7 @@ def elbo(*, path: bool = True) -> Objective:
         inference; Kool, van Hoof, Welling (2019), Buy 4 REINFORCE samples, get a baseline for free!
     """
     name, log_q, loss = ("elbo()", "log_q_path", _elbo) if path else ("elbo(path=False)", "log_q_drawn", _elbo_as_drawn)
-    return Objective(name, ("log_p", log_q, "score"), loss, _each, scores=True, averages=True)
+    return Objective(name, ("log_p", log_q, "score"), loss, _each, scores=True, averages=True, is_usual=path)
 
 
 def importance_weighted(count: int = 8) -> Objective:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.report.style import ACCENT, INK, MUTED, SECOND, bin_edges, finish, new_figure
-from phalanx.variational.evidence import Weights
-from phalanx.variational.judging import moments
+from phalanx.report.plots.style import ACCENT, INK, MUTED, SECOND, bin_edges, finish, new_figure
+from phalanx.variational.judging.evidence import Weights
+from phalanx.variational.judging.judge import moments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

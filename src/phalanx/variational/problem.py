@@ -13,28 +13,29 @@ from functools import cached_property, wraps
 from typing import Any
 
 import jax
-import numpyro
 from jax import Array, random
 from jax.sharding import Mesh, NamedSharding
 
+from phalanx.density.finite_data import check_finite_data
+from phalanx.density.minibatch import Minibatch
+from phalanx.density.supports import SupportCheck
 from phalanx.errors.model_errors import model_errors
-from phalanx.mesh.alone import alone
+from phalanx.exactness.share_rule import read_shares
+from phalanx.inputs.arguments import Arguments
+from phalanx.inputs.known_data import KnownData
+from phalanx.inputs.needed_values import trace_with_values
+from phalanx.inputs.placement import partition_spec
+from phalanx.language.handlers import tape
+from phalanx.language.parameters import Parameter, given, meeting
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Forward, Program, Tracer, tracing
+from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.devices import axes_but_chain
-from phalanx.mesh.placement import partition_spec
 from phalanx.mesh.space import RowSharding
-from phalanx.programs.arguments import Arguments
-from phalanx.programs.captured import captured
-from phalanx.programs.finite_data import check_finite_data
-from phalanx.programs.handlers import tape
-from phalanx.programs.known_data import KnownData
-from phalanx.programs.minibatch import Minibatch
-from phalanx.programs.needed_values import trace_with_values
-from phalanx.programs.parameters import Parameter, given, meeting
-from phalanx.programs.random_variable import RandomVariable
-from phalanx.programs.share_rule import read_shares
-from phalanx.programs.supports import SupportCheck
+from phalanx.mesh.virtual_mesh import alone
+from phalanx.programs.closure_key import captured
+from phalanx.programs.shares import Latent
 from phalanx.programs.traced_program import TracedProgram
-from phalanx.programs.tracing import Program, Tracer, tracing
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 from phalanx.programs.validity import Doubt, doubts_of, improper_parameters, outputs_of, say_improper
 
@@ -76,6 +77,10 @@ class Problem:
     def at_position(self, params: Values, position: Values | None, data: Values) -> Evaluation:
         """Run the model on unconstrained values, or None for any, its parameters at these values."""
         return run_unconstrained(given(self.model, params), position, data)
+
+    def at_values(self, params: Values, values: Values, data: Values) -> Evaluation:
+        """Run the model on values of its latent variables, its parameters at these values."""
+        return Evaluation(run_program(given(self.model, params), placed_at(values), data), {}, {})
 
     def improper(self, arrays: Sequence[Array], params: Values) -> str:
         """Return a sentence about a distribution whose parameter latent variables take out of bounds; or nothing.
@@ -200,6 +205,11 @@ class Problem:
             return {}
         return {latent.name: latent.sharding for latent in shares.latents if self._is_even(latent.sharding)}
 
+    @cached_property
+    def latents(self) -> tuple[Latent, ...]:
+        """The model's latent variables, and where their rows lie."""
+        return tuple(replace(v, sharding=self.shardings.get(v.name, v.sharding)) for v in self.whole.latents())
+
     @property
     def start(self) -> Mapping[str, Any] | None:
         """Where the model says that inference starts, if it does."""
@@ -210,9 +220,18 @@ class Problem:
         return sharding.axes != () and sharding.rows == sharding.local_rows * devices
 
 
+def placed_at(values: Values) -> Tracer:
+    """Return a tracer that puts variables at these values."""
+
+    def place(variable: RandomVariable, _: Forward) -> RandomVariable:
+        value = variable.value if variable.is_given else values.get(variable.name, variable.value)
+        return replace(variable, value=value).complete()
+
+    return place
+
+
 def run_program(program: Program, tracer: Tracer, data: Values) -> dict[str, RandomVariable]:
     """The variables that `program(**data)` meets under `tracer`."""
-    off = numpyro.validation_enabled(False)
-    with off, tracing(tracer), tape() as variables, model_errors(program, variables, data):
+    with unvalidated(), tracing(tracer), tape() as variables, model_errors(program, variables, data):
         program(**data)
     return variables

@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 
-from phalanx.programs.parameters import given
-from phalanx.programs.random_variable import RandomVariable
-from phalanx.programs.tracing import Forward, Program, deterministic, factor, sample, tracing
+from phalanx.language.parameters import given
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Forward, Program, deterministic, factor, sample, tracing
 from phalanx.programs.unconstrained import transform_of
-from phalanx.variational.coordinates import locals_of, size_of
-from phalanx.variational.family import FamilyPair
-from phalanx.variational.gaussian import standard_log_prob
+from phalanx.variational.guides.coordinates import globals_of, locals_of, size_of
+from phalanx.variational.guides.gaussian import standard_log_prob
+from phalanx.variational.guides.guide import Transport
+from phalanx.variational.guides.pair import Pair
 from phalanx.variational.result import Fit
-from phalanx.variational.transport import moved_by, push, ready
 
 NOISE = "noise"
 """What the standard normals are called."""
@@ -68,8 +68,14 @@ def reparameterize(model: Program, fit: Fit) -> Program:
         Tran, Vasudevan (2019), NeuTra-lizing bad geometry in Hamiltonian Monte Carlo using neural transport.
     """
     pair = _pair_of(model, fit)
-    moved = moved_by(pair.family, pair.latents)
-    if not moved:
+    if not isinstance(pair.guide, Transport):
+        raise ValueError(
+            f"reparameterize: the guide {pair.name} is no transform of standard normals. Fit phx.guides.flow(), or "
+            f"full_rank(), low_rank(), mean_field() or structured()."
+        )
+    learned = {name: fit.params[name] for name in pair.guide.parameters(pair.latents)}
+    push, size = pair.guide.transport(learned, pair.latents), size_of(globals_of(pair.latents))
+    if not globals_of(pair.latents):
         raise ValueError(
             f"reparameterize: all variables of the model, {', '.join(v.name for v in pair.latents)}, live with rows of "
             f"sharded data, and stay as they are."
@@ -79,14 +85,12 @@ def reparameterize(model: Program, fit: Fit) -> Program:
             f"reparameterize: the model has a variable {min(taken)!r}, which is what {_called(min(taken))}; rename it."
         )
     stay = {latent.name for latent in locals_of(pair.latents)}
-    learned = {name: fit.params[name] for name in pair.family.parameters(pair.latents)}
-    size, params = size_of(moved), ready(pair.family, learned)
     inside = given(model, {name: fit.params[name] for name in pair.of_model})
 
     @wraps(model, updated=())  # where the model says that chains start is said of variables that are none here
     def reparameterized(*args: Any, **kwargs: Any) -> Any:
         noise = sample(NOISE, dist.Normal(0.0, 1.0).expand([size]))
-        position, log_det = push(pair.family, params, noise, moved)
+        position, log_det = push(noise)
         terms = [log_det - standard_log_prob(noise)]
 
         def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
@@ -132,7 +136,7 @@ def _of(position: Mapping[str, Array], variable: RandomVariable, transform: Any)
     return position[name]
 
 
-def _pair_of(model: Any, fit: Any) -> FamilyPair:
+def _pair_of(model: Any, fit: Any) -> Pair:
     if not callable(model):
         raise TypeError(f"reparameterize: the first argument is the model, a function; got {type(model).__name__}.")
     if not isinstance(fit, Fit):
@@ -142,7 +146,7 @@ def _pair_of(model: Any, fit: Any) -> FamilyPair:
             "reparameterize: this fit was read from a file, which holds no model and no guide. Go on with it, "
             "phx.fit(model, guide, data, init=fit, num_steps=0)."
         )
-    if not isinstance(fit.pair, FamilyPair):
+    if fit.pair.reads_data:
         raise ValueError(
             f"reparameterize: the guide {fit.pair.name} was written by hand, and is not known as a transform of "
             f"standard normals. Fit phx.guides.flow(), or full_rank(), low_rank(), mean_field() or structured()."

@@ -3,74 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from jax import Array
 
 from phalanx.diagnostics import Verdict
 from phalanx.errors.names import hint
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
-from phalanx.posterior.record import RunRecord, Timing
-from phalanx.posterior.save_path import file_to_save
 from phalanx.reducers.reducer import Reduce, Reducer
-from phalanx.variational.compiled import Compiler
-from phalanx.variational.drawing import Drawing
-from phalanx.variational.evidence import Evidence, Weights
+from phalanx.store.save_path import file_to_save
 from phalanx.variational.fit_file import read_fit, write_fit
-from phalanx.variational.judging import Compared, judge_fit, judge_likelihood, judge_unweighed, moments_after
-from phalanx.variational.likelihood import Likelihood, bound_of, check_has_guide
-from phalanx.variational.linear_response import Covariance, covariance_of
-from phalanx.variational.modes import Modes, Search
-from phalanx.variational.moving import Moved, Mover
+from phalanx.variational.fitted import Fitted, Losses
+from phalanx.variational.guides.likelihood import bound_of
+from phalanx.variational.judging.evidence import Evidence
+from phalanx.variational.judging.judge import judge_fit, judge_likelihood, judge_unweighed
+from phalanx.variational.judging.linear_response import Covariance, covariance_of
+from phalanx.variational.judging.row_bounds import RowBounds, row_bounds
+from phalanx.variational.judging.weighed_draws import JUDGE_SEED, JUDGED
+from phalanx.variational.monitoring.stream import check_all_there
+from phalanx.variational.monitoring.watching import Look
 from phalanx.variational.page import write_page
-from phalanx.variational.pair import Pair
-from phalanx.variational.resampling import Resampled
-from phalanx.variational.row_bounds import RowBounds, row_bounds
 from phalanx.variational.sinks import posterior_of
-from phalanx.variational.stream import Streamed, check_all_there
-from phalanx.variational.watching import Look
-
-JUDGED = 4000
-"""Draws that a verdict looks at."""
-
-JUDGE_SEED = 2**32 - 1
-"""Their seed: apart from those that draws for use are made with."""
-
-
-class Losses(NamedTuple):
-    """The bound at each step, `(step,)`: NaN where a step was left out.
-
-    Attributes:
-        elbo: the mean over the particles, in nats.
-        error: its Monte-Carlo standard error; NaN with a single particle.
-    """
-
-    elbo: np.ndarray
-    error: np.ndarray
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Fit:
+class Fit(Fitted):
     """What a guide, and a model, have learned.
-
-    Attributes:
-        params: values by parameter, averages over the last steps.
-        losses: the bound at each step, with its Monte-Carlo error.
-        timing: seconds of compiling and of learning (`sampling`), gradients, programs compiled.
-        record: model, guide, sizes, mesh, devices, data, versions.
-        unsettled: why it cannot be said that learning has ended; empty when it has.
-        steps: steps made.
-        failed: of these, how many were left out because their gradient was not finite.
-        seen: the number of the batch that comes next, of data of `phx.batches`.
-        looks: what was seen at each look of a fit that was watched (`training=`): step, seconds, losses in nats per row
-            and bits per dimension.
-        is_proposal: whether the guide is a proposal, of which draws are chosen (`phx.importance`).
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -81,57 +44,6 @@ class Fit:
         >>> bool(fit.verdict().good)
         True
     """
-
-    params: dict[str, Any]
-    losses: Losses
-    timing: Timing
-    record: RunRecord
-    unsettled: str = ""
-    steps: int = 0
-    failed: int = 0
-    seen: int = 0
-    looks: tuple[Look, ...] = ()
-    free: dict[str, Any] | None = field(default=None)
-    pair: Pair | None = None
-    arrays: tuple[Array, ...] = ()
-    known: Mapping[str, Any] = field(default_factory=dict)
-    is_proposal: bool = False
-    _looked: dict[Any, Any] = field(default_factory=dict)
-
-    @property
-    def settled(self) -> bool:
-        """Whether learning has ended because the guide no longer changed."""
-        return not self.unsettled
-
-    @property
-    def is_streamed(self) -> bool:
-        """Whether data came in batches, of which only the first is kept."""
-        return self.pair is not None and isinstance(self.pair.problem.minibatch, Streamed)
-
-    @cached_property
-    def drawing(self) -> Drawing | Resampled:
-        """What draws for use are made by: the guide, and of some guides the model has a say in which are taken."""
-        return Resampled(self.proposals) if self.is_resampled else self.proposals
-
-    @property
-    def is_resampled(self) -> bool:
-        """Whether draws are chosen by their importance weights."""
-        return self.is_proposal or getattr(getattr(self.pair, "family", None), "is_resampled", False)
-
-    @cached_property
-    def proposals(self) -> Drawing:
-        """What the guide's own draws are made by.
-
-        Raises:
-            ValueError: when the fit was read from a file, which holds no model, or is of maximum likelihood.
-        """
-        check_has_guide(self.pair)
-        if self.pair is None or self.free is None:
-            raise ValueError(
-                "This fit was read from a file, which holds no model and no guide. Go on with it, "
-                "phx.fit(model, guide, data, init=fit, num_steps=0), to draw from it."
-            )
-        return Drawing(self.pair, self.free, self.arrays, Compiler(self.record.matmul_precision))
 
     def sample(self, seed: int = 0, n: int = 1000, *, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Draw from the guide.
@@ -193,7 +105,7 @@ class Fit:
         """
         check_seed(seed)
         _check_number(n)
-        return posterior_of(self, n, seed, keep, reducers or {})
+        return posterior_of(self, n, seed, keep, reducers or {}, self.verdict())
 
     def evidence(self, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> Evidence:
         r"""Estimate $\log p(\text{data})$ by importance sampling with the guide as proposal.
@@ -214,17 +126,7 @@ class Fit:
         """
         check_seed(seed)
         _check_number(num_draws)
-        weights, _ = self._weighed(seed, num_draws)
-        if not weights.reliable or self.proposals.pair.left_out:
-            return weights.evidence()._replace(reliable=False)
-        gap, misses = 0.0, False
-        if self._can_move and np.isfinite(weights.smoothed.k_hat):
-            moved = self._moved(seed, num_draws)
-            gap, misses = weights.bridged(moved.log_after) - weights.evidence().log_evidence, _misses(moved)
-        found = weights.evidence(gap)
-        if misses or self._searched(seed, num_draws).found:
-            return found._replace(reliable=False)
-        return found
+        return self._weighed_draws.evidence(seed, num_draws)
 
     def covariance(self, names: str | Sequence[str] | None = None, *, num_draws: int = 64, seed: int = 0) -> Covariance:
         r"""Estimate the posterior's covariance by linear response: how the guide follows a tilted model.
@@ -296,7 +198,7 @@ class Fit:
         Four things are evaluated: the tail of the importance weights; whether weighting the draws, or Markov moves of
         them, changes means and standard deviations; whether climbs from dispersed starts, or exchanges of elements,
         lead to a mode that the guide never draws from; and whether learning has ended. See
-        `phalanx.variational.judging.judge_fit`.
+        `phalanx.variational.judging.judge.judge_fit`.
 
         Args:
             num_draws: draws that are looked at.
@@ -312,18 +214,18 @@ class Fit:
         if self.pair is None and "verdict" in self.known:
             return self.known["verdict"]
         _check_number(num_draws)
-        if isinstance(self.pair, Likelihood):
+        if self.pair is not None and not self.pair.has_draws:
             return judge_likelihood(settled=self.unsettled, steps=self.steps, failed=self.failed)
         if self.is_streamed:
             return judge_unweighed(
                 settled=self.unsettled, steps=self.steps, failed=self.failed, findings=self.proposals.pair.left_out
             )
-        weights, values = self._weighed(JUDGE_SEED, num_draws)
+        draws, which = self._weighed_draws, (JUDGE_SEED, num_draws)
+        weights, values = draws.weighed(*which)
         return judge_fit(
             weights, values, settled=self.unsettled, steps=self.steps, failed=self.failed, resampled=self.is_resampled,
             findings=self.proposals.pair.left_out,
-            moves=partial(self._moved, JUDGE_SEED, num_draws) if self._can_move else None,
-            search=partial(self._searched, JUDGE_SEED, num_draws),
+            moves=partial(draws.moved, *which) if draws.can_move else None, search=partial(draws.searched, *which),
         )  # fmt: skip
 
     def save(self, path: str | PathLike[str]) -> Path:
@@ -388,7 +290,7 @@ class Fit:
         Example:
             >>> fit.report("fit.html")  # doctest: +SKIP
         """
-        return write_page(self, path)
+        return write_page(self, path, self.verdict(), self.evidence())
 
     def starts(self, num_chains: int, seed: int) -> dict[str, np.ndarray]:
         """Where chains of `phx.mcmc(..., init=fit)` begin: a draw from the guide for each, `(chain, ...)`."""
@@ -401,50 +303,6 @@ class Fit:
         bound = f"{bound_of(self.pair)} {np.nanmean(elbo):,.2f}" if len(elbo) else "no steps"
         state = "settled" if self.settled else "not settled"
         return f"Fit({self.steps:,} steps of {self.record.kernel}; {bound}; {state}; {names})"
-
-    @cached_property
-    def judged(self) -> tuple[Weights, dict[str, np.ndarray]]:
-        """Importance weights of the draws that a verdict looks at, and those draws."""
-        return _weighed(self.proposals, JUDGE_SEED, JUDGED)
-
-    @property
-    def _can_move(self) -> bool:
-        """Return whether draws are of variables that Markov moves can move."""
-        return not self.proposals.pair.problem.whole.without_bijection
-
-    def _moved(self, seed: int, num_draws: int) -> Moved:
-        """Draws before and after Markov moves: chosen by their weights, or all alike where these are too heavy."""
-        if (seed, num_draws) not in self._looked:
-            weights, values = self._weighed(seed, num_draws)
-            usual = np.isfinite(weights.log) / np.isfinite(weights.log).sum()
-            chosen = weights.normalized if weights.reliable else usual
-            self._looked[seed, num_draws] = Mover(self.proposals).move(seed, values, weights.log, chosen)
-        return self._looked[seed, num_draws]
-
-    def _searched(self, seed: int, num_draws: int) -> Search:
-        """A search for modes that the guide never draws from."""
-        if "modes" not in self._looked:
-            weights, values = self._weighed(seed, num_draws)
-            evidence = weights.evidence().log_evidence
-            modes = Modes(self.proposals, tuple(self.record.latents))
-            self._looked["modes"] = modes.search(values, weights.normalized, evidence)
-        return self._looked["modes"]
-
-    def _weighed(self, seed: int, num_draws: int) -> tuple[Weights, dict[str, np.ndarray]]:
-        """The same of any draws."""
-        kept = (seed, num_draws) == (JUDGE_SEED, JUDGED)
-        return self.judged if kept else _weighed(self.proposals, seed, num_draws)
-
-
-def _weighed(proposals: Drawing, seed: int, num_draws: int) -> tuple[Weights, dict[str, np.ndarray]]:
-    check_all_there(proposals.pair.problem, "The importance weights")
-    drawn = proposals.draw(seed, num_draws)
-    return Weights.of(drawn.log_p, drawn.log_q), drawn.values
-
-
-def _misses(moved: Moved) -> bool:
-    """Return a finding if moves carry draws into regions that the guide misses."""
-    return Compared.of(list(moments_after(moved))).are_off
 
 
 def _check_number(n: Any) -> None:

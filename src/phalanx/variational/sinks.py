@@ -5,31 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from phalanx.diagnostics import Finding
+from phalanx.density.target import Target
+from phalanx.diagnostics import Finding, Verdict
 from phalanx.errors.names import hint
+from phalanx.language.handlers import substitute
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import Timing
-from phalanx.programs.handlers import substitute
-from phalanx.programs.target import Target
 from phalanx.run.checks import stored_by_default
-from phalanx.run.host_fold import HostFold
-from phalanx.run.reductions import Reductions
-from phalanx.run.state_layout import Place
+from phalanx.run.device.reductions import Reductions
+from phalanx.run.device.state_layout import Place
+from phalanx.run.host.reducer_state import HostFold
 from phalanx.variational.drawing import Drawing
-from phalanx.variational.resampling import Resampled
-
-if TYPE_CHECKING:
-    from phalanx.variational.result import Fit
+from phalanx.variational.fitted import Fitted
+from phalanx.variational.judging.resampling import Resampled
 
 
-def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, Any]) -> Posterior:
+def posterior_of(fit: Fitted, n: int, seed: int, keep: Any, reducers: Mapping[str, Any], verdict: Verdict) -> Posterior:
     """`n` draws from a fit's guide, as one chain."""
     began, drawing = time.perf_counter(), fit.drawing
     latents, known = list(fit.record.latents), drawing.names
@@ -58,7 +56,6 @@ def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, 
         stats["log_weight"].append(np.zeros_like(log_p) if fit.is_resampled else log_p - log_q)
     reduced, failed = ({}, ()) if fold is None else fold.finalize()
     seconds = time.perf_counter() - began
-    verdict = fit.verdict()
     record = replace(
         fit.record, num_samples=n, num_chains=1, seed=seed, independent=True,
         findings=(*(f._replace(topic=f"fit: {f.topic}") for f in verdict.findings), *failed),
@@ -75,7 +72,7 @@ def posterior_of(fit: Fit, n: int, seed: int, keep: Any, reducers: Mapping[str, 
     )
 
 
-def target_of(fit: Fit) -> Target | None:
+def target_of(fit: Fitted) -> Target | None:
     """The model at the learned parameters, with its data; None where its terms cannot be told apart by device."""
     assert fit.pair is not None
     problem, parameters = fit.pair.problem, fit.pair.model_parameters()

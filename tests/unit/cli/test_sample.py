@@ -18,6 +18,7 @@ import pytest
 import typer
 from tests.unit.report.posteriors import make_posterior
 
+from phalanx.adaptation.step_size import StepSize
 from phalanx.cli import by_name
 from phalanx.cli.data_file import read_data
 from phalanx.posterior.posterior import Posterior
@@ -173,7 +174,8 @@ def test_words_are_numbered_and_said(phalanx, folder):
 
 
 def test_what_the_verdict_advises_reaches_the_kernel():
-    assert by_name.kernel("hmc", target_acceptance=0.9, max_depth=None).target_acceptance == 0.9
+    (_, step_size) = by_name.kernel("hmc", target_acceptance=0.9, max_depth=None).tuners
+    assert isinstance(step_size, StepSize) and step_size.target == 0.9
     assert "step_size=0.5" in by_name.kernel("hmc", step_size=0.5).name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phalanx.demos.binary_scores import BATCH, score_binary
+from phalanx.demos.scoring.binary_scores import BATCH, score_binary
 
 
 def test_the_mean_over_draws_is_scored():

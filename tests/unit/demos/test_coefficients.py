@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.demos.coefficients import intervals
+from phalanx.demos.pictures.coefficients import intervals
 
 NAMES = ["a", "b", "c", "d"]
 

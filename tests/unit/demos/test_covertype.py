@@ -9,8 +9,8 @@ import pytest
 
 from phalanx.datasets import generate_covertype
 from phalanx.demos import covertype as demo
-from phalanx.demos.binary_scores import score_binary
 from phalanx.demos.options import Options
+from phalanx.demos.scoring.binary_scores import score_binary
 
 SIZES = ("--chains", "4", "--warmup", "30", "--draws", "20", "--data-shards", "2", "--out", "made")
 

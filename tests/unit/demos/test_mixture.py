@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import phalanx as phx
-from phalanx.demos import mixture, mixture_density
+from phalanx.demos import mixture
 from phalanx.demos.mixture import model, model_as_written
-from phalanx.demos.mixture_density import log_density, log_density_as_written
 from phalanx.demos.mixture_race import Race
+from phalanx.demos.models import mixture_density
+from phalanx.demos.models.mixture_density import log_density, log_density_as_written
 
 WAYS = {"NumPy", "JAX, one loop", "Phalanx", "Phalanx, MixtureSameFamily"}
 

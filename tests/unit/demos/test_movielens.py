@@ -11,9 +11,8 @@ import pytest
 import phalanx as phx
 from phalanx.datasets import generate_movielens
 from phalanx.demos import movielens as demo
-from phalanx.demos.factorisation import hide, model
-from phalanx.demos.held_out import score_held_out
-from phalanx.demos.most_probable import most_probable
+from phalanx.demos.models.factorisation import hide, model
+from phalanx.demos.scoring.held_out import score_held_out
 
 SIZES = ("--warmup", "20", "--draws", "20", "--data-shards", "4", "--chains", "2", "--out", "made")
 
@@ -78,8 +77,8 @@ def test_what_is_hidden_changes_nothing():
 
 def test_the_most_probable_position_is_one_where_the_gradient_vanishes(mesh_of):
     entries, mesh = hide(generate_movielens(18, 12).matrix, 0.1, seed=0), mesh_of(1, 4)
-    target = phx.Target(model, {**phx.shard(entries._asdict(), mesh), "dimensions": 2}, mesh=mesh)
-    found = most_probable(target, seed=0, steps=3000)
+    arguments = {**phx.shard(entries._asdict(), mesh), "dimensions": 2}
+    found, target = phx.maximize(model, arguments, mesh=mesh).values, phx.Target(model, arguments, mesh=mesh)
     assert found["user_embeddings"].shape == (18, 2) and found["held_out"].shape == entries.columns.shape
     names = [latent.name for latent in target.shares.latents]
     _, gradient = target.value_and_grad({name: found[name] for name in names})

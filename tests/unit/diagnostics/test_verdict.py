@@ -6,8 +6,8 @@ import pytest
 from tests.unit.report.posteriors import make_posterior, with_stats
 
 from phalanx.diagnostics import Finding, judge, judged, rhat
-from phalanx.diagnostics.checks import high_rhat
-from phalanx.diagnostics.divergent import gathers, mean_of_uniforms
+from phalanx.diagnostics.judging.checks import high_rhat
+from phalanx.diagnostics.judging.divergent import gathers, mean_of_uniforms
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from phalanx.diagnostics.words import format_rhat
+from phalanx.diagnostics.judging.words import format_rhat
 from phalanx.errors.words import count
 
 

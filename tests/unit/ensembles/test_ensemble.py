@@ -14,6 +14,7 @@ from tests.unit.damages import damaged_copies
 
 import phalanx as phx
 from phalanx.ensembles import placement
+from phalanx.run.progress.display import Lines
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(23, 5)).astype(np.float32)
@@ -398,6 +399,44 @@ def test_an_interrupted_step_is_made_by_all_members(monkeypatch, ctrl_c):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_ctrl_c_ends_training_with_what_there_is(monkeypatch, ctrl_c):
+    learner = LEARNERS["functions"]
+    one = phx.make_mesh(devices=jax.devices()[:1])
+    ensemble, other = (phx.ensemble(learner.init, learner.update, 3, mesh=one) for _ in range(2))
+    step = ensemble._step
+
+    def interrupted(*arguments):
+        if ensemble.steps == 4:
+            ctrl_c()
+        return step(*arguments)
+
+    monkeypatch.setattr(ensemble, "_step", interrupted)
+    size = -(-len(X) // 3)
+    measured = list(ensemble.train((X, Y), batch_size=size, num_epochs=5))
+    assert (len(measured), ensemble.steps, ensemble.epoch, ensemble.interrupted) == (2, 5, 1, True)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    whole = other.train((X, Y), batch_size=size, num_epochs=5)
+    agree(measured[0], next(whole))
+    assert all(np.isfinite(values).all() for values in measured[1].values())
+    more = list(ensemble.train((X, Y), batch_size=size, num_epochs=1))
+    assert len(more) == 1 and not ensemble.interrupted
+
+
+@pytest.mark.parametrize("order", ["shared", "own"])
+def test_progress_shows_steps_epochs_and_what_was_measured_and_changes_nothing(order, monkeypatch):
+    shown = []
+    monkeypatch.setattr(Lines, "show", lambda self, report: shown.append(report))
+    found = []
+    for progress in (False, True):
+        learner = LEARNERS["functions"]
+        ensemble = phx.ensemble(learner.init, learner.update, 3)
+        options = {"batch_size": 8, "num_epochs": 2, "order": order, "progress": progress}
+        found.append((list(ensemble.train((X, Y), **options)), ensemble.members))
+    agree(*found)
+    assert (shown[-1].done, shown[-1].total, shown[-1].chains) == (2 * -(-len(X) // 8),) * 2 + (3,)
+    assert shown[-1].what == "steps" and str(shown[-1]).startswith("epoch 2/2, loss ")
+
+
 def test_where_ctrl_c_is_ignored_it_stays_so(ctrl_c):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     learner = LEARNERS["functions"]
@@ -549,6 +588,14 @@ def test_labels_that_are_no_classes_are_not_learned():
         phx.ensembles.classification_loss(logits, labels.astype(jnp.float32))
     with pytest.raises(ValueError, match=r"labels of shape \(4, 1\) for logits of shape \(4, 3\)"):
         phx.ensembles.classification_loss(logits, labels[:, None])
+
+
+def test_an_index_of_an_ensemble_without_an_entry_is_refused_by_name(tmp_path):
+    ensemble = phx.ensemble(lambda key: jnp.zeros(2), lambda state, batch: (state, {}), 2)
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "ensemble.json").write_text('{"epoch": 1, "steps": 2, "members": 2}')
+    with pytest.raises(ValueError, match=r"damaged: its ensemble\.json has no entry 'seed', 'arrays'\. Take a copy"):
+        ensemble.restore(tmp_path / "saved")
 
 
 def test_every_damage_of_a_saved_ensemble_is_one_clear_error_or_changes_nothing(tmp_path):

@@ -109,8 +109,8 @@ to 19 leapfrogs in ten times the warm-up. Means over 16 seeds."""
 
 @pytest.mark.slow
 def test_a_banana_takes_a_few_times_the_peers_fewest_leapfrogs_and_is_known_many_times_better_for_them():
-    sampler = phx.compile(banana, kernel=phx.chees(), num_chains=64, num_warmup=400, num_samples=400, progress=False)
-    runs = [sampler.run(seed) for seed in range(4)]
+    sampler = phx.compile(banana, kernel=phx.chees(), num_chains=64)
+    runs = [sampler.run(seed, num_warmup=400, num_samples=400, progress=False) for seed in range(4)]
     steps = np.mean([run.stats["num_steps"].mean() for run in runs])
     values = [value for run in runs for x in run.draws.values() for value in (x, x**2)]
     worst = min(float(ess(value)) for value in values) / 64 / 400

@@ -14,15 +14,14 @@ from jax.sharding import PartitionSpec
 from tests.conformance.agreement import assert_moments
 
 import phalanx as phx
-from phalanx.kernels.acceptance import metropolis
-from phalanx.kernels.given_metric import given_metric, metric_on
-from phalanx.kernels.lane_target import LaneTarget
-from phalanx.kernels.lanes import Lanes
-from phalanx.kernels.leapfrog import Phase, kinetic_energy, leapfrog
-from phalanx.kernels.low_rank import LaneMetric
-from phalanx.kernels.vector import Vector
+from phalanx.inputs.arguments import split_arguments
+from phalanx.kernels.integrators.acceptance import metropolis
+from phalanx.kernels.integrators.leapfrog import Phase, kinetic_energy, leapfrog
+from phalanx.kernels.metric.given_metric import given_metric, metric_on
+from phalanx.kernels.metric.low_rank import LaneMetric
+from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.keys import Keys
-from phalanx.programs.arguments import split_arguments
+from phalanx.mesh.position import Vector
 
 COVARIANCE = np.array([[2.0, 0.6, 0.0], [0.6, 1.0, -0.3], [0.0, -0.3, 0.5]])
 METRICS = {
@@ -43,12 +42,10 @@ def with_lanes(name, count, f):
     given = None if METRICS[name] is None else metric_on(given_metric("hmc", METRICS[name]), target)
 
     def run(arrays):
-        lanes = Lanes(target.on_device(arrays, count), count)
-        return f(
-            LaneTarget.of(lanes),
-            LaneMetric.of(jax.tree.map(jnp.asarray, given), lanes),
-            Keys.of_chains(0, jnp.arange(count)),
-        )
+        on_lanes = LaneTarget(target.on_device(arrays, count), count)
+        on_lanes.count_coordinates()
+        metric = LaneMetric.of(jax.tree.map(jnp.asarray, given), on_lanes)
+        return f(on_lanes, metric, Keys.of_chains(0, jnp.arange(count)))
 
     everywhere = PartitionSpec()
     on_mesh = jax.shard_map(run, mesh=target.mesh, in_specs=(everywhere,), out_specs=everywhere, check_vma=False)

@@ -14,13 +14,12 @@ from jax.sharding import PartitionSpec
 from tests.conformance.exact_starts import Drawer
 
 import phalanx as phx
-from phalanx.kernels.kernel import Point
-from phalanx.kernels.lane_target import LaneTarget
-from phalanx.kernels.lanes import Lanes
-from phalanx.kernels.low_rank import LaneMetric
+from phalanx.inputs.arguments import split_arguments
 from phalanx.kernels.mams import Microcanonical
-from phalanx.kernels.vector import Vector
-from phalanx.programs.arguments import split_arguments
+from phalanx.kernels.metric.low_rank import LaneMetric
+from phalanx.kernels.protocol.kernel import Point
+from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.mesh.position import Vector
 
 SIZES = {"num_chains": 16, "num_warmup": 200, "num_samples": 50, "progress": False}
 
@@ -35,8 +34,8 @@ def flown(steps, step_size):
     target = phx.Target.of(gaussian, split_arguments(gaussian, {}), mesh)
 
     def run(arrays):
-        lanes, dynamics = LaneTarget.of(Lanes(target.on_device(arrays), 5)), Microcanonical()
-        metric = LaneMetric.of(None, lanes.lanes)
+        lanes, dynamics = LaneTarget(target.on_device(arrays), 5), Microcanonical()
+        metric = LaneMetric.of(None, lanes)
         random = np.random.default_rng(0)
         x, z = (Vector((jnp.asarray(random.normal(size=(4, 5)), jnp.float32),)) for _ in range(2))
         begin = dynamics.begin(Point(x, *lanes.value_and_grad(x)), z, lanes, metric)

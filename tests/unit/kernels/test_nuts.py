@@ -9,9 +9,9 @@ from tests.conformance.exact_starts import Drawer
 
 import phalanx as phx
 from phalanx.run.chains import Chains
-from phalanx.run.executables import first_tuning, order_of
-from phalanx.run.initial import Initial
-from phalanx.run.pace import Pace
+from phalanx.run.compile.block_length import Pace
+from phalanx.run.device.executables import first_tuning, order_of
+from phalanx.run.init_values import Initial
 
 Y = np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32)
 SIGMA = np.array([15, 10, 16, 11, 9, 11, 10, 18], np.float32)
@@ -31,7 +31,7 @@ def schools():
 
 def sampler_of(kernel, mesh, num_chains=6):
     data = {"y": Y, "sigma": SIGMA}
-    return phx.compile(centred, data, kernel=kernel, num_chains=num_chains, mesh=mesh, progress=False)
+    return phx.compile(centred, data, kernel=kernel, num_chains=num_chains, mesh=mesh)
 
 
 def rows_of(sampler, per_block, draws):
@@ -58,7 +58,7 @@ def test_desynchronised_draws_are_bit_identical_to_those_of_lanes_that_wait_for_
 
 
 def run_of(sampler):
-    found = sampler.run(4, num_warmup=60, num_samples=20)
+    found = sampler.run(4, num_warmup=60, num_samples=20, progress=False)
     return {**found.draws, **found.stats, **{f"warm-up {name}": values for name, values in found.warmup.items()}}
 
 

@@ -13,8 +13,8 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
-from phalanx.mesh import jax_release, workarounds
-from phalanx.mesh.jax_release import refusal
+from phalanx.mesh.compatibility import jax_release, workarounds
+from phalanx.mesh.compatibility.jax_release import refusal
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def _ensemble():
 
 CALLS = {
     "mcmc": lambda _: phx.mcmc(model, DATA, **SHORT),
-    "compile": lambda _: phx.compile(model, DATA, **SHORT),
+    "compile": lambda _: phx.compile(model, DATA),
     "stream": lambda _: next(
         iter(phx.stream(model, DATA, keep=[], reducers={"m": phx.reducers.moments()}, num_warmup=2, progress=False))
     ),

@@ -18,8 +18,8 @@ from jax import export
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import phalanx as phx
-from phalanx.mesh.lapack_batches import LEAST_SHARED, deadlocks, pieces
-from phalanx.mesh.workarounds import VARIABLE
+from phalanx.mesh.compatibility.lapack_batches import LEAST_SHARED, deadlocks, pieces
+from phalanx.mesh.compatibility.workarounds import VARIABLE
 
 needed = pytest.mark.skipif(not deadlocks(jaxlib.version.__version__), reason="this jaxlib does not share batches")
 RANDOM = np.random.default_rng(0)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.unit.report.posteriors import RECORD
 
 import phalanx as phx
+from phalanx.inputs.known_data import names_of
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import Timing
-from phalanx.programs.known_data import names_of
 
 RNG = np.random.default_rng(0)
 LEVELS, TRUE = ["east", "north", "south"], {"east": 0.0, "north": 10.0, "south": -10.0}
@@ -30,6 +30,7 @@ DATA = {
     "y": SITE.map(TRUE).astype(float) + X.to_numpy() @ WEIGHTS + RNG.normal(size=60) * 0.1,
 }  # fmt: skip
 ONE = phx.make_mesh(devices=jax.devices()[:1])
+SIZES = {"num_warmup": 300, "num_samples": 50, "progress": False}
 
 
 def model(site, x, noise, groups, y=None):
@@ -40,12 +41,12 @@ def model(site, x, noise, groups, y=None):
 
 @pytest.fixture(scope="module")
 def sampler() -> phx.Sampler:
-    return phx.compile(model, DATA, num_chains=2, num_warmup=300, num_samples=50, mesh=ONE, progress=False)
+    return phx.compile(model, DATA, num_chains=2, mesh=ONE)
 
 
 @pytest.fixture(scope="module")
 def posterior(sampler) -> Posterior:
-    return sampler.run(0)
+    return sampler.run(0, **SIZES)
 
 
 def means(posterior: Posterior, **data) -> list[float]:
@@ -110,7 +111,7 @@ def test_a_run_on_other_data_numbers_them_as_the_first(sampler, posterior):
         "site": pl.Series(SITE.tolist(), dtype=pl.Enum(LEVELS[::-1])), "x": pl.DataFrame(X[COLUMNS[::-1]]),
         "y": DATA["y"],
     }  # fmt: skip
-    same = sampler.run(0, shuffled)
+    same = sampler.run(0, shuffled, **SIZES)
     np.testing.assert_array_equal(same.draws["level"], posterior.draws["level"])
     assert same.record.labels["level"] == (tuple(LEVELS),) and same.record.scalars["groups"] == 3
     longer, expected = same.continue_run(10, data=shuffled), posterior.continue_run(10)
@@ -124,8 +125,7 @@ def test_a_run_on_other_data_numbers_them_as_the_first(sampler, posterior):
 def test_a_run_is_not_gone_on_with_in_another_numbering(posterior, tmp_path):
     loaded = Posterior.load(posterior.save(tmp_path / "run.npz"))
     other = {**DATA, "site": SITE.cat.reorder_categories(["south", "east", "north"])}
-    options = {"num_chains": 2, "num_warmup": 300, "num_samples": 50, "mesh": ONE, "progress": False}
-    sampler = phx.compile(model, other, **options)
+    sampler = phx.compile(model, other, num_chains=2, mesh=ONE)
     with pytest.raises(ValueError, match=re.escape(
         "continue_run: site has the levels 'south', 'east', 'north' in this sampler's data, and the levels 'east', "
     )):  # fmt: skip
@@ -151,8 +151,9 @@ def test_calibration_with_a_compiled_sampler():
         phx.sample("y", dist.Bernoulli(logits=odds[side]), obs=y)
 
     data = {"side": pd.Series(list("abab"), dtype="category"), "y": pd.Categorical(["no", "yes", "no", "no"])}
-    compiled = phx.compile(
-        coin, data, kernel=phx.rwmh(), num_chains=2, num_warmup=5, num_samples=8, mesh=ONE, progress=False
+    compiled = phx.compile(coin, data, kernel=phx.rwmh(), num_chains=2, mesh=ONE)
+    sizes = {"num_warmup": 5, "num_samples": 8, "progress": False}
+    ranks = phx.calibrate(
+        coin, lambda own, seed: compiled.run(seed, own, **sizes), data, num_simulations=2, num_draws=7
     )
-    ranks = phx.calibrate(coin, lambda own, seed: compiled.run(seed, own), data, num_simulations=2, num_draws=7)
     assert ranks.ranks["odds"].shape == (2, 2)

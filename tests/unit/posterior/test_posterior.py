@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.apart import compiled_in, of_a_run
 from tests.unit.report.posteriors import make_posterior, with_divergences
 
 import phalanx as phx
@@ -446,8 +447,8 @@ def test_names_of_columns_and_levels_stay_with_the_posterior(tmp_path):
         "county": pd.Series(pd.Categorical(["ST LOUIS", "COOK", "COOK", "ST LOUIS"])),
     }
     sizes = {"num_chains": 2, "num_warmup": 5, "num_samples": 5, "progress": False}
-    sampler = phx.compile(model, data, kernel=phx.rwmh(0.5), **sizes)
-    posterior = sampler.run()
+    sampler = phx.compile(model, data, kernel=phx.rwmh(0.5), **compiled_in(sizes))
+    posterior = sampler.run(**of_a_run(sizes))
     rows = ["b[age]", "b[floor]", "w[COOK]", "w[ST LOUIS]"]
     assert list(posterior.summary().index[1:]) == rows
     loaded = phx.Posterior.load(posterior.save(tmp_path / "run.npz"))
@@ -459,4 +460,4 @@ def test_names_of_columns_and_levels_stay_with_the_posterior(tmp_path):
     other = phx.mcmc(model, renamed, kernel=phx.rwmh(0.5), **sizes)
     assert other.timing.compilations == 0  # other names need no other program
     assert list(other.summary().index[1:3]) == ["b[height]", "b[floor]"]
-    assert list(sampler.run().summary().index[1:]) == rows
+    assert list(sampler.run(**of_a_run(sizes)).summary().index[1:]) == rows

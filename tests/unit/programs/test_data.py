@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import phalanx as phx
-from phalanx.programs.arguments import split_arguments
+from phalanx.inputs.arguments import split_arguments
 
 try:
     import torch  # pyright: ignore[reportMissingImports]  # no extra has it
@@ -120,14 +121,16 @@ def test_sizes_and_flags_in_a_run():
         "centred": np.True_, "obs_size": np.int64(4),
     }  # fmt: skip
     sampler = phx.compile(
-        model, data, kernel=phx.rwmh(), num_chains=np.int64(2), num_warmup=np.int32(2), num_samples=np.int64(2),  # pyright: ignore[reportArgumentType]
-        thin=np.int64(1), keep="w", mesh=phx.make_mesh(devices=jax.devices()[:1]), progress=np.False_,
+        model, data, kernel=phx.rwmh(), num_chains=np.int64(2), keep="w", mesh=phx.make_mesh(devices=jax.devices()[:1])  # pyright: ignore[reportArgumentType]
     )  # fmt: skip
-    posterior = sampler.run(np.uint32(3))  # pyright: ignore[reportArgumentType]
+    sizes: dict[str, Any] = {
+        "num_warmup": np.int32(2), "num_samples": np.int64(2), "thin": np.int64(1), "progress": np.False_,
+    }  # fmt: skip
+    posterior = sampler.run(np.uint32(3), **sizes)  # pyright: ignore[reportArgumentType]
     assert posterior.draws["w"].shape == (2, 2, 3)
     assert posterior.record.data["county"] == "int32 (4,), levels a, b, c"
     other = pl.Series(["b", "a", "c", "a"], dtype=pl.Enum(["c", "b", "a"]))
-    same = sampler.run(3, {"y": [1.0, 2.0, 3.0, 4.0], "county": other})  # what is left out is as it was
+    same = sampler.run(3, {"y": [1.0, 2.0, 3.0, 4.0], "county": other}, **sizes)  # what is left out is as it was
     np.testing.assert_array_equal(same.draws["w"], posterior.draws["w"])
     with pytest.raises(ValueError, match=re.escape("county has no names of levels, and the run's data had 'a', 'b', ")):
         sampler.run(3, {**data, "county": [0, 1, 2, 3]})

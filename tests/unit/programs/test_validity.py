@@ -48,7 +48,7 @@ RIGHT = [
 @pytest.mark.parametrize("case, parameter, count, index, value, allowed", WRONG)
 def test_what_cannot_be_is_found_and_placed(case, parameter, count, index, value, allowed):
     target = phx.Target(*case)
-    (key, wrong), *others = look_closely(target, target.place_arrays()).items()
+    (key, wrong), *others = look_closely(target.program, target.arguments, target.mesh, target.place_arrays()).items()
     assert key == ("y", parameter) and not others
     assert (wrong.count, wrong.index) == (count, index) and wrong.value == pytest.approx(value)
     assert wrong.allowed.startswith(allowed)
@@ -59,14 +59,14 @@ def test_what_cannot_be_is_found_and_placed(case, parameter, count, index, value
 @pytest.mark.parametrize("case", RIGHT)
 def test_what_may_be_is_left_alone(case):
     target = phx.Target(*case)
-    assert look_closely(target, target.place_arrays()) == {}
+    assert look_closely(target.program, target.arguments, target.mesh, target.place_arrays()) == {}
 
 
 def test_rows_on_devices_are_counted_once(mesh_of):
     model, data = observed(lambda m, s: dist.Normal(m, s))
     data = {name: values[:11] for name, values in data.items()}
     target = phx.Target(model, phx.shard(data, mesh_of(1, 4)))
-    wrong = look_closely(target, target.place_arrays())["y", "scale"]
+    wrong = look_closely(target.program, target.arguments, target.mesh, target.place_arrays())["y", "scale"]
     assert (wrong.count, wrong.index, wrong.value) == (1, (7,), -2.0)
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 from tests.unit.report.posteriors import make_posterior
 
-from phalanx.report.chosen import choose_quantities
+from phalanx.report.plots.chosen import choose_quantities
 
 
 def test_the_log_density_comes_first_then_the_worst_rhat():

@@ -7,11 +7,11 @@ from matplotlib.colors import to_hex
 from tests.unit.report.posteriors import make_posterior, with_divergences, with_stats
 
 from phalanx.report import save_figures
-from phalanx.report.chosen import Quantity, choose_quantities
-from phalanx.report.energy import energy_figure
-from phalanx.report.ranks import rank_counts, rank_figure
-from phalanx.report.style import ALARM, printable
-from phalanx.report.traces import trace_figure
+from phalanx.report.plots.chosen import Quantity, choose_quantities
+from phalanx.report.plots.energy import energy_figure
+from phalanx.report.plots.ranks import rank_counts, rank_figure
+from phalanx.report.plots.style import ALARM, printable
+from phalanx.report.plots.traces import trace_figure
 
 
 def words(figure):
@@ -38,8 +38,9 @@ def test_constants_infinities_and_odd_names_can_be_drawn(tmp_path):
 
 def test_pyplot_is_left_alone():
     script = (
-        "import sys; from tests.unit.report.posteriors import make_posterior; import phalanx.report.figures as figures;"
-        "import phalanx.report.traces as traces, numpy as np; from phalanx.report.chosen import Quantity;"
+        "import sys; from tests.unit.report.posteriors import make_posterior;"
+        "import phalanx.report.plots.figures as figures;"
+        "import phalanx.report.plots.traces as traces, numpy as np; from phalanx.report.plots.chosen import Quantity;"
         "figures.png(traces.trace_figure([Quantity('x', np.zeros((2, 5)))], np.zeros((2, 5), bool)));"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

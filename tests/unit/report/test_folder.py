@@ -8,7 +8,7 @@ import numpy as np
 from tests.unit.report.posteriors import make_posterior
 
 from phalanx.report import write_folder
-from phalanx.report.style import new_figure
+from phalanx.report.plots.style import new_figure
 
 
 def test_the_files_and_the_record(tmp_path):

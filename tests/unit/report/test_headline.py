@@ -1,11 +1,13 @@
 import re
 from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pytest
 from tests.unit.report.posteriors import make_posterior, with_divergences, with_stats
 
-from phalanx.report.headline import format_seconds, headline_cards, headline_html
+from phalanx.report import write_report
+from phalanx.report.headline import format_seconds, headline_cards
 
 
 def cards(posterior):
@@ -46,19 +48,25 @@ def test_of_one_chain_rhat_is_unknown():
     assert cards(make_posterior(chains=1))["worst R-hat"][1:] == ("–", "unknown", "unknown")
 
 
-def test_what_is_wrong_comes_first_with_what_to_try(converged):
+@pytest.fixture
+def page_of(tmp_path, monkeypatch):
+    monkeypatch.setattr("phalanx.report.write.draw_figures", lambda posterior: {})
+    return lambda posterior: write_report(posterior, tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_what_is_wrong_comes_first_with_what_to_try(converged, page_of):
     verdict = with_divergences(converged, 12).verdict()
-    page = headline_html(with_divergences(converged, 12))
+    page = page_of(with_divergences(converged, 12))
     assert '<p class="verdict warn">Usable, with this in mind: divergences.</p>' in page
-    first, *rest = re.findall(r'<li class="(\w+)">(.*?)</li>', page)
+    first, *rest = re.findall(r'<li class="(\w+)">(.*?)</li>', unescape(page))
     assert first == ("warn", f"{verdict.findings[0].problem} <em>Try {verdict.findings[0].advice}.</em>")
     assert [words for _, words in rest] == [*verdict.passed] and {level for level, _ in rest} == {"good"}
 
 
-def test_an_interrupted_run_says_how_far_it_got():
+def test_an_interrupted_run_says_how_far_it_got(page_of):
     posterior = make_posterior(draws=60)
     interrupted = replace(posterior, record=replace(posterior.record, num_samples=500, interrupted=True))
-    assert '<li class="warn">The run was interrupted after 60 of 500 draws.</li>' in headline_html(interrupted)
+    assert '<li class="warn">The run was interrupted after 60 of 500 draws.</li>' in page_of(interrupted)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from phalanx.report.chosen import Quantity
-from phalanx.report.pairs import pair_figure
-from phalanx.report.style import ACCENT, ALARM
+from phalanx.report.plots.chosen import Quantity
+from phalanx.report.plots.pairs import pair_figure
+from phalanx.report.plots.style import ACCENT, ALARM
 
 
 @pytest.fixture

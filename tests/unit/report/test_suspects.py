@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.unit.report.posteriors import make_posterior, with_stats
 
-from phalanx.report import suspects
-from phalanx.report.suspects import choose_suspects
+from phalanx.report.plots import suspects
+from phalanx.report.plots.suspects import choose_suspects
 
 
 def names(posterior):

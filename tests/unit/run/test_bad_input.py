@@ -254,9 +254,9 @@ def test_precision_and_seed():
 
 
 def test_draws_that_do_not_fit_in_memory(monkeypatch):
-    from phalanx.run import plan
+    from phalanx.run.compile import memory_estimate
 
-    monkeypatch.setattr(plan, "free_memory", lambda: 2**20)
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: 2**20)
     refuses(ValueError, "Store fewer variables with keep=[...], or fewer draws with a larger thin= or a smaller "
                         "num_samples=; with keep=[] and reducers= none are stored at all.",
             model, {"y": Y}, num_samples=1_000_000)  # fmt: skip

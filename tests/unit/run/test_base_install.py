@@ -59,7 +59,7 @@ assert posterior.predictive()["y"].shape == (4, 1000, 500)
 try:
     posterior.report("report.html")
 except ImportError as error:
-    assert 'pip install "arviz>=0.20" "matplotlib>=3.8"' in str(error), error
+    assert 'pip install "arviz>=0.20" "jinja2>=3.1" "matplotlib>=3.8"' in str(error), error
 else:
     raise SystemExit("matplotlib was there")
 """

@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from phalanx.mesh.devices import count_cores
-from phalanx.run.compilation import cache_folder
+from phalanx.run.compile.compilation import cache_folder
 
 RUN = """
 import sys

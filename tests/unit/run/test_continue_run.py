@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from tests.apart import compiled_in, of_a_run
 
 import phalanx as phx
 
@@ -72,7 +73,7 @@ def test_from_a_file_in_another_sampler(name, tmp_path):
     is_of_minibatches = name == "sgld"  # of its chains no log density is known, that would tell another model
     said = pytest.warns(UserWarning, match="was not checked, since phx.sgld") if is_of_minibatches else nullcontext()
     with said:
-        same(phx.compile(model, {"y": Y}, **sizes).continue_run(half, 50), whole)
+        same(phx.compile(model, {"y": Y}, **compiled_in(sizes)).continue_run(half, 50), whole)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_on_another_number_of_devices(kernel, tmp_path):
     one, four = (phx.make_mesh(chain=n, devices=phx.make_mesh().devices.flat[:n]) for n in (1, 4))
     half = phx.mcmc(model, {"y": Y}, kernel=kernel, num_samples=30, mesh=one, **SIZES)
     half.save(tmp_path / "half.npz")
-    sampler = phx.compile(model, {"y": Y}, kernel=kernel, mesh=four, **SIZES)
+    sampler = phx.compile(model, {"y": Y}, kernel=kernel, mesh=four, **compiled_in(SIZES))
     gone_on = sampler.continue_run(phx.Posterior.load(tmp_path / "half.npz"), 10)
     whole = phx.mcmc(model, {"y": Y}, kernel=kernel, num_samples=40, mesh=one, **SIZES)
     for name in whole.draws:
@@ -135,14 +136,14 @@ def test_an_interrupted_run_goes_on(kernel):
         model(y)
         phx.factor("wide", -0.5 * jnp.square(phx.sample("x", dist.Normal(0.0, 1.0)) * 30))
 
-    sampler = phx.compile(slow, {"y": Y}, kernel=kernel, **SIZES)
+    sampler = phx.compile(slow, {"y": Y}, kernel=kernel, **compiled_in(SIZES))
     sampler.executables.pace.learn(1, 0.05)  # blocks of few ticks
-    part = sampler.run(3, num_samples=600, on_block=interrupt)
+    part = sampler.run(3, num_samples=600, on_block=interrupt, **of_a_run(SIZES))
     assert part.record.interrupted
     assert part.num_draws < 600
     both = part.continue_run(700 - part.num_draws)
     assert not both.record.interrupted
-    same(both, sampler.run(3, num_samples=700))
+    same(both, sampler.run(3, num_samples=700, **of_a_run(SIZES)))
 
 
 def test_until_goes_on():
@@ -155,13 +156,13 @@ def test_until_goes_on():
 def test_what_does_not_fit_is_refused():
     sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5)}
     half = phx.mcmc(model, {"y": Y}, num_samples=10, **sizes)
-    sampler = phx.compile(lambda: phx.sample("mean", dist.Normal(0.0, 1.0)), **sizes)
+    sampler = phx.compile(lambda: phx.sample("mean", dist.Normal(0.0, 1.0)), **compiled_in(sizes))
     with pytest.raises(ValueError, match="continue_run"):
         sampler.continue_run(half, 10)
     with pytest.raises(ValueError, match="8 chains"):
-        phx.compile(model, {"y": Y}, **{**sizes, "num_chains": 8}).continue_run(half, 10)
+        phx.compile(model, {"y": Y}, **compiled_in({**sizes, "num_chains": 8})).continue_run(half, 10)
     with pytest.raises(ValueError, match=r"drawn by rwmh.*compiled for nuts"):
-        phx.compile(model, {"y": Y}, **SIZES).continue_run(half, 10)
+        phx.compile(model, {"y": Y}, **compiled_in(SIZES)).continue_run(half, 10)
     fewer = dataclasses.replace(half, draws={name: draws[:, :5] for name, draws in half.draws.items()})
     with pytest.raises(ValueError, match="'mean' has 5 draws of each chain, and the run has made 10"):
         fewer.continue_run(10)
@@ -183,15 +184,24 @@ def test_a_function_is_called_after_each_block():
 
 
 def test_a_sampler_is_told_at_each_run_how_far_to_go():
-    sampler = phx.compile(model, {"y": Y}, **SIZES)
-    posterior = sampler.run(1, num_samples=30, num_warmup=20, thin=2)
+    sampler = phx.compile(model, {"y": Y}, **compiled_in(SIZES))
+    posterior = sampler.run(1, num_samples=30, num_warmup=20, thin=2, progress=False)
     assert (posterior.num_draws, posterior.record.num_warmup) == (15, 20)
-    again = sampler.run(1, num_samples=40)
+    again = sampler.run(1, num_samples=40, **of_a_run(SIZES))
     assert (again.num_draws, again.record.num_warmup, again.timing.compilations) == (40, 60, 0)
     with pytest.raises(ValueError, match="thin=50"):
         sampler.run(1, num_samples=10, thin=50)
-    with pytest.raises(TypeError, match="num_sample"):
-        phx.compile(model, {"y": Y}, num_sample=3)
+
+
+def test_arguments_that_compile_does_not_take_are_refused_with_their_place():
+    mistaken: Any = {"num_sample": 3}
+    with pytest.raises(TypeError, match="num_sample.*The data go in one dict"):
+        phx.compile(model, {"y": Y}, **mistaken)
+    of_runs: Any = {"num_warmup": 3, "thin": 2}
+    with pytest.raises(TypeError, match=r"phx\.compile: num_warmup and thin belong to sampler\.run\(\.\.\.\)"):
+        phx.compile(model, {"y": Y}, **of_runs)
+    with pytest.raises(TypeError, match=r"seed belongs to .*then sampler\.run\(seed=\.\.\.\)"):
+        phx.compile(model, {"y": Y}, seed=1)  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.slow
@@ -199,7 +209,9 @@ def test_reducers_go_on_from_a_file(tmp_path):
     sizes = {**SIZES, "keep": [], "reducers": {"m": phx.reducers.moments(), "q": phx.reducers.quantiles([0.5])}}
     whole = phx.mcmc(model, {"y": Y}, num_samples=200, **sizes)
     phx.mcmc(model, {"y": Y}, num_samples=150, **sizes).save(tmp_path / "half.npz")
-    both = phx.compile(model, {"y": Y}, **sizes).continue_run(phx.Posterior.load(tmp_path / "half.npz"), 50)
+    both = phx.compile(model, {"y": Y}, **compiled_in(sizes)).continue_run(
+        phx.Posterior.load(tmp_path / "half.npz"), 50
+    )
     np.testing.assert_allclose(both.reduced["m"]["mean"].mean, whole.reduced["m"]["mean"].mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(both.reduced["m"]["mean"].count, 800)
     assert np.isfinite(both.reduced["q"]["mean"]).all()
@@ -218,12 +230,12 @@ def test_a_change_that_is_small_beside_many_rows_is_refused():
     sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.01)}
     half = phx.mcmc(of(1.0), {"y": y}, num_samples=10, **sizes)
     with pytest.raises(ValueError, match="the model and the data it was made with"):
-        phx.compile(of(3.0), {"y": y}, **sizes).continue_run(half, 10)
+        phx.compile(of(3.0), {"y": y}, **compiled_in(sizes)).continue_run(half, 10)
     other = y.copy()
     other[:3] += 2.0
     with pytest.raises(ValueError, match="the model and the data it was made with"):
-        phx.compile(of(1.0), {"y": other}, **sizes).continue_run(half, 10)
-    assert phx.compile(of(1.0), {"y": y.copy()}, **sizes).continue_run(half, 10).num_draws == 20
+        phx.compile(of(1.0), {"y": other}, **compiled_in(sizes)).continue_run(half, 10)
+    assert phx.compile(of(1.0), {"y": y.copy()}, **compiled_in(sizes)).continue_run(half, 10).num_draws == 20
 
 
 def test_another_model_or_other_data_are_refused():
@@ -237,8 +249,8 @@ def test_another_model_or_other_data_are_refused():
         phx.sample("y", dist.Normal(mean.sum(), scale), obs=y)
 
     with pytest.raises(ValueError, match="log density was .*; that of this model on these data is"):
-        phx.compile(wider, {"y": Y}, **sizes).continue_run(half, 10)
-    sampler = phx.compile(model, {"y": Y}, **sizes)
+        phx.compile(wider, {"y": Y}, **compiled_in(sizes)).continue_run(half, 10)
+    sampler = phx.compile(model, {"y": Y}, **compiled_in(sizes))
     with pytest.raises(ValueError, match="the model and the data it was made with"):
         sampler.continue_run(half, 10, data={"y": Y + 0.5})
     same(sampler.continue_run(half, 10, data={"y": Y.copy()}), half.continue_run(10))
@@ -253,7 +265,7 @@ def test_a_posterior_whose_rows_lie_otherwise_is_refused_or_goes_on(tmp_path):
 
     y = np.arange(7.0, dtype=np.float32)
     whole = phx.mcmc(rows, {"y": y}, num_samples=20, **SIZES)
-    sharded = phx.compile(rows, phx.shard({"y": y}, phx.make_mesh(chain=2, data=2)), **SIZES)
+    sharded = phx.compile(rows, phx.shard({"y": y}, phx.make_mesh(chain=2, data=2)), **compiled_in(SIZES))
     with pytest.raises(ValueError, match="what was tuned|tuning"):
         sharded.continue_run(whole, 10)
 
@@ -284,7 +296,7 @@ def test_reducers_of_a_users_own_go_on_from_a_file(record, tmp_path):
     sizes = {**SIZES, "reducers": {"sum": phx.reduce(lambda v: v["mean"], sum_of)}}
     half = phx.mcmc(model, {"y": Y}, num_samples=30, **sizes)
     half.save(tmp_path / "half.npz")
-    sampler = phx.compile(model, {"y": Y}, **sizes)
+    sampler = phx.compile(model, {"y": Y}, **compiled_in(sizes))
     both = sampler.continue_run(phx.Posterior.load(tmp_path / "half.npz"), 20)
     np.testing.assert_allclose(both.reduced["sum"], both.draws["mean"].sum(1), rtol=1e-4)
 
@@ -292,7 +304,7 @@ def test_reducers_of_a_users_own_go_on_from_a_file(record, tmp_path):
 def test_a_kernel_with_a_state_of_its_own_goes_on_from_a_file(tmp_path):
     sizes = {**SIZES, "kernel": KERNELS["blackjax"]}
     phx.mcmc(model, {"y": Y}, num_samples=30, **sizes).save(tmp_path / "half.npz")
-    sampler = phx.compile(model, {"y": Y}, **sizes)
+    sampler = phx.compile(model, {"y": Y}, **compiled_in(sizes))
     both = sampler.continue_run(phx.Posterior.load(tmp_path / "half.npz"), 20)
     same(both, phx.mcmc(model, {"y": Y}, num_samples=50, **sizes))
 
@@ -305,7 +317,7 @@ def test_simplices_and_correlations_go_on(tmp_path):
 
     half = phx.mcmc(of_many_supports, num_samples=20, **SIZES)
     half.save(tmp_path / "half.npz")
-    sampler = phx.compile(of_many_supports, **SIZES)
+    sampler = phx.compile(of_many_supports, **compiled_in(SIZES))
     both = sampler.continue_run(phx.Posterior.load(tmp_path / "half.npz"), 20)
     same(both, phx.mcmc(of_many_supports, num_samples=40, **SIZES))
 
@@ -345,12 +357,12 @@ def test_a_run_goes_on_from_any_block_as_if_it_had_not_stopped(name, tmp_path):
         files.append(posterior.save(tmp_path / f"{len(files)}.npz"))
 
     sizes = {**SIZES, "num_warmup": 120, "kernel": KERNELS[name]}
-    sampler = phx.compile(model, {"y": Y}, **sizes)
+    sampler = phx.compile(model, {"y": Y}, **compiled_in(sizes))
     sampler.executables.pace.learn(1, 0.05)
-    whole = sampler.run(3, num_samples=80, on_block=save)
-    same(sampler.run(3, num_samples=80), whole)  # to look at it changes nothing
+    whole = sampler.run(3, num_samples=80, on_block=save, **of_a_run(sizes))
+    same(sampler.run(3, num_samples=80, **of_a_run(sizes)), whole)  # to look at it changes nothing
     assert len(files) > 8
-    other = phx.compile(model, {"y": Y}, **sizes)
+    other = phx.compile(model, {"y": Y}, **compiled_in(sizes))
     for file in (files[0], files[3], files[len(files) // 2], files[-2]):
         part = phx.Posterior.load(file)
         both = other.continue_run(part, 80 - part.num_draws)
@@ -363,9 +375,10 @@ def test_a_run_goes_on_from_any_block_as_if_it_had_not_stopped(name, tmp_path):
 def test_a_run_that_stores_nothing_goes_on_from_any_block(tmp_path):
     parts = []
     sizes = {**SIZES, "keep": [], "reducers": {"m": phx.reducers.moments()}}
-    sampler = phx.compile(model, {"y": Y}, **sizes)
+    sampler = phx.compile(model, {"y": Y}, **compiled_in(sizes))
     sampler.executables.pace.learn(1, 0.01)
-    whole = sampler.run(3, num_samples=64, on_block=lambda report: parts.append(report.so_far()))  # pyright: ignore[reportOptionalCall]
+    of_run = {**of_a_run(sizes), "on_block": lambda report: parts.append(report.so_far())}
+    whole = sampler.run(3, num_samples=64, **of_run)
     assert {part.record.folded_draws for part in parts} > {0, 1, 2, 4}
     parts = [part for part in parts if part.record.folded_draws < 64]
     for i, part in enumerate(parts[:: len(parts) // 5]):
@@ -386,40 +399,40 @@ def test_warm_up_goes_on_on_another_number_of_devices(tmp_path):
         on_block=lambda report: files.append(report.so_far().save(tmp_path / f"{len(files)}.npz")),  # pyright: ignore[reportOptionalCall]
     )  # fmt: skip
     late = [file for file in files if phx.Posterior.load(file).state.in_warm_up]
-    gone_on = phx.compile(model, {"y": Y}, mesh=four, **SIZES).continue_run(phx.Posterior.load(late[-1]), 10)
+    gone_on = phx.compile(model, {"y": Y}, mesh=four, **compiled_in(SIZES)).continue_run(
+        phx.Posterior.load(late[-1]), 10
+    )
     for name in whole.draws:
         np.testing.assert_allclose(gone_on.draws[name], whole.draws[name], rtol=1e-3, atol=1e-3)
 
 
 def test_thinning_goes_on_from_the_last_draw_kept():
     """Draws made after the last one kept count in what follows: 20 + 20 at thin=3 keep 13, as 40 do."""
-    sampler = phx.compile(model, {"y": Y}, kernel=phx.rwmh(step_size=0.5), thin=3, **SIZES)
-    whole = sampler.run(2, num_samples=40)
-    both = sampler.run(2, num_samples=20).continue_run(20)
+    sampler = phx.compile(model, {"y": Y}, kernel=phx.rwmh(step_size=0.5), **compiled_in(SIZES))
+    sizes = {**of_a_run(SIZES), "thin": 3}
+    whole = sampler.run(2, num_samples=40, **sizes)
+    both = sampler.run(2, num_samples=20, **sizes).continue_run(20)
     assert whole.num_draws == 13
     same(both, whole)
-    parts = sampler.run(2, num_samples=4)
+    parts = sampler.run(2, num_samples=4, **sizes)
     for more in (3, 7, 2, 24):
         parts = parts.continue_run(more)
     same(parts, whole)
     with pytest.raises(ValueError, match="num_samples=1 makes no draw that thin=3 keeps; give at least 2"):
-        sampler.run(2, num_samples=4).continue_run(1)
+        sampler.run(2, num_samples=4, **sizes).continue_run(1)
 
 
 def test_reducers_count_what_thinning_left_over():
     sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5), "keep": [], "reducers": {"m": phx.reducers.moments()}}
-    sampler = phx.compile(model, {"y": Y}, thin=3, **sizes)
-    assert sampler.run(2, num_samples=20).continue_run(20).record.folded_draws == 13
+    half = phx.mcmc(model, {"y": Y}, seed=2, num_samples=20, thin=3, **sizes)
+    assert half.continue_run(20).record.folded_draws == 13
 
 
-def test_another_thin_is_refused():
+def test_a_sampler_thins_as_the_run_that_it_goes_on_with():
     sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5)}
-    sampler = phx.compile(model, {"y": Y}, thin=2, **sizes)
+    sampler = phx.compile(model, {"y": Y}, **compiled_in(sizes))
     third = phx.mcmc(model, {"y": Y}, num_samples=9, thin=3, **sizes)
-    with pytest.raises(ValueError, match=r"thin=3, and this sampler was compiled with thin=2"):
-        sampler.continue_run(third, 9)
-    again = sampler.run(1, num_samples=9, thin=3)  # said when it was run, and so known to what it returns
-    assert again.continue_run(9).num_draws == 6
+    same(sampler.continue_run(third, 9), phx.mcmc(model, {"y": Y}, num_samples=18, thin=3, **sizes))
 
 
 @pytest.mark.parametrize("place", [pytest.param(0, marks=pytest.mark.slow), 1499, 2999])
@@ -433,8 +446,8 @@ def test_one_number_that_differs_in_its_last_digit_is_refused(name, place, tmp_p
     data = {"x": rng.normal(size=3000), "y": rng.normal(size=3000), "group": rng.integers(0, 9, 3000)}
     data = {key: values.astype(np.int32 if key == "group" else np.float32) for key, values in data.items()}
     sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.01)}
-    sampler = phx.compile(regression, data, **sizes)
-    half = sampler.run(0, num_samples=5)
+    sampler = phx.compile(regression, data, **compiled_in(sizes))
+    half = sampler.run(0, num_samples=5, **of_a_run(sizes))
     changed = data[name].copy()
     changed[place] = np.nextafter(changed[place], np.float32(9e9)) if name != "group" else changed[place] + 1
     half.save(tmp_path / "half.npz")
@@ -453,7 +466,8 @@ def test_a_run_in_another_floating_point_type_is_refused(tmp_path):
     with jax.enable_x64(True):
         with pytest.raises(ValueError, match="compiled for float32, and JAX now computes in float64"):
             half.continue_run(5)
-        sampler = phx.compile(model, {"y": Y}, **sizes)
+        sampler = phx.compile(model, {"y": Y}, **compiled_in(sizes))
         with pytest.raises(ValueError, match="'mean' was computed in float32, and this sampler computes in float64"):
             sampler.continue_run(phx.Posterior.load(tmp_path / "half.npz"), 5)
-        assert sampler.run(0, init=half, tuning=half, num_warmup=0, num_samples=5).draws["mean"].dtype == np.float64
+        anew = sampler.run(0, init=half, tuning=half, num_warmup=0, num_samples=5, progress=False)
+        assert anew.draws["mean"].dtype == np.float64

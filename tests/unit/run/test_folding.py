@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
-from phalanx.run.tiles import tile_of
+from phalanx.run.device.tiles import tile_of
 
 R = phx.reducers
 
@@ -49,12 +49,13 @@ def test_reduced_is_what_stored_draws_say(name, thin):
 @pytest.mark.parametrize(
     "kernel", [pytest.param(phx.nuts(), marks=pytest.mark.slow), phx.rwmh(0.8)], ids=["nuts", "rwmh"]
 )
-def test_tiles_change_nothing(kernel):
-    reducers, one = {"m": R.moments(), "r": R.rhat()}, phx.make_mesh(devices=jax.devices()[:1])
-    found = [
-        phx.mcmc(model, keep=[], reducers=reducers, kernel=kernel, tile=tile, mesh=one, **SIZES).reduced
-        for tile in (None, 1, 4)
-    ]
+def test_tiles_change_nothing(kernel, monkeypatch):
+    reducers, one, found = {"m": R.moments(), "r": R.rhat()}, phx.make_mesh(devices=jax.devices()[:1]), []
+    for tile in ("", "1", "4"):
+        monkeypatch.setenv("PHALANX_TILE", tile)
+        run = phx.mcmc(model, keep=[], reducers=reducers, kernel=kernel, mesh=one, **SIZES)
+        assert run.timing.compilations
+        found.append(run.reduced)
     for other in found[1:]:
         for a, b in zip(jax.tree.leaves(found[0]), jax.tree.leaves(other), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -75,7 +76,7 @@ def test_reduced_is_the_same_on_any_mesh(chains, data):
 
 def test_stretches_add_up(monkeypatch):
     whole = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES).reduced["m"]["x"]
-    monkeypatch.setattr("phalanx.run.host_fold.MOST_DRAWS", 7)
+    monkeypatch.setattr("phalanx.run.host.reducer_state.MOST_DRAWS", 7)
     parts = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES).reduced["m"]["x"]
     assert parts.count == whole.count
     np.testing.assert_allclose(parts.mean, whole.mean, rtol=1e-5)
@@ -127,8 +128,8 @@ def test_interrupted_chains_that_store_draws_say_that_reducers_are_uneven(monkey
         if report.phase == "sampling" and report.done >= 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("phalanx.run.progress.Silent.show", interrupt)
-    monkeypatch.setattr("phalanx.run.pace.Pace.ticks", 8)
+    monkeypatch.setattr("phalanx.run.progress.display.Silent.show", interrupt)
+    monkeypatch.setattr("phalanx.run.compile.block_length.Pace.ticks", 8)
     run = phx.mcmc(funnel, **{**SHORT, "num_samples": 1000, "num_chains": 8})
     assert run.reduced["m"]["width"].count > 8 * run.num_draws
     assert [finding.topic for finding in run.record.findings] == ["uneven chains"]
@@ -142,7 +143,7 @@ def test_an_interrupt_returns_what_is_known(monkeypatch):
         if len([r for r in calls if r.phase == "sampling"]) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("phalanx.run.progress.Silent.show", interrupt)
+    monkeypatch.setattr("phalanx.run.progress.display.Silent.show", interrupt)
     run = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **{**SIZES, "num_samples": 10**7})
     assert run.record.interrupted and 0 < run.reduced["m"]["x"].count < 8 * 10**7
     assert run.reduced["m"]["x"].count == 8 * run.record.folded_draws
@@ -172,18 +173,22 @@ def test_tiles_fill_a_cache_and_divide_the_lanes():
     assert tile_of(4, 2048) == 4
 
 
-def test_tiles_that_cut_nothing_are_refused():
+def test_tiles_that_cut_nothing_are_refused(monkeypatch):
     one = phx.make_mesh(devices=jax.devices()[:1])
-    for tile in (3, 0, 2.0):
-        with pytest.raises(ValueError, match="tile must be a divisor of the 8 lanes of a device, got"):
-            phx.mcmc(model, keep=[], reducers={"m": R.moments()}, tile=tile, mesh=one, **SIZES)  # pyright: ignore[reportArgumentType]
+    for tile in ("3", "0", "2.0"):
+        monkeypatch.setenv("PHALANX_TILE", tile)
+        with pytest.raises(ValueError, match="PHALANX_TILE: a tile must be a divisor of the 8 lanes of a device, got"):
+            phx.mcmc(model, keep=[], reducers={"m": R.moments()}, mesh=one, **SIZES)
 
 
 @pytest.mark.parametrize("kernel", [phx.rwmh(0.8), pytest.param(phx.nuts(step_size=0.4), marks=pytest.mark.slow)])
-def test_stored_draws_are_the_same_in_tiles(kernel):
+def test_stored_draws_are_the_same_in_tiles(kernel, monkeypatch):
     # in warm-up draws are recorded in tiles, too; few iterations, so that rounding does not send trajectories apart
     sizes = {**SIZES, "num_warmup": 5, "num_samples": 12, "thin": 3, "mesh": phx.make_mesh(devices=jax.devices()[:2])}
-    whole, tiled = (phx.mcmc(model, kernel=kernel, tile=tile, **sizes) for tile in (4, 1))
+    monkeypatch.setenv("PHALANX_TILE", "4")
+    whole = phx.mcmc(model, kernel=kernel, **sizes)
+    monkeypatch.setenv("PHALANX_TILE", "1")
+    tiled = phx.mcmc(model, kernel=kernel, **sizes)
     for name, stat in whole.stats.items():
         np.testing.assert_allclose(tiled.stats[name], stat, rtol=1e-3, atol=1e-3)
     for name, draws in whole.draws.items():

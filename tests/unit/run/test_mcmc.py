@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from tests.apart import compiled_in, of_a_run
 
 import phalanx as phx
 from phalanx.adaptation.step_size import SEARCHES
 from phalanx.run import sampler as sampler_module
-from phalanx.run.pace import Pace
-from phalanx.run.progress import Silent
+from phalanx.run.compile.block_length import Pace
+from phalanx.run.progress.display import Silent
 
 Y = np.array([1.0, 2.0, 4.0], np.float32)
 FAST = {"kernel": phx.hmc(num_steps=4), "num_warmup": 20, "num_samples": 30, "progress": False}
@@ -92,9 +93,9 @@ def test_draws_do_not_depend_on_how_a_run_is_cut_into_blocks(kernel, monkeypatch
     sizes = {name: value for name, value in FAST.items() if name != "kernel"}
     whole = phx.mcmc(model, {"y": Y}, kernel=kernel, **sizes)
 
-    sampler = phx.compile(model, {"y": Y}, kernel=kernel, **sizes)
+    sampler = phx.compile(model, {"y": Y}, kernel=kernel)
     monkeypatch.setattr(sampler, "executables", replace(sampler.executables, pace=OneByOne()))
-    np.testing.assert_array_equal(sampler.run(0).draws["mean"], whole.draws["mean"])
+    np.testing.assert_array_equal(sampler.run(0, **sizes).draws["mean"], whole.draws["mean"])
 
 
 class OneByOne(Pace):
@@ -106,8 +107,8 @@ class OneByOne(Pace):
 
 
 def test_seeds_differ_and_repeat():
-    sampler = phx.compile(model, {"y": Y}, **FAST)
-    first, again, other = sampler.run(1), sampler.run(1), sampler.run(2)
+    sampler = phx.compile(model, {"y": Y}, **compiled_in(FAST))
+    first, again, other = (sampler.run(seed, **of_a_run(FAST)) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.draws["mean"], again.draws["mean"])
     assert not np.allclose(first.draws["mean"], other.draws["mean"])
     chains = first.draws["mean"]
@@ -115,10 +116,10 @@ def test_seeds_differ_and_repeat():
 
 
 def test_other_data_of_the_same_shape_run_on_the_same_program():
-    sampler = phx.compile(model, {"y": Y}, **FAST)
-    moved = sampler.run(0, {"y": Y + 100})
+    sampler = phx.compile(model, {"y": Y}, **compiled_in(FAST))
+    moved = sampler.run(0, {"y": Y + 100}, **of_a_run(FAST))
     np.testing.assert_array_equal(moved.draws["mean"], phx.mcmc(model, {"y": Y + 100}, **FAST).draws["mean"])
-    assert not np.allclose(moved.draws["mean"], sampler.run(0).draws["mean"])
+    assert not np.allclose(moved.draws["mean"], sampler.run(0, **of_a_run(FAST)).draws["mean"])
     with pytest.raises(ValueError, match=r"compiled for y of shape \(3,\) and type float32.*got \(2,\) float32"):
         sampler.run(0, {"y": Y[:2]})
     with pytest.raises(ValueError, match="compiled for the arrays y; these are"):
@@ -151,8 +152,9 @@ def test_a_run_without_warm_up():
 
 
 def test_interruption_returns_the_draws_so_far(monkeypatch):
-    sampler = phx.compile(model, {"y": Y}, **{**FAST, "num_samples": 10})
-    whole = sampler.run(0)
+    sampler = phx.compile(model, {"y": Y}, **compiled_in(FAST))
+    sizes = of_a_run({**FAST, "num_samples": 10})
+    whole = sampler.run(0, **sizes)
     shown = []
 
     class Interrupting(Silent):
@@ -163,7 +165,7 @@ def test_interruption_returns_the_draws_so_far(monkeypatch):
 
     monkeypatch.setattr(sampler_module, "make_progress", lambda enabled: Interrupting())
     sampler.executables = replace(sampler.executables, pace=OneByOne())
-    posterior = sampler.run(0)
+    posterior = sampler.run(0, **sizes)
     assert posterior.record.interrupted and posterior.draws["mean"].shape == (4, 3)
     np.testing.assert_array_equal(posterior.draws["mean"], whole.draws["mean"][:, :3])
     assert posterior.stats["energy"].shape == (4, 3)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from tests.apart import compiled_in
 
 import phalanx as phx
 from phalanx.run import sampler
@@ -71,15 +72,15 @@ def test_the_plan_is_told_before_a_run(capsys):
 
 
 def test_a_run_that_needs_too_much_on_a_device_is_refused(monkeypatch):
-    from phalanx.run import plan
+    from phalanx.run.compile import memory_estimate
 
-    monkeypatch.setattr(plan, "free_memory", lambda: 10_000)
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: 10_000)
     with pytest.raises(ValueError, match="This run needs .* of memory .*keep=\\[\\] and reducers="):
         phx.mcmc(model, num_samples=100, **OPTIONS)
 
 
 def test_data_that_are_in_memory_already_are_not_asked_for_again(monkeypatch):
-    from phalanx.run import plan
+    from phalanx.run.compile import memory_estimate
 
     data = {"y": np.zeros((1000, 1000), np.float32)}
     one = phx.make_mesh(devices=jax.devices()[:1])
@@ -87,22 +88,23 @@ def test_data_that_are_in_memory_already_are_not_asked_for_again(monkeypatch):
     def rows(y):
         phx.sample("y", dist.Normal(phx.sample("m", dist.Normal(0.0, 1.0)), 1.0), obs=y)
 
-    sampler = phx.compile(rows, data, num_samples=100, mesh=one, **OPTIONS)
-    assert sampler.plan.placed == 4_000_000 < sampler.plan.on_device
-    monkeypatch.setattr(plan, "free_memory", lambda: sampler.plan.here)
-    phx.compile(rows, data, num_samples=100, mesh=one, **OPTIONS)
+    sampler = phx.compile(rows, data, mesh=one, **compiled_in(OPTIONS))
+    plan = sampler.plan(100)
+    assert plan.placed == 4_000_000 < plan.on_device
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: plan.here)
+    phx.compile(rows, data, mesh=one, **compiled_in(OPTIONS))
 
 
 def test_deterministic_variables_are_planned_for():
     def squared():
         phx.deterministic("table", phx.sample("x", dist.Normal(0.0, 1.0)) * np.ones((3, 5), np.float32))
 
-    sampler = phx.compile(squared, num_samples=100, keep=["table"], **OPTIONS)
-    assert sampler.plan.draws == {"table": 4 * 4 * 100 * 15}
+    sampler = phx.compile(squared, keep=["table"], **compiled_in(OPTIONS))
+    assert sampler.plan(100).draws == {"table": 4 * 4 * 100 * 15}
 
 
 def test_what_files_have_left_in_memory_is_free():
-    from phalanx.run.plan import free_memory
+    from phalanx.run.compile.memory_estimate import free_memory
 
     free, told = free_memory(), Path("/proc/meminfo")
     if not told.exists():
@@ -112,6 +114,6 @@ def test_what_files_have_left_in_memory_is_free():
 
 
 def test_sizes_are_told_in_words():
-    from phalanx.run.plan import size
+    from phalanx.run.compile.memory_estimate import size
 
     assert [size(n) for n in (12, 2048, 3 * 2**20, 5 * 2**30)] == ["12 bytes", "2 KiB", "3 MiB", "5.0 GiB"]

@@ -14,15 +14,27 @@ from jax.sharding import NamedSharding, PartitionSpec
 import phalanx as phx
 from phalanx.adaptation.acceptance import LEAST
 from phalanx.mesh.devices import CHAIN
-from phalanx.run import window as window_module
-from phalanx.run.advance import Sunk
-from phalanx.run.executables import shardings
-from phalanx.run.recorder import RowLayout
-from phalanx.run.summing import Summing
-from phalanx.run.window import Window
+from phalanx.mesh.position import Variable, VectorLayout
+from phalanx.mesh.space import RowSharding
+from phalanx.run.device import window as window_module
+from phalanx.run.device.advance import Sunk
+from phalanx.run.device.executables import shardings
+from phalanx.run.device.recorder import RowLayout
+from phalanx.run.device.summing import Summing
+from phalanx.run.device.window import Window
 
 STATS = ("acceptance_rate", "diverging", "num_steps", "log_density")
 CHAINS, SLOTS = 8, 6
+
+
+def rows_of(sizes, parts):
+    """The layout of rows of a global variable and, where there are two sizes, of one sharded over `data`."""
+    shardings = RowSharding(), RowSharding(("data",))
+    variables = [
+        Variable(f"v{i}", (size,), np.float32, sharding)
+        for i, (size, sharding) in enumerate(zip(sizes, shardings, strict=False)) if size
+    ]  # fmt: skip
+    return RowLayout(VectorLayout.of(variables, {}), parts, STATS)
 
 
 def recorded(layout, devices, seed, made, far=0.0):
@@ -34,7 +46,7 @@ def recorded(layout, devices, seed, made, far=0.0):
         values[~made] = np.nan
         rows.append(values)
     rates = random.uniform(size=(SLOTS, CHAINS)).astype(np.float32)
-    rows[0][..., layout.parts * layout.sizes[0]] = rates
+    rows[0][..., layout.start_of_stats] = rates
     return rows
 
 
@@ -45,7 +57,7 @@ def filled(count):
 
 def on_devices(summing, mesh, rows, first, end):
     shared = PartitionSpec()
-    specs = tuple(PartitionSpec(None, CHAIN, axes or None) for axes in summing.groups), shared, shared
+    specs = summing.layout.position.specs(None, CHAIN), shared, shared
     placed = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(rows, specs[0], strict=True)]
     with jax.enable_x64(True):
         program = jax.jit(
@@ -70,8 +82,8 @@ def moments(rows):
 )
 def test_sums_on_any_mesh_are_those_of_all_draws(shape, sizes, metric, slots, far, seed):
     chain, data = shape
-    layout, (first, end) = RowLayout(sizes, 2 if metric else 1, STATS), map(np.int32, slots)
-    summing = Summing(layout, ((), ("data",)))
+    layout, (first, end) = rows_of(sizes, 2 if metric else 1), map(np.int32, slots)
+    summing = Summing(layout)
     made = np.broadcast_to((np.arange(SLOTS) >= first) & (np.arange(SLOTS) < end), (CHAINS, SLOTS)).T
     rows = recorded(layout, data, seed, made, far)
     if metric and sizes[0] and first < end:
@@ -90,7 +102,7 @@ def test_sums_on_any_mesh_are_those_of_all_draws(shape, sizes, metric, slots, fa
         return
     by_device = [part.reshape(SLOTS, CHAINS, -1, width) for part, width in zip(rows, layout.widths, strict=True)]
     for kind, of_kind in enumerate((found.position, found.gradient)):
-        vectors = [part.reshape(SLOTS, CHAINS, -1).astype(np.float64) for part in layout.vectors(by_device, kind)]
+        vectors = [part.reshape(SLOTS, CHAINS, -1).astype(np.float64) for part in layout.vector(by_device, kind).parts]
         good = made.copy()
         if sizes[0] and first < end:
             good[first, 0] = False
@@ -102,10 +114,10 @@ def test_sums_on_any_mesh_are_those_of_all_draws(shape, sizes, metric, slots, fa
 
 
 def test_a_rate_that_is_no_number_shows_in_the_mean_and_counts_as_no_acceptance():
-    layout = RowLayout((1,), 1, STATS)
+    layout = rows_of((1,), 1)
     rows = recorded(layout, 1, 0, filled(1))
     rows[0][0, 3, 1] = np.nan
-    found = on_devices(Summing(layout, ((),)), phx.make_mesh(chain=1), rows, np.int32(0), np.int32(1))
+    found = on_devices(Summing(layout), phx.make_mesh(chain=1), rows, np.int32(0), np.int32(1))
     rates = rows[0][0, :, 1].astype(np.float64)
     assert math.isnan(found.mean("acceptance_rate"))
     assert found.inverse_rates == pytest.approx(np.sum(1 / np.fmax(rates, LEAST)), rel=1e-12)
@@ -123,7 +135,7 @@ def draws_of(layout, blocks, groups=None, every=1):
 @pytest.mark.parametrize("on_devices", [2**26, 0], ids=["fetched at the end", "fetched at once"])
 def test_a_window_hands_over_its_draws_chain_by_chain(on_devices, monkeypatch):
     monkeypatch.setattr(window_module, "MOST_BYTES", on_devices)
-    layout, random = RowLayout((2, 1), 2, STATS), np.random.default_rng(0)
+    layout, random = rows_of((2, 1), 2), np.random.default_rng(0)
     counts = [random.integers(0, SLOTS + 1, CHAINS).astype(np.int32) for _ in range(3)]
     blocks = [(recorded(layout, 2, seed, filled(count)), count) for seed, count in enumerate(counts)]
     sample = draws_of(layout, blocks)
@@ -136,7 +148,7 @@ def test_a_window_hands_over_its_draws_chain_by_chain(on_devices, monkeypatch):
 
 def test_a_window_that_takes_too_much_memory_keeps_every_other_draw_of_each_chain(monkeypatch):
     monkeypatch.setattr(window_module, "MOST_NUMBERS", CHAINS * 2 * SLOTS)
-    layout, count = RowLayout((2,), 2, STATS), np.full(CHAINS, SLOTS, np.int32)
+    layout, count = rows_of((2,), 2), np.full(CHAINS, SLOTS, np.int32)
     blocks = [(recorded(layout, 1, seed, filled(count)), count) for seed in range(3)]
     sample = draws_of(layout, blocks)
     assert sample is not None
@@ -145,7 +157,7 @@ def test_a_window_that_takes_too_much_memory_keeps_every_other_draw_of_each_chai
 
 
 def test_a_window_of_many_chains_looks_at_some_and_one_of_which_nothing_is_learned_at_none():
-    layout, count = RowLayout((2, 1), 2, STATS), np.full(CHAINS, 1, np.int32)
+    layout, count = rows_of((2, 1), 2), np.full(CHAINS, 1, np.int32)
     blocks = [(recorded(layout, 1, 0, count), count)]
     sample = draws_of(layout, blocks, groups=1, every=3)
     assert sample is not None

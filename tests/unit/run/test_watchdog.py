@@ -8,9 +8,10 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
-from phalanx.run import watchdog
-from phalanx.run.progress import Report, Silent
-from phalanx.run.watchdog import Watchdog, watched
+from phalanx.run.progress import watchdog
+from phalanx.run.progress.display import Silent
+from phalanx.run.progress.report import Report
+from phalanx.run.progress.watchdog import Watchdog, watched
 
 REPORT = Report("sampling", 10, 100, 4, 0.8, 0)
 
@@ -117,11 +118,11 @@ def test_chains_and_fits_are_watched_in_every_phase_and_leave_no_thread(capsys, 
     def look(report: Report) -> None:
         seen.append((report.phase, "phalanx-watchdog" in {thread.name for thread in threading.enumerate()}))
 
-    sampler = phx.compile(model, num_chains=2, num_warmup=5, num_samples=5)
-    sampler.run(0, on_block=look)
+    sampler = phx.compile(model, num_chains=2)
+    sampler.run(0, num_warmup=5, num_samples=5, on_block=look)
     phx.fit(model, phx.guides.mean_field(), num_steps=5, until=False, on_block=look)
     assert len({phase for phase, _ in seen}) == 3 and all(watched for _, watched in seen)
     assert "phalanx-watchdog" not in {thread.name for thread in threading.enumerate()}
     seen.clear()
-    sampler.run(0, on_block=look, progress=False)
+    sampler.run(0, num_warmup=5, num_samples=5, on_block=look, progress=False)
     assert seen and not any(watched for _, watched in seen)

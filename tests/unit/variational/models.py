@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -37,3 +40,14 @@ def exact(x=X, y=Y):
     _, log_det = np.linalg.slogdet(2 * np.pi * marginal)
     evidence = -0.5 * (log_det + y @ np.linalg.solve(marginal, y))
     return covariance @ (x.T @ y) / NOISE**2, covariance, evidence
+
+
+@dataclass(frozen=True)
+class StartAt:
+    """The start of a guide, at a place that is known."""
+
+    at: Any
+    latents: Any
+
+    def place(self, init_scale):
+        return self.at

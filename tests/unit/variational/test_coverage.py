@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpyro.distributions import constraints
 
 import phalanx as phx
-from phalanx.variational.coverage import left_out
+from phalanx.variational.guides.coverage import left_out
 
 Y = {"y": np.array([0.5], np.float32)}
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpyro.distributions import constraints
 
 import phalanx as phx
-from phalanx.programs.arguments import split_arguments
-from phalanx.programs.supports import SupportCheck
+from phalanx.density.supports import SupportCheck
+from phalanx.inputs.arguments import split_arguments
 from phalanx.programs.traced_program import TracedProgram
 
 ROWS, GROUPS = 8, 3
@@ -173,7 +173,7 @@ def test_what_cannot_be_looked_at_is_said(monkeypatch, capsys):
     def computes_in_programs_alone(*_):
         raise RuntimeError
 
-    monkeypatch.setattr("phalanx.programs.lookups.Value.get", computes_in_programs_alone)
+    monkeypatch.setattr("phalanx.jaxprs.lookups.Value.get", computes_in_programs_alone)
     with pytest.warns(UserWarning, match="could not be checked") as said:
         phx.importance(model, guide, rows())
     words = " ".join(str(warning.message) for warning in said)

@@ -11,7 +11,7 @@ from numpyro.distributions import constraints
 from tests.unit.variational.models import DATA, X, Y, by_hand, exact, regression
 
 import phalanx as phx
-from phalanx.variational.fixed_draws import FixedDraws
+from phalanx.variational.methods.fixed_draws import FixedDraws
 
 MEAN, COVARIANCE, EVIDENCE = exact()
 HELD = {"optimizer": "lbfgs", "progress": False}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phalanx as phx
-from phalanx.variational.matching import match
+from phalanx.variational.methods.matching import match
 
 compiled = jax.jit(match)
 MATCHED = {"optimizer": "batch-and-match", "progress": False}

@@ -58,8 +58,40 @@ def test_where_there_is_none_it_is_refused():
         phx.maximize(counts, {"y": Y}, init={"z": 1.0})
     with pytest.raises(ValueError, match="learned by phx.fit"):
         phx.maximize(lambda: phx.sample("x", dist.Normal(phx.param("m", 0.0), 1.0)))
-    with pytest.raises(ValueError, match="5,000 coordinates"):
-        phx.maximize(lambda: phx.sample("x", dist.Normal(0.0, 1.0).expand([5000])))
+
+
+@pytest.mark.slow
+def test_more_coordinates_than_a_hessian_is_made_of():
+    scales = np.logspace(-2, 2, 5000).astype(np.float32)
+    found = phx.maximize(lambda: phx.sample("x", dist.Normal(scales, scales)))
+    np.testing.assert_allclose(found.values["x"], scales, rtol=0.05)
+    assert found.unchecked.startswith(
+        "Of 5,000 coordinates the density was seen to fall along the 32 softest directions"
+    )
+
+
+@pytest.mark.slow
+def test_among_many_coordinates_one_that_runs_away_is_seen():
+    def plateau():
+        phx.sample("x", dist.Normal(0.0, 1.0).expand([5000]))
+        u = phx.sample("u", dist.ImproperUniform(dist.constraints.real, (), ()))
+        phx.factor("f", jnp.tanh(u))
+
+    with pytest.raises(ValueError, match="there is no maximum where the climb ended"):
+        phx.maximize(plateau)
+
+
+def test_one_of_many_maxima_side_by_side_is_found():
+    """The product of two vectors stays the same where one grows and the other shrinks, or both are turned."""
+    truth = np.outer([1.0, -2.0, 0.5], [1.5, 1.0]).astype(np.float32)
+
+    def factors(y):
+        a, b = (phx.sample(name, dist.Normal(0.0, 1.0).expand([n, 2])) for name, n in (("a", 3), ("b", 2)))
+        phx.sample("y", dist.Normal(a @ b.T, 0.1), obs=y)
+
+    found = phx.maximize(factors, {"y": truth})
+    np.testing.assert_allclose(found.values["a"] @ found.values["b"].T, truth, atol=0.05)
+    assert found.unchecked and found.at_bounds == ()
 
 
 def test_laplace_is_exact_for_a_normal():

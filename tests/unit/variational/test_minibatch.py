@@ -14,7 +14,7 @@ from jax import random
 from numpyro.distributions import constraints
 
 import phalanx as phx
-from phalanx.variational.step import State, Steps
+from phalanx.variational.methods.step import State, Steps
 
 ROWS, DRAWS = 48, 4000
 RANDOM = np.random.default_rng(2)

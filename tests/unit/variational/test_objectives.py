@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 from tests.unit.variational.models import DATA, by_hand, exact, regression
 
 import phalanx as phx
-from phalanx.variational.step import Steps
+from phalanx.variational.methods.step import Steps
 
 MEANS, WEIGHTS = np.array([-1.0, 0.5, 2.0]), np.array([0.5, 0.3, 0.2])
 SHORT = {"num_steps": 5, "until": False, "progress": False}

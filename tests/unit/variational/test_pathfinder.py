@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import phalanx as phx
-from phalanx.variational.ascent import MEMORY, Climb
-from phalanx.variational.pathfinder import follow, next_diagonal, normal_of
+from phalanx.learning.ascent import MEMORY, Climb
+from phalanx.variational.guides.pathfinder import follow, next_diagonal, normal_of
 
 
 def dense(diagonal, steps, changes):

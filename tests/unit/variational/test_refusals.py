@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 from tests.unit.variational.models import DATA, by_hand, regression
 
 import phalanx as phx
-from phalanx.variational.checkpoint import Checkpoint
+from phalanx.variational.monitoring.checkpoint import Checkpoint
 
 
 def scale_model():
@@ -294,6 +294,16 @@ def test_damaged_checkpoints_and_folders_as_logs_are_refused(tmp_path):
     with pytest.raises(ValueError, match="log=.* is a folder"):
         phx.training(log=tmp_path)
     with pytest.raises(ValueError, match=r"checkpoint=.* is damaged: its fit\.json is no JSON"):
+        Checkpoint(tmp_path / "fit").read()
+    (tmp_path / "fit" / "fit.json").write_text('{"step": 1, "seconds": 0.5}')
+    with pytest.raises(
+        ValueError, match=r"checkpoint=.* is damaged: its fit\.json has no entry 'best', 'looks', 'fit'"
+    ):
+        Checkpoint(tmp_path / "fit").read()
+    (tmp_path / "fit" / "fit.json").write_text('{"version": 2}')
+    with pytest.raises(
+        ValueError, match=r"checkpoint=.* was saved by a later release of Phalanx: its fit\.json has ver"
+    ):
         Checkpoint(tmp_path / "fit").read()
 
 

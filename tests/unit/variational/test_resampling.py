@@ -9,8 +9,8 @@ import pytest
 
 import phalanx as phx
 from phalanx.diagnostics.psis import smooth
-from phalanx.variational.evidence import Weights
-from phalanx.variational.judging import judge_fit
+from phalanx.variational.judging.evidence import Weights
+from phalanx.variational.judging.judge import judge_fit
 
 
 def skewed():

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from phalanx.variational.fit import _optimizer_of
-from phalanx.variational.settling import Settling
-from phalanx.variational.step import all_finite
+from phalanx.variational.methods.settling import Settling
+from phalanx.variational.methods.step import all_finite
 
 FLAT = np.zeros(100)
 
 
 def looked_at(*changes):
     """What has been decided after windows that have changed by so much, and so much over two of them."""
-    settling = Settling(20_000)
+    settling = Settling.begin(20_000)
     for change, across in ((np.inf, np.inf), *changes):
-        settling.look(settling.window.end, FLAT, change, across)
+        settling = settling.look(settling.window.end, FLAT, change, across)
     return settling
 
 
@@ -30,16 +30,14 @@ def test_three_windows_that_are_alike_end_a_fit():
 def test_what_moves_on_is_not_alike_over_two_windows():
     drifting = looked_at((0.8, np.inf), (0.8, 1.6))
     assert not drifting.settled and drifting.rate == 0.25
-    drifting.look(drifting.window.end, FLAT, 0.1, 0.9)
-    assert drifting.settled
+    assert drifting.look(drifting.window.end, FLAT, 0.1, 0.9).settled
 
 
 def test_noise_lowers_the_rate_and_what_is_on_its_way_does_not():
     assert looked_at((3.0, np.inf), (3.0, 3.0)).rate == 0.5
     on_its_way = looked_at((3.0, np.inf), (3.0, 6.0), (4.0, 7.0))
     assert on_its_way.rate == 1.0
-    on_its_way.look(on_its_way.window.end, FLAT, 3.0, 3.5)
-    assert on_its_way.rate == 0.5
+    assert on_its_way.look(on_its_way.window.end, FLAT, 3.0, 3.5).rate == 0.5
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

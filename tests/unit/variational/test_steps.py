@@ -12,8 +12,9 @@ from jax.flatten_util import ravel_pytree
 from tests.unit.variational.models import DATA, regression
 
 import phalanx as phx
-from phalanx.variational import compiled, step
+from phalanx.learning import compiled
 from phalanx.variational.drawing import change_between
+from phalanx.variational.methods import step
 
 SHORT = {"num_steps": 30, "until": False, "progress": False}
 
@@ -43,7 +44,7 @@ def test_the_density_along_the_path_is_that_of_the_draw():
     params, key = {"loc": jnp.array([1.0, -2.0, 0.5]), "scale_tril": tril}, jax.random.key(3)
 
     def along(params):
-        return pair.draw_along(params, pair.noise(key), {})
+        return pair.draw_weighed(params, pair.noise(key), {}, held=True)
 
     def plain(params):
         draw = pair.draw(params, pair.noise(key), {})

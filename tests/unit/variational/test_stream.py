@@ -10,7 +10,7 @@ from jax import random
 from numpyro.distributions import constraints
 
 import phalanx as phx
-from phalanx.variational.step import Steps
+from phalanx.variational.methods.step import Steps
 
 ROWS, SIZE = 48, 6
 RANDOM = np.random.default_rng(2)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from tests.unit.variational.models import StartAt
 
 import phalanx as phx
-from phalanx.programs.arguments import split_arguments
+from phalanx.inputs.arguments import split_arguments
+from phalanx.learning.ascent import Place
 from phalanx.programs.shares import Latent
 from phalanx.programs.traced_program import TracedProgram
-from phalanx.variational.ascent import Place
-from phalanx.variational.coordinates import size_of
-from phalanx.variational.structured import MOST, Structured, parents_of
+from phalanx.variational.guides.coordinates import size_of
+from phalanx.variational.guides.structured import MOST, Structured, parents_of
 
 Y = np.random.default_rng(0).normal(1.0, 2.0, size=6).astype(np.float32)
 
@@ -44,12 +47,14 @@ def test_parents_are_read_off_the_program():
 def test_rows_depend_on_the_same_rows_where_there_are_many():
     many = MOST  # squared, more than may be
     latents = [
-        Latent(name, shape, shape, jnp.float32, "real")
+        Latent(name, shape, jnp.float32, shape=shape, support="real")
         for name, shape in {"p": (many,), "c": (many, 2), "g": (3,)}.items()
     ]
     place = Place(jnp.zeros(size_of(latents)), jnp.ones(size_of(latents)))
-    guide = Structured(parents={"p": (), "c": ("p",), "g": ("c",)})
-    shapes = {name: value.shape for name, value in guide.begin(place, latents).items() if ".on." in name}
+    guide: Any = Structured(parents={"p": (), "c": ("p",), "g": ("c",)})
+    shapes = {
+        name: value.shape for name, value in guide.begin(StartAt(place, latents)).values.items() if ".on." in name
+    }
     assert shapes == {"c.on.p": (many, 2, 1), "g.on.c": (3, 2 * many)}
 
 

@@ -6,16 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.unit.variational.models import StartAt
 
 import phalanx as phx
+from phalanx.learning.ascent import Place
 from phalanx.programs.shares import Latent
-from phalanx.variational.ascent import Place
-from phalanx.variational.coordinates import size_of, vector_of
-from phalanx.variational.gaussian import standard_log_prob
-from phalanx.variational.structured import Structured
-from phalanx.variational.transport import push, ready
+from phalanx.variational.guides.coordinates import size_of, vector_of
+from phalanx.variational.guides.gaussian import standard_log_prob
+from phalanx.variational.guides.structured import Structured
 
-LATENTS = [Latent(name, shape, shape, jnp.float32, "real") for name, shape in {"b": (), "c": (2, 2), "a": (3,)}.items()]
+LATENTS = [
+    Latent(name, shape, jnp.float32, shape=shape, support="real")
+    for name, shape in {"b": (), "c": (2, 2), "a": (3,)}.items()
+]
 SIZE = size_of(LATENTS)
 FAMILIES = {
     "mean_field": phx.guides.mean_field(),
@@ -33,7 +36,7 @@ def learned(family, seed=0):
     place = Place(
         jnp.asarray(rng.normal(size=SIZE), jnp.float32), jnp.asarray(np.exp(rng.normal(size=SIZE)), jnp.float32)
     )
-    params = family.begin(place, LATENTS)
+    params = family.begin(StartAt(place, LATENTS)).values
     assert params.keys() == family.parameters(LATENTS).keys()
     if "weights" in params:  # few: layers upon layers would take draws to where float32 has no digits
         params["weights"] = jax.tree.map(lambda w: w + 0.1 * rng.normal(size=w.shape).astype("f4"), params["weights"])
@@ -61,10 +64,9 @@ def test_a_guide_is_a_transform_of_noise(name):
 
     @jax.jit
     def found_of(noise):
-        pushed = push(family, ready(family, params), noise, LATENTS)
-        jacobian = jax.jacfwd(lambda z: vector_of(push(family, ready(family, params), z, LATENTS).position, LATENTS))(
-            noise
-        )
+        push = family.transport(params, LATENTS)
+        pushed = push(noise)
+        jacobian = jax.jacfwd(lambda z: vector_of(push(z).position, LATENTS))(noise)
         return pushed.log_det, jacobian, family.log_prob(params, pushed.position, LATENTS)
 
     log_det, jacobian, log_prob = found_of(noise)

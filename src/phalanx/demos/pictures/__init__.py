@@ -1,0 +1,1 @@
+"""Pictures of the demos: matplotlib figures of posteriors, fits and ensembles."""

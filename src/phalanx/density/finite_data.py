@@ -1,0 +1,230 @@
+"""NaN and infinite numbers in data: refused before anything is compiled, where they reach the log density.
+
+A model may handle them (a mask, an imputed latent variable, an infinite bound), so their presence alone is no error.
+The program is evaluated with the data as given and with finite values in their place: data are refused if the log
+density, its gradient or an observed value is wrong with the former at every position tried, and right with the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+
+from phalanx.density.minibatch import Minibatch
+from phalanx.inputs.arguments import Arguments
+from phalanx.language.tracing import Program
+from phalanx.mesh.processes import agreed, to_host
+from phalanx.mesh.virtual_mesh import alone
+from phalanx.programs.unconstrained import Evaluation, run_unconstrained, to_unconstrained
+from phalanx.programs.validity import VALUE, doubts_of
+
+POSITIONS = 4
+"""Positions at which the log density is evaluated: zero, and random ones where chains may begin."""
+
+RADIUS = 2.0
+"""Random positions are uniform on (-2, 2), as initial ones are."""
+
+GRADIENT = ""
+"""In the place of a variable's name: the gradient of a log density that is finite."""
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """The numbers of one array that are not finite: how many, the index of the first, and its value."""
+
+    nans: int
+    infinities: int
+    index: tuple[int, ...]
+    value: float
+
+    def describe(self, name: str) -> str:
+        """Say it of the argument `name`."""
+        kinds = [(self.nans, "NaN"), (self.infinities, "infinite")]
+        counts = " and ".join(f"{count:,} {kind}" for count, kind in kinds if count)
+        if not self.index:
+            return f"{name} is {self.value}"
+        where = f"{name}[{', '.join(map(str, self.index))}]"
+        return f"{name} has {counts} value{'s' if self.nans + self.infinities > 1 else ''} (the first: {where})"
+
+
+def check_finite_data(
+    program: Program, arguments: Arguments, axes: Iterable[str], *, gradient: bool = True, any_latent: bool = False,
+    minibatch: Minibatch | None = None,
+) -> None:  # fmt: skip
+    """Refuse data whose NaN or infinite numbers reach the log density, its gradient or an observed value.
+
+    Data that are finite cost one pass over them, on the devices where they lie.
+
+    Args:
+        program: the model; its keyword arguments are the data.
+        arguments: the data.
+        axes: names of the mesh axes that the program may name.
+        gradient: whether the gradient matters.
+        any_latent: whether latent variables may be discrete.
+        minibatch: how rows are drawn, where the program sees some of them at a time.
+
+    Raises:
+        ValueError: naming the argument, how many numbers are wrong, the first of them, and the way on.
+    """
+    suspects = find_not_finite(arguments.arrays)
+    if not suspects:
+        return
+    evaluate = jax.jit(partial(_faults, program, arguments, tuple(axes), gradient, any_latent))
+    whole, rows = arguments.arrays, [s.rows if s.axes else None for s in arguments.shardings]
+    mended = [mend(a) if i in suspects else a for i, a in enumerate(whole)]
+    for i in suspects:
+        found = locate(whole[i], rows[i])
+        pair = [mended, [*mended[:i], whole[i], *mended[i + 1 :]]]
+        if minibatch is not None and minibatch.of_rows[i]:
+            begin = min(found.index[0], minibatch.total - minibatch.size)
+            pair = [minibatch.take(arrays, slice(begin, begin + minibatch.size)) for arrays in pair]
+        elif minibatch is not None:
+            pair = [minibatch.take(arrays, slice(minibatch.size)) for arrays in pair]
+        right, wrong = (_everywhere(evaluate(arrays)) for arrays in pair)
+        if guilty := [name for name, is_wrong in wrong.items() if is_wrong and not right[name]]:
+            name = arguments.names[i]
+            raise ValueError(f"data: {found.describe(name)}{_consequence(name, found, guilty)}")
+
+
+def locate(array: Any, rows: int | None = None) -> NonFinite:
+    """Count and place the numbers of an array that are not finite; of a padded one only the first `rows` count.
+
+    Of a sharded array nothing leaves a device but the counts, and the row in which the first lies.
+    """
+    nans, infinities, first = (int(to_host(x)) for x in _counts(array, rows))
+    row = array[first] if np.ndim(array) else array
+    row = to_host(row)
+    rest = np.unravel_index(int(np.argmax(~np.isfinite(row))), row.shape) if row.ndim else ()
+    index = (first, *(int(i) for i in rest)) if np.ndim(array) else ()
+    return NonFinite(nans, infinities, index, float(row[rest]))
+
+
+def find_not_finite(arrays: Sequence[Any]) -> list[int]:
+    """Return the numbers of the arrays that hold NaN or infinite values, after one pass over each where it lies."""
+    floats = [i for i, a in enumerate(arrays) if jnp.issubdtype(a.dtype, jnp.floating) and a.size]
+    on_devices = [i for i in floats if isinstance(arrays[i], Array)]
+    found = dict(zip(on_devices, _are_finite([arrays[i] for i in on_devices]), strict=True))
+    for i in floats:
+        if i not in found:
+            array = arrays[i]
+            # The least and the greatest show a NaN or an infinity, and take no memory.
+            with np.errstate(invalid="ignore"):
+                found[i] = np.isfinite(np.min(array)) and np.isfinite(np.max(array))
+    # Every process must decide alike: one that goes on alone would wait for the others.
+    finite = agreed(np.array([bool(to_host(found[i])) for i in floats], bool)) if floats else []
+    return [i for i, is_finite in zip(floats, finite, strict=True) if not is_finite]
+
+
+@jax.jit
+def _are_finite(arrays: Sequence[Array]) -> list[Array]:
+    return [jnp.isfinite(array).all() for array in arrays]
+
+
+@partial(jax.jit, static_argnames="rows")
+def _counts(array: Array, rows: int | None) -> tuple[Array, Array, Array]:
+    """Return the counts of NaN and of infinite numbers, and the first row with one of them."""
+    array = array if rows is None else array[:rows]
+    wrong = jnp.any(~jnp.isfinite(array), axis=tuple(range(1, array.ndim)))
+    return jnp.sum(jnp.isnan(array)), jnp.sum(jnp.isinf(array)), jnp.argmax(wrong)
+
+
+@jax.jit
+def mend(array: Array) -> Array:
+    """Return the array with the largest finite value of each column in the place of its values that are not finite."""
+    finite = jnp.isfinite(array)
+    known = jnp.where(finite, array, -jnp.inf)
+    largest = jnp.max(known, axis=0, keepdims=True) if array.ndim else known
+    return jnp.where(finite, array, jnp.where(jnp.isfinite(largest), largest, jnp.ones_like(largest)))
+
+
+def _faults(
+    program: Program, arguments: Arguments, axes: tuple[str, ...], gradient: bool, any_latent: bool,
+    arrays: Sequence[Array],
+) -> dict[str, Array]:  # fmt: skip
+    """Return the faulty variables at each position, `(position,)`, and GRADIENT where the gradient alone is."""
+    # A minibatch has fewer rows than there are, and none is padded.
+    whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, arguments.shardings, strict=True)]
+    data = arguments.layout.join(whole)
+
+    def run(position: Mapping[str, Array] | None) -> Evaluation:
+        return run_unconstrained(program, position, data, any_latent=any_latent)
+
+    def at(position: Mapping[str, Array]) -> dict[str, Array]:
+        def total(moving: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+            evaluation = run({**position, **moving})
+            terms = evaluation.terms()
+            return sum(map(jnp.sum, terms.values()), jnp.zeros(())), _by_variable(evaluation)
+
+        moving = {name: value for name, value in position.items() if jnp.issubdtype(value.dtype, jnp.floating)}
+        if not gradient or not moving:
+            return total(moving)[1]
+        (height, faults), slope = jax.value_and_grad(total, has_aux=True)(moving)
+        steep = ~jnp.stack([jnp.isfinite(leaf).all() for leaf in slope.values()]).all()
+        return {**faults, GRADIENT: jnp.isfinite(height) & steep}
+
+    def look() -> dict[str, Array]:
+        start = getattr(program, "start", None)
+        if start is not None:  # the log density of a function may be improper elsewhere
+            return {name: fault[None] for name, fault in at(to_unconstrained(program, start, data)).items()}
+        zero = run(None).position
+        if not zero:  # all is observed, as for maximum likelihood
+            return {name: fault[None] for name, fault in at({}).items()}
+        return lax.map(at, {name: _positions(name, value) for name, value in zero.items()})
+
+    return alone(look, axes)
+
+
+def _positions(name: str, zero: Array) -> Array:
+    """Zero, and random positions."""
+    if not jnp.issubdtype(zero.dtype, jnp.floating):
+        return jnp.broadcast_to(zero, (POSITIONS, *zero.shape))
+    key = random.fold_in(random.key(0), sum(name.encode()))
+    random_ones = random.uniform(key, (POSITIONS - 1, *zero.shape), zero.dtype, -RADIUS, RADIUS)
+    return jnp.concatenate([zero[None], random_ones])
+
+
+def _by_variable(evaluation: Evaluation) -> dict[str, Array]:
+    """By variable, whether its term of the log density is not finite, or an observed value cannot be."""
+    faults: dict[str, Array] = {}
+    for (name, _), term in evaluation.terms().items():
+        is_bad = ~jnp.isfinite(term).all()
+        faults[name] = faults[name] | is_bad if name in faults else is_bad
+    for (name, parameter), doubt in doubts_of(evaluation).items():
+        if parameter == VALUE:
+            faults[name] |= jnp.any(doubt.bad)
+    return faults
+
+
+def _everywhere(faults: Mapping[str, Array]) -> dict[str, bool]:
+    return {name: bool(to_host(fault).all()) for name, fault in faults.items()}
+
+
+def _consequence(name: str, found: NonFinite, guilty: Sequence[str]) -> str:
+    if guilty == [GRADIENT]:
+        return (
+            f". The log density is finite, and its gradient is not: jnp.where chooses a value, and the derivative of "
+            f"what it leaves out is computed all the same. {_drop(name, found)}; or give finite numbers in their "
+            f"place, np.nan_to_num({name}), and the mask as an argument of its own."
+        )
+    variables = " and ".join(repr(name) for name in guilty if name != GRADIENT)
+    return (
+        f". With it the log density of variable {variables} is not finite wherever chains begin, and with a finite "
+        f"number in its place it is. {_drop(name, found)}; or mask them, as in dist.Normal(...).mask("
+        f"np.isfinite({name})) with np.nan_to_num({name}) as data; or impute them: make each missing entry a latent "
+        f"variable."
+    )
+
+
+def _drop(name: str, found: NonFinite) -> str:
+    if not found.index:
+        return "Give a finite number"
+    others = ", ".join(map(str, range(1, len(found.index))))
+    rows = f".all(({others}))" if len(found.index) > 2 else f".all({others})" if others else ""
+    return f"Drop such rows from all arguments: those where np.isfinite({name}){rows} is False"

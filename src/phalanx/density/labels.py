@@ -1,0 +1,257 @@
+"""What the entries of variables are called: names of columns and levels, followed through a program's equations.
+
+An axis of a variable has the names of a table's columns where both meet entry by entry, in a product or a sum, and the
+levels of a coded argument where the argument's codes pick from it. Sizes say nothing: two axes of three entries have
+nothing to do with one another unless an equation brings them together. Where the names that meet differ, none is given;
+and an equation that is not known here ends the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+
+from phalanx.inputs.arguments import Arguments
+from phalanx.inputs.dataframe_input import Labels, Levels
+from phalanx.jaxprs.walking import ELEMENTWISE, Cond, Interpreter, Scan
+from phalanx.programs.traced_program import TracedProgram
+
+_SAME_CODES = {"squeeze", "broadcast_in_dim", "reshape", "transpose", "slice", "dynamic_slice", "gather", "copy"}
+_REDUCTIONS = {"argmax", "argmin"} | {f"reduce_{name}" for name in ("sum", "max", "min", "prod", "and", "or", "xor")}
+
+
+@dataclass(frozen=True)
+class LabelSearch:
+    """Finds what the entries of variables are called, with one data set after the other.
+
+    Attributes:
+        program: the trace of the model on the whole data; its inputs are the data's arrays.
+        latent: what of it are latent variables, constrained or not.
+        values: the numbers of the outputs that are latent and deterministic variables, by name.
+    """
+
+    program: ClosedJaxpr
+    latent: frozenset[Any]
+    values: Mapping[str, int]
+
+    @classmethod
+    def of(cls, whole: TracedProgram) -> LabelSearch:
+        """The search in a trace on the whole data."""
+        outputs, first = whole.at_zero.jaxpr.outvars, len(whole.position) + len(whole.terms)
+        values = {name: number for number, name in enumerate(sorted(whole.values), first)}
+        latent = [*outputs[: len(whole.position)], *(outputs[values[name]] for name in whole.position)]
+        return cls(whole.at_zero, frozenset(atom for atom in latent if not isinstance(atom, Literal)), values)
+
+    def names(self, arguments: Arguments) -> dict[str, tuple[Labels | None, ...]]:
+        """By variable that has any, the names of its entries along each axis, or None."""
+        if not any(arguments.labels):
+            return {}
+        walk = _Walk(_Axes(), self.latent)
+        shapes = (a.aval.shape for a in self.program.jaxpr.invars)
+        inputs = [walk.of_argument(shape, labels) for shape, labels in zip(shapes, arguments.labels, strict=True)]
+        known, avals = walk.run(self.program, inputs), self.program.out_avals
+        found = {name: walk.axes.names_along(known[i].axes, avals[i].shape) for name, i in self.values.items()}
+        return {name: names for name, names in found.items() if any(names)}
+
+
+class _Axes:
+    """Sets of axes that meet entry by entry, with the names that they brought along."""
+
+    def __init__(self):
+        self._parent: list[int] = []
+        self._names: list[set[Labels]] = []
+
+    def new(self, *names: Labels) -> int:
+        self._parent.append(len(self._parent))
+        self._names.append(set(names))
+        return self._parent[-1]
+
+    def name(self, axis: int | None, names: Labels) -> None:
+        if axis is not None:
+            self._names[self._root(axis)].add(names)
+
+    def join(self, axes: Sequence[int | None]) -> int | None:
+        """One axis for all, and None of none: what is the same all along says nothing of what it meets."""
+        roots = [self._root(axis) for axis in axes if axis is not None]
+        for root in set(roots[1:]) - set(roots[:1]):
+            self._parent[root] = roots[0]
+            self._names[roots[0]] |= self._names[root]
+        return roots[0] if roots else None
+
+    def names_along(self, axes: Sequence[int | None], shape: Sequence[int]) -> tuple[Labels | None, ...]:
+        return tuple(map(self._names_of, axes, shape))
+
+    def _names_of(self, axis: int | None, size: int) -> Labels | None:
+        found = set() if axis is None else self._names[self._root(axis)]
+        names = next(iter(found)) if len(found) == 1 else ()
+        return names if len(names) == len(set(names)) == size else None
+
+    def _root(self, axis: int) -> int:
+        while self._parent[axis] != axis:
+            axis = self._parent[axis]
+        return axis
+
+
+class _Code(NamedTuple):
+    """Numbers of levels; or, of `sign`, whether they are below zero, which they never are."""
+
+    levels: Labels
+    sign: bool = False
+
+
+@dataclass(frozen=True)
+class _Value:
+    """Its axes, None where nothing is known; and what its numbers are codes of: one for all, or for each column."""
+
+    axes: tuple[int | None, ...]
+    codes: tuple[_Code | None, ...] = ()
+
+    @property
+    def code(self) -> _Code | None:
+        return self.codes[0] if len(self.codes) == 1 else None
+
+
+class _Walk(Interpreter[_Value]):
+    """One pass over a program."""
+
+    def __init__(self, axes: _Axes, latent: frozenset[Any]):
+        self.axes, self.latent = axes, latent
+        self.rules: dict[str, Any] = {
+            **dict.fromkeys(ELEMENTWISE, self._aligned),
+            **dict.fromkeys(_REDUCTIONS, lambda eqn, x: _Value(_without(x.axes, eqn.params["axes"]))),
+            "broadcast_in_dim": self._broadcast, "reshape": self._reshape, "dot_general": self._dot,
+            "transpose": lambda eqn, x: _Value(tuple(x.axes[d] for d in eqn.params["permutation"])),
+            "squeeze": lambda eqn, x: _Value(_without(x.axes, eqn.params["dimensions"])),
+            "slice": _same_where_whole, "dynamic_slice": self._dynamic_slice, "gather": self._gather,
+            "concatenate": self._concatenate,
+        }  # fmt: skip
+
+    def of_argument(self, shape: Sequence[int], labels: Labels) -> _Value:
+        if isinstance(labels, Levels):
+            return _Value((None,) * len(shape), (_Code(tuple(labels)),))
+        named = bool(labels) and len(shape) > 0
+        return _Value((None,) * (len(shape) - named) + ((self.axes.new(labels),) if named else ()))
+
+    def constant(self, value: Any) -> _Value:
+        return _Value((None,) * np.ndim(value))
+
+    def named(self, variable: Any, value: _Value) -> _Value:
+        if variable not in self.latent:
+            return value
+        return _Value(tuple(self.axes.new() if axis is None else axis for axis in value.axes))  # each entry is its own
+
+    def equation(self, equation: Any, inputs: list[_Value]) -> list[_Value]:
+        if equation.primitive.name == "optimization_barrier":
+            return inputs
+        if rule := self.rules.get(equation.primitive.name):
+            value = rule(equation, *inputs)
+            keeps = equation.primitive.name in _SAME_CODES and inputs[0].code
+            return [_Value(value.axes, inputs[0].codes) if keeps else value]
+        return super().equation(equation, inputs)
+
+    def primitive(self, equation: Any, inputs: list[_Value]) -> list[_Value]:
+        return list(map(_unknown, equation.outvars))
+
+    def cond(self, equation: Any, parts: Cond, inputs: list[_Value]) -> list[_Value]:
+        for branch in parts.branches:
+            self.run(branch, inputs[1:])
+        return self.primitive(equation, inputs)
+
+    def scan(self, equation: Any, parts: Scan, inputs: list[_Value]) -> list[_Value]:
+        """Its body, with nothing known of what turns hand on."""
+        constants, carry, rows = parts.split(inputs)
+        unknown = [_Value((None,) * len(value.axes)) for value in carry]
+        elements = [_Value(x.axes[1:], x.codes if x.code else ()) for x in rows]
+        outputs = self.run(parts.body, [*constants, *unknown, *elements])[len(carry) :]
+        return [*unknown, *(_Value((None, *y.axes)) for y in outputs)]
+
+    def _aligned(self, eqn: Any, *inputs: _Value) -> _Value:
+        shape = eqn.outvars[0].aval.shape
+        met = [x.axes for x in inputs if len(x.axes) == len(shape)]
+        axes = tuple(map(self.axes.join, zip(*met, strict=True))) if met else (None,) * len(shape)
+        return _Value(axes, self._codes(eqn, inputs))
+
+    def _codes(self, eqn: Any, inputs: Sequence[_Value]) -> tuple[_Code | None, ...]:
+        """Indices below zero count from the end: JAX asks for `i < 0`, and chooses between `i` and `i + size`."""
+        name, code = eqn.primitive.name, inputs[0].code
+        if code is None:
+            return ()
+        if name in ("copy", "stop_gradient"):
+            return (code,)
+        if name == "convert_element_type":
+            kinds = eqn.invars[0].aval.dtype, eqn.params["new_dtype"]
+            whole = all(np.issubdtype(kind, np.integer) for kind in kinds)
+            return (code,) if whole and np.iinfo(kinds[1]).max >= np.iinfo(kinds[0]).max else ()
+        if name == "lt" and isinstance(zero := eqn.invars[1], Literal) and np.all(zero.val == 0):
+            return (code._replace(sign=True),)
+        return inputs[1].codes if name == "select_n" and code.sign and inputs[1].code == _Code(code.levels) else ()
+
+    def _broadcast(self, eqn: Any, x: _Value, *_: _Value) -> _Value:
+        shape = eqn.params["shape"]
+        axes: list[int | None] = [None] * len(shape)
+        for axis, size, to in zip(x.axes, eqn.invars[0].aval.shape, eqn.params["broadcast_dimensions"], strict=True):
+            axes[to] = axis if shape[to] == size else None
+        return _Value(tuple(axes))
+
+    def _reshape(self, eqn: Any, x: _Value, *_: _Value) -> _Value:
+        """Axes of one entry come and go; of others that are put together or taken apart nothing is known."""
+        before, after = eqn.invars[0].aval.shape, eqn.params["new_sizes"]
+        if before == after:
+            return _Value(x.axes)
+        kept = [(size, axis) for size, axis in zip(before, x.axes, strict=True) if size != 1]
+        if [size for size, _ in kept] != [size for size in after if size != 1]:
+            return _Value((None,) * len(after))
+        following = iter(kept)
+        return _Value(tuple(None if size == 1 else next(following)[1] for size in after))
+
+    def _dot(self, eqn: Any, x: _Value, y: _Value) -> _Value:
+        (of_x, of_y), (batch_x, batch_y) = eqn.params["dimension_numbers"]
+        for i, j in zip(of_x, of_y, strict=True):
+            self.axes.join([x.axes[i], y.axes[j]])
+        batch = [self.axes.join([x.axes[i], y.axes[j]]) for i, j in zip(batch_x, batch_y, strict=True)]
+        return _Value((*batch, *_without(x.axes, (*of_x, *batch_x)), *_without(y.axes, (*of_y, *batch_y))))
+
+    def _dynamic_slice(self, eqn: Any, x: _Value, *starts: _Value) -> _Value:
+        for axis, size, start in zip(x.axes, eqn.params["slice_sizes"], starts, strict=True):
+            if size == 1 and start.code and not start.code.sign:
+                self.axes.name(axis, start.code.levels)
+        return _same_where_whole(eqn, x)
+
+    def _gather(self, eqn: Any, x: _Value, index: _Value) -> _Value:
+        numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+        picked = numbers.start_index_map
+        codes = index.codes * len(picked) if index.code else index.codes or (None,) * len(picked)
+        for axis, code in zip(picked, codes, strict=True):
+            if code and not code.sign and sizes[axis] == 1:
+                self.axes.name(x.axes[axis], code.levels)
+        gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+        whole = [a if n == size else None for a, n, size in zip(x.axes, sizes, eqn.invars[0].aval.shape, strict=True)]
+        windows, rows = iter(_without(whole, gone)), iter(index.axes[:-1])
+        rank = len(eqn.outvars[0].aval.shape)
+        return _Value(tuple(next(windows) if d in numbers.offset_dims else next(rows) for d in range(rank)))
+
+    def _concatenate(self, eqn: Any, *inputs: _Value) -> _Value:
+        """Indices of several axes stand in columns side by side; entries that are strung together have no names."""
+        along, sizes = eqn.params["dimension"], [atom.aval.shape[eqn.params["dimension"]] for atom in eqn.invars]
+        met = zip(*(x.axes for x in inputs), strict=True)
+        axes = tuple(None if d == along else self.axes.join(each) for d, each in enumerate(met))
+        last = along == len(axes) - 1 and sum(sizes) <= 32
+        codes = tuple(x.code for x, size in zip(inputs, sizes, strict=True) for _ in range(size)) if last else ()
+        return _Value(axes, codes if any(codes) and len(codes) > 1 else ())
+
+
+def _same_where_whole(eqn: Any, x: _Value) -> _Value:
+    sizes = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    return _Value(tuple(a if before == after else None for a, before, after in zip(x.axes, *sizes, strict=True)))
+
+
+def _without(axes: Sequence[int | None], gone: Sequence[int]) -> tuple[int | None, ...]:
+    return tuple(axis for number, axis in enumerate(axes) if number not in gone)
+
+
+def _unknown(atom: Any) -> _Value:
+    return _Value((None,) * len(getattr(atom.aval, "shape", ())))

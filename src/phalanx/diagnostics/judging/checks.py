@@ -1,0 +1,392 @@
+"""Checks behind the verdict, one function each: a finding with its grade, or a sentence on what is in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import fdtri, ndtri
+
+from phalanx.diagnostics.element_statistics import FEWEST_DRAWS
+from phalanx.diagnostics.elements import Names, element_names, measure
+from phalanx.diagnostics.energy import LOW_EBFMI, ebfmi, has_energy
+from phalanx.diagnostics.judging.divergent import gathers
+from phalanx.diagnostics.judging.finding import Finding
+from phalanx.diagnostics.judging.places import different_places
+from phalanx.diagnostics.judging.words import format_rhat
+from phalanx.errors.words import count, first_few
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+HIGH_RHAT = 1.01
+"""From here on, chains have not forgotten where they started (Vehtari et al., 2021), if they are long."""
+
+FALSE_ALARMS = 0.01
+"""How often independent draws may have an R-hat in any quantity that is called high."""
+
+SHORT_CHAIN = 100
+"""With fewer draws, what one chain says of itself is mostly noise."""
+
+MANY_CHAINS = 64
+"""From here on, chains are many enough to be short."""
+
+LOW_ACCEPTANCE = 0.1
+"""Below this mean acceptance rate a chain hardly moves, whatever its kernel aims at."""
+
+APART = (
+    "starting values or priors that keep chains to one place, if only one is meant; else another parametrisation, in "
+    "which chains can cross: from chains that cannot, nobody knows how much of the posterior is in each place"
+)
+"""Advice for chains in different places."""
+
+TOGETHER = (
+    "what brings the chains together, such as another parametrisation: while they sit apart, more draws do not help"
+)
+"""The same, where it is draws that are missing."""
+
+REPARAMETRISED = (
+    "another parametrisation: for a hierarchy that is centred the non-centred one, for one that is non-centred the "
+    "centred one"
+)
+"""Advice for a difficult geometry. The draws do not show which parametrisation the model has."""
+
+SMALLER_STEPS = (
+    f"a target_acceptance closer to 1, such as 0.95, or a smaller step_size; if draws still diverge, {REPARAMETRISED}"
+)
+"""Advice for divergences."""
+
+FULL_TREES = 0.01
+"""A share of trajectories cut off at the largest tree depth that is more than an accident."""
+
+CERTAIN = 1e-4
+"""Probability below which an accident is ruled out: mild findings above it are "usable"."""
+
+SLIGHT_RHAT = 1.02
+"""R-hat below which chains differ by little beside the posterior's width, accident or not."""
+
+LARGE_RHAT = 1.05
+"""R-hat from which on chains differ too much for any use, unless it is an accident."""
+
+USABLE_SHARE = 0.25
+"""Share of the effective draws asked for with which estimates are rough, but usable."""
+
+SLOW = 0.1
+"""Effective draws, as a share of the draws, below which divergences and slow mixing are taken for one defect."""
+
+FEW_DIVERGENCES = 0.01
+"""A share of divergences above which a run is not good, wherever they are."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a run is judged by: its summary, its statistics `(chain, draw)`, its size, and draws if there are any."""
+
+    table: DataFrame
+    stats: Mapping[str, np.ndarray]
+    num_chains: int
+    num_draws: int
+    draws: Mapping[str, np.ndarray] = field(default_factory=dict)
+    labels: Names = field(default_factory=dict)
+
+    @cached_property
+    def disagreeing(self) -> np.ndarray:
+        """Find quantities with an R-hat of 1.01 or more that chains which agree would hardly reach by accident.
+
+        Few effective draws excuse no R-hat of 1.05 or more. Without draws the bound is that of independent ones, see
+        `high_rhat`.
+        """
+        values, chances = self.table["r_hat"].to_numpy(), self.chances
+        bounded = np.where(np.isnan(chances), values >= self.high_rhat, chances < FALSE_ALARMS / len(self.table))
+        large = (values >= LARGE_RHAT) & (self.least_ess < least_ess(self.num_chains))
+        return (values >= HIGH_RHAT) & (bounded | large)
+
+    @cached_property
+    def chances(self) -> np.ndarray:
+        """P-values of the R-hats of 1.01 or more; NaN for the others, and without draws."""
+        found = np.full(len(self.table), np.nan)
+        suspects = self.table["r_hat"].to_numpy() >= HIGH_RHAT
+        for rows, values in self._blocks() if suspects.any() else ():
+            wanted = suspects[rows]
+            found[rows[wanted]] = measure(lambda elements: elements.agreement, values[:, :, wanted])
+        return found
+
+    def columns(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Each quantity's name and draws, `(chain, draw)`; small variables come first."""
+        names = self.table.index
+        for rows, values in sorted(self._blocks(), key=lambda block: len(block[0])):
+            yield from ((str(names[row]), values[:, :, number]) for number, row in enumerate(rows))
+
+    def _blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Each variable's rows in the table and its draws, `(chain, draw, element)`, as far as the table has it."""
+        variables = [("log_density", self.stats["log_density"])] if "log_density" in self.stats else []
+        places: dict[str, list[int]] = {}
+        for row, name in enumerate(map(str, self.table.index)):
+            places.setdefault(name, []).append(row)
+        for variable, values in [*variables, *self.draws.items()]:
+            names = element_names(variable, values.shape[2:], self.labels)
+            if all(places.get(name) for name in names):
+                yield np.array([places[name].pop(0) for name in names], int), values.reshape(*values.shape[:2], -1)
+
+    @property
+    def least_ess(self) -> np.ndarray:
+        """The lesser of bulk and tail ESS of each quantity."""
+        return np.fmin(self.table["ess_bulk"].to_numpy(), self.table["ess_tail"].to_numpy())
+
+    @cached_property
+    def places(self) -> str | None:
+        """Which chains sit where, if they sit in different places."""
+        values = self.table["r_hat"].to_numpy()
+        high = np.flatnonzero(self.disagreeing)
+        suspects = [str(self.table.index[row]) for row in high[np.argsort(-values[high])]]
+        return different_places(self.draws, suspects, self.labels)
+
+    @property
+    def high_rhat(self) -> float:
+        """The R-hat from which on chains do not agree; see `high_rhat`."""
+        return high_rhat(self.num_chains, self.num_draws, len(self.table))
+
+
+def least_ess(num_chains: int) -> int:
+    """The effective draws that estimates and the diagnostics themselves need: 100 per chain, of at most four chains.
+
+    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat for assessing convergence of MCMC.
+    """
+    return 100 * min(num_chains, 4)
+
+
+def high_rhat(num_chains: int, num_draws: int, num_quantities: int) -> float:
+    r"""The R-hat from which on chains do not agree: 1.01, or more where independent draws would reach it by accident.
+
+    Of the `S = 2 M` half chains of `n` independent draws, $n \operatorname{var}(\bar x_s) / W$ has nearly an F
+    distribution with `S - 1` and `S (n - 1)` degrees of freedom; the largest R-hat of all quantities, each taken twice,
+    exceeds this bound, rounded up to three decimals, in one run of independent draws in a hundred.
+
+    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat for assessing convergence of MCMC.
+    """
+    length, halves = num_draws // 2, 2 * num_chains
+    if length < 2 or num_chains < 2:
+        return HIGH_RHAT
+    ratio = float(fdtri(halves - 1, halves * (length - 1), 1 - FALSE_ALARMS / (2 * max(num_quantities, 1))))
+    accident = np.sqrt((length - 1 + ratio) / length)
+    return max(HIGH_RHAT, float(np.ceil(1000 * accident)) / 1000)
+
+
+def check_sizes(run: Evidence) -> Finding | None:
+    """Check that there is something to compare."""
+    if run.num_draws < FEWEST_DRAWS:
+        problem = f"There are {count(run.num_draws, 'draw')} of each chain, and R-hat and ESS take {FEWEST_DRAWS}."
+        return Finding("few draws", problem, "a larger num_samples: 1,000 is a good start")
+    if run.num_chains == 1:
+        problem = "There is one chain, and R-hat compares chains."
+        return Finding("one chain", problem, "num_chains=4 or more, which start apart")
+    return None
+
+
+def check_values(run: Evidence) -> Finding | None:
+    """Check that every draw is finite."""
+    wrong = ~np.isfinite(run.table["hdi_low"].to_numpy())
+    if not wrong.any():
+        return None
+    problem = f"{_of_quantities(wrong)} not finite in some draws: {first_few(run.table.index[wrong])}."
+    return Finding("not finite", problem, "to find what overflows in the model; a larger dtype or a log scale may do")
+
+
+def check_movement(run: Evidence) -> Finding | str | None:
+    """Check that something varies. Single constants are in order: a correlation matrix has ones on its diagonal."""
+    constant = np.isfinite(run.table["hdi_low"].to_numpy()) & np.isnan(run.table["ess_bulk"].to_numpy())
+    if not constant.any() or run.num_draws < FEWEST_DRAWS:
+        return None
+    if constant.all():
+        return Finding("no movement", "No quantity varies: the chains stand still.", "a smaller step_size")
+    return f"{_of_quantities(constant)} constant, and left out: {first_few(run.table.index[constant])}."
+
+
+def check_rhat(run: Evidence) -> Finding | str | None:
+    """Check that the chains agree."""
+    values = run.table["r_hat"].to_numpy()
+    if np.isnan(values).all():
+        return None
+    high = run.disagreeing
+    if not high.any():
+        largest = np.nanmax(values)
+        if largest < HIGH_RHAT:
+            return f"The chains agree: every R-hat is below {HIGH_RHAT}, the largest is {format_rhat(largest)}."
+        if (run.least_ess[values >= HIGH_RHAT] < least_ess(run.num_chains)).any():
+            return None  # the finding on effective draws says that there are too few to tell
+        return (
+            f"The chains agree: the largest R-hat is {format_rhat(largest)}, which is as far as "
+            f"{count(run.num_draws, 'draw')} of each can tell."
+        )
+    rows = np.flatnonzero(high)[np.argsort(-values[high])]
+    bound = HIGH_RHAT if np.isfinite(run.chances[rows]).all() else run.high_rhat
+    problem = (
+        f"{_of_quantities(high, 'has', 'have')} an R-hat of {bound} or more: "
+        f"{_figures(run.table, rows, values, lambda value: format_rhat(value, bound))}."
+    )
+    if places := run.places:
+        return Finding("high R-hat", f"{places} {problem}", APART)
+    advice = "a longer warm-up and more draws; if that does not help, another parametrisation"
+    if run.num_chains >= MANY_CHAINS and run.num_draws < SHORT_CHAIN:
+        advice = (
+            "more draws of each chain: chains this short hardly ever pass, converged or not; "
+            "if they start in groups, nested_rhat can tell"
+        )
+    if _is_slight(run, rows):
+        return Finding("high R-hat", f"The chains differ slightly: {problem}", advice, "usable")
+    return Finding("high R-hat", f"The chains do not agree: {problem}", advice)
+
+
+def _is_slight(run: Evidence, rows: np.ndarray) -> bool:
+    """Return whether chains differ by so little, or so uncertainly, that their draws are usable."""
+    values, chances = run.table["r_hat"].to_numpy()[rows], run.chances[rows]
+    mild = (values < SLIGHT_RHAT) | ((values < LARGE_RHAT) & (chances > CERTAIN / len(run.table)))
+    enough = run.least_ess[rows] >= USABLE_SHARE * least_ess(run.num_chains)
+    return bool((mild & enough & np.isfinite(chances)).all())
+
+
+def check_ess(run: Evidence) -> Finding | str | None:
+    """Check that there are effective draws enough, in the bulk and in the tails."""
+    values = run.least_ess
+    if np.isnan(values).all():
+        return None
+    needed, least = least_ess(run.num_chains), np.nanmin(values)
+    low = values < needed
+    if not low.any():
+        return f"There are enough draws: every quantity has {least:,.0f} effective ones or more, in bulk and tails."
+    rows = np.flatnonzero(low)[np.argsort(values[low])]
+    problem = (
+        f"{_of_quantities(low, 'has', 'have')} fewer than {needed} effective draws: "
+        f"{_figures(run.table, rows, values, '{:,.0f}'.format)}."
+    )
+    if run.places:
+        return Finding("low ESS", problem, TOGETHER)
+    times = f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws"
+    advice = f"{times} (num_samples)" if least >= 0.1 * needed else f"another parametrisation; with this one, {times}"
+    if least < USABLE_SHARE * needed:
+        return Finding("low ESS", problem, advice)
+    problem = f"{problem} Estimates are rough: a mean is off by a standard error of {1 / np.sqrt(least):.0%} of the sd."
+    return Finding("low ESS", problem, advice, "usable")
+
+
+def check_divergences(run: Evidence) -> Finding | str | None:
+    """Check that no trajectory diverged, or few did and they gather nowhere."""
+    diverging = run.stats.get("diverging")
+    if diverging is None:
+        return None
+    if not diverging.any():
+        return "No draw diverged."
+    problem = f"{count(int(diverging.sum()), 'draw')} diverged ({_share(diverging)})"
+    if place := gathers(diverging, run.columns()):
+        problem = f"{problem}, most of them where {place}: the sampler could not follow the density there, and a part "
+        return Finding("divergences", f"{problem}of it may be missing.", SMALLER_STEPS)
+    if diverging.mean() > FEW_DIVERGENCES or not run.draws:
+        problem = f"{problem}: the sampler could not follow the density there, and a part of it may be missing."
+        return Finding("divergences", problem, SMALLER_STEPS)
+    problem = f"{problem}. They are few, and no quantity shows that they gather anywhere; so few cannot show much."
+    return Finding("divergences", problem, SMALLER_STEPS, "usable")
+
+
+def check_tree_depth(run: Evidence) -> Finding | str | None:
+    """Check that trajectories were as long as they wanted to be."""
+    reached = run.stats.get("reached_max_depth")
+    if reached is None:
+        return None
+    if reached.mean() < FULL_TREES:
+        return "Trajectories ended by themselves, below the largest tree depth."
+    problem = f"Trajectories were cut off at the largest tree depth in {_share(reached)}: the chains move slowly."
+    advice = (
+        "a larger max_depth, variables of one scale, or a metric that knows their correlations; where neither scales "
+        "nor correlations differ, a step_size a few percent smaller"
+    )
+    return Finding("full trees", problem, advice, "usable")
+
+
+def check_energy(run: Evidence) -> Finding | str | None:
+    """Check that every chain reaches every energy."""
+    if not has_energy(run.stats):
+        return None
+    fractions = ebfmi(run.stats["energy"])
+    fractions = fractions[np.isfinite(fractions)]
+    if not fractions.size:
+        return None
+    low = _low(fractions, LOW_EBFMI, run.num_draws)
+    if not low:
+        return f"The chains move freely through their energies: the median E-BFMI is {np.median(fractions):.2f}."
+    problem = (
+        f"E-BFMI is below {LOW_EBFMI} in {count(low, 'chain')} (least: {fractions.min():.2f}): a fresh momentum moves "
+        "the energy too little, and the tails are not to be trusted."
+    )
+    # the lag-1 correlation r of energies, 1 - E-BFMI / 2, has a standard error of sqrt((1 - r^2) / draws)
+    error = 2 * np.sqrt((1 - (1 - LOW_EBFMI / 2) ** 2) / run.num_draws)
+    of_one = fractions.min() < LOW_EBFMI + ndtri(FALSE_ALARMS / len(fractions)) * error
+    of_all = fractions.mean() < LOW_EBFMI + ndtri(FALSE_ALARMS) * error / np.sqrt(len(fractions))
+    advice = f"a longer warm-up; if that does not help, {REPARAMETRISED}"
+    return Finding("low E-BFMI", problem, advice, "not good" if of_one or of_all else "usable")
+
+
+def check_acceptance(run: Evidence) -> Finding | None:
+    """Check that proposals are accepted."""
+    rates = run.stats.get("acceptance_rate")
+    if rates is None or not np.isfinite(rates).any():
+        return None
+    rates = np.array([chain[np.isfinite(chain)].mean() for chain in rates if np.isfinite(chain).any()])
+    low = _low(rates, LOW_ACCEPTANCE, run.num_draws)
+    if not low:
+        return None
+    problem = f"Hardly a proposal is accepted in {count(low, 'chain')} (least: {rates.min():.1%})."
+    return Finding("low acceptance", problem, "a smaller step_size, or a longer warm-up to tune it in")
+
+
+Check = Callable[[Evidence], Finding | str | None]
+"""What is wrong, or a sentence that says what is in order; None where there is nothing to check."""
+
+CHECKS: tuple[Check, ...] = (
+    check_values,
+    check_movement,
+    check_sizes,
+    check_rhat,
+    check_divergences,
+    check_energy,
+    check_ess,
+    check_tree_depth,
+    check_acceptance,
+)
+"""In the order to read them: what spoils the draws altogether comes before what makes them few."""
+
+
+def together(found: Sequence[Finding], run: Evidence) -> list[Finding]:
+    """Return the findings of all checks, graded in each other's light.
+
+    Divergences and a low E-BFMI are mild only in a run that is in order otherwise: with chains that differ or move
+    slowly, they show a geometry that the sampler could not follow.
+    """
+    topics = {finding.topic for finding in found}
+    slow = "low ESS" in topics and np.nanmin(run.least_ess) < SLOW * run.num_chains * run.num_draws
+    signs = {"divergences", "low E-BFMI"}
+    if len(topics & signs) + ("high R-hat" in topics) + slow < 2:
+        return list(found)
+    return [finding._replace(grade="not good") if finding.topic in signs else finding for finding in found]
+
+
+def _low(figures: np.ndarray, bound: float, num_draws: int) -> int:
+    """Count the chains whose figure is below the bound; of short chains, only if they are the most."""
+    low = int((figures < bound).sum())
+    return low if num_draws >= SHORT_CHAIN or 2 * low > len(figures) else 0
+
+
+def _of_quantities(which: np.ndarray, one: str = "is", many: str = "are") -> str:
+    return f"{int(which.sum()):,} of {count(len(which), 'quantity')} {one if which.sum() == 1 else many}"
+
+
+def _share(draws: np.ndarray) -> str:
+    return f"{draws.mean():.1%} of the draws, in {count(int(draws.any(axis=1).sum()), 'chain')}"
+
+
+def _figures(table: DataFrame, rows: np.ndarray, values: np.ndarray, written: Callable[[float], str]) -> str:
+    return first_few(rows, lambda row: f"{table.index[row]} {written(float(values[row]))}")

@@ -1,0 +1,181 @@
+"""Is a run that stored no draws fit to be used? What its reducers say of the draws they have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from phalanx.diagnostics.elements import Names, element_names
+from phalanx.diagnostics.judging.checks import HIGH_RHAT, LOW_ACCEPTANCE, SMALLER_STEPS, least_ess
+from phalanx.diagnostics.judging.finding import Finding
+from phalanx.diagnostics.judging.verdict import Verdict, judged
+from phalanx.diagnostics.judging.words import format_rhat
+from phalanx.errors.words import count
+
+NAMED = 3
+"""Elements that a sentence names at most."""
+
+Figures = dict[str, float]
+"""A number for each element, by its name."""
+
+
+def judge_folded(
+    reduced: Mapping[str, Any],
+    tells: Mapping[str, str],
+    *,
+    num_chains: int,
+    divergences: int,
+    acceptance_rate: float | None,
+    constant: Sequence[str] = (),
+    findings: Sequence[Finding] = (),
+    passed: Sequence[str] = (),
+    labels: Names | None = None,
+) -> Verdict:
+    """Say whether what draws were folded into is good to use; see `judge`, whose thresholds these are.
+
+    R-hat and ESS are those of `rhat()` and `ess()`, of the draws themselves and not of ranks. Where a run was asked for
+    neither nothing is known of its chains, and it is not good to use.
+
+    Args:
+        reduced: results by reducer name, and by variable where there are several.
+        tells: which of them are R-hats ("r_hat") and which effective sample sizes ("ess"), by name.
+        num_chains: chains.
+        divergences: draws that diverged.
+        acceptance_rate: mean over the draws; None where it is not known.
+        constant: elements that are known to be constant, by name, such as `R[0, 0]`: single ones are in order.
+        findings: what is known to be wrong from elsewhere.
+        passed: what is known to be in order from elsewhere.
+        labels: what the entries of variables are called, by variable and axis.
+
+    Returns:
+        The verdict.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.diagnostics import judge_folded
+        >>> reduced = {"r": {"x": np.array(1.2)}}
+        >>> judge_folded(reduced, {"r": "r_hat"}, num_chains=4, divergences=0, acceptance_rate=0.8).good
+        False
+    """
+    r_hats, sizes = (_figures(reduced, tells, what, labels) for what in ("r_hat", "ess"))
+    results = [
+        _asked(r_hats, sizes),
+        _known(r_hats, sizes, num_chains, constant),
+        _rhats(r_hats),
+        _divergences(divergences),
+        _sizes(sizes, least_ess(num_chains)),
+        _accepted(acceptance_rate),
+    ]
+    wrong = (*findings, *(result for result in results if isinstance(result, Finding)))
+    right = (*passed, *(result for result in results if isinstance(result, str)))
+    if wrong:
+        return judged(wrong, right)
+    worst, least = max(_read(r_hats).values()), min(_read(sizes).values())
+    words = f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
+    return Verdict(True, f"Good to use: {words}.", (), right)
+
+
+def _figures(reduced: Mapping[str, Any], tells: Mapping[str, str], what: str, labels: Names | None) -> Figures | None:
+    """Those of all reducers of a kind; None where there is no such reducer."""
+    names = [name for name, role in tells.items() if role == what and name in reduced]
+    found = (named_elements(reducer, reduced[reducer], labels) for reducer in names)
+    return {name: value for figures in found for name, value in figures} if names else None
+
+
+def named_elements(reducer: str, result: Any, labels: Names | None = None) -> Iterator[tuple[str, float]]:
+    """Each element of a reducer's result with its name: that of the variable, or of the reducer, and its place."""
+    if not isinstance(result, Mapping | np.ndarray | np.generic | float):
+        return  # it failed, and a finding says so
+    for name, values in (result if isinstance(result, Mapping) else {reducer: result}).items():
+        values = np.asarray(values, np.float64)
+        yield from zip(element_names(name, values.shape, labels), map(float, values.flat), strict=True)
+
+
+def _read(figures: Figures | None) -> Figures:
+    return {name: value for name, value in (figures or {}).items() if not np.isnan(value)}
+
+
+def _asked(r_hats: Figures | None, sizes: Figures | None) -> Finding | None:
+    lacking = [words for words, found in (("rhat()", r_hats), ("ess()", sizes)) if found is None]
+    if not lacking:
+        return None
+    wanted = " and ".join(f"phx.reducers.{words}" for words in lacking)
+    who = "no reducer that can tell was asked for" if len(lacking) == 2 else f"{lacking[0]} was not asked for"
+    problem = f"No draw was stored, and {who}: whether the chains have converged is not known."
+    return Finding("not told", problem, f"reducers= with {wanted}, or keep a variable")
+
+
+def _known(
+    r_hats: Figures | None, sizes: Figures | None, num_chains: int, constant: Sequence[str]
+) -> Finding | str | None:
+    """What cannot be known of what was asked for."""
+    if r_hats is not None and num_chains == 1:
+        return Finding("one chain", "There is one chain, and R-hat compares chains.", "num_chains=4 or more")
+    asked = [found for found in (r_hats, sizes) if found is not None]
+    for found in asked:
+        if not _read(found):
+            problem = "R-hat and ESS are NaN of every quantity: draws are constant, not finite, or too few."
+            return Finding("not known", problem, "more draws (num_samples), or to find what overflows in the model")
+    unknown = sorted({name for found in asked for name, value in found.items() if np.isnan(value)})
+    known, unknown = [name for name in unknown if name in constant], [name for name in unknown if name not in constant]
+    if not unknown:
+        return f"{count(len(known), 'quantity')} constant, and left out: {_listed(known)}." if known else None
+    problem = f"R-hat or ESS is NaN of {_listed(unknown)}: constant, not finite, or of too few draws."
+    return Finding("not known", problem, "to keep these, or to reduce what varies of them with phx.reduce")
+
+
+def _rhats(found: Figures | None) -> Finding | str | None:
+    figures = _read(found)
+    high = {name: value for name, value in figures.items() if not value < HIGH_RHAT}
+    if not figures:
+        return None
+    if not high:
+        return (
+            f"The chains agree: every R-hat is below {HIGH_RHAT}, the largest is {format_rhat(max(figures.values()))}."
+        )
+    worst = sorted(high, key=high.__getitem__, reverse=True)
+    problem = (
+        f"The chains do not agree: {len(high):,} of {count(len(figures), 'quantity')} with an R-hat of {HIGH_RHAT} or "
+        f"more: {_listed([f'{name} {format_rhat(high[name])}' for name in worst])}."
+    )
+    return Finding("high R-hat", problem, "a longer warm-up and more draws; or another parametrisation")
+
+
+def _sizes(found: Figures | None, needed: int) -> Finding | str | None:
+    figures = _read(found)
+    low = {name: value for name, value in figures.items() if value < needed}
+    if not figures:
+        return None
+    least = min(figures.values())
+    if not low:
+        return f"There are enough draws: every quantity has {least:,.0f} effective ones or more."
+    worst = sorted(low, key=low.__getitem__)
+    problem = (
+        f"{len(low):,} of {count(len(figures), 'quantity')} with fewer than {needed} effective draws: "
+        f"{_listed([f'{name} {low[name]:,.0f}' for name in worst])}."
+    )
+    return Finding("low ESS", problem, f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws (num_samples)")
+
+
+def _divergences(number: int) -> Finding | str:
+    if not number:
+        return "No draw diverged."
+    problem = (
+        f"{count(number, 'draw')} diverged: the sampler could not follow the density there, and a part of it may be "
+        "missing."
+    )
+    return Finding("divergences", problem, SMALLER_STEPS)
+
+
+def _accepted(rate: float | None) -> Finding | None:
+    if rate is None or not rate < LOW_ACCEPTANCE:  # NaN where the kernel refuses nothing
+        return None
+    problem = f"Hardly a proposal is accepted ({rate:.1%})."
+    return Finding("low acceptance", problem, "a smaller step_size, or a longer warm-up to tune it in")
+
+
+def _listed(items: Sequence[str]) -> str:
+    left = len(items) - NAMED
+    return ", ".join(items[:NAMED]) + (f" and {left:,} more" if left > 0 else "")

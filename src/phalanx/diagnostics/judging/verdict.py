@@ -1,0 +1,137 @@
+"""Verdict on a run: all diagnostics together, in words, with what to try where something is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phalanx.diagnostics.elements import Names
+from phalanx.diagnostics.judging.checks import CHECKS, Check, Evidence, together
+from phalanx.diagnostics.judging.finding import Finding
+from phalanx.diagnostics.judging.words import format_rhat
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """Verdict on a run: good, usable or not good; true where it is good, printed as its headline and its findings.
+
+    Attributes:
+        good: true if every check was passed.
+        headline: the verdict in one line.
+        findings: what is wrong, or to be kept in mind, and what to try, the worst first; none for a good run.
+        passed: what was found in order, in sentences.
+    """
+
+    good: bool
+    headline: str
+    findings: tuple[Finding, ...] = ()
+    passed: tuple[str, ...] = ()
+
+    @property
+    def grade(self) -> str:
+        """The grade, "good", "usable" (with the findings in mind) or "not good"."""
+        if self.good:
+            return "good"
+        usable = bool(self.findings) and all(finding.grade == "usable" for finding in self.findings)
+        return "usable" if usable else "not good"
+
+    def __bool__(self) -> bool:
+        return self.good
+
+    def __repr__(self) -> str:
+        return str(self)  # a notebook shows this
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(f"- {finding}" for finding in self.findings)])
+
+
+def judge(
+    table: DataFrame | None,
+    stats: Mapping[str, np.ndarray],
+    findings: Sequence[Finding] = (),
+    passed: Sequence[str] = (),
+    draws: Mapping[str, np.ndarray] | None = None,
+    labels: Names | None = None,
+    checks: Sequence[Check] = (),
+) -> Verdict:
+    r"""Grade draws as good, usable or not good, and report what is wrong with them and what to try.
+
+    They are good when every $\hat R$ is below 1.01, or chains that agree would reach it by accident in more than one
+    of a hundred runs of as many quantities; when bulk and tail ESS of every quantity are 100 per chain or more, of at
+    most four chains; when no draw diverged, E-BFMI is not below 0.3, fewer than 1% of the trajectories were cut off at
+    the largest tree depth, and proposals are accepted; and when all draws are finite. A check is left out where there
+    is nothing to check, such as the energy of a random walk.
+
+    They are usable, with what to keep in mind, when the only findings are mild ones: an ESS down to a quarter of that,
+    a small $\hat R$ that is hardly an accident, a few divergences that gather nowhere in a run that has no other
+    finding but cut-off trajectories, an E-BFMI that may be low by accident.
+
+    Args:
+        table: the summary of the draws, one row per scalar element, see `summary_table`; None when there are no draws.
+        stats: arrays of shape `(chain, draw)` by name: diverging, energy, reached_max_depth, acceptance_rate,
+            log_density, as far as the kernel has them; one of them at least.
+        findings: what is known to be wrong from elsewhere, such as the record of the run; named first.
+        passed: what is known to be in order from elsewhere.
+        draws: arrays of shape `(chain, draw, ...)` by variable name, to tell which chains sit where when they disagree.
+        labels: what its entries are called in the table, by variable and axis.
+        checks: checks of yours, after ours: each is given the `Evidence` and returns a `Finding`, a sentence that says
+            what is in order, or None where there is nothing to check.
+
+    Returns:
+        The verdict.
+
+    Raises:
+        ValueError: when there are no statistics.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.diagnostics import judge, summary_table
+        >>> random = np.random.default_rng(0)
+        >>> table = summary_table({"b": random.normal(size=(4, 1000))})
+        >>> print(judge(table, {"diverging": random.random((4, 1000)) < 0.01}).findings[0].topic)
+        divergences
+
+    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat for assessing convergence of MCMC; M. Betancourt (2016), Diagnosing suboptimal
+    cotangent disintegrations in Hamiltonian Monte Carlo.
+    """
+    if not stats:
+        raise ValueError("judge: there are no statistics; give one array of shape (chain, draw) at least, by name.")
+    if table is None or table.empty:
+        nothing = Finding("no draws", "There are no draws to judge.", "a larger num_samples, and keep=None")
+        return _faulted((*findings, nothing), passed)
+    num_chains, num_draws = next(iter(stats.values())).shape[:2]
+    run = Evidence(table, stats, num_chains, num_draws, draws or {}, labels or {})
+    results = [result for check in (*CHECKS, *checks) if (result := check(run)) is not None]
+    found = together([result for result in results if isinstance(result, Finding)], run)
+    findings = (*findings, *found)
+    passed = (*passed, *(result for result in results if isinstance(result, str)))
+    if findings:
+        return _faulted(findings, passed)
+    return Verdict(True, f"Good to use: {_best(run)}.", (), passed)
+
+
+def judged(findings: Sequence[Finding], passed: Sequence[str], good: str = "every check was passed") -> Verdict:
+    """Return the verdict that these findings make; without any, the headline is that of a good run."""
+    if findings:
+        return _faulted(findings, passed)
+    return Verdict(True, f"Good to use: {good}.", (), tuple(passed))
+
+
+def _faulted(findings: Sequence[Finding], passed: Sequence[str]) -> Verdict:
+    verdict = Verdict(False, "", tuple(sorted(findings, key=lambda finding: finding.grade == "usable")), tuple(passed))
+    topics = ", ".join(finding.topic for finding in verdict.findings)
+    opening = "Usable, with this in mind" if verdict.grade == "usable" else "Not good to use yet"
+    return replace(verdict, headline=f"{opening}: {topics}.")
+
+
+def _best(run: Evidence) -> str:
+    """Say how far R-hat and ESS are on the right side."""
+    worst, least = np.nanmax(run.table["r_hat"]), np.nanmin(run.table[["ess_bulk", "ess_tail"]])
+    return f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"

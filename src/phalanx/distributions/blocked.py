@@ -1,0 +1,170 @@
+r"""Likelihoods of many rows, evaluated block by block: value and gradient in one pass over the data.
+
+Of $\ell = \sum_i \log p(y_i \mid x_i, \theta)$ ordinary differentiation computes all rows' values, keeps what it needs
+of them, and goes over all rows again. Here each block of rows gives its value and its gradient while it is in the
+cache, both are added up, and nothing of its size is left. Data keep the type they are stored in, and are widened block
+by block by the function that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from numpyro.distributions import Distribution, Unit
+
+from phalanx.distributions.bernoulli import mended
+from phalanx.distributions.row_blocks import rows_of_block, sum_over_rows
+from phalanx.distributions.row_sums import total_of
+from phalanx.mesh.compatibility.numpyro_internals import unvalidated
+from phalanx.mesh.space import only_rows
+from phalanx.mesh.total import Total
+
+Rows = Any
+"""A pytree of arrays with one leading dimension, of rows."""
+
+
+class Blocked(Distribution):
+    """The distribution of many independent rows, whose log density is added up block by block; see `blocked`.
+
+    Attributes:
+        fn: from rows to their distribution, or to their log densities.
+        rows: what `fn` is called with.
+        block: rows of a block; None where they are to be chosen.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
+    pytree_aux_fields = ("fn", "block")
+    pytree_data_fields = ("rows",)
+
+    def __init__(self, fn: Callable[..., Any], rows: tuple[Rows, ...], block: int | None = None):
+        self.fn, self.rows, self.block = fn, rows, block
+        count = _count_rows(rows)
+        shapes: list[tuple[int, ...]] = []
+
+        def look(*rows: Rows) -> None:
+            found = self._of(rows)
+            shapes.extend((tuple(found.batch_shape), tuple(found.event_shape)))
+
+        jax.eval_shape(look, *rows)
+        batch_shape, event_shape = shapes
+        if batch_shape[:1] != (count,):
+            raise ValueError(
+                f"phx.blocked: the function was given {count} rows and returned a distribution of batch shape "
+                f"{batch_shape}; the first dimension must be that of the rows. Write it for any number of rows, with "
+                f"one entry for each."
+            )
+        super().__init__(batch_shape, event_shape, validate_args=False)
+
+    @property
+    def count(self) -> int:
+        """How many rows there are. Of the rows, for a distribution that crossed a transformation has these alone."""
+        return len(jax.tree.leaves(self.rows)[0])
+
+    @property
+    def is_term(self) -> bool:
+        """Whether `fn` gives log densities: a term of the density, and no variable."""
+        return self.event_shape == (0,)  # that of NumPyro's Unit, and of no variable; asking it evaluates no row
+
+    @cached_property
+    def whole(self) -> Distribution:
+        """The distribution of all rows at once."""
+        return self._of(self.rows)
+
+    @property
+    def support(self) -> Any:
+        """Where the rows' values lie."""
+        return self.whole.support
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw all rows."""
+        return jnp.asarray(self.whole.sample(key, sample_shape))
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> Array:
+        """Log densities, row by row."""
+        return jnp.asarray(self.whole.log_prob(value))
+
+    def total(self, value: Array, real: Array | None = None, lanes: int = 1, scale: Any = 1.0) -> Total:
+        """Sum of the rows' log densities.
+
+        Args:
+            value: of all rows.
+            real: which rows count; None where all do.
+            lanes: chains that are worked on at once, and share the cache.
+            scale: factor on each of them.
+        """
+        if jnp.shape(value)[:1] != (self.count,):  # draws of draws, which only a user's own call has
+            return total_of(scale * self.log_prob(value))
+        leaves, tree = jax.tree.flatten((jnp.asarray(value), self.rows))
+
+        def of_block(real: Array | None, leaves: list[Array]) -> Total:
+            value, rows = jax.tree.unflatten(tree, leaves)
+            log_prob = jnp.asarray(self._of(rows).log_prob(value))
+            log_prob = log_prob if isinstance(scale, float) and scale == 1.0 else scale * log_prob
+            return total_of(log_prob if real is None else only_rows(real, log_prob))
+
+        block = min(self.block or rows_of_block(of_block, real, leaves, lanes), self.count)
+        if self.count % block and real is None:
+            real = jnp.ones(self.count, bool)
+        return sum_over_rows(of_block, block, real, leaves)
+
+    def _of(self, rows: tuple[Rows, ...]) -> Distribution:
+        with unvalidated():  # of traced values its checks see nothing
+            found = self.fn(*rows)
+        return mended(found) if isinstance(found, Distribution) else Unit(found)
+
+
+def blocked(fn: Callable[..., Any], *rows: Rows, block: int | None = None) -> Blocked:
+    r"""The distribution of many independent rows, evaluated block by block: with it memory does not grow with the rows.
+
+    $\sum_i \log p(y_i \mid x_i, \theta)$ and its gradient are added up over blocks of rows in one pass; no array as
+    long as the data is made. The same model needs no other change, on one device or many.
+
+    Args:
+        fn: from a block of `rows` to the distribution of their values, whose first dimension is that of the rows, or
+            to an array of log densities (for `phx.factor`). It may use any other variables of the program. Data may
+            come in a narrow type (`uint8` pixels, `bfloat16`) and be widened in it.
+        *rows: what `fn` is called with, cut into blocks: arrays, or trees of arrays, with one leading row for each
+            value; data or latent variables.
+        block: rows of a block; None chooses by what they take of a cache. (Blocks are of the distribution as it is:
+            under `.mask`, `.to_event` or a scale for every row it is evaluated in one piece.)
+
+    Returns:
+        A distribution, for `phx.sample(name, ..., obs=...)`; or for `phx.factor(name, ...)`.
+
+    Raises:
+        ValueError: when `rows` differ in length, there are none, or `fn` has not one entry for each. (A function that
+            mixes rows, by their mean say, cannot be told: give it what it needs of all rows from outside.)
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np, numpyro.distributions as dist, phalanx as phx
+        >>> def model(pixels, label):
+        ...     w = phx.sample("w", dist.Normal(0.0, 1.0).expand([4]))
+        ...     rows = lambda pixels: dist.Bernoulli(logits=pixels.astype(jnp.float32) / 255 @ w)
+        ...     phx.sample("label", phx.blocked(rows, pixels), obs=label)
+        >>> pixels = np.arange(400, dtype=np.uint8).reshape(100, 4)
+        >>> data = {"pixels": pixels, "label": np.arange(100) % 2}
+        >>> posterior = phx.mcmc(model, data, num_warmup=100, num_samples=100, progress=False)
+        >>> posterior.draws["w"].shape
+        (4, 100, 4)
+    """
+    if block is not None and (not isinstance(block, int) or isinstance(block, bool) or block < 1):
+        raise ValueError(f"phx.blocked: block must be a whole number of at least 1, got {block!r}; None chooses one.")
+    if not callable(fn) or isinstance(fn, Distribution):
+        raise TypeError(f"phx.blocked: the first argument must be a function of rows, got {type(fn).__name__}.")
+    return Blocked(fn, rows, block)
+
+
+def _count_rows(rows: tuple[Rows, ...]) -> int:
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(rows)]
+    counts = {shape[0] if shape else None for shape in shapes}
+    if len(counts) != 1 or None in counts or 0 in counts:
+        raise ValueError(
+            f"phx.blocked: the rows must be arrays of one length, at least 1; got shapes "
+            f"{', '.join(map(str, shapes)) or 'none'}."
+        )
+    return counts.pop()  # pyright: ignore[reportReturnType]  # None has just been refused

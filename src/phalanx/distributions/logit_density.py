@@ -1,0 +1,141 @@
+r"""Log density of a variable on an interval at its logit, which keeps the digits that a value near the upper end loses.
+
+A latent variable on $(a, b)$ is $x = a + (b - a) \sigma(u)$. In float32 the largest $x < 1$ is $1 - 6 \cdot 10^{-8}$,
+beyond which Beta(.1, .1) has a tenth of its mass: a density computed from $x$ does not change there, and all that
+mass is lost. $\log x = \log \sigma(u)$ and $\log(1 - x) = \log \sigma(-u)$ hold for every $u$.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.nn import log_sigmoid
+from jax.scipy.special import betaln
+from numpyro.distributions import (
+    Beta,
+    Distribution,
+    ExpandedDistribution,
+    Independent,
+    Kumaraswamy,
+    MaskedDistribution,
+    MixtureGeneral,
+    MixtureSameFamily,
+    TransformedDistribution,
+)
+from numpyro.distributions.transforms import AffineTransform, ComposeTransform, SigmoidTransform, Transform
+
+from phalanx.mesh.compatibility.numpyro_internals import components_of, with_components
+
+
+def at_logit(distribution: Distribution, logit: Any, value: Any) -> Distribution:
+    """Return the distribution with its log density fixed at that of `logit`, or the same one where no rule applies.
+
+    Rules exist for distributions whose density is singular, or computed from the logit, at the ends of an interval:
+    Beta, Kumaraswamy, sigmoids of other variables (logit-normal, relaxed Bernoulli), mixtures of these and affine
+    transforms of them, also under `.to_event`, `.expand` and `.mask`.
+
+    Args:
+        distribution: of a latent variable on an interval.
+        logit: the variable's unconstrained value, elementwise.
+        value: the variable's value, for components of mixtures that have no rule.
+    """
+    if isinstance(distribution, Independent | ExpandedDistribution | MaskedDistribution):
+        base = at_logit(distribution.base_dist, logit, value)
+        if base is distribution.base_dist:
+            return distribution
+        distribution = copy(distribution)
+        distribution.base_dist = base
+        return distribution
+    log_prob = _log_prob(distribution, logit, value)
+    return distribution if log_prob is None else _Known(distribution, log_prob)
+
+
+def is_logit(transform: Transform) -> bool:
+    """Return whether a bijection is the sigmoid, or an affine transform of it, from the lower end to the upper."""
+    first, *rest = _flat([transform])
+    return isinstance(first, SigmoidTransform) and all(isinstance(part, AffineTransform) for part in rest)
+
+
+class _Known(Distribution):
+    """Distribution whose log density is known, whatever the value."""
+
+    def __init__(self, distribution: Distribution, log_prob: Array) -> None:
+        self._known, self._support = log_prob, distribution.support
+        super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """The support of the distribution."""
+        return self._support
+
+    def log_prob(self, value: Any, *_: Any, **__: Any) -> Array:
+        """Return the known log density."""
+        return self._known
+
+
+def _log_prob(distribution: Distribution, logit: Array, value: Array) -> Array | None:
+    """Return the log density of a variable with this logit, or None without a rule."""
+    if isinstance(distribution, Beta):
+        a, b = jnp.asarray(distribution.concentration1), jnp.asarray(distribution.concentration0)
+        return (a - 1.0) * log_sigmoid(logit) + (b - 1.0) * log_sigmoid(-logit) - betaln(a, b)
+    if isinstance(distribution, Kumaraswamy):
+        a, b = jnp.asarray(distribution.concentration1), jnp.asarray(distribution.concentration0)
+        return jnp.log(a * b) + (a - 1.0) * log_sigmoid(logit) + (b - 1.0) * _log_rest(a, logit)
+    if isinstance(distribution, TransformedDistribution):
+        return _of_transformed(distribution.base_dist, _flat(distribution.transforms), logit, value)
+    if isinstance(distribution, MixtureSameFamily | MixtureGeneral):
+        return _of_mixture(distribution, logit, value)
+    return None
+
+
+def _log_rest(power: Any, logit: Array) -> Array:
+    r"""Return $\log(1 - x^a)$; far out, where $x$ is nearly 1, it is $\log a - u$."""
+    far = logit > -0.6 * jnp.log(jnp.finfo(logit.dtype).eps)
+    return jnp.where(far, jnp.log(power) - logit, jnp.log(-jnp.expm1(power * log_sigmoid(jnp.where(far, 0.0, logit)))))
+
+
+def _of_transformed(base: Distribution, transforms: list[Transform], logit: Array, value: Array) -> Array | None:
+    if not transforms:
+        known = at_logit(base, logit, value)
+        return None if known is base else jnp.asarray(known.log_prob(value))
+    last, rest = transforms[-1], transforms[:-1]
+    inner = TransformedDistribution(base, rest) if rest else base
+    if isinstance(last, SigmoidTransform):
+        return jnp.asarray(inner.log_prob(logit)) - _joined(log_sigmoid(logit) + log_sigmoid(-logit), inner)
+    if isinstance(last, AffineTransform):
+        known = _of_transformed(base, rest, -logit if _turns(last) else logit, jnp.asarray(last.inv(value)))
+        return None if known is None else known - _joined(last.log_abs_det_jacobian(value, value), inner)
+    return None
+
+
+def _joined(terms: Any, distribution: Distribution) -> Array:
+    """Sum elementwise terms over the dimensions of an event."""
+    return jnp.sum(terms, axis=tuple(range(-distribution.event_dim, 0)))
+
+
+def _turns(transform: AffineTransform) -> bool:
+    """Return whether the lower end is the image of the upper one: NumPyro takes scales that are traced for positive."""
+    return not isinstance(transform.scale, Tracer) and bool(np.all(np.less(transform.scale, 0)))
+
+
+def _of_mixture(distribution: MixtureSameFamily | MixtureGeneral, logit: Array, value: Array) -> Array | None:
+    before, at = components_of(distribution), (logit, value)
+    if isinstance(distribution, MixtureSameFamily):
+        at = tuple(jnp.expand_dims(array, distribution.mixture_dim) for array in at)
+    after = [at_logit(component, *at) for component in before]
+    if all(a is b for a, b in zip(before, after, strict=True)):
+        return None
+    return jnp.asarray(with_components(distribution, after).log_prob(value))
+
+
+def _flat(transforms: Any) -> list[Transform]:
+    return [
+        part
+        for transform in transforms
+        for part in (_flat(transform.parts) if isinstance(transform, ComposeTransform) else [transform])
+    ]

@@ -1,0 +1,117 @@
+"""Which rows of the data a numeric check looks at: all of them where they are few, else some that tell much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import ShapeDtypeStruct
+
+from phalanx.inputs.arguments import Arguments
+from phalanx.mesh.processes import to_host
+from phalanx.mesh.space import RowSharding
+
+LEVELS = 64
+"""Levels of a code of which a row each is taken, and columns of which the extremes are."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows of the data: for each sharding their numbers, and how they are sharded in the sample.
+
+    Attributes:
+        rows: the sharding in the sample of each sharding of the data.
+        numbers: which rows they are.
+    """
+
+    rows: Mapping[RowSharding, RowSharding]
+    numbers: Mapping[RowSharding, np.ndarray] = field(repr=False)
+
+    def sharding(self, sharding: RowSharding) -> RowSharding:
+        """How something that is sharded like this lies in the sample."""
+        return self.rows.get(sharding, sharding)
+
+    def take(self, values: Any, sharding: RowSharding) -> np.ndarray:
+        """The sample's rows of an array."""
+        if not sharding.axes:
+            return to_host(values)
+        numbers = self.numbers[sharding]
+        whole = len(numbers) == sharding.rows
+        return to_host(values[: sharding.rows] if whole else jnp.asarray(values)[numbers])
+
+    @property
+    def count(self) -> int:
+        """Rows, of the data that have most."""
+        return max(sharding.rows for sharding in self.rows.values())
+
+
+def samples(
+    arguments: Arguments, shardings: Sequence[RowSharding], sizes: Mapping[str, int], most: float
+) -> Iterator[Sample]:
+    """All rows, if they are not more than this share of the data; else pieces as they lie, then telling rows.
+
+    What lies where no data do is whole in each: the program says how many rows it has.
+    """
+    shardings = list(dict.fromkeys(sharding for sharding in (*arguments.shardings, *shardings) if sharding.axes))
+    if most >= 1:
+        yield Sample({s: s for s in shardings}, {s: np.arange(s.rows) for s in shardings})
+        return
+    smaller = {s: max(1, int(s.local_rows * most)) if _is_of_data(s, arguments) else s.local_rows for s in shardings}
+    devices = {s: int(np.prod([sizes[axis] for axis in s.axes])) for s in shardings}
+    rows = {s: RowSharding(s.axes, count * devices[s], count) for s, count in smaller.items()}
+    yield Sample(rows, {s: _pieces(s, count, devices[s]) for s, count in smaller.items()})
+    yield Sample(rows, {s: _telling(arguments, s, rows[s].rows) for s in shardings})
+
+
+def _is_of_data(sharding: RowSharding, arguments: Arguments) -> bool:
+    return any(set(sharding.axes) & set(other.axes) for other in arguments.shardings)
+
+
+def _pieces(sharding: RowSharding, count: int, devices: int) -> np.ndarray:
+    """The first rows of each device, in order."""
+    starts = np.arange(devices) * sharding.local_rows
+    return np.minimum((starts[:, None] + np.arange(count)[None]).ravel(), sharding.rows - 1)
+
+
+def _telling(arguments: Arguments, sharding: RowSharding, count: int) -> np.ndarray:
+    """Rows with extremes, with NaN, of every level of a code, and others, in the order of the data."""
+    found: list[int] = []
+    for array, other in zip(arguments.arrays, arguments.shardings, strict=True):
+        if (other.axes, other.rows) == (sharding.axes, sharding.rows):
+            found += _extremes(array, sharding.rows)
+    random = np.random.default_rng(0)
+    chosen = list(dict.fromkeys(found))[: count // 2]
+    others = random.choice(sharding.rows, size=min(sharding.rows, 2 * count), replace=False).tolist()
+    return np.sort(list(dict.fromkeys([*chosen, *others]))[:count])
+
+
+def _extremes(array: Any, rows: int) -> list[int]:
+    values = jnp.asarray(array)[:rows]
+    if jnp.issubdtype(values.dtype, jnp.integer):
+        values = values.reshape(rows, -1)[:, 0]
+        return [int(jnp.argmax(values == level)) for level in range(int(min(values.max() + 1, LEVELS)))]
+    if not jnp.issubdtype(values.dtype, jnp.floating):
+        return []
+    values = values.reshape(rows, -1)[:, :LEVELS]
+    where = (jnp.argmin(values, 0), jnp.argmax(values, 0), jnp.argmax(jnp.isnan(values), 0))
+    return np.unique(np.concatenate([to_host(w) for w in where])).tolist()
+
+
+def fraction(
+    arguments: Arguments, positions: Mapping[str, Any], shardings: Mapping[str, RowSharding], most: int
+) -> float:
+    """The share of the rows at which data and position have `most` numbers; 0 where what is replicated has more."""
+    leaves = [
+        *zip(arguments.arrays, arguments.shardings, strict=True),
+        *((positions[n], s) for n, s in shardings.items()),
+    ]
+    sizes = [(_size(leaf), _is_of_data(sharding, arguments)) for leaf, sharding in leaves]
+    replicated, rows = (sum(size for size, of_rows in sizes if of_rows is wanted) for wanted in (False, True))
+    return min(1.0, max(0.0, (most - replicated) / max(rows, 1)))
+
+
+def _size(leaf: Any) -> int:
+    return int(np.prod(np.shape(leaf) if not isinstance(leaf, ShapeDtypeStruct) else leaf.shape, dtype=np.int64))

@@ -1,0 +1,307 @@
+"""A program's data: arrays become arguments of the compiled blocks, everything else is part of the program.
+
+A whole number, a string or a flag may decide a shape or a branch, so it is compiled in, as is a tuple of whole numbers,
+such as a shape; arrays, lists, tables and real numbers are passed, so that other values of the same shape need no new
+compilation. An array whose values the program needs while it is traced, for a size or a branch, is compiled in, too
+(see `needed_values`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, ShapeDtypeStruct
+
+from phalanx.inputs.dataframe_input import Labels, columns_of, is_data, take
+from phalanx.inputs.dtype_checks import fitted
+from phalanx.inputs.placement import PaddedRows, check_alive, name_of, sharding_of
+from phalanx.inputs.recoding import take_again
+from phalanx.mesh.fingerprint import fingerprint
+from phalanx.mesh.processes import to_host
+from phalanx.mesh.space import RowSharding
+
+COMPILED_IN = "its whole numbers, strings and flags"
+"""Name in messages of the arguments that are part of the program."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a program's keyword arguments are put together from arrays: hashable, equal for data of one structure."""
+
+    tree: Any
+    fixed: tuple[Any, ...]  # what is compiled in, and _ARRAY in the place of each array
+
+    def join(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """The keyword arguments with `arrays` in their places."""
+        values = self._in_place(arrays)
+        return jax.tree.unflatten(self.tree, [x.array if isinstance(x, _Whole | _Constant) else x for x in values])
+
+    def as_given(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """The keyword arguments as `split_arguments` takes them, to be split once more."""
+        values = self._in_place(arrays)
+        values = [x.array if isinstance(x, _Constant) else x for x in values]
+        return jax.tree.unflatten(self.tree, [x.numbers if isinstance(x, _Whole) else x for x in values])
+
+    def _in_place(self, arrays: Sequence[Any]) -> list[Any]:
+        following = iter(arrays)
+        return [next(following) if x is _ARRAY else x for x in self.fixed]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A program's keyword arguments, split.
+
+    Attributes:
+        layout: the part that is compiled in.
+        arrays: the arrays, padded where they are sharded unevenly.
+        shardings: where each array lives.
+        names: what to call each array in messages, e.g. `x` or `batch['x']`.
+        labels: the names that came with each array: of a table's columns, of a categorical's levels.
+        constants: names of the arrays that are compiled in, whose values the program needs while it is traced.
+    """
+
+    layout: Layout
+    arrays: tuple[Any, ...]
+    shardings: tuple[RowSharding, ...]
+    names: tuple[str, ...]
+    labels: tuple[Labels, ...] = ()
+    constants: tuple[str, ...] = ()
+
+    def fixing(self, names: Sequence[str]) -> Arguments:
+        """Return the same arguments with these arrays compiled in."""
+        taken = [name in names for name in self.names]
+        following = iter(zip(self.names, self.arrays, self.shardings, taken, strict=True))
+        fixed: list[Any] = []
+        for value in self.layout.fixed:
+            if value is not _ARRAY:
+                fixed.append(value)
+                continue
+            name, array, sharding, is_taken = next(following)
+            fixed.append(_Constant.of(name, array, sharding) if is_taken else _ARRAY)
+
+        def left(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(value for value, gone in zip(values, taken, strict=True) if not gone) if values else ()
+
+        return replace(
+            self, layout=replace(self.layout, fixed=tuple(fixed)), arrays=left(self.arrays),
+            shardings=left(self.shardings), names=left(self.names), labels=left(self.labels),
+            constants=(*self.constants, *(name for name, gone in zip(self.names, taken, strict=True) if gone)),
+        )  # fmt: skip
+
+    def differing_constants(self, other: Arguments) -> list[str]:
+        """Return the names of arrays that are compiled in, of which another's values differ."""
+        mine, others = (
+            {value.name: value for value in arguments.layout.fixed if isinstance(value, _Constant)}
+            for arguments in (self, other)
+        )
+        return [name for name, value in mine.items() if others.get(name) != value]
+
+    def whole_shapes(self) -> tuple[ShapeDtypeStruct, ...]:
+        """Shapes as the user knows them: all rows, no padding."""
+        return tuple(
+            ShapeDtypeStruct((s.rows, *a.shape[1:]) if s.axes else a.shape, a.dtype)
+            for a, s in zip(self.arrays, self.shardings, strict=True)
+        )
+
+    def local_shapes(self) -> tuple[ShapeDtypeStruct, ...]:
+        """Shapes as one device sees them."""
+        return tuple(
+            ShapeDtypeStruct((s.local_rows, *a.shape[1:]) if s.axes else a.shape, a.dtype)
+            for a, s in zip(self.arrays, self.shardings, strict=True)
+        )
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return a checksum of each array by its name, and of what is compiled in under `COMPILED_IN`."""
+        pairs = zip(self.names, self.arrays, self.shardings, strict=True)
+        found = {name: fingerprint(array, s.rows if s.axes else None) for name, array, s in pairs}
+        plain = [x.numbers if isinstance(x, _Whole) else x for x in self.layout.fixed]
+        known = repr([x for x in plain if isinstance(x, bool | int | float | complex | str | tuple)])
+        return {**found, COMPILED_IN: hashlib.sha256(known.encode()).hexdigest()[:16]}
+
+    def with_arrays(self, arrays: Sequence[Any]) -> Arguments:
+        """The same arguments with these arrays, placed and padded."""
+        return replace(self, arrays=tuple(arrays))
+
+    def without_arrays(self) -> Arguments:
+        """The same arguments with only shapes for arrays: what may be kept without keeping the data alive."""
+        return replace(self, arrays=tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in self.arrays))
+
+
+class _Array:
+    def __repr__(self) -> str:
+        return "<array>"
+
+
+_ARRAY = _Array()
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A tuple of whole numbers: compiled in, and an array of known numbers to the model, which may be a shape."""
+
+    numbers: tuple[int, ...]
+
+    @property
+    def array(self) -> np.ndarray:
+        """The numbers."""
+        return np.array(self.numbers)
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """An array that is compiled in: equal to another of the same values."""
+
+    name: str
+    content: bytes = field(repr=False)
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, name: str, array: Any, sharding: RowSharding) -> _Constant:
+        whole = to_host(array)
+        whole = np.ascontiguousarray(whole[: sharding.rows] if sharding.axes else whole)
+        return cls(name, whole.tobytes(), str(whole.dtype), array.shape if not sharding.axes else whole.shape)
+
+    @property
+    def array(self) -> np.ndarray:
+        """The values."""
+        return np.frombuffer(self.content, np.dtype(self.dtype)).reshape(self.shape)
+
+
+def first_time(name: str) -> Labels | None:
+    """Return None: no names are known yet, and levels are numbered as they come."""
+    del name
+    return None
+
+
+def split_arguments(program: Any, data: Any, known: Callable[[str], Labels | None] = first_time) -> Arguments:
+    """Split `data`, the keyword arguments of `program`: a dict, or a table whose columns they are.
+
+    Of a table only the columns that the program asks for are looked at.
+
+    Args:
+        program: the program.
+        data: its keyword arguments.
+        known: the names of the levels or columns of an array, `()` of one without, where the program has seen data
+            before: these are numbered in the same way. See `phalanx.inputs.known_data`.
+
+    Raises:
+        TypeError: when `data` is no dict, the program does not take these arguments, or one can neither be computed
+            with nor be part of a compiled program.
+        ValueError: when an array is empty, holds a number that JAX would cut off, or does not have the names that are
+            known; the place is named.
+    """
+    check_program(program)
+    data = by_keyword(program, data)
+    _check_signature(program, data)
+    data = {name: _words_as_array(value) if known(name) else value for name, value in data.items()}
+    paths, tree = jax.tree_util.tree_flatten_with_path(data, is_leaf=_is_leaf)
+    names = [name_of(path) for path, _ in paths]
+    found = [_as_argument(name, leaf, known(name)) for name, (_, leaf) in zip(names, paths, strict=True)]
+    leaves, labels = zip(*found, strict=True) if found else ((), ())
+    is_array = [isinstance(leaf, Array | np.ndarray | PaddedRows) for leaf in leaves]
+    kept = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
+    fixed = tuple(_ARRAY if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
+    return Arguments(
+        Layout(tree, fixed),
+        tuple(leaf.array if isinstance(leaf, PaddedRows) else leaf for leaf in kept),
+        tuple(sharding_of(leaf) for leaf in kept),
+        tuple(name for name, array in zip(names, is_array, strict=True) if array),
+        tuple(words for words, array in zip(labels, is_array, strict=True) if array),
+    )
+
+
+def check_program(program: Any, what: str = "model") -> None:
+    """Raise unless `program` can be called."""
+    if not callable(program):
+        raise TypeError(
+            f"{what}: expected a function that calls phx.sample(name, distribution), and whose arguments are the data; "
+            f"got {program!r}."
+        )
+
+
+def by_keyword(program: Any, data: Any) -> Mapping[str, Any]:
+    """The keyword arguments of a program, of a table the columns that it asks for."""
+    columns = columns_of(data)
+    if columns is not None:
+        return {name: columns[name] for name in _asked_for(program, columns)}
+    if not isinstance(data, Mapping):
+        raise TypeError(
+            f"data must be a dict of the model's keyword arguments, such as {{'x': x, 'y': y}}; "
+            f"got {type(data).__name__}."
+        )
+    return data
+
+
+def _words_as_array(value: Any) -> Any:
+    """A list of words as one array, which else would be a tree of them."""
+    is_words = isinstance(value, list | tuple) and any(isinstance(item, str) for item in value)
+    return np.array(value, dtype=object) if is_words else value
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, PaddedRows) or value is None or is_data(value)
+
+
+def _as_argument(name: str, leaf: Any, known: Labels | None) -> tuple[Any, Labels]:
+    """`leaf` as an array to be passed, or as it is, to be compiled in; and the names of its levels or columns."""
+    if isinstance(leaf, tuple) and all(type(item) is int for item in leaf) and not known:
+        return _Whole(leaf), ()
+    check_alive(f"data: {name}", leaf)
+    if known is not None:
+        leaf, labels = take_again(f"data: {name}", leaf, known)
+    elif isinstance(leaf, PaddedRows):
+        labels = leaf.labels
+    else:
+        leaf, labels = take(f"data: {name}", leaf)
+    if isinstance(leaf, float | complex | np.generic):
+        leaf = np.asarray(leaf)
+    if isinstance(leaf, np.ndarray):
+        if leaf.ndim == 0 and leaf.dtype.kind in "biu":
+            return leaf.item(), ()
+        if 0 in leaf.shape:
+            raise ValueError(f"data: {name} has shape {leaf.shape}: it is empty. Give it at least one row.")
+        return fitted(f"data: {name}", leaf), labels
+    if isinstance(leaf, Array | PaddedRows):
+        if 0 in leaf.shape:
+            raise ValueError(f"data: {name} has shape {leaf.shape}: it is empty. Give it at least one row.")
+        return leaf, labels
+    try:
+        hash(leaf)
+    except TypeError:
+        raise TypeError(
+            f"data: {name} is a {type(leaf).__name__}, which cannot be part of a compiled program; give arrays, "
+            f"numbers, strings or functions."
+        ) from None
+    return leaf, ()
+
+
+def _asked_for(program: Any, columns: Mapping[str, Any]) -> list[str]:
+    """The columns of a table that a program names; all of them where it takes any."""
+    try:
+        parameters = inspect.signature(program).parameters
+    except (TypeError, ValueError):
+        return list(columns)
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return list(columns)
+    return [name for name in columns if name in parameters]
+
+
+def _check_signature(program: Any, data: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(program)
+    except (TypeError, ValueError):  # built-ins and some callables show none
+        return
+    try:
+        signature.bind(**data)
+    except TypeError as error:
+        raise TypeError(
+            f"data does not fit the model {getattr(program, '__name__', program)}{signature}: {error}. "
+            f"data gives {', '.join(map(repr, data)) or 'nothing'}."
+        ) from None

@@ -1,0 +1,180 @@
+"""Putting data on devices: `shard` gives each device its rows, padding the last where rows do not divide evenly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.core
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from phalanx.inputs.dataframe_input import Labels, Levels, columns_of, is_data, take
+from phalanx.inputs.dtype_checks import fitted
+from phalanx.mesh.devices import with_auto_axes
+from phalanx.mesh.space import RowSharding
+
+
+@dataclass(frozen=True)
+class PaddedRows:
+    """Rows on devices that do not divide evenly among them, where the last row is repeated; or that have names.
+
+    Attributes:
+        array: the padded array, sharded along its leading dimension.
+        rows: how many rows are real.
+        labels: the names of levels or columns that the rows came with.
+    """
+
+    array: Array
+    rows: int
+    labels: Labels = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole without padding."""
+        return (self.rows, *self.array.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the elements."""
+        return self.array.dtype
+
+    @property
+    def sharding(self) -> NamedSharding:
+        """How the padded array lies on the mesh."""
+        return self.array.sharding  # pyright: ignore[reportReturnType]  # `shard` makes no other kind
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return np.asarray(self.array, dtype=dtype)[: self.rows]
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+jax.tree_util.register_dataclass(PaddedRows, data_fields=["array"], meta_fields=["rows", "labels"])
+
+
+def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
+    """Spread the rows (leading dimension) of every array in `tree` over a mesh axis.
+
+    Each device is handed its own rows only, so a memory-mapped array larger than a device is fine. Rows that do not
+    divide evenly are padded by repeating the last one; a run masks the padded rows out of the log density and drops
+    them from every output, so the posterior is that of the rows given.
+
+    Args:
+        tree: a pytree of arrays of shape `(rows, ...)`, or of series, tables, tensors and lists of numbers, which
+            become arrays; of a table by itself each column does.
+        mesh: the devices, from `phx.make_mesh`.
+        axis: the mesh axis to spread over, or several.
+
+    Returns:
+        The tree with each array as a sharded `jax.Array`, or as `PaddedRows` where rows do not divide evenly or
+        levels or columns have names, which are kept.
+
+    Raises:
+        ValueError: when the mesh has no such axis, an array has no rows, or a number does not fit 32 bits.
+        TypeError: when it holds something other than numbers.
+
+    Example:
+        >>> import numpy as np, phalanx as phx
+        >>> mesh = phx.make_mesh(chain=1)
+        >>> phx.shard({"x": np.ones((6, 2))}, mesh)["x"].shape
+        (6, 2)
+    """
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"shard: mesh must be made by phx.make_mesh; got {mesh!r}.")
+    if not isinstance(axis, str | Sequence) or not all(isinstance(name, str) for name in axis):
+        raise TypeError(f"shard: axis must be the name of a mesh axis, such as 'data', or several; got {axis!r}.")
+    mesh = with_auto_axes(mesh)
+    axes = (axis,) if isinstance(axis, str) else tuple(axis)
+    for name in axes:
+        if name not in mesh.axis_names:
+            raise ValueError(f"shard: the mesh has no axis {name!r}; its axes are {', '.join(mesh.axis_names)}.")
+    axes = tuple(name for name in mesh.axis_names if name in axes)  # rows of several arrays then meet on a device
+
+    def place(path, leaf):
+        where = jax.tree_util.keystr(path) or "the array"
+        check_alive(f"shard: {where}", leaf)
+        leaf, labels = take(f"shard: {name_of(path) or where}", leaf)
+        if np.ndim(leaf) == 0:
+            raise ValueError(f"shard: {where} is a single number and has no rows to spread over {axis!r}.")
+        if np.shape(leaf)[0] == 0:
+            raise ValueError(f"shard: {where} has shape {np.shape(leaf)}: there are no rows to spread over {axis!r}.")
+        placed = _place(f"shard: {name_of(path) or where}", leaf, mesh, axes)
+        if not isinstance(labels, Levels) and np.ndim(leaf) == 1:  # names of rows, of which there may be many
+            labels = ()
+        array = placed.array if isinstance(placed, PaddedRows) else placed
+        return PaddedRows(array, placed.shape[0], labels) if labels else placed
+
+    columns = columns_of(tree)
+    tree = tree if columns is None else dict(columns)
+    return jax.tree_util.tree_map_with_path(place, tree, is_leaf=is_data)
+
+
+def name_of(path: tuple[Any, ...]) -> str:
+    """What to call a leaf of the data in messages: `x`, or `batch['x']`."""
+    if not path:
+        return ""
+    head, *rest = path
+    return f"{getattr(head, 'key', jax.tree_util.keystr((head,)))}{jax.tree_util.keystr(tuple(rest))}"
+
+
+def check_alive(name: str, leaf: Any) -> None:
+    """Refuse an array whose memory has been given away."""
+    if isinstance(leaf, Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
+        raise ValueError(
+            f"{name} has been deleted: its memory was given away, as jax.jit(..., donate_argnums=...) and "
+            f".delete() do. Make it again, or copy it before, with jnp.copy."
+        )
+
+
+def sharding_of(leaf: Any) -> RowSharding:
+    """Where a data leaf lives: spread over the axes its leading dimension is sharded over, or global."""
+    rows = leaf.rows if isinstance(leaf, PaddedRows) else None
+    array = leaf.array if isinstance(leaf, PaddedRows) else leaf
+    sharding = getattr(array, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or not sharding.spec or sharding.spec[0] is None:
+        return RowSharding()
+    names = (sharding.spec[0],) if isinstance(sharding.spec[0], str) else sharding.spec[0]
+    # In the order of the mesh, so that arrays over the same axes have the same rows on a device.
+    axes = tuple(a for a in sharding.mesh.axis_names if a in names and sharding.mesh.shape[a] > 1)
+    if not axes:
+        return RowSharding()
+    devices = math.prod(sharding.mesh.shape[a] for a in axes)
+    return RowSharding(axes, array.shape[0] if rows is None else rows, array.shape[0] // devices)
+
+
+def mesh_of(tree: Any) -> Mesh | None:
+    """The mesh that `shard` placed the arrays of `tree` on; None when none is placed."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(sharding := getattr(leaf, "sharding", None), NamedSharding):
+            return sharding.mesh  # pyright: ignore[reportReturnType]  # concrete outside of tracing
+    return None
+
+
+def partition_spec(sharding: RowSharding, *leading: str | None) -> PartitionSpec:
+    """The partition of an array whose first dimensions are `leading` and whose next is spread as `sharding` says."""
+    return sharding.spec(*leading)
+
+
+def _place(name: str, leaf: Any, mesh: Mesh, axes: tuple[str, ...]) -> Array | PaddedRows:
+    rows = np.shape(leaf)[0]
+    devices = math.prod(mesh.shape[axis] for axis in axes)
+    padded = -(-rows // devices) * devices
+    sharding = NamedSharding(mesh, PartitionSpec(axes))
+
+    def rows_of_a_device(index: Any) -> np.ndarray:
+        start, stop, _ = index[0].indices(padded)
+        # A piece at a time: of an array on disk the whole may not fit into memory.
+        piece = fitted(name, np.asarray(leaf[start : min(stop, rows)]), start)
+        missing = stop - start - len(piece)
+        # The last row again, not zeros: a padded row must be valid wherever a real one is (a label, a positive count).
+        last = fitted(name, np.asarray(leaf[rows - 1 : rows]), rows - 1)
+        return np.concatenate([piece, np.repeat(last, missing, axis=0)]) if missing else piece
+
+    array = jax.make_array_from_callback((padded, *np.shape(leaf)[1:]), sharding, rows_of_a_device)
+    return array if padded == rows else PaddedRows(array, rows)

@@ -1,0 +1,214 @@
+"""New data in the numbering of a run: levels and columns are found by their names.
+
+A level has one number in a run, and a column one place. New data may have the levels in another order, only some of
+them, or the columns in another order: what counts is their names. Data without names, where there were some, are
+refused: a number may be a code of any numbering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from phalanx.inputs.dataframe_input import Labels, Levels, Taken, is_categorical, is_table, take
+from phalanx.inputs.dtype_checks import refuse_first
+from phalanx.inputs.placement import PaddedRows
+
+SHOWN = 12
+"""Names that a message lists at most."""
+
+
+def take_again(name: str, value: Any, known: Labels) -> Taken:
+    """Return `value` as an array in the numbering of a run.
+
+    Args:
+        name: what to call it in messages.
+        value: anything that `take` takes, or words where the run had levels.
+        known: the run's names: `Levels` of a categorical argument, the names of columns, or none.
+
+    Returns:
+        The array and the run's names.
+
+    Raises:
+        ValueError: when a level is unknown, a column is missing, or names are on one side alone.
+    """
+    if isinstance(known, Levels):
+        return Taken(_codes(name, value, known), known)
+    if not known:
+        taken = _named(name, value)
+        _refuse_new_names(name, taken)
+        return Taken(taken.array)
+    return Taken(_columns(name, value, known), known)
+
+
+def _named(name: str, value: Any) -> Taken:
+    """The array with the names it came with, also of rows that `shard` has placed."""
+    return Taken(value, value.labels) if isinstance(value, PaddedRows) else take(name, value)
+
+
+# -- levels ------------------------------------------------------------------------------------------------------------
+
+
+def _codes(name: str, value: Any, known: Levels) -> Any:
+    if value is None:
+        return None
+    _refuse_twice(name, known)
+    if (words := _words(name, value)) is not None:
+        levels, codes = np.unique(words, return_inverse=True)
+        return _recoded(name, codes.reshape(words.shape), levels.tolist(), known)
+    codes, levels = _named(name, value)
+    if isinstance(levels, Levels):
+        _refuse_twice(name, levels)
+        return _recoded(name, codes, levels, known)
+    raise ValueError(
+        f"{name} has no names of levels, and the run's data had {listed(known)}. A number may be a code of another "
+        f"numbering, so name the levels: give words, or pandas.Categorical.from_codes(codes, levels) with the levels "
+        f"that your codes stand for."
+    )
+
+
+def _words(name: str, value: Any) -> np.ndarray | None:
+    """`value` as an array of words; None where it is something else."""
+    if is_categorical(value) or isinstance(value, Array | PaddedRows) or is_table(value):
+        return None
+    array = np.asarray(value)
+    if array.dtype.kind not in "OUT":
+        return None
+    array = array.astype(object)
+    word = np.array([isinstance(item, str) for item in array.flat], bool).reshape(array.shape)
+    if not np.any(word):
+        return None
+    what = "is no word, as the other levels are; a missing level, None or NaN, has no number"
+    refuse_first(name, ~word, lambda at: f"= {array[at]!r} {what}", "Leave such rows out, or give them a level.")
+    return array.astype(str)
+
+
+def _recoded(name: str, codes: Any, levels: Sequence[str], known: Levels) -> Any:
+    """The run's numbers of levels that `codes` number otherwise."""
+    if tuple(levels) == tuple(known):
+        return codes
+    number = {level: code for code, level in enumerate(known)}
+    lookup = np.array([number.get(level, -1) for level in levels], np.int32)
+    if isinstance(codes, PaddedRows):
+        found = _on_devices(codes, lambda array: jnp.asarray(lookup)[array])
+        unknown = sorted({int(code) for code in _host(codes, (lookup < 0))})
+        if unknown:
+            _refuse_unknown(name, levels[unknown[0]], known)
+        return found
+    found = lookup[codes]
+    wrong = found < 0
+    if wrong.any():
+        first = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), np.shape(found))))
+        place = f"{name}[{', '.join(map(str, first))}]" if first else name
+        others = len(set(np.unique(np.asarray(codes)[wrong]).tolist())) - 1
+        _refuse_unknown(place, levels[int(np.asarray(codes)[first])], known, others)
+    return found
+
+
+def _host(codes: PaddedRows, unknown: np.ndarray) -> list[int]:
+    """Return the unknown levels that rows on devices have."""
+    return [int(code) for code in np.flatnonzero(unknown) if bool(jnp.any(codes.array == int(code)))]
+
+
+def _refuse_unknown(place: str, level: str, known: Levels, others: int = 0) -> None:
+    more = f" (and {others} more)" if others else ""
+    raise ValueError(
+        f"{place} has the level {level!r}{more}, which the run's data did not have; they had {listed(known)}. Leave "
+        f"such rows out, or run again with data that have it."
+    )
+
+
+def _refuse_twice(name: str, levels: Levels) -> None:
+    if twice := [level for level in dict.fromkeys(levels) if levels.count(level) > 1]:
+        raise ValueError(
+            f"{name} has several levels called {twice[0]!r}, such as a number and a word: rename all but one."
+        )
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def _columns(name: str, value: Any, known: Labels) -> Any:
+    if value is None:
+        return None
+    if is_table(value):
+        by_name = {str(column): column for column in value.columns}
+        _check_columns(name, list(map(str, value.columns)), known)
+        return take(name, value[[by_name[column] for column in known]]).array
+    array, names = _named(name, value)
+    if not names or isinstance(names, Levels):
+        rows = np.ndim(array) == 1
+        way = (
+            f"xarray.DataArray(values, dims='row', coords={{'row': {_examples(known)}}})"
+            if rows
+            else f"pandas.DataFrame(values, columns={_examples(known)})"
+        )
+        raise ValueError(
+            f"{name} has no names of {'rows' if rows else 'columns'}, and the run's data had {listed(known)}. Name "
+            f"them, as in {way}."
+        )
+    if np.ndim(array) == 1:
+        _check_rows(name, names, known)
+        return array
+    _check_columns(name, list(names), known)
+    if tuple(names) == tuple(known):
+        return array
+    order = np.array([names.index(column) for column in known])
+    if isinstance(array, PaddedRows):
+        return _on_devices(array, lambda whole: whole[..., order])
+    return array[..., order]
+
+
+def _check_columns(name: str, names: list[str], known: Labels) -> None:
+    if twice := [column for column in known if names.count(column) > 1]:
+        raise ValueError(f"{name} has several columns called {twice[0]!r}. Rename or drop all but one.")
+    if missing := [column for column in known if column not in names]:
+        raise ValueError(
+            f"{name} has no column {listed(missing)}, which the run's data had; it has {listed(names)}. Columns are "
+            f"found by their names: give all of {listed(known)}, in any order."
+        )
+
+
+def _check_rows(name: str, names: Labels, known: Labels) -> None:
+    """Refuse names along an axis that variables share, unless they are the run's in its order."""
+    if tuple(names) != tuple(known):
+        raise ValueError(
+            f"{name} names its rows {listed(names)}, and variables of the run have an entry for each of "
+            f"{listed(known)}. Give these rows in this order, as DataArray.sel does."
+        )
+
+
+def _refuse_new_names(name: str, taken: Taken) -> None:
+    array, names = taken
+    if isinstance(names, Levels):
+        raise ValueError(
+            f"{name} names the levels {listed(names)}, and of the run's data no names are known. Which "
+            f"number is which level only you know: give the run's numbers, or run again with a categorical."
+        )
+    if names and np.ndim(array) > 1:
+        raise ValueError(
+            f"{name} names the columns {listed(names)}, and of the run's data no names are known. Give an array, with "
+            f"the columns in the run's order, such as {name.removeprefix('data: ')}.to_numpy(); or run again with a "
+            f"table."
+        )
+
+
+def _on_devices(rows: PaddedRows, change: Any) -> PaddedRows:
+    """The rows, changed where they are."""
+    array = jax.jit(change, out_shardings=rows.sharding)(rows.array)
+    return PaddedRows(array, rows.rows)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in quotes, the first of many."""
+    shown = ", ".join(map(repr, map(str, names[:SHOWN])))
+    return f"{shown}, ... ({len(names)} in all)" if len(names) > SHOWN else shown
+
+
+def _examples(names: Sequence[str]) -> str:
+    return f"[{listed(names)}]" if len(names) <= SHOWN else "[...]"

@@ -1,0 +1,196 @@
+"""Evaluation of a traced program with its branches forced, which a run may reach in rare regions only.
+
+Where a choice depends on the position, whatever is not chosen there is not computed, or multiplied by zero. Here the
+choice is an argument: an alternative by its number, or a blend of all of them, which shows what any of them does at any
+depth. Choices that depend on the data alone are left as they are: all data are in hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.extend.core import ClosedJaxpr, Literal
+
+from phalanx.jaxprs.dependence import Axes
+from phalanx.jaxprs.evaluation import Evaluator, Marked
+from phalanx.jaxprs.walking import CUSTOM, Call, While, all_equations, pruned
+
+MOST_SITES = 64
+"""Choices of a program that are made one by one; those beyond are made as the last one is."""
+
+NATURAL, BLEND = -1, -2
+"""Codes of a choice: as the position says; and all alternatives at once. Others are numbers of alternatives."""
+
+ON_POSITION: Axes = frozenset({"position"})
+"""The mark of values that depend on the position."""
+
+FIRST_WEIGHT = 1.37
+"""Weights of blended alternatives are this, one more, two more...: no two are equal."""
+
+TRIPS = (1, 3)
+"""Trips that a loop is forced to make."""
+
+_STEPS = ("floor", "ceil", "round")
+_ROUGH = ("abs", "sign", *_STEPS)
+"""Operations that never return the numbers between their alternatives, of which a logarithm may not exist."""
+
+_CHOICES = ("select_n", "max", "min", "clamp", "cond", "while")
+"""Operations for whose sake a function with derivatives of its own is followed."""
+
+
+class Branches:
+    """Evaluates a traced program with forced choices.
+
+    Attributes:
+        sites: the number of alternatives of each choice, known once the program was evaluated.
+    """
+
+    def __init__(self, program: ClosedJaxpr, depends: Sequence[bool], outputs: Sequence[int]):
+        """Take some outputs of a program; `depends` says of each input whether it is part of the position."""
+        self._program = pruned(program, outputs)
+        self._marks = [ON_POSITION if flag else frozenset() for flag in depends]
+        self._numbers: dict[int, int] = {}
+        self.sites: list[int] = []
+
+    def __call__(self, inputs: Sequence[Any], codes: Array) -> list[Array]:
+        """Return the outputs, given a code for each choice, `(MOST_SITES,)`."""
+        found = _Walk(self, codes).run(self._program, list(map(Marked, inputs, self._marks)))
+        return [value.array for value in found]
+
+    def number(self, equation: Any, alternatives: int) -> int:
+        """Return the number of a choice."""
+        if id(equation) not in self._numbers:
+            self._numbers[id(equation)] = len(self.sites)
+            self.sites.append(alternatives)
+        return min(self._numbers[id(equation)], MOST_SITES - 1)
+
+    def plans(self) -> list[np.ndarray]:
+        """Return codes to evaluate the program with: all blended, all by one number, and each alternative by itself."""
+        if not self.sites:
+            return []
+        everywhere = [np.full(MOST_SITES, code) for code in (BLEND, *range(max(self.sites)))]
+        alone = []
+        for number, alternatives in enumerate(self.sites[:MOST_SITES]):
+            for alternative in range(alternatives):
+                codes = np.full(MOST_SITES, NATURAL)
+                codes[number] = alternative
+                alone.append(codes)
+        return [codes.astype(np.int32) for codes in (*everywhere, *alone)]
+
+
+class _Walk(Evaluator[Marked]):
+    """One evaluation, with marks on what depends on the position."""
+
+    value = Marked
+
+    def __init__(self, branches: Branches, codes: Array):
+        self._branches, self._codes = branches, codes
+        self._makers: dict[Any, Any] = {}
+
+    def equation(self, equation: Any, inputs: list[Marked]) -> list[Marked]:
+        """Evaluate as it is what depends on data alone."""
+        self._makers.update(dict.fromkeys(equation.outvars, equation))
+        if not any(value.mark for value in inputs) or self._counts_from_the_end(equation):
+            return super().primitive(equation, inputs)
+        return super().equation(equation, inputs)
+
+    def primitive(self, equation: Any, inputs: list[Marked]) -> list[Marked]:
+        """Force a primitive that chooses."""
+        found = super().primitive(equation, inputs)
+        if len(found) != 1 or (alternatives := _alternatives(equation, inputs, found[0].array)) is None:
+            return found
+        blend = equation.primitive.name not in _ROUGH
+        return [found[0]._replace(array=self._chosen(equation, found[0].array, alternatives, blend))]
+
+    def call(self, equation: Any, parts: Call, inputs: list[Marked]) -> list[Marked]:
+        """Follow functions with derivatives of their own only where they choose something."""
+        chooses = any(inner.primitive.name in _CHOICES for inner in all_equations(parts.program))
+        if equation.primitive.name in CUSTOM and not chooses:
+            return super().primitive(equation, inputs)
+        return super().call(equation, parts, inputs)
+
+    def choose(self, equation: Any, which: Marked, cases: Sequence[Marked]) -> Marked:
+        """Force a branch."""
+        index = jnp.clip(jnp.asarray(which.array, jnp.int32), 0, len(cases) - 1)
+        arrays = [case.array for case in cases]
+        mark = which.mark.union(*(case.mark for case in cases))
+        return Marked(self._chosen(equation, lax.select_n(index, *arrays), arrays), mark)
+
+    def while_loop(self, equation: Any, parts: While, inputs: list[Marked]) -> list[Marked]:
+        """Force the number of turns, where the test depends on the position."""
+        of_test, of_body, carry = parts.split(inputs)
+        marks, begin = self.marks(equation, inputs), tuple(value.array for value in carry)
+
+        def test(now: Any) -> Any:
+            return self.run(parts.test, [*of_test, *map(Marked, now, marks)])[0].array
+
+        def turn(now: Any) -> Any:
+            return tuple(value.array for value in self.run(parts.body, [*of_body, *map(Marked, now, marks)]))
+
+        natural = lax.while_loop(test, turn, begin)
+        if self.dependence.run(parts.test, [*(value.mark for value in of_test), *marks])[0]:
+            forced = [lax.fori_loop(0, trips, lambda _, now: turn(now), begin) for trips in TRIPS]
+            natural = [self._chosen(equation, n, cases) for n, *cases in zip(natural, *forced, strict=True)]
+        return list(map(Marked, natural, marks))
+
+    def _chosen(self, equation: Any, natural: Any, alternatives: Sequence[Any], blend: bool = True) -> Any:
+        code = self._codes[self._branches.number(equation, len(alternatives))]
+        cases = [jnp.broadcast_to(case, natural.shape) for case in alternatives]
+        # where there are fewer alternatives than the code says, the last
+        which = jnp.where(code == BLEND, len(cases) + 1, jnp.minimum(code, len(cases) - 1) + 1)
+        return lax.select_n(which.astype(jnp.int32), natural, *cases, _blended(natural, cases) if blend else natural)
+
+    def _counts_from_the_end(self, equation: Any) -> bool:
+        """Return whether it makes of a negative index one from the end, which is no choice of the model's."""
+        if (
+            equation.primitive.name != "select_n"
+            or len(equation.invars) != 3
+            or isinstance(equation.invars[0], Literal)
+        ):
+            return False
+        test = self._makers.get(equation.invars[0])
+        return (
+            test is not None
+            and test.primitive.name == "lt"
+            and test.invars[0] is equation.invars[1]
+            and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.integer)
+        )
+
+
+def _alternatives(equation: Any, inputs: Sequence[Marked], natural: Any) -> list[Any] | None:
+    """Return what a primitive might have given where the position lies elsewhere; None where it makes no choice."""
+    name, given = equation.primitive.name, [value.array for value in inputs]
+    if name == "select_n":
+        return given[1:] if inputs[0].mark else None
+    if name in ("max", "min") and jnp.issubdtype(natural.dtype, jnp.inexact):
+        return given
+    if name == "clamp":
+        return given
+    if name == "sign":
+        return [-jnp.ones_like(natural), jnp.ones_like(natural)]
+    if name == "abs":
+        return [given[0], -given[0]] if jnp.issubdtype(natural.dtype, jnp.floating) else None
+    if name in _STEPS:
+        return [natural - 1, natural + 1]
+    if name == "convert_element_type":
+        before = jnp.result_type(given[0])
+        if before == jnp.bool_:
+            return [jnp.zeros_like(natural), jnp.ones_like(natural)]
+        if jnp.issubdtype(before, jnp.floating) and jnp.issubdtype(natural.dtype, jnp.integer):
+            return [natural - 1, natural + 1]
+    return None
+
+
+def _blended(natural: Any, cases: Sequence[Any]) -> Any:
+    """Return a weighted mean, where all cases are finite; of integers and flags, another case."""
+    if not jnp.issubdtype(natural.dtype, jnp.inexact):
+        other = cases[-1]
+        return other if natural.dtype != jnp.bool_ else ~natural
+    finite = jnp.stack([jnp.isfinite(case) for case in cases]).all(0)
+    weights = FIRST_WEIGHT + np.arange(len(cases))
+    weighed = [float(w) * jnp.where(finite, case, 0) for w, case in zip(weights / weights.sum(), cases, strict=True)]
+    return jnp.where(finite, sum(weighed), natural).astype(natural.dtype)

@@ -1,0 +1,117 @@
+"""Which outputs of a program differ from device to device, read off its jaxpr.
+
+A value *varies* over a mesh axis when devices along that axis may hold different values of it. Sharded inputs and
+`axis_index` vary; a `psum` over the axis no longer does; everything else varies if anything it is computed from does.
+Calls and control flow are followed inside, output by output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr
+
+from phalanx.jaxprs.canonical import form_of
+from phalanx.jaxprs.walking import (
+    Cond,
+    Interpreter,
+    Program,
+    Scan,
+    While,
+    all_equations,
+    axes_named,
+    constants_within,
+    printed,
+    pruned,
+    settled,
+)
+
+Axes = frozenset[str]
+
+NOWHERE: Axes = frozenset()
+
+_ALIKE_AFTER = {"psum", "pmax", "pmin", "all_gather", "psum_invariant", "all_gather_invariant"}
+_STILL_VARYING = {"reduce_scatter", "all_to_all", "ppermute", "pshuffle", "pbroadcast", "pvary"}
+
+
+def varying_axes(jaxpr: Program, inputs: Sequence[Axes]) -> list[Axes]:
+    """The mesh axes each output of `jaxpr` varies over, given those each input varies over.
+
+    Args:
+        jaxpr: a program, as `jax.make_jaxpr(f, axis_env=...)` gives it.
+        inputs: one set of axes per (flattened) input.
+
+    Returns:
+        One set of axes per (flattened) output.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> program = jax.make_jaxpr(lambda x, y: (x * y, y + 1))(1.0, 2.0)
+        >>> [sorted(axes) for axes in varying_axes(program, [frozenset({"data"}), frozenset()])]
+        [['data'], []]
+    """
+    return Dependence().run(jaxpr, inputs)
+
+
+def uses_collective(jaxpr: Program, axis: str) -> bool:
+    """Whether the program itself adds, gathers or compares values along `axis`."""
+    names = _ALIKE_AFTER | _STILL_VARYING
+    return any(eqn.primitive.name in names and axis in axes_named(eqn) for eqn in all_equations(jaxpr))
+
+
+class Dependence(Interpreter[Axes]):
+    """Follows the axes that values vary over; of loops, those after as many turns as there may be."""
+
+    def constant(self, value: Any) -> Axes:
+        """A constant is the same everywhere."""
+        return NOWHERE
+
+    def primitive(self, equation: Any, inputs: list[Axes]) -> list[Axes]:
+        """Return the axes that any operand varies over, but for collectives."""
+        name, named, anywhere = equation.primitive.name, frozenset(axes_named(equation)), NOWHERE.union(*inputs)
+        if name == "axis_index":
+            return [named]
+        if name in _ALIKE_AFTER:
+            # a psum within groups of devices still differs from group to group
+            reduced = NOWHERE if equation.params.get("axis_index_groups") else named
+            each = inputs if len(inputs) == len(equation.outvars) else [anywhere]
+            return [axes - reduced for axes in each]
+        return [anywhere | named if name in _STILL_VARYING else anywhere] * len(equation.outvars)
+
+    def cond(self, equation: Any, parts: Cond, inputs: list[Axes]) -> list[Axes]:
+        """Results vary where those of a branch do, and where different branches may be taken."""
+        branches = [self.run(branch, inputs[1:]) for branch in parts.branches]
+        return [inputs[0].union(*outputs) for outputs in zip(*branches, strict=True)]
+
+    def scan(self, equation: Any, parts: Scan, inputs: list[Axes]) -> list[Axes]:
+        """Return the axes of the carry and of the rows of results."""
+        constants, carry, rows = parts.split(inputs)
+        carry = settled(carry, lambda now: self.run(parts.body, [*constants, *now, *rows])[: len(now)], _union)
+        return [*carry, *self.run(parts.body, [*constants, *carry, *rows])[len(carry) :]]
+
+    def while_loop(self, equation: Any, parts: While, inputs: list[Axes]) -> list[Axes]:
+        """Return the axes of the carry; devices may stop at different turns."""
+        of_test, of_body, carry = parts.split(inputs)
+
+        def turn(now: list[Axes]) -> list[Axes]:
+            trips = self.run(parts.test, [*of_test, *now])[0]
+            return [axes | trips for axes in self.run(parts.body, [*of_body, *now])]
+
+        return settled(carry, turn, _union)
+
+
+def _union(a: Axes, b: Axes) -> Axes:
+    return a | b
+
+
+def compute_alike(a: ClosedJaxpr, b: ClosedJaxpr) -> bool:
+    """Return whether two programs are one, but for inputs and equations that their outputs do not need.
+
+    A program that calls back on the host has no form; what is printed of it does not show what it closes over.
+    """
+    a, b = (pruned(program, range(len(program.jaxpr.outvars)), all_inputs=False) for program in (a, b))
+    forms = form_of(a), form_of(b)
+    if None not in forms:
+        return forms[0] == forms[1]
+    return not any(map(constants_within, (a, b))) and printed(a) == printed(b)

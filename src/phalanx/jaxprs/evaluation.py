@@ -1,0 +1,94 @@
+"""Evaluation of traced programs with changes on the way: calls are followed, loops and branches stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from jax import lax
+from jax.extend.core import Jaxpr
+
+from phalanx.jaxprs.dependence import NOWHERE, Axes, Dependence
+from phalanx.jaxprs.walking import Call, Cond, Interpreter, Scan, alone, needed_equations, not_literal
+
+
+class Marked(NamedTuple):
+    """An array, and a mark that is known while tracing: what it depends on, as `Dependence` follows it."""
+
+    array: Any
+    mark: Axes = NOWHERE
+
+
+M = TypeVar("M", bound=Marked)
+
+
+class Evaluator(Interpreter[M], Generic[M]):
+    """Evaluates a program. A subclass changes what some equations give.
+
+    Marks of what loops carry, and of what branches give, are found before: by `dependence`.
+    """
+
+    value: type[M]
+    dependence = Dependence()
+
+    def constant(self, value: Any) -> M:
+        """A constant depends on nothing."""
+        return self.value(value)
+
+    def primitive(self, equation: Any, inputs: list[M]) -> list[M]:
+        """Return the results as they are."""
+        arrays = [value.array for value in not_literal(equation, inputs)]
+        return self.of_arrays(alone(equation)(*arrays), self.marks(equation, inputs))
+
+    def marks(self, equation: Any, inputs: Sequence[M]) -> list[Axes]:
+        """Return the marks of the results of an equation."""
+        return self.dependence.equation(equation, [value.mark for value in inputs])
+
+    def of_arrays(self, arrays: Sequence[Any], marks: Sequence[Axes]) -> list[M]:
+        """Return values of arrays that have these marks."""
+        return list(map(self.value, arrays, marks))
+
+    def arrays(self, values: Sequence[M], marks: Sequence[Axes]) -> list[Any]:
+        """Return arrays of values, in the form that arrays of these marks have."""
+        return [value.array for value in values]
+
+    def equations(self, jaxpr: Jaxpr) -> Sequence[Any]:
+        """Follow those that are needed."""
+        return needed_equations(jaxpr, jaxpr.outvars)
+
+    def call(self, equation: Any, parts: Call, inputs: list[M]) -> list[M]:
+        """Follow primitives that are known to do nothing else."""
+        return self.run(parts.program, inputs) if parts.known else self.primitive(equation, inputs)
+
+    def choose(self, equation: Any, which: M, cases: Sequence[M]) -> M:
+        """Return a result of a choice by a number with a mark, given that of each branch."""
+        raise NotImplementedError
+
+    def cond(self, equation: Any, parts: Cond, inputs: list[M]) -> list[M]:
+        """Take one branch; all of them, where the number of the branch has a mark."""
+        which, *operands = inputs
+        if which.mark:
+            results = zip(*(self.run(branch, operands) for branch in parts.branches), strict=True)
+            return [self.choose(equation, which, cases) for cases in results]
+        marks, given = self.marks(equation, inputs), [value.mark for value in operands]
+        ways = [
+            lambda *arrays, branch=branch: self.arrays(self.run(branch, self.of_arrays(arrays, given)), marks)
+            for branch in parts.branches
+        ]
+        return self.of_arrays(lax.switch(which.array, ways, *(value.array for value in operands)), marks)
+
+    def scan(self, equation: Any, parts: Scan, inputs: list[M]) -> list[M]:
+        """Go through the rows."""
+        constants, carry, rows = parts.split(inputs)
+        marks, count, params = self.marks(equation, inputs), len(carry), equation.params
+        inside = [*marks[:count], *(row.mark for row in rows)]
+
+        def turn(now: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
+            found = self.run(parts.body, [*constants, *self.of_arrays([*now, *row], inside)])
+            arrays = self.arrays(found, marks)
+            return arrays[:count], arrays[count:]
+
+        begin, over = self.arrays(carry, marks[:count]), [row.array for row in rows]
+        how = {name: params[name] for name in ("length", "reverse", "unroll")}
+        carried, made = lax.scan(turn, begin, over, **how)
+        return self.of_arrays([*carried, *made], marks)

@@ -1,0 +1,108 @@
+"""A function of one lane, evaluated for all lanes with the lanes as the last axis of every value.
+
+`jax.vmap` moves lanes to the front as soon as ranks differ. Sums over the few components of a mixture or the classes of
+a regression then run along the trailing axis, and a CPU's vectors stay empty. With the lanes last every operation runs
+along the lanes, and most operations stay as they are, for the numbers of their axes do not change.
+
+The program of one lane is traced, and its equations are evaluated one by one. What no lane has for itself is computed
+once for all. Else a rule of `lane_rules` says what an equation becomes; where there is none, or it does not apply,
+`vmap`'s own is used. Derivatives are taken first: functions with rules of their own are called as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend.core import Jaxpr
+
+from phalanx.jaxprs.dependence import NOWHERE, Axes, Dependence
+from phalanx.jaxprs.evaluation import Evaluator
+from phalanx.jaxprs.lane_rules import EACH_BY_ITSELF, LANED, RULES, Step, Value, is_of_devices
+from phalanx.jaxprs.walking import CALLS, CUSTOM, Call, alone, not_literal
+
+
+def lanes_last(f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f` for all lanes at once: from arrays with a trailing axis of lanes to a tree of such arrays.
+
+    Args:
+        f: from arrays of one lane to a tree of arrays.
+    """
+
+    def of_all(*arrays: Any) -> Any:
+        lanes = arrays[0].shape[-1]
+        one = [jax.ShapeDtypeStruct(array.shape[:-1], array.dtype) for array in arrays]
+        program, shapes = jax.make_jaxpr(f, return_shape=True)(*one)
+        found = _Lanes(lanes).run(program, [Value(array, LANED) for array in arrays])
+        return jax.tree.unflatten(jax.tree.structure(shapes), [value.broadcast(lanes) for value in found])
+
+    return of_all
+
+
+class _Laned(Dependence):
+    """Follows which values have lanes, as `_Lanes` gives them."""
+
+    def equation(self, equation: Any, inputs: list[Axes]) -> list[Axes]:
+        """Where `vmap` or a rule is used, all results have lanes if any operand has."""
+        if not any(inputs):
+            return [NOWHERE] * len(equation.outvars)
+        if _follows(equation):
+            return super().equation(equation, inputs)
+        if equation.primitive.name in EACH_BY_ITSELF and is_of_devices(equation):
+            return inputs
+        return [NOWHERE.union(*inputs)] * len(equation.outvars)
+
+
+class _Lanes(Evaluator[Value]):
+    """An evaluation for all lanes."""
+
+    value, dependence = Value, _Laned()
+
+    def __init__(self, lanes: int):
+        self._lanes = lanes
+
+    def equation(self, equation: Any, inputs: list[Value]) -> list[Value]:
+        """Apply an equation to all lanes at once; what no lane has for itself is computed once for all."""
+        if not any(value.laned for value in inputs):
+            return self.primitive(equation, inputs)
+        if _follows(equation):
+            return super().equation(equation, inputs)
+        rule = RULES.get(equation.primitive.name)
+        found = None if rule is None else rule(Step(equation, inputs, self._lanes))
+        return self._as_vmap_does(equation, inputs) if found is None else found
+
+    def equations(self, jaxpr: Jaxpr) -> Sequence[Any]:
+        """Follow all of them: some may have effects."""
+        return jaxpr.eqns
+
+    def call(self, equation: Any, parts: Call, inputs: list[Value]) -> list[Value]:
+        """Keep what is to be computed again from being taken for what was computed before."""
+        if equation.params.get("differentiated") and equation.params["prevent_cse"]:  # of `jax.checkpoint`
+            arrays = lax.optimization_barrier([value.array for value in inputs])
+            inputs = self.of_arrays(arrays, [value.mark for value in inputs])
+        return super().call(equation, parts, inputs)
+
+    def choose(self, equation: Any, which: Value, cases: Sequence[Value]) -> Value:
+        """Give each lane the result of its own branch, where lanes go different ways: all ways are computed."""
+        arrays = [case.broadcast(self._lanes) for case in cases]
+        return Value(lax.select_n(which.broadcast(self._lanes, arrays[0].shape[:-1]), *arrays), LANED)
+
+    def arrays(self, values: Sequence[Value], marks: Sequence[Axes]) -> list[Any]:
+        """Return arrays with lanes where results of other turns or branches have them."""
+        return [v.broadcast(self._lanes) if mark else v.array for v, mark in zip(values, marks, strict=True)]
+
+    def _as_vmap_does(self, equation: Any, inputs: list[Value]) -> list[Value]:
+        operands = not_literal(equation, inputs)
+        axes = [len(value.shape) if value.laned else None for value in operands]
+        found = jax.vmap(alone(equation), in_axes=axes, out_axes=-1)(*(value.array for value in operands))
+        return [Value(array, LANED) for array in found]
+
+
+def _follows(equation: Any) -> bool:
+    """Return whether an equation is followed inside; a choice with effects, or by the platform, is left to `vmap`."""
+    if equation.primitive.name == "cond":
+        effects = any(branch.effects for branch in equation.params["branches"])
+        return not effects and "branches_platforms" not in equation.params
+    return equation.primitive.name in CALLS | CUSTOM | {"scan"}

@@ -1,0 +1,269 @@
+"""Traversal of jaxprs: what each higher-order primitive calls, and how that corresponds to its operands and results.
+
+`parts_of` is the one place that knows the parameters of jit, cond, scan, while, and functions with derivatives of their
+own. An `Interpreter` follows a program equation by equation: a subclass says what is known of a constant, and what an
+equation makes of what is known of its operands.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+
+from phalanx.mesh.compatibility.jax_internals import scan_sizes
+
+V = TypeVar("V")
+
+Program = ClosedJaxpr | Jaxpr
+
+
+def words(text: str) -> frozenset[str]:
+    """Return names as they are written in a line."""
+    return frozenset(text.split())
+
+
+CALLS = words("jit pjit closed_call core_call remat remat2 checkpoint")
+"""Primitives that call a program and nothing else."""
+
+CUSTOM = words("custom_jvp_call custom_vjp_call")
+"""Primitives that call a program with derivatives of its own."""
+
+ELEMENTWISE = words(
+    """abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj
+    convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma
+    igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul mulhi ne
+    neg nextafter not or polygamma population_count pow random_gamma_grad real reduce_precision
+    regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin
+    sinh sqrt square stop_gradient sub tan tanh xor zeta"""
+)
+"""Primitives whose results have an entry for each entry of their operands, which `clamp` and `select_n` may also give
+as one scalar for all."""
+
+_OF_ENTRIES = ("reduce", "scatter", "select_and")
+"""Names of primitives begin so whose programs combine two entries, and are not called with the operands."""
+
+
+class Call(NamedTuple):
+    """One program that gets all operands and gives all results; `known`: CALLS and CUSTOM, and no other primitive."""
+
+    program: Program
+    known: bool
+
+
+class Cond(NamedTuple):
+    """Programs of which the first operand is the number; they get the other operands."""
+
+    branches: Sequence[ClosedJaxpr]
+
+
+class Scan(NamedTuple):
+    """A program that gets constants, carry and a row of each remaining operand, and gives carry and rows of results."""
+
+    body: ClosedJaxpr
+    constants: int
+    carried: int
+
+    def split(self, values: Sequence[V]) -> tuple[list[V], list[V], list[V]]:
+        """Cut operands into constants, carry and what has rows."""
+        return _cut(values, self.constants, self.carried)
+
+
+class While(NamedTuple):
+    """A test and a body, both of which get constants of their own and the carry."""
+
+    test: ClosedJaxpr
+    body: ClosedJaxpr
+    of_test: int
+    of_body: int
+
+    def split(self, values: Sequence[V]) -> tuple[list[V], list[V], list[V]]:
+        """Cut operands into constants of the test, constants of the body, and carry."""
+        return _cut(values, self.of_test, self.of_body)
+
+
+def parts_of(equation: Any) -> Call | Cond | Scan | While | None:
+    """Return what an equation calls; None for a plain primitive, and for programs that do not get its operands."""
+    name, params = equation.primitive.name, equation.params
+    if name == "cond":
+        return Cond(params["branches"])
+    if name == "scan":
+        return Scan(params["jaxpr"], *scan_sizes(params))
+    if name == "while":
+        return While(params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"], params["body_nconsts"])
+    for program in () if name.startswith(_OF_ENTRIES) else inner_programs(equation):  # the first is what runs forward
+        jaxpr = opened(program)[0]
+        if (len(jaxpr.invars), len(jaxpr.outvars)) == (len(equation.invars), len(equation.outvars)):
+            return Call(program, name in CALLS | CUSTOM)
+    return None
+
+
+class Interpreter(Generic[V]):
+    """An interpretation of a program: a value of type V for each of its variables."""
+
+    def constant(self, value: Any) -> V:
+        """Return the value of a literal, or of an array that a program closes over."""
+        raise NotImplementedError
+
+    def primitive(self, equation: Any, inputs: list[V]) -> list[V]:
+        """Return the values of the results of an equation that is not followed inside."""
+        raise NotImplementedError
+
+    def call(self, equation: Any, parts: Call, inputs: list[V]) -> list[V]:
+        """Return the values of the results of a call."""
+        return self.run(parts.program, inputs)
+
+    def cond(self, equation: Any, parts: Cond, inputs: list[V]) -> list[V]:
+        """Return the values of the results of a choice between programs."""
+        return self.primitive(equation, inputs)
+
+    def scan(self, equation: Any, parts: Scan, inputs: list[V]) -> list[V]:
+        """Return the values of the results of a loop over rows."""
+        return self.primitive(equation, inputs)
+
+    def while_loop(self, equation: Any, parts: While, inputs: list[V]) -> list[V]:
+        """Return the values of the results of a loop with a test."""
+        return self.primitive(equation, inputs)
+
+    def named(self, variable: Any, value: V) -> V:
+        """Return the value that a variable gets."""
+        return value
+
+    def equations(self, jaxpr: Jaxpr) -> Sequence[Any]:
+        """Return the equations of a program that are followed."""
+        return jaxpr.eqns
+
+    def run(self, program: Program, inputs: Sequence[V]) -> list[V]:
+        """Return the values of a program's outputs, given those of its inputs."""
+        jaxpr, constants = opened(program)
+        values: dict[Any, V] = {}
+
+        def write(variables: Sequence[Any], given: Sequence[V]) -> None:
+            values.update({v: self.named(v, x) for v, x in zip(variables, given, strict=True)})
+
+        def read(atoms: Sequence[Any]) -> list[V]:
+            return [self.constant(a.val) if isinstance(a, Literal) else values[a] for a in atoms]
+
+        write([*jaxpr.constvars, *jaxpr.invars], [*map(self.constant, constants), *inputs])
+        for equation in self.equations(jaxpr):
+            write(equation.outvars, self.equation(equation, read(equation.invars)))
+        return read(jaxpr.outvars)
+
+    def equation(self, equation: Any, inputs: list[V]) -> list[V]:
+        """Return the values of the results of an equation."""
+        parts = parts_of(equation)
+        if parts is None:
+            return self.primitive(equation, inputs)
+        enter: Any = {Call: self.call, Cond: self.cond, Scan: self.scan, While: self.while_loop}[type(parts)]
+        return enter(equation, parts, inputs)
+
+
+def settled(carry: list[V], turn: Callable[[list[V]], list[V]], join: Callable[[V, V], V]) -> list[V]:
+    """Return what is known of a loop's carry after any number of turns; `join` combines what two turns say."""
+    while (after := [join(a, b) for a, b in zip(carry, turn(carry), strict=True)]) != carry:
+        carry = after
+    return carry
+
+
+def opened(program: Program) -> tuple[Jaxpr, Sequence[Any]]:
+    """Return a program and the constants that it is closed with."""
+    return (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
+
+
+def inner_programs(equation: Any) -> list[Program]:
+    """Return the programs in an equation's parameters, those that are closed with their constants.
+
+    `jax.extend.core.jaxprs_in_params` opens them: it leaves out what they close over.
+    """
+    values = [v for p in equation.params.values() for v in (p if isinstance(p, tuple | list) else (p,))]
+    return [value for value in values if isinstance(value, ClosedJaxpr | Jaxpr)]
+
+
+def all_equations(program: Any) -> Iterator[Any]:
+    """Yield the equations of a program, and those of the programs that they call."""
+    for equation in program.eqns:
+        yield equation
+        yield from equations_within(equation)
+
+
+def equations_within(equation: Any) -> Iterator[Any]:
+    """Yield the equations of the programs that an equation calls."""
+    for program in inner_programs(equation):
+        yield from all_equations(program)
+
+
+def constants_within(program: Program) -> list[Any]:
+    """Return what a program closes over, and what all those close over that it calls."""
+    inner = (p for equation in all_equations(program) for p in inner_programs(equation))
+    return [constant for p in (program, *inner) for constant in opened(p)[1]]
+
+
+def needed_equations(jaxpr: Jaxpr, outputs: Sequence[Any]) -> list[Any]:
+    """Return the equations that some outputs need."""
+    needed, kept = {a for a in outputs if not isinstance(a, Literal)}, []
+    for equation in reversed(jaxpr.eqns):
+        if needed.intersection(equation.outvars):
+            needed.update(a for a in equation.invars if not isinstance(a, Literal))
+            kept.append(equation)
+    return kept[::-1]
+
+
+def pruned(program: ClosedJaxpr, outputs: Iterable[int], all_inputs: bool = True) -> ClosedJaxpr:
+    """Return a program with these of its outputs alone, without equations and constants that they do not need.
+
+    Its inputs stay, unless `all_inputs` is false: then those go that are not read.
+    """
+    jaxpr = program.jaxpr
+    wanted = [jaxpr.outvars[number] for number in outputs]
+    equations = needed_equations(jaxpr, wanted)
+    read = {a for a in (*wanted, *(a for e in equations for a in e.invars)) if not isinstance(a, Literal)}
+    constants = {v: c for v, c in zip(jaxpr.constvars, program.consts, strict=True) if v in read}
+    invars = [v for v in jaxpr.invars if all_inputs or v in read]
+    kept = jaxpr.replace(constvars=[*constants], invars=invars, outvars=wanted, eqns=equations)
+    return ClosedJaxpr(kept, [*constants.values()])
+
+
+def printed(value: Any) -> str:
+    """Return a program or parameter as text, without where callables lie in memory, which is no part of a program."""
+    return re.sub(r"0x[0-9a-f]+", "", str(value))
+
+
+def alone(equation: Any) -> Callable[..., list[Any]]:
+    """Return an equation as a function of those of its operands that are not literals."""
+    atoms = [atom for atom in equation.invars if not isinstance(atom, Literal)]
+    jaxpr = _no_program().replace(invars=atoms, outvars=list(equation.outvars), eqns=[equation])
+    return jaxpr_as_fun(ClosedJaxpr(jaxpr, []))
+
+
+def not_literal(equation: Any, values: Sequence[V]) -> list[V]:
+    """Return the values, one for each operand of an equation, of those that are not literals."""
+    return [v for atom, v in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)]
+
+
+def axes_named(equation: Any) -> tuple[str, ...]:
+    """Return the mesh axes that an equation is about."""
+    axes = equation.params.get("axes", equation.params.get("axis_name", ()))
+    return tuple(axis for axis in (axes if isinstance(axes, tuple | list) else (axes,)) if isinstance(axis, str))
+
+
+def extent(program: ClosedJaxpr) -> tuple[int, Any]:
+    """Return the elements of the largest array that a program makes, and the narrowest type that it computes in."""
+    shapes = [v.aval for equation in all_equations(program) for v in equation.outvars if hasattr(v.aval, "shape")]
+    types = [jnp.dtype(a.dtype) for a in shapes if jnp.issubdtype(a.dtype, jnp.floating)]
+    widest = max((math.prod(a.shape) for a in shapes), default=0)
+    return widest, max(types, key=lambda t: float(jnp.finfo(t).eps), default=jnp.dtype(jnp.result_type(float)))
+
+
+@cache
+def _no_program() -> Jaxpr:
+    return jax.make_jaxpr(lambda: ())().jaxpr
+
+
+def _cut(values: Sequence[V], first: int, second: int) -> tuple[list[V], list[V], list[V]]:
+    return list(values[:first]), list(values[first : first + second]), list(values[first + second :])

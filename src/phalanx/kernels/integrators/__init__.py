@@ -1,0 +1,1 @@
+"""Integrators of Hamiltonian and microcanonical motion, and the trajectories that kernels build with them."""

@@ -1,0 +1,78 @@
+"""An inverse mass matrix that the user gives: checked where it is given, laid out where the model is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from phalanx.density.target import Target
+from phalanx.kernels.metric.low_rank import LowRank
+
+
+class GivenMetric(NamedTuple):
+    """Variances by variable, `(*shape)` on the unconstrained scale, or a covariance of all global coordinates."""
+
+    variances: dict[str, Any] | None
+    covariance: Any
+
+
+def given_metric(kernel: str, inverse_mass_matrix: Any) -> GivenMetric:
+    """An inverse mass matrix as it is given: a dict of variances by variable, or a covariance matrix.
+
+    Raises:
+        ValueError: when a variance is not positive, or the matrix is not symmetric positive definite.
+    """
+    if isinstance(inverse_mass_matrix, Mapping):
+        variances = {name: np.asarray(value, np.float64) for name, value in inverse_mass_matrix.items()}
+        for name, value in variances.items():
+            if not (np.isfinite(value).all() and (value > 0).all()):
+                raise ValueError(
+                    f"{kernel}: inverse_mass_matrix: the variances of {name!r} must be positive and finite."
+                )
+        return GivenMetric(variances, None)
+    matrix = np.asarray(inverse_mass_matrix, np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(
+            f"{kernel}: inverse_mass_matrix: expected None, a dict of variances by variable name, or a square matrix; "
+            f"got an array of shape {matrix.shape}."
+        )
+    if not np.allclose(matrix, matrix.T, rtol=1e-4) or not (np.linalg.eigvalsh(matrix) > 0).all():
+        raise ValueError(f"{kernel}: inverse_mass_matrix: the matrix must be symmetric and positive definite.")
+    return GivenMetric(None, matrix)
+
+
+def metric_on(given: GivenMetric, target: Target) -> LowRank:
+    """A given metric as the blocks of a run pass it around; the mass of padded rows does not matter: they do not move.
+
+    Raises:
+        ValueError: when it does not fit the model's variables.
+    """
+    layout = target.shares.layout
+    shapes, dtype = layout.whole_shapes, np.result_type(jax.dtypes.canonicalize_dtype(float))
+    size = layout.lengths[0]
+    variances = {name: np.ones(shape) for name, shape in shapes.items()}
+    directions, along, rest = np.zeros((size, 0)), np.zeros(0), 1.0
+    if given.variances is not None:
+        if (found := {name: value.shape for name, value in given.variances.items()}) != shapes:
+            raise ValueError(
+                f"inverse_mass_matrix: variances were given for {found}, but the model's unconstrained variables are "
+                f"{shapes}."
+            )
+        variances = given.variances
+    else:
+        if len(given.covariance) != size:
+            raise ValueError(
+                f"inverse_mass_matrix: a matrix of shape {given.covariance.shape} was given, but the model has {size} "
+                f"unconstrained global coordinates ({', '.join(sorted(shapes))})."
+            )
+        (along, directions), rest = np.linalg.eigh(given.covariance), 0.0
+    return LowRank(
+        tuple(part.astype(dtype) for part in layout.of_whole(variances).parts),
+        directions.astype(dtype),
+        along.astype(dtype),
+        np.asarray(rest, dtype),
+        np.asarray(given.variances is None),
+    )

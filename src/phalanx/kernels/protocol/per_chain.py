@@ -1,0 +1,61 @@
+"""An algorithm written for one chain, as `init` and `step` on positions by variable, as a machine for many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, random
+
+from phalanx.density.target import Density
+from phalanx.kernels.protocol.kernel import LaneState, Machine
+from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.mesh.chains import over_lanes
+from phalanx.mesh.keys import Keys, as_key
+from phalanx.mesh.position import ByVariable
+from phalanx.mesh.total import Total
+
+
+@dataclass(frozen=True)
+class PerChain(Machine):
+    """Lanes that each have a state of their own, and make whole draws together.
+
+    It knows no mesh, as the algorithm does not, and no chain of it may be put elsewhere, since of its state nothing is
+    known.
+
+    Attributes:
+        init: `init(key, position, density) -> state`, whose `position` and `log_density` are told.
+        step: `step(key, state, density, tuning) -> (state, info)`.
+    """
+
+    init: Callable[[Array, ByVariable, Density], Any]
+    step: Callable[[Array, Any, Density, Any], tuple[Any, Any]]
+    knows_mesh: ClassVar[bool] = False
+
+    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Any:
+        """The algorithm's state at every lane's position."""
+
+        def one(key: Array, position: ByVariable) -> Any:
+            return self.init(random.fold_in(key, 0), position, target.density)  # the key itself is the first draw's
+
+        position = now.at.position.T.by_variable()
+        return _lanes_last(over_lanes(one, target.count)(as_key(keys.of_draw(now.draw)), position))
+
+    def tick(
+        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Any
+    ) -> tuple[LaneState, Array, Any]:
+        """One step of every lane. The tuning is shared: it is closed over, not mapped."""
+        before = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), now.own)
+        step = over_lanes(lambda key, state: self.step(key, state, target.density, tuning), target.count)
+        state, info = step(as_key(keys.of_draw(now.draw)), before)
+        position = target.layout.vector(state.position).T
+        # the algorithm keeps its gradients to itself, and nobody asks for them
+        at = now.at._replace(position=position, log_density=Total.of(state.log_density))
+        return LaneState(now.draw + 1, at, _lanes_last(state)), jnp.ones(target.count, bool), info
+
+
+def _lanes_last(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), tree)

@@ -1,0 +1,108 @@
+"""A kernel from a function that makes a draw of every lane: all lanes end their draws together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from phalanx.adaptation.metric import Metric
+from phalanx.adaptation.step_size import StepSize
+from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
+from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.kernels.protocol.options import check_metric, listed, step_size_of
+from phalanx.mesh.keys import Keys
+from phalanx.mesh.random_numbers import Words
+
+Draw = Callable[[Words, Point, LaneTarget, Any], tuple[Point, Any]]
+"""`draw(key, at, target, tuning) -> (at, info)`: where every lane goes on, and what it did on the way."""
+
+
+class Tuning(NamedTuple):
+    """Hyperparameters: the step size, and the `phalanx.kernels.metric.low_rank.LaneMetric` that warm-up learns."""
+
+    step_size: Any
+    metric: Any = None
+
+
+@dataclass(frozen=True)
+class LockStep(Machine):
+    """A machine that makes whole draws; see `phalanx.kernels.protocol.kernel.Machine`."""
+
+    draw: Draw
+
+    def tick(
+        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Any
+    ) -> tuple[LaneState, Array, Any]:
+        """A draw of every lane."""
+        at, info = self.draw(keys.of_draw(now.draw), now.at, target, tuning)
+        return LaneState(now.draw + 1, at, now.own), jnp.ones(target.count, bool), info
+
+
+def from_draw(
+    draw: Draw,
+    step_size: float | None = None,
+    *,
+    initial_step_size: float = 0.1,
+    target_acceptance: float = 0.8,
+    metric: str | None = "auto",
+    relocate: bool = True,
+) -> Kernel:
+    r"""A kernel of your own, from a function that makes one draw of every chain.
+
+    `draw(key, at, target, tuning)` is written on vectors, as if for one chain on one device. It must leave
+    $\pi$ invariant for any step size and metric; warm-up tunes both from the draws of all chains on all devices, and
+    the chains run vectorised, on any mesh, with data and variables spread over devices.
+
+    Args:
+        draw: from the draw's key, the last draw `at` (`position`, `log_density`, `gradient`), the target
+            (`value_and_grad`, `inner_product`, `normal`, `uniform`) and the tuning (`step_size`, `metric`), the next
+            draw and an `Info`. See `phalanx.kernels.protocol.lane_target` and `phalanx.kernels.protocol.kernel`.
+        step_size: kept where it is given; None tunes it in warm-up.
+        initial_step_size: where tuning starts.
+        target_acceptance: the mean of the info's `acceptance_rate` that tuning aims at. With gradients it is reached
+            where energy errors are normal; where they have heavier tails the rate is higher, see `phx.hmc`.
+        metric: what warm-up learns of the posterior's covariance: "diagonal", "dense", "auto" (see `phx.nuts`), or None
+            for nothing.
+        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
+            in warm-up; the verdict says when it has happened.
+
+    Returns:
+        A kernel for `phx.mcmc`. Keep it and pass it again, or make it of the same function, to reuse what was compiled.
+
+    Raises:
+        TypeError: when `draw` is no function.
+        ValueError: when an option is out of range.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> from phalanx.kernels import Point, decide
+        >>> def walk(key, at, target, tuning):
+        ...     position = at.position + tuning.step_size * target.normal(key)
+        ...     there = Point(position, *target.value_and_grad(position))
+        ...     return decide(target.uniform(key), at, there, -at.log_density, at.log_density - there.log_density, 1)
+        >>> kernel = phx.from_draw(walk, target_acceptance=0.234, metric=None)
+        >>> model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
+        >>> phx.mcmc(model, kernel=kernel, num_warmup=50, num_samples=10, progress=False).draws["x"].shape
+        (4, 10)
+    """
+    if not callable(draw):
+        raise TypeError(
+            f"from_draw: expected a function draw(key, at, target, tuning) -> (at, info); got {type(draw).__name__}."
+        )
+    first_step_size = step_size_of("from_draw", step_size, initial_step_size, target_acceptance)
+    if metric is not None:
+        check_metric("from_draw", metric)
+    return Kernel(
+        name=f"from_draw({getattr(draw, '__name__', '...')}, step_size={step_size})",
+        machine=LockStep(draw),
+        tuning=Tuning(first_step_size),
+        tuners=listed(
+            None if metric is None else Metric(metric),
+            StepSize(target_acceptance, of_trajectories=True) if step_size is None else None,
+        ),
+        relocates=relocate,
+    )

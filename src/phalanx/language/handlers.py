@@ -1,0 +1,264 @@
+"""Handlers: programs made from programs by watching or changing their random variables."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from phalanx.errors.names import hint
+from phalanx.inputs.arguments import check_program
+from phalanx.language.messages import requests_answered
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Forward, Program, Tracer, tracing
+
+Tape = dict[str, RandomVariable]
+
+
+@contextmanager
+def tape() -> Iterator[Tape]:
+    """Record name -> random variable, in order, for the length of a `with` block.
+
+    What is recorded is what the tracers below returned: conditioned, substituted and drawn values.
+
+    Raises:
+        ValueError: when two variables have one name.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> with phx.tape() as variables:
+        ...     x = phx.seed(lambda: phx.sample("x", dist.Normal(0.0, 1.0)), 0)()
+        >>> variables["x"].value is x
+        True
+    """
+    variables: Tape = {}
+
+    def record(variable: RandomVariable, forward: Forward) -> RandomVariable:
+        if variable.name in variables:
+            raise ValueError(
+                f"Two variables are named {variable.name!r}. Names are how inference tells variables apart: "
+                f"rename one of them."
+            )
+        variables[variable.name] = variable  # claimed first: a name is taken even while a tracer below is at work
+        variables[variable.name] = forward(variable)
+        return variables[variable.name]
+
+    with tracing(record):
+        yield variables
+
+
+def trace(program: Program) -> Callable[..., Tape]:
+    """The function that runs `program` and returns its random variables by name, in order.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> phx.trace(phx.seed(lambda: phx.sample("x", dist.Normal(0.0, 1.0)), 0))()["x"].shape
+        ()
+    """
+
+    @wraps(program)
+    def traced(*args: Any, **kwargs: Any) -> Tape:
+        with tape() as variables:
+            program(*args, **kwargs)
+        return variables
+
+    return traced
+
+
+def seed(program: Program, key: Array | int) -> Program:
+    """`program` with a key to draw from: each variable without a value gets a key of its own.
+
+    A variable's key follows from `key` and its name. What is drawn for one is the same whatever is given for others.
+
+    Args:
+        program: any program.
+        key: a JAX key, or a whole number to make one from.
+
+    Raises:
+        TypeError: when `key` is neither.
+    """
+    base = _as_key(key)
+
+    @wraps(program)
+    def seeded(*args: Any, **kwargs: Any) -> Any:
+        met: Counter[str] = Counter()
+
+        def give_key(variable: RandomVariable, forward: Forward) -> RandomVariable:
+            if variable.value is None and variable.key is None:
+                variable = replace(variable, key=_key_of(base, variable.name, met[variable.name]))
+            met[variable.name] += 1  # only where nothing records the variables may two have one name
+            return forward(variable)
+
+        with tracing(give_key), requests_answered(_key_of(base, "", 0)):
+            return program(*args, **kwargs)
+
+    return seeded
+
+
+def _as_key(key: Any) -> Array:
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        return random.key(int(key))
+    if isinstance(key, np.ndarray | jax.Array):
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == np.uint32 and key.shape == (2,)):
+            return jnp.asarray(key)
+        if not key.ndim and jnp.issubdtype(key.dtype, jnp.integer):
+            return random.key(key)
+    raise TypeError(f"phx.seed: key must be a whole number or a JAX key, as from jax.random.key(0); got {key!r}.")
+
+
+def _key_of(base: Array, name: str, times: int) -> Array:
+    """A key of its own for a name, by 64 bits of its hash, and for each further time that it is met."""
+    for word in np.frombuffer(hashlib.blake2b(name.encode(), digest_size=8).digest(), np.uint32):
+        base = random.fold_in(base, word)
+    return random.fold_in(base, times) if times else base
+
+
+def condition(program: Program, values: Mapping[str, Any]) -> Program:
+    """`program` with variables observed: their values are given, and they count in the log density as data.
+
+    Raises:
+        ValueError: when a name is no random variable of the program, or a value has the wrong shape.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
+        >>> phx.trace(phx.condition(model, {"x": 0.5}))()["x"].observed
+        True
+    """
+
+    def observe(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
+        if variable.natural is not None:  # the value that `do` has set stays; what is observed is the one before it
+            return forward(replace(variable.natural, value=value, observed=True))
+        if variable.parameter is not None:
+            raise ValueError(
+                f"phx.condition: {variable.name!r} is a parameter, which has no density; give its value with "
+                f"phx.substitute."
+            )
+        if variable.distribution is None:
+            raise ValueError(
+                f"phx.condition: {variable.name!r} is a deterministic value, computed from others; observe those, or "
+                f"give it with phx.do."
+            )
+        return forward(replace(variable, value=value, observed=True))
+
+    return _by_name(program, values, "condition", observe)
+
+
+def substitute(program: Program, values: Mapping[str, Any]) -> Program:
+    """`program` with variables set to values, still latent: how a position or a guide's draw enters a model.
+
+    Under inference they are fixed there: their densities count, and they are not inferred.
+    """
+
+    def set_to(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
+        return forward(variable if variable.observed else replace(variable, value=value, suggested=False))
+
+    return _by_name(program, values, "substitute", set_to)
+
+
+def do(program: Program, values: Mapping[str, Any]) -> Program:
+    """`program` under an intervention: variables are replaced by values and cut from the density.
+
+    An intervention splits a variable in two. What comes after it in the program sees the value set. The variable as it
+    would have been by itself is seen by nobody, so it is left out; unless it is observed, inside of `do` or outside:
+    then its density counts, as evidence of what came before it. So `do` and `condition` may come in either order, and
+    no condition undoes an intervention.
+
+    Source:
+        Pearl (2009), Causality; Richardson and Robins (2013), Single world intervention graphs.
+    """
+
+    def intervene(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
+        done = RandomVariable(variable.name, None, value, observed=True, natural=variable)
+        evidence = variable.observed and variable.distribution is not None
+        forward(variable if evidence else done)
+        return done.complete()
+
+    return _by_name(program, values, "do", intervene)
+
+
+def block(program: Program, names: Collection[str]) -> Program:
+    """`program` with the named variables hidden from tracers outside: they are drawn or given inside, and not seen."""
+
+    def hide(variable: RandomVariable, forward: Forward) -> RandomVariable:
+        return variable.complete() if variable.name in names else forward(variable)
+
+    return under(program, hide)
+
+
+def scale(program: Program, factor: Any) -> Program:
+    """`program` with every term of its log density multiplied by `factor`, priors too: a tempered program.
+
+    For a minibatch that stands for all data only what adds up over rows may be scaled: scale a program that holds the
+    likelihood alone, and call it in the model with its parameters, which are drawn outside.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> def rows(mean, y):
+        ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> def model(y, num_rows):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        ...     phx.scale(rows, num_rows / y.shape[0])(mean, y)
+        >>> found = phx.trace(phx.substitute(model, {"mean": 0.0}))(jnp.ones(5), 100)
+        >>> found["mean"].scale, found["y"].scale
+        (1.0, 20.0)
+    """
+
+    def multiply(variable: RandomVariable, forward: Forward) -> RandomVariable:
+        natural = variable.natural and replace(variable.natural, scale=variable.natural.scale * factor)
+        return forward(replace(variable, scale=variable.scale * factor, natural=natural))
+
+    return under(program, multiply)
+
+
+def under(program: Program, tracer: Tracer) -> Program:
+    """`program` run with `tracer` on the stack."""
+
+    @wraps(program)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with tracing(tracer):
+            return program(*args, **kwargs)
+
+    return run
+
+
+def _by_name(
+    program: Program,
+    values: Mapping[str, Any],
+    handler: str,
+    change: Callable[[RandomVariable, Any, Forward], RandomVariable],
+) -> Program:
+    check_program(program, f"phx.{handler}: program")
+    if not isinstance(values, Mapping):
+        raise TypeError(
+            f"phx.{handler}: expected a dict of values by variable, such as {{'mean': 0.0}}; got {values!r}."
+        )
+
+    @wraps(program)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        met: list[str] = []
+
+        def tracer(variable: RandomVariable, forward: Forward) -> RandomVariable:
+            met.append(variable.name)
+            name = variable.name
+            return change(variable, values[name], forward) if name in values else forward(variable)
+
+        with tracing(tracer):
+            out = program(*args, **kwargs)
+        if unknown := [name for name in values if name not in met]:
+            raise ValueError(
+                f"phx.{handler}: the program has no variable {', '.join(map(repr, unknown))}; "
+                f"its variables are {', '.join(map(repr, met)) or 'none at all'}.{hint(unknown, met)}"
+            )
+        return out
+
+    return changed

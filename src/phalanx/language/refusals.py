@@ -1,0 +1,159 @@
+"""What of NumPyro's language has no meaning here, and the way out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from numpyro.distributions import Distribution, Unit
+
+from phalanx.distributions.blocked import Blocked
+from phalanx.mesh.compatibility.numpyro_internals import Message, on_sites_within, prior_of_module
+
+
+def check(message: Message) -> None:
+    """Refuse a message of NumPyro's that is no random variable, now or where no handler further out answers it."""
+    if (refuse := _REFUSALS.get(message["type"])) is not None:
+        refuse(message)
+
+
+def is_term(distribution: Distribution) -> bool:
+    """Whether it stands for a term of the log density alone, from `factor`."""
+    while (base := getattr(distribution, "base_dist", None)) is not None:  # masked or expanded
+        distribution = base
+    return isinstance(distribution, Unit) or (isinstance(distribution, Blocked) and distribution.is_term)
+
+
+def check_deterministic(name: str, value: Any) -> None:
+    """Refuse a deterministic value that is no array."""
+    try:
+        if value is None:
+            raise TypeError
+        jnp.asarray(value)
+    except TypeError:
+        raise TypeError(
+            f"The deterministic value {name!r} must be an array or a number; got {type(value).__name__}. Record each "
+            f"array of it under a name of its own."
+        ) from None
+
+
+def other_thread(message: Message) -> None:
+    """Refuse a site of NumPyro's in a thread that traces while another one does."""
+    raise RuntimeError(
+        f"numpyro.{message['type']} {message.get('name', '')!r}: NumPyro has one stack of handlers for all threads, "
+        f"and another thread was tracing a program when this one began. Run programs in NumPyro's language in one "
+        f"thread at a time, or in processes; those that call phx.sample run in any number of threads."
+    )
+
+
+def _check_prior_covers(name: str, prior: Any, weights: Any) -> None:
+    """Refuse a dict of priors that leaves weights without one: these would stay where they are by chance."""
+    if not isinstance(prior, dict):
+        return
+    paths = [".".join(str(key.key) for key in path) for path, _ in jax.tree_util.tree_leaves_with_path(weights)]
+    if missing := [path for path in paths if path not in prior]:
+        raise ValueError(
+            f"numpyro.module {name!r}: the weights {', '.join(map(repr, missing))} have no prior, and would stay at "
+            f"what they are initialised to. Give prior= one for each, or a function of name and shape."
+        )
+
+
+def _param(message: Message) -> None:
+    name = message["name"]
+    if message["value"] is not None:
+        return
+    if name.endswith("$params") and (prior := prior_of_module()) is not None:
+        if message["args"] and message["args"][0] is not None:
+            _check_prior_covers(name.removesuffix("$params"), prior, message["args"][0])
+        return
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError(
+            f"numpyro.module {name.removesuffix('$params')!r}: a network whose weights are parameters is not taken "
+            f"here. What phx.fit learns, in a guide or a model, is phx.network({name.removesuffix('$params')!r}, "
+            f"network); for sampling, where all that is learned has a prior, use "
+            f"phx.random_network({name.removesuffix('$params')!r}, init, apply)."
+            if name.endswith("$params")
+            else f"Site {name!r} is a numpyro.param, which is not taken here. What phx.fit learns, in a guide or a "
+            f"model, is phx.param({name!r}, init, constraint); for sampling make it a numpyro.sample with a prior "
+            f"(numpyro.handlers.lift does it for a whole model), or an argument of the model."
+        )
+
+    message["fn"] = refuse
+
+
+def _mutable(message: Message) -> None:
+    raise ValueError(
+        f"Site {message['name']!r} is a numpyro.mutable: state that changes from one evaluation to the next makes no "
+        f"density. Use a module without state, such as one that normalises by layer and not by batch, or pass the "
+        f"state in as data."
+    )
+
+
+def _plate(message: Message) -> None:
+    size, subsample_size = message["args"]
+    _unless_there_is_a_key(
+        message,
+        f"plate {message['name']!r}: {subsample_size} of {size} rows would be drawn at random each time the program is "
+        f"run, and its log density with them. Leave subsample_size out; rows are drawn by "
+        f"phx.fit(batch_size=), and by the kernels phx.sgld and phx.sghmc of phx.mcmc.",
+    )
+
+
+def _key(message: Message) -> None:
+    if prior_of_module() is not None:  # for weights of which the shapes alone count
+        return
+    _unless_there_is_a_key(
+        message,
+        "The program asks for a random key, with numpyro.prng_key or by hiding a variable without a value in "
+        "numpyro.handlers.block, and nothing gives it one: under inference a density must be the same each time. Put "
+        "phx.seed or numpyro.handlers.seed around that part, or make what is drawn a phx.sample that is not hidden.",
+    )
+
+
+def _unless_there_is_a_key(message: Message, sentence: str) -> None:
+    if message["value"] is not None:
+        return
+    inner: Callable[..., Any] = message["fn"]
+
+    def draw(*args: Any, rng_key: Any = None, **kwargs: Any) -> Any:
+        if rng_key is None:
+            raise ValueError(sentence)
+        return inner(*args, rng_key=rng_key, **kwargs)
+
+    message["fn"] = draw
+
+
+def _control_flow(message: Message) -> None:
+    def refuse(site: Message) -> None:
+        if site["type"] == "sample" and not site["is_observed"]:
+            if site["fn"].support.is_discrete:
+                raise ValueError(
+                    f"Variable {site['name']!r} is latent and discrete inside of numpyro.contrib.control_flow "
+                    f"({_flow(message)}), and chains cannot move it. Sum over its values: carry the logarithm of the "
+                    f"probability of each from step to step (the forward algorithm), in jax.lax.{_flow(message)}, and "
+                    f"add that of the last step with numpyro.factor or phx.factor."
+                )
+            raise ValueError(
+                f"Variable {site['name']!r} is latent inside of numpyro.contrib.control_flow ({_flow(message)}), where "
+                f"only observed variables have a meaning here. Sample it before, all steps at once, as in "
+                f"z = numpyro.sample('{site['name']}_steps', dist.Normal(0.0, 1.0).expand([num_steps])), and make the "
+                f"steps from z in jax.lax.{_flow(message)}; or write out the loop in Python."
+            )
+
+    on_sites_within(message, refuse)
+
+
+def _flow(message: Message) -> str:
+    return "cond" if "cond" in getattr(message["fn"], "__name__", "") else "scan"
+
+
+_REFUSALS: dict[str, Callable[[Message], None]] = {
+    "param": _param,
+    "mutable": _mutable,
+    "plate": _plate,
+    "prng_key": _key,
+    "control_flow": _control_flow,
+}

@@ -1,0 +1,42 @@
+"""A mesh of virtual devices on one real device, and how rows go to its devices and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from phalanx.mesh.space import RowSharding
+
+
+def on_virtual_mesh(f: Callable[..., Any], sizes: Mapping[str, int]) -> Callable[..., Any]:
+    """Run `f` with the mesh's axes in scope, on one real device; returns what the first virtual device returns."""
+    for axis, size in sizes.items():
+        f = _over(f, axis, size)
+    return f
+
+
+def alone(f: Callable[[], Any], axes: Iterable[str]) -> Any:
+    """Return `f()` with these mesh axes in scope, of one device each: sums over them add nothing."""
+    return on_virtual_mesh(f, dict.fromkeys(axes, 1))()
+
+
+def rows_here(leaf: Any, sharding: RowSharding) -> Any:
+    """Return the rows of this device, the last row repeated where there are too few, as `phx.shard` does."""
+    return leaf[jnp.minimum(sharding.row_numbers(), leaf.shape[0] - 1)] if sharding.axes else leaf
+
+
+def all_rows(leaf: Any, sharding: RowSharding) -> Any:
+    """Return all devices' rows, without the padding."""
+    return lax.all_gather(leaf, sharding.axes, tiled=True)[: sharding.rows] if sharding.axes else leaf
+
+
+def _over(f: Callable[..., Any], axis: str, size: int) -> Callable[..., Any]:
+    def mapped(*args: Any) -> Any:
+        out = jax.vmap(lambda _: f(*args), axis_name=axis, axis_size=size)(jnp.zeros(size))
+        return jax.tree.map(lambda leaf: leaf[0], out)
+
+    return mapped

@@ -1,0 +1,90 @@
+"""The figures of a run, drawn together and saved as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import BytesIO
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phalanx.report.plots.chosen import choose_quantities
+from phalanx.report.plots.energy import energy_figure
+from phalanx.report.plots.pairs import pair_figure
+from phalanx.report.plots.ranks import rank_figure
+from phalanx.report.plots.suspects import choose_suspects
+from phalanx.report.plots.traces import trace_figure
+from phalanx.report.plots.warmup import warmup_figure
+from phalanx.report.reported import Reported
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_figures(posterior: Reported) -> dict[str, Figure]:
+    """Draw the figures of a run: traces, ranks, pairs, energy and, where something was tuned, warm-up.
+
+    Args:
+        posterior: the run.
+
+    Returns:
+        Figures by name, in the order to look at them.
+
+    Raises:
+        ValueError: when there are no draws.
+    """
+    quantities = choose_quantities(posterior)
+    sizes = (posterior.num_chains, posterior.num_draws)
+    diverging = posterior.stats.get("diverging", np.zeros(sizes, bool)).astype(bool)
+    figures = {
+        "traces": trace_figure(quantities, diverging),
+        "ranks": rank_figure(quantities),
+        "pairs": pair_figure(choose_suspects(posterior), diverging),
+        "energy": energy_figure(posterior),
+    }
+    return {**figures, "warmup": warmup_figure(posterior)} if posterior.warmup else figures
+
+
+def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]:
+    """Save the figures of a run as PNG files.
+
+    The log density is drawn, and up to five scalar elements with the worst R-hat; in pairs, up to four elements that
+    divergences depend on or that have mixed worst.
+
+    Args:
+        posterior: the run.
+        folder: where to; made when missing.
+
+    Returns:
+        The files written: `traces.png`, `ranks.png`, `pairs.png`, `energy.png` and, where something was tuned,
+        `warmup.png`.
+
+    Raises:
+        ValueError: when there are no draws.
+        ImportError: when matplotlib is not installed.
+
+    Example:
+        >>> from phalanx.report import save_figures
+        >>> [path.name for path in save_figures(posterior, "figures")]  # doctest: +SKIP
+        ['traces.png', 'ranks.png', 'pairs.png', 'energy.png', 'warmup.png']
+    """
+    return save_pictures(draw_figures(posterior), folder)
+
+
+def save_pictures(figures: Mapping[str, Figure], folder: str | PathLike[str]) -> list[Path]:
+    """Save figures by name as PNG files in a folder, made when missing; the files."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.png" for name in figures]
+    for path, figure in zip(paths, figures.values(), strict=True):
+        path.write_bytes(png(figure))
+    return paths
+
+
+def png(figure: Figure) -> bytes:
+    """Render a figure as a PNG file."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()

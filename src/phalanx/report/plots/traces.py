@@ -1,0 +1,122 @@
+"""Traces: each quantity along the run, its distribution beside it, and where trajectories diverged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phalanx.errors.words import count
+from phalanx.report.plots.chosen import Quantity
+from phalanx.report.plots.style import (
+    ACCENT,
+    ALARM,
+    CHAINS,
+    FEW_CHAINS,
+    bin_edges,
+    explain,
+    finish,
+    new_figure,
+    say,
+    whole_numbers,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# More points than pixels cost time and show nothing.
+_MOST_POINTS = 2000
+
+
+def trace_figure(quantities: list[Quantity], diverging: np.ndarray) -> Figure:
+    """Draw the trace of each quantity, with its histogram on the right and a red tick under each divergent draw.
+
+    Up to eight chains are lines; more are shown as the spread over chains at each draw, and only the chain that lies
+    furthest out as a line of its own.
+
+    Args:
+        quantities: what to draw, values `(chain, draw)`.
+        diverging: which draws diverged, `(chain, draw)`.
+
+    Returns:
+        The figure, one row per quantity.
+    """
+    figure = new_figure(10, 1.65 * len(quantities) + 0.6)
+    grid = figure.subplots(len(quantities), 2, squeeze=False, sharey="row", width_ratios=(5, 1))
+    divergent = np.flatnonzero(diverging.any(axis=0))
+    draw_trace = _lines if diverging.shape[0] <= FEW_CHAINS else _bands
+    for (name, values), (left, right) in zip(quantities, grid, strict=True):
+        finish(left, name)
+        finish(right, grid=None)
+        left.set_xlim(0, max(values.shape[1] - 1, 1))
+        left.margins(y=0.12)
+        whole_numbers(left.xaxis, 9)
+        left.tick_params(labelbottom=left is grid[-1, 0])
+        left.locator_params(axis="y", nbins=5)
+        if np.isfinite(values).any():
+            draw_trace(left, values)
+            _mark(left, divergent)
+        else:
+            say(left, "no draw is finite")
+        _histogram(right, values)
+    grid[-1, 0].set_xlabel("draw")
+    explain(figure)
+    return figure
+
+
+def _lines(axes: Axes, values: np.ndarray) -> None:
+    """Draw one line per chain."""
+    draws = _shown(values.shape[1])
+    for chain, color in zip(range(len(values)), CHAINS, strict=False):
+        axes.plot(draws, values[chain, draws], color=color, linewidth=0.7, alpha=0.8, label=f"chain {chain}")
+
+
+def _bands(axes: Axes, values: np.ndarray) -> None:
+    """Draw the middle half and nine tenths of the chains at each draw, their median, and the chain furthest out."""
+    draws = _shown(values.shape[1])
+    # Where no chain is finite there is no quantile; zero would be a lie, so such draws are left out.
+    draws = draws[np.isfinite(values[:, draws]).any(axis=0)]
+    low, lower, median, upper, high = np.nanquantile(values[:, draws], [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)
+    axes.fill_between(draws, low, high, color=ACCENT, alpha=0.15, linewidth=0, label="9 in 10 chains")
+    axes.fill_between(draws, lower, upper, color=ACCENT, alpha=0.3, linewidth=0, label="half of the chains")
+    axes.plot(draws, median, color=ACCENT, linewidth=1.2, label=f"median of {count(len(values), 'chain')}")
+    furthest = _furthest(values)
+    axes.plot(draws, values[furthest, draws], color=CHAINS[1], linewidth=0.6, alpha=0.9, label="chain furthest out")
+
+
+def _furthest(values: np.ndarray) -> int:
+    """Return the chain whose median lies furthest from the median of all draws."""
+    centre = np.nanmedian(values)
+    finite = [chain[np.isfinite(chain)] for chain in values]
+    return int(np.argmax([abs(np.median(chain) - centre) if chain.size else -1.0 for chain in finite]))
+
+
+def _shown(length: int) -> np.ndarray:
+    """Return the draws shown: all of them, or every second, third, ..."""
+    return np.arange(0, length, -(-length // _MOST_POINTS))
+
+
+def _mark(axes: Axes, divergent: np.ndarray) -> None:
+    """Put a red tick under each draw in which some chain diverged."""
+    if divergent.size:
+        height = np.full(divergent.shape, 0.03)
+        where = axes.get_xaxis_transform()
+        axes.plot(divergent, height, "|", color=ALARM, markersize=7, transform=where, label="divergent draw")
+
+
+def _histogram(axes: Axes, values: np.ndarray) -> None:
+    """Draw the distribution sideways: per chain while chains are few."""
+    axes.set_xticks([])
+    axes.tick_params(labelleft=False)
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return
+    edges = bin_edges(finite.min(), finite.max(), finite.size)
+    if len(values) > FEW_CHAINS:
+        counts = np.histogram(finite, edges)[0]
+        axes.stairs(counts, edges, orientation="horizontal", fill=True, color=ACCENT, alpha=0.45)
+        return
+    for chain, color in zip(values, CHAINS, strict=False):
+        counts = np.histogram(chain[np.isfinite(chain)], edges)[0]
+        axes.stairs(counts, edges, orientation="horizontal", color=color, linewidth=1.2, alpha=0.9)

@@ -1,0 +1,95 @@
+"""What memory a run will take, told before it starts: on the devices by the compiler, here by the draws to store."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jax import Array
+
+from phalanx.errors.words import count
+from phalanx.run.device.executables import Executables
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Bytes that a run needs.
+
+    Attributes:
+        on_device: on each device: data, chains, a block's draws or the states of reducers, and room to compute in.
+        placed: of these, what is on each device already: the data.
+        draws: of the draws to store, by variable.
+        devices: how many there are.
+        on_cpu: whether the devices' memory is this machine's.
+    """
+
+    on_device: int
+    placed: int
+    draws: Mapping[str, int]
+    devices: int
+    on_cpu: bool
+
+    @property
+    def here(self) -> int:
+        """Bytes of this machine's memory that are yet to be taken."""
+        computing = self.devices * max(self.on_device - self.placed, 0) if self.on_cpu else 0
+        return sum(self.draws.values()) + computing
+
+    def __str__(self) -> str:
+        stored = f"{size(sum(self.draws.values()))} for draws" if self.draws else "no draws stored"
+        return f"memory: {size(self.on_device)} on each of {count(self.devices, 'device')}, {stored}"
+
+
+def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) -> Plan:
+    """The memory of a run on data that are on the devices, which stores `rows` draws of all chains."""
+    stored = {} if executables.constrain is None else executables.constrain.out_info
+    draws = {name: rows * math.prod(info.shape[2:]) * info.dtype.itemsize for name, info in stored.items()}
+    devices = list(executables.blocks.target.mesh.devices.flat)
+    placed = sum(array.addressable_shards[0].data.nbytes for array in arrays)
+    return Plan(executables.bytes_on_device, placed, draws, len(devices), devices[0].platform == "cpu")
+
+
+def check_plan(plan: Plan, device: Any) -> None:
+    """Refuse to start a run that does not fit."""
+    limit = None if plan.on_cpu else (device.memory_stats() or {}).get("bytes_limit")
+    if limit is not None and plan.on_device > limit:
+        raise ValueError(
+            f"This run needs {size(plan.on_device)} on each device, which has {size(limit)}. Run fewer chains at a "
+            f"time (num_chains=), or spread the data over more devices (phx.make_mesh(data=...))."
+        )
+    free = free_memory()
+    if free is not None and plan.here > free:
+        largest = max(plan.draws, key=plan.draws.__getitem__, default=None)
+        of_these = f", of which {largest!r} {size(plan.draws[largest])}" if largest is not None else ""
+        raise ValueError(
+            f"This run needs {size(plan.here)} of memory ({size(sum(plan.draws.values()))} for the draws{of_these}), "
+            f"and {size(free)} are free. Store fewer variables with keep=[...], or fewer draws with a larger thin= or "
+            f"a smaller num_samples=; with keep=[] and reducers= none are stored at all."
+        )
+
+
+def free_memory() -> int | None:
+    """Bytes of memory that may be taken; None where the system does not tell."""
+    told = Path("/proc/meminfo")
+    if told.exists():
+        # what files have left in memory is given up when asked for, and is not in the pages said to be free
+        for line in told.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def size(count: float) -> str:
+    """Bytes in words."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}" if unit != "bytes" else f"{count:.0f} bytes"
+        count /= 1024
+    return f"{count:.1f} GiB"

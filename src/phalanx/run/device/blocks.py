@@ -1,0 +1,249 @@
+"""What the compiled blocks of a run have in common, and those that move no chain: begin, constrain, rest, resume.
+
+Each is one `shard_map` over the mesh, compiled ahead of time. Data, seed, tuning and how far to go are arguments, so
+that neither a new seed nor new data of the same shape nor another length of run needs a compilation. Nothing in a block
+calls back to the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from phalanx.density.target import Target
+from phalanx.kernels.metric.low_rank import LowRank
+from phalanx.kernels.protocol.adapter import Driver, Rest, lane_specs
+from phalanx.kernels.protocol.kernel import Kernel, Point
+from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.mesh.chains import lane_chains, over_lanes
+from phalanx.mesh.compatibility.workarounds import Workaround
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
+from phalanx.mesh.position import Vector, VectorLayout
+from phalanx.mesh.random_numbers import rolled_hashes
+from phalanx.mesh.total import Total
+from phalanx.programs.shares import Latent
+from phalanx.run.device.recorder import Recorder, RowLayout
+from phalanx.run.device.summing import Summing
+from phalanx.run.device.thinning import SinceKept
+from phalanx.run.find_finite_start import Given, finite_start
+
+# Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
+
+
+class Begun(NamedTuple):
+    """Where chains begin, and what is wrong there if anything is.
+
+    The position is in `rows` too, with its gradient, as if each chain had drawn it, where a metric learns of it.
+    """
+
+    underway: Any
+    rows: Any
+    finite: Any
+    misfits: Any
+    invalid: Any
+
+
+class Underway(NamedTuple):
+    """Where chains are between blocks: the machine's lanes, and what they have done since the draw last kept."""
+
+    machine: Any
+    since: Any
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The functions of a run, ready to be compiled.
+
+    Attributes:
+        target: the model and the shapes of its data.
+        kernel: the Markov kernel.
+        num_chains: chains in all.
+        names: variables to store.
+        slots: the most draws of a chain that one block stores.
+    """
+
+    target: Target
+    kernel: Kernel
+    num_chains: int
+    names: tuple[str, ...]
+    slots: int
+
+    @property
+    def count(self) -> int:
+        """Chains per device."""
+        return self.num_chains // self.target.mesh.shape[CHAIN]
+
+    @property
+    def layout(self) -> VectorLayout:
+        """Layout of positions."""
+        return self.target.shares.layout
+
+    @cached_property
+    def machine(self) -> Driver:
+        """The kernel for all lanes at once."""
+        return Driver(self.kernel.machine)
+
+    @cached_property
+    def row_layout(self) -> RowLayout:
+        """How draws are written on a device."""
+        parts = 2 if self.kernel.learns_moments else 1
+        return RowLayout(self.layout, parts, (*self.kernel.statistics, "log_density"))
+
+    @property
+    def recorder(self) -> Recorder:
+        """What stores draws on a device."""
+        one_by_one = self.on_cpu and Workaround.WRITTEN_ROWS.is_on
+        return Recorder(self.slots, self.row_layout, one_by_one)
+
+    @property
+    def summing(self) -> Summing:
+        """What adds up the draws that are recorded."""
+        return Summing(self.row_layout)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the devices are."""
+        return self.target.mesh.devices.flat[0].platform == "cpu"
+
+    # -- what runs on a device ----------------------------------------------------------------------------------
+
+    @rolled_hashes()
+    def begin(self, seed: Array, arrays: Sequence[Array], given: Given) -> Begun:
+        """A finite initial position of every chain."""
+        target, keys = self.lanes(arrays), self._keys(seed)
+
+        def find(key: Array, values: Any) -> Any:
+            uses_gradient = self.kernel.machine.uses_gradient
+            return finite_start(target.density, uses_gradient, key, given._replace(values=values))
+
+        first = as_key(keys.of_draw(jnp.int32(INITIAL_POSITION)))
+        at, finite, misfits = over_lanes(find, self.count)(first, given.values)
+        machine = self.machine.start(target, at, keys, jnp.int32(INITIAL_POSITION + 1))
+        rows = self.recorder.first(machine.at, target) if self.kernel.learns_moments else ()
+        return Begun(Underway(machine, SinceKept.none(self.count)), rows, finite, misfits, target.density.invalid())
+
+    def contributions(self, arrays: Sequence[Array], underway: Underway) -> dict[str, Array]:
+        """What each variable contributes to the log density where the chains are."""
+        position = underway.machine.at.position.T.by_variable()
+        return over_lanes(self.lanes(arrays).density.contributions, self.count)(position)
+
+    def height(self, arrays: Sequence[Array], position: Vector) -> Total:
+        """The log density at a position for each chain, `(chain, coordinate)`."""
+        return self.lanes(arrays).value(position.T)
+
+    def constrain(self, arrays: Sequence[Array], rows: Sequence[Array]) -> dict[str, Array]:
+        """The variables to store of the draws of a block."""
+        density = self.target.on_device(arrays)
+
+        def one(u: Any) -> dict[str, Array]:
+            values = density.constrain(u)
+            return {name: values[name] for name in self.names}
+
+        return jax.vmap(jax.vmap(one))(self.row_layout.vector(rows, 0).by_variable())
+
+    def rest(self, underway: Underway) -> Rest:
+        """Where chains are between two draws."""
+        return self.machine.rest(underway.machine)
+
+    def resume(self, seed: Array, arrays: Sequence[Array], rest: Rest) -> Any:
+        """The machine of chains that go on from there."""
+        return self.machine.resume(self.lanes(arrays), rest, self._keys(seed))
+
+    def lanes(self, arrays: Sequence[Array], count: int | None = None) -> LaneTarget:
+        """The target for the lanes of this device, or for `count` of them."""
+        count = count or self.count
+        return LaneTarget(self.target.on_device(arrays, count), count)
+
+    def _keys(self, seed: Array) -> Keys:
+        return Keys.of_chains(seed, lane_chains(self.count))
+
+    # -- how it is laid out over the mesh ---------------------------------------------------------------------
+
+    def on_mesh(self, f: Any, in_specs: Any, out_specs: Any) -> Any:
+        """`f` on every device.
+
+        Types are not checked: ordinary models break under the check, and the share rule keeps collectives out of what
+        is differentiated.
+        """
+        return jax.shard_map(f, mesh=self.target.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+    def begun_specs(self) -> Begun:
+        """Layout of where chains begin."""
+        chains = PartitionSpec(CHAIN)
+        rows = self.recorder.specs if self.kernel.learns_moments else ()
+        return Begun(self.underway_specs(), rows, chains, chains, PartitionSpec())
+
+    def given_specs(self) -> Given:
+        """Layout of initial values."""
+        return Given(self.target.position_specs(CHAIN), PartitionSpec())
+
+    def given_shapes(self, device: bool = False) -> Given:
+        """Shapes of initial values, on all devices or on one."""
+        sizes = self.target.mesh.shape
+
+        def shape(latent: Latent) -> jax.ShapeDtypeStruct:
+            rows = 1 if device else math.prod(sizes[axis] for axis in latent.sharding.axes)
+            local = (latent.shape[0] * rows, *latent.shape[1:]) if latent.sharding.axes else latent.shape
+            return jax.ShapeDtypeStruct((self.count if device else self.num_chains, *local), latent.dtype)
+
+        values = {latent.name: shape(latent) for latent in self.target.shares.latents}
+        return Given(values, dict.fromkeys(values, jax.ShapeDtypeStruct((), bool)))
+
+    def rest_specs(self) -> Rest:
+        """Layout of where chains are between two draws."""
+        return self.layout.chain_specs(self.rest_shapes)
+
+    def underway_specs(self) -> Underway:
+        """Layout of where chains are."""
+        return Underway(lane_specs(self._lane_state), PartitionSpec(CHAIN))
+
+    def value_specs(self) -> dict[str, PartitionSpec]:
+        """Layout of stored variables, (slot, chain, ...)."""
+        return {name: self.target.sharding(name).spec(None, CHAIN) for name in self.names}
+
+    def tuning_specs(self, tuning: Any) -> Any:
+        """Layout of a tuning, which all chains share; its metric is laid out as positions are."""
+
+        def is_metric(node: Any) -> bool:
+            return isinstance(node, LowRank)
+
+        return jax.tree.map(
+            lambda node: LowRank.specs(self.layout) if is_metric(node) else PartitionSpec(), tuning, is_leaf=is_metric
+        )
+
+    @cached_property
+    def _lane_state(self) -> Any:
+        """Shapes of what the lanes of a device keep. No log density is asked for."""
+
+        def start(arrays: Sequence[Array]) -> Any:
+            zeros = self.layout.zeros(self.count)
+            height = jnp.zeros(self.count, jnp.result_type(*zeros.values()))
+            gradient = self.layout.vector(zeros if self.kernel.machine.uses_gradient else {})
+            at = Point(self.layout.vector(zeros), Total(height, height), gradient)
+            keys = self._keys(jnp.uint32(0))
+            return self.machine.start(self.lanes(arrays), at, keys, jnp.int32(INITIAL_POSITION + 1))
+
+        return self._on_device(start, self._arrays)
+
+    @cached_property
+    def rest_shapes(self) -> Rest:
+        """Shapes of where chains are between two draws, on one device."""
+        return self._on_device(self.rest, Underway(self._lane_state, None))
+
+    @property
+    def _arrays(self) -> Any:
+        return self.target.arguments.local_shapes()
+
+    def _on_device(self, f: Any, *arguments: Any) -> Any:
+        """Shapes of what `f` returns on a device."""
+        axis_env = list(self.target.mesh.shape.items())
+        return jax.make_jaxpr(f, axis_env=axis_env, return_shape=True)(*arguments)[1]

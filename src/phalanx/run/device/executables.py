@@ -1,0 +1,277 @@
+"""The compiled blocks of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from phalanx.adaptation.tuner import Sums
+from phalanx.adaptation.warm_up import WarmUp
+from phalanx.language.tracing import Program
+from phalanx.mesh.compatibility.jax_internals import RARELY, WIDE, Options
+from phalanx.mesh.compatibility.workarounds import Workaround
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.position import Vector
+from phalanx.mesh.processes import to_devices, to_host
+from phalanx.run.compile.block_length import Pace
+from phalanx.run.compile.compilation import communicates, compiled, several_cpus
+from phalanx.run.compile.device_constants import Sent
+from phalanx.run.device.advance import Advance, Order
+from phalanx.run.device.blocks import Begun, Blocks
+from phalanx.run.device.reducing import Reducing
+from phalanx.run.device.reductions import Reductions
+from phalanx.run.device.tally import Tally
+from phalanx.run.device.tiles import Tiles
+from phalanx.run.init_values import Initial, prior_of
+
+
+@dataclass(frozen=True)
+class Executables:
+    """The compiled blocks. They hold no data, and serve every run of one model, kernel and set of shapes.
+
+    Attributes:
+        blocks: what they have in common.
+        reducing: what becomes of draws that are reduced.
+        begin: where the chains start.
+        record, no_records: chains move, and their draws are recorded, beginning with none; None where no draws are
+            stored and nothing is to be tuned.
+        sums: what recorded draws add up to; None with them.
+        constrain: the variables of the recorded rows; None where none are stored.
+        reduce: the reducers of those rows; None where none are stored, or none reduced.
+        fold, empty: chains move, and their draws are counted and reduced, beginning with nothing; None where draws are
+            stored.
+        bytes_on_device: what the largest of them needs on each device, as far as the backend tells.
+        matmul_precision: precision of matrix products.
+        pace: how long a tick takes.
+        wide: whether they were compiled under `jax_enable_x64`.
+    """
+
+    blocks: Blocks
+    reducing: Reducing
+    begin: Callable[..., Any]
+    record: Any = None
+    no_records: Any = None
+    sums: Any = None
+    constrain: Any = None
+    reduce: Any = None
+    fold: Any = None
+    empty: Any = None
+    bytes_on_device: int = 0
+    matmul_precision: str = "float32"
+    pace: Pace = field(default_factory=Pace)
+    wide: bool = False
+
+    @cached_property
+    def sent(self) -> Sent:
+        """Small arguments on the devices."""
+        return Sent(self.blocks.target.mesh)
+
+    @property
+    def count(self) -> int:
+        """Programs compiled."""
+        programs = (
+            self.begin, self.record, self.no_records, self.sums, self.constrain, self.reduce, self.fold, self.empty,
+        )  # fmt: skip
+        return sum(program is not None for program in programs)
+
+    @property
+    def stores_draws(self) -> bool:
+        """Whether draws are stored, or their statistics; else all that is known of them is in the reducers."""
+        return self.fold is None
+
+    def start(self, seed: np.uint32, arrays: Sequence[Array], initial: Initial) -> Begun:
+        """Begin all chains, where `initial` says."""
+        return self.begin(seed, arrays, initial.given(self.blocks.target, self.blocks.num_chains))
+
+    def summed(self, rows: Sequence[Array], first: int, count: int) -> Sums:
+        """Sums over `count` recorded draws of each chain, from the `first` on."""
+        return self.blocks.summing.fetched(self.sums(rows, np.int32(first), np.int32(first + count)))
+
+    @cached_property
+    def prior(self) -> Callable[..., Any]:
+        """Draws of the latent variables from their prior, compiled when first asked for."""
+        return prior_of(self.blocks.target)
+
+    def height(self, arrays: Sequence[Array], position: Vector) -> np.ndarray:
+        """The log density at a position for each chain; compiled when it is called, which hardly a run does."""
+        layout = shardings(self.blocks.target.mesh, self._of_chains)
+        with jax.default_matmul_precision(self.matmul_precision):
+            heights = self._height(tuple(arrays), jax.tree.map(to_devices, position, layout))
+        return jax.tree.map(to_host, heights).in_double()
+
+    @cached_property
+    def _height(self) -> Any:
+        specs = self.blocks.target.array_specs(), self._of_chains
+        return jax.jit(self.blocks.on_mesh(self.blocks.height, specs, PartitionSpec(CHAIN)))
+
+    @property
+    def _of_chains(self) -> Vector:
+        """Partition of vectors `(chain, coordinate)`."""
+        return Vector(self.blocks.layout.specs(CHAIN), self.blocks.layout)
+
+    @cached_property
+    def rest(self) -> Callable[..., Any]:
+        """Where chains are between two draws; compiled when a run's state is first asked for."""
+        blocks = self.blocks
+        return jax.jit(blocks.on_mesh(blocks.rest, (blocks.underway_specs(),), blocks.rest_specs()))
+
+    @cached_property
+    def resume(self) -> Callable[..., Any]:
+        """Chains that go on from there; compiled when a run is first gone on with."""
+        blocks = self.blocks
+        specs, made = (
+            (PartitionSpec(), blocks.target.array_specs(), blocks.rest_specs()),
+            blocks.underway_specs().machine,
+        )
+        return jax.jit(blocks.on_mesh(blocks.resume, specs, made), out_shardings=shardings(blocks.target.mesh, made))
+
+    def serving(self, program: Program, reductions: Reductions) -> Executables:
+        """The same for a program and reducers that compile to the same, and may differ in what they do on the host."""
+        if program is self.blocks.target.program and reductions == self.reducing.reductions:
+            return self
+        blocks = replace(self.blocks, target=self.blocks.target.of_program(program))
+        return replace(self, blocks=blocks, reducing=replace(self.reducing, blocks=blocks, reductions=reductions))
+
+
+def _bytes(program: Any) -> int:
+    found = program.memory_analysis()
+    if found is None:
+        return 0
+    given, made = found.argument_size_in_bytes, found.output_size_in_bytes
+    return given + made + found.temp_size_in_bytes - found.alias_size_in_bytes
+
+
+def compile_blocks(reducing: Reducing, arrays: Sequence[Array], matmul_precision: str) -> Executables:
+    """Trace and compile the blocks of a run, ahead of time."""
+    several = several_cpus(reducing.blocks.target.mesh.devices.flat)
+
+    def compile_one(lowered: Any, options: Options) -> Any:
+        return compiled(lowered, options, keep=not (several and communicates(lowered)))
+
+    # the compiler lets go of Python's lock: while it works on one program the next is traced
+    with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
+        programs = _Programs(reducing, arrays)
+        under_way = {name: pool.submit(compile_one, *lowered) for name, *lowered in programs.lowered()}
+        done = {name: program.result() for name, program in under_way.items()}
+        needed = max(map(_bytes, done.values()))
+        return Executables(
+            reducing.blocks, reducing, **done, bytes_on_device=needed, matmul_precision=matmul_precision,
+            wide=bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
+        )  # fmt: skip
+
+
+def stores_draws(blocks: Blocks, reductions: Reductions) -> bool:
+    """Whether blocks store draws, or their statistics, or everything goes into the reducers."""
+    return bool(blocks.names) or not reductions.entries
+
+
+class _Programs:
+    """The programs that a run needs, lowered one by one, those that take longest to compile first."""
+
+    def __init__(self, reducing: Reducing, arrays: Sequence[Array]):
+        self._reducing, self._blocks, self._arrays = reducing, reducing.blocks, arrays
+        tiles = Tiles.of(self._blocks, stores_draws(self._blocks, reducing.reductions))
+        self._record = Advance(self._blocks, (self._blocks.recorder,), tiles.record)
+        self._fold = Advance(self._blocks, (Tally(), reducing), tiles.fold)
+        self._data = self._blocks.target.array_specs()
+        self._shared, self._chains = PartitionSpec(), PartitionSpec(CHAIN)
+        self._seed = np.uint32(0)
+        tuning = first_tuning(self._blocks)
+        self._tuning, self._order = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+            (tuning, order_of(np.zeros(self._blocks.num_chains), later=tuning)),
+        )
+
+    def lowered(self) -> Iterator[tuple[str, Any, Options]]:
+        """Each program's name, the lowered program, and options of the compiler."""
+        blocks, reductions = self._blocks, self._reducing.reductions
+        stores = stores_draws(blocks, reductions)
+        begin = self._jit(blocks.begin, (self._shared, self._data, blocks.given_specs()), blocks.begun_specs())
+        begin = begin.trace(self._seed, self._arrays, blocks.given_shapes())
+        underway, rows = begin.out_info.underway, None
+        if stores or blocks.kernel.tuners:
+            none = self._empty(self._record)
+            (rows,) = none.out_info.states
+            yield "record", self._advances(self._record, underway, none.out_info), {}
+            yield "no_records", none.lower(), {}
+        if not stores:
+            yield from self._folds(underway)
+        yield "begin", begin.lower(), RARELY
+        if stores:
+            specs = self._data, blocks.recorder.specs
+            constrain = self._jit(blocks.constrain, specs, blocks.value_specs())
+            yield "constrain", constrain.lower(self._arrays, rows), {}
+            if reductions.entries:
+                reduce = self._jit(self._reducing.of_rows, (*specs, self._chains, self._chains), self._reducing.specs)
+                yield "reduce", reduce.lower(self._arrays, rows, self._order.draws, self._order.draws), {}
+        if rows is not None:
+            yield "sums", self._sums(rows), {}
+
+    def _sums(self, rows: Any) -> Any:
+        given = self._blocks.recorder.specs, self._shared, self._shared
+        with jax.enable_x64(True):
+            return self._jit(self._blocks.summing, given, self._blocks.summing.specs).lower(rows, *[np.int32(0)] * 2)
+
+    def _folds(self, underway: Any) -> Iterator[tuple[str, Any, Options]]:
+        empty = self._empty(self._fold)
+        fold = self._advances(self._fold, underway, empty.out_info)
+        yield "fold", fold, WIDE if Workaround.WIDE_VECTORS.is_on else {}
+        yield "empty", empty.lower(), {}
+
+    def _empty(self, advance: Advance) -> Any:
+        """Sinks before the first draw, traced."""
+        program = self._jit(advance.empty, (self._data, self._shared), advance.sunk_specs)
+        return program.trace(self._arrays, self._order.thin)
+
+    def _advances(self, advance: Advance, underway: Any, sunk: Any) -> Any:
+        """A block that moves chains, lowered; what chains and sinks held is overwritten."""
+        program = self._jit(advance, (*self._given, advance.sunk_specs), advance.specs, donate=(4, 5))
+        return program.lower(*self._moving, underway, sunk)
+
+    @property
+    def _moving(self) -> tuple[Any, ...]:
+        """What every block that moves chains is given, but for the chains."""
+        return self._seed, self._arrays, self._tuning, self._order
+
+    @property
+    def _given(self) -> tuple[Any, ...]:
+        """Layout of that, and of the chains."""
+        order = Order(*[self._shared] * len(Order._fields))._replace(draws=self._chains)
+        tuning = self._blocks.tuning_specs(self._tuning)
+        return self._shared, self._data, tuning, order, self._blocks.underway_specs()
+
+    def _jit(self, f: Any, in_specs: Any, out_specs: Any, donate: int | tuple[int, ...] = ()) -> Any:
+        # of arrays without elements the compiler would forget how they are laid out
+        given, made = (shardings(self._blocks.target.mesh, specs) for specs in (in_specs, out_specs))
+        on_mesh = self._blocks.on_mesh(f, in_specs, out_specs)
+        return jax.jit(on_mesh, in_shardings=given, out_shardings=made, donate_argnums=donate)
+
+
+def order_of(
+    draws: np.ndarray, ticks: int = 1, thin: int = 1, *, ahead: int = 0, later: Any = None, rests: bool = False
+) -> Order:
+    """An order in the types that blocks are compiled for; `later` is a tuning, whose step size is taken."""
+    most, step_size = np.int32(min(ticks, np.iinfo(np.int32).max)), getattr(later, "step_size", np.float32(0))
+    return Order(
+        most, draws.astype(np.int32), np.int32(thin), np.int32(ahead), np.asarray(step_size), np.bool_(rests)
+    )  # fmt: skip
+
+
+def first_tuning(blocks: Blocks) -> Any:
+    """The kernel's tuning before anything is learned."""
+    kernel = blocks.kernel
+    nothing = Sums.nothing(blocks.layout.whole_lengths)
+    return jax.tree.map(np.asarray, WarmUp(kernel.tuners, kernel.tuning, 0, nothing).tuning)
+
+
+def shardings(mesh: Mesh, specs: Any) -> Any:
+    """Specs as shardings over a mesh."""
+    return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=lambda s: isinstance(s, PartitionSpec))

@@ -1,0 +1,229 @@
+"""How the states of reducers are laid out over the mesh: what is reduced of rows that devices hold stays with them.
+
+A reducer is written for one array and knows no mesh. Which dimension of a state is that of the rows is read off by
+asking for states of as many rows and of twice as many; that what has no rows does not depend on them, from the jaxpr of
+its update. (That a reducer of yours takes each row by itself is for you to see to.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import ShapeDtypeStruct
+from jax.sharding import PartitionSpec
+
+from phalanx.jaxprs.dependence import Axes, varying_axes
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.reducers.reducer import Reduce, Reducer, is_of_user
+from phalanx.run.device.reduced_rows import mixed_parts
+from phalanx.run.device.reductions import Reductions, parts_of
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array of a state lives.
+
+    Attributes:
+        sharding: the mesh axes its rows are spread over, if any.
+        dimension: that of the rows.
+        pooled: whether its leading dimension is not that of the chains: each device has one state of all of its chains.
+        empty: where a state has both, what a chain has that has made no draws, `(1, ...)`, whole.
+    """
+
+    sharding: RowSharding = GLOBAL
+    dimension: int = 0
+    pooled: bool = False
+    empty: np.ndarray | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """Its layout; chains come first."""
+        if not self.sharding.axes:
+            return PartitionSpec(CHAIN)
+        return PartitionSpec(CHAIN, *[None] * (self.dimension - 1), self.sharding.axes)
+
+    def trim(self, whole: np.ndarray) -> np.ndarray:
+        """The whole array without padded rows."""
+        if not self.sharding.axes:
+            return whole
+        return whole[(slice(None),) * self.dimension + (slice(0, self.sharding.rows),)]
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of one draw on a device.
+
+    Attributes:
+        shapes: by variable.
+        shardings: where each lives.
+        sizes: devices along the mesh axes, the chains' apart.
+    """
+
+    shapes: Mapping[str, ShapeDtypeStruct]
+    shardings: Mapping[str, RowSharding]
+    sizes: Mapping[str, int]
+
+    def of_chains(self, count: int) -> dict[str, ShapeDtypeStruct]:
+        """The values of several chains."""
+        return {name: ShapeDtypeStruct((count, *s.shape), s.dtype) for name, s in self.shapes.items()}
+
+
+def places_of(reductions: Reductions, values: Values) -> dict[str, dict[str, Any]]:
+    """The place of every array of the states, in their structure.
+
+    Raises:
+        ValueError: when something that depends on spread variables has no row for each of theirs, or a reducer mixes
+            rows.
+    """
+    return {
+        name: {
+            part: _state_places(f"reducers[{name!r}]", entry.reducer, shape, sharding)
+            for part, (shape, sharding) in _parts(name, entry, values).items()
+        }
+        for name, entry in reductions.stateful
+    }
+
+
+def _parts(name: str, entry: Reduce, values: Values) -> dict[str, tuple[ShapeDtypeStruct, RowSharding]]:
+    """The arrays an entry reduces, of two chains, and where they live."""
+    axis_env = list(values.sizes.items())
+    program, shapes = jax.make_jaxpr(lambda given: parts_of(name, entry, given), axis_env=axis_env, return_shape=True)(
+        values.of_chains(2)
+    )
+    inputs = [frozenset(values.shardings[variable].axes) for variable in sorted(values.shapes)]
+    axes = dict(zip(sorted(shapes), varying_axes(program, inputs), strict=True))
+    shardings = {part: _sharding_of_part(name, part, shape, axes[part], values) for part, shape in shapes.items()}
+    if is_of_user(entry) and any(sharding.axes for sharding in values.shardings.values()):
+        mixed = mixed_parts(
+            lambda given: parts_of(name, entry, given), values.of_chains(2), values.shardings, values.sizes, shardings
+        )
+        if mixed:
+            raise ValueError(_mixed(name, mixed[0], values))
+    return {part: (shape, shardings[part]) for part, shape in shapes.items()}
+
+
+def _mixed(name: str, part: str, values: Values) -> str:
+    spread = {n: sharding for n, sharding in values.shardings.items() if sharding.axes}
+    variables = ", ".join(map(repr, spread))
+    axis = sorted({axis for sharding in spread.values() for axis in sharding.axes})[0]
+    what = f" {part!r}" if part else ""
+    return (
+        f"reducers[{name!r}]: the function's result{what} on the rows that one device holds of {variables} is not that "
+        f"on all rows. It mixes rows, as a sort, a mean or a difference to the row before does, or takes their number "
+        f"from a shape. Return what each row has by itself; or what is equal on all devices, as in "
+        f"jax.lax.psum(x.sum(0), {axis!r}), where rows divide evenly; or compute it from stored draws, with "
+        f"posterior.predict(fn)."
+    )
+
+
+def _sharding_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes, values: Values) -> RowSharding:
+    if not axes:
+        return GLOBAL
+    fitting = {
+        variable: sharding
+        for variable, sharding in values.shardings.items()
+        if set(sharding.axes) == axes and shape.shape[1:2] == (sharding.local_rows,)
+    }
+    if part in fitting:
+        return fitting[part]
+    if len({sharding.rows for sharding in fitting.values()}) == 1:
+        return next(iter(fitting.values()))
+    if fitting:
+        first, names = next(iter(fitting)), ", ".join(map(repr, fitting))
+        raise ValueError(
+            f"reducers[{name!r}]: the function's result has as many rows on a device as {names} have, which differ in "
+            f"rows over all devices. Name it after the one whose rows it has: a dict {{{first!r}: ...}}."
+        )
+    where = " and ".join(map(repr, sorted(axes)))
+    what = f" for {part!r}" if part else ""
+    raise ValueError(
+        f"reducers[{name!r}]: the function's result{what} depends on variables that are spread over {where}, but its "
+        f"shape {shape.shape[1:]} on one device has no leading row for each of theirs. Keep one row for each; or make "
+        f"it equal on all devices, with jax.lax.psum or pmean over {where}."
+    )
+
+
+def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding: RowSharding) -> Any:
+    # a function of our own: a reducer's may be a tuple that can be called, which JAX does not take
+    state = jax.eval_shape(lambda draw: reducer.init(draw), shape)
+    if not sharding.axes:
+        places = jax.tree.map(lambda _: Place(), state)
+        return _with_pooled(reducer, state, places, shape)
+    chains, rows, *rest = shape.shape
+    larger = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((chains, 2 * rows, *rest), shape.dtype))
+    places = jax.tree.map(lambda a, b: _place(what, reducer, a.shape, b.shape, sharding), state, larger)
+    _check_rows_apart(what, reducer, shape, state, places, sharding)
+    whole = ShapeDtypeStruct((chains, sharding.rows, *rest), shape.dtype)
+    return _with_pooled(reducer, state, places, whole)
+
+
+def _with_pooled(reducer: Reducer, state: Any, places: Any, whole: ShapeDtypeStruct) -> Any:
+    """Note which arrays have no dimension of the chains."""
+    chains, *rest = whole.shape
+    more = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((2 * chains, *rest), whole.dtype))
+    pooled = jax.tree.map(lambda a, b: a.shape[:1] == b.shape[:1], state, more)
+    places = jax.tree.map(lambda place, flag: replace(place, pooled=flag), places, pooled)
+    flags = jax.tree.leaves(pooled)
+    if not any(flags) or all(flags):
+        return places
+    nothing = reducer.init(jnp.zeros(whole.shape, whole.dtype))
+    return jax.tree.map(lambda place, leaf: replace(place, empty=np.asarray(leaf)[:1]), places, nothing)
+
+
+def split_pooled(places: Any, state: Any) -> list[Any]:
+    """Return states of one device each, whose draws together are those of `state`.
+
+    Where a state has arrays of chains, too, the first has those of all chains, and the others those of no draws.
+    """
+    flat, structure = jax.tree.flatten(state)
+    of = jax.tree.leaves(places)
+    devices = {len(leaf) for place, leaf in zip(of, flat, strict=True) if place.pooled}
+    if devices <= {1}:
+        return [state]
+
+    def part(number: int, place: Place, leaf: np.ndarray) -> np.ndarray:
+        if place.pooled:
+            return leaf[number : number + 1]
+        return leaf if number == 0 or place.empty is None else np.repeat(place.empty, len(leaf), axis=0)
+
+    return [
+        jax.tree.unflatten(structure, [part(number, place, leaf) for place, leaf in zip(of, flat, strict=True)])
+        for number in range(max(devices))
+    ]
+
+
+def _place(
+    what: str, reducer: Reducer, before: tuple[int, ...], after: tuple[int, ...], sharding: RowSharding
+) -> Place:
+    grown = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    if not grown:
+        return Place()
+    if len(grown) > 1 or before[grown[0]] != sharding.local_rows:
+        raise ValueError(_mixes(what, reducer, sharding))
+    return Place(sharding, grown[0])
+
+
+def _check_rows_apart(
+    what: str, reducer: Reducer, shape: ShapeDtypeStruct, state: Any, places: Any, sharding: RowSharding
+) -> None:
+    """Refuse a reducer whose state would differ from device to device where it has no rows."""
+    leaves = [frozenset(place.sharding.axes) for place in jax.tree.leaves(places)]
+    where = ShapeDtypeStruct(shape.shape[:1], np.bool_)
+    program = jax.make_jaxpr(lambda *given: reducer.update(*given))(state, shape, where)
+    found = varying_axes(program, [*leaves, frozenset(sharding.axes), frozenset()])
+    if any(axes - known for axes, known in zip(found, leaves, strict=True)):
+        raise ValueError(_mixes(what, reducer, sharding))
+
+
+def _mixes(what: str, reducer: Reducer, sharding: RowSharding) -> str:
+    return (
+        f"{what}: {reducer} mixes the rows of what it reduces, and these are spread over "
+        f"{' and '.join(map(repr, sharding.axes))}. Use one that takes each element by itself, such as moments(); or "
+        f"reduce a function that is equal on all devices, with phx.reduce and jax.lax.psum."
+    )

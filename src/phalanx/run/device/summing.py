@@ -1,0 +1,126 @@
+"""What the recorded draws of a round add up to: each device adds up its own, and the host merges what few numbers come.
+
+What tuners learn from are sums of statistics, and moments of positions and gradients. They are taken in float64, which
+a CPU or a GPU has: then they do not depend, but for the last of 53 bits, on how chains are spread over devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import PartitionSpec
+
+from phalanx.adaptation.acceptance import LEAST
+from phalanx.adaptation.moments import Moments
+from phalanx.adaptation.tuner import Sums
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.processes import to_host
+from phalanx.run.device.recorder import TOTALS, RowLayout, Rows
+
+COUNTS = 3
+"""Numbers before the sums: draws, draws of finite coordinates, and the sum of inverse acceptance rates."""
+
+
+@dataclass(frozen=True)
+class Summing:
+    """Sums of recorded rows, see `phalanx.run.device.recorder`.
+
+    Of the statistics alone where a row has no gradient: no metric is learned then.
+
+    Attributes:
+        layout: of a row.
+    """
+
+    layout: RowLayout
+
+    def __call__(self, rows: Rows, first: Array, end: Array) -> tuple[Array, ...]:
+        """Sums over the slots from `first` to before `end`, which all lanes of a device have filled.
+
+        Returns:
+            Vectors `(1, number)`, one for each group: means of position and gradient, and then sums of squared
+            distances from them. Before those of the first are `COUNTS` numbers, and the sums of statistics.
+        """
+        layout = self.layout
+        vectors = [part[..., : layout.parts * size] for part, size in zip(rows, layout.position.lengths, strict=True)]
+        parts, stats = vectors if self._has_moments else [], rows[0][..., layout.start_of_stats :]
+        # near them all: squares of what is left lose nothing
+        origins = [jnp.where(jnp.isfinite(part[0, 0]), part[0, 0], 0.0).astype(jnp.float64) for part in parts]
+
+        def add(slot: Array, sums: Any) -> Any:
+            *now, figures = (
+                lax.dynamic_index_in_dim(part, slot, keepdims=False).astype(jnp.float64) for part in (*parts, stats)
+            )
+            good = self._are_finite(now)
+            inverse = 1 / jnp.fmax(figures[:, layout.stats.index("acceptance_rate")], LEAST)
+            apart = [jnp.where(good[:, None], x - origin[None], 0.0) for x, origin in zip(now, origins, strict=True)]
+            ones = jnp.ones_like(inverse)  # sums over lanes as products, which a CPU makes several times faster
+            new = (
+                jnp.stack([ones.sum(), good.sum(dtype=ones.dtype), inverse.sum()]),
+                ones @ figures,
+                [ones @ x for x in apart],
+                [ones @ jnp.square(x) for x in apart],
+            )
+            return jax.tree.map(jnp.add, sums, new)
+
+        zeros = [jnp.zeros_like(origin) for origin in origins]
+        nothing = jnp.zeros(COUNTS, jnp.float64), jnp.zeros(stats.shape[-1], jnp.float64), zeros, zeros
+        counts, sums, totals, squares = lax.fori_loop(first, end, add, nothing)
+        draws = jnp.maximum(counts[1], 1)
+        moments = [
+            jnp.concatenate([origin + total / draws, jnp.maximum(square - jnp.square(total) / draws, 0)])
+            for origin, total, square in zip(origins, totals, squares, strict=True)
+        ]
+        first, *others = moments or [jnp.zeros(0, jnp.float64)]
+        return tuple(vector[None] for vector in (jnp.concatenate([counts, sums, first]), *others))
+
+    def fetched(self, sums: Sequence[Array]) -> Sums:
+        """The same on the host, of all devices."""
+        first, *others = (to_host(part) for part in sums)
+        counts, (figures, vectors) = first[:, :COUNTS], np.split(first[:, COUNTS:], [self._stats], axis=1)
+        (draws, _, inverse), totals = counts.sum(0), figures.sum(0)
+        names = {name: number for number, name in enumerate(self.layout.stats) if name not in TOTALS}
+        stats = {name: float(totals[number]) for name, number in names.items()}
+        if not self._has_moments:
+            return Sums(int(draws), stats, float(inverse))
+        by_group = zip([vectors, *others], self.layout.position.lengths, strict=True)
+        position, gradient = zip(*(_moments(values, counts[:, 1], size) for values, size in by_group), strict=True)
+        return Sums(int(draws), stats, float(inverse), position, gradient)
+
+    @property
+    def specs(self) -> tuple[PartitionSpec, ...]:
+        """How sums are laid out over the mesh."""
+        return self.layout.position.specs(CHAIN)[: None if self._has_moments else 1]
+
+    @property
+    def _has_moments(self) -> bool:
+        return self.layout.parts == 2
+
+    @property
+    def _stats(self) -> int:
+        """Columns of the statistics."""
+        return len(self.layout.stats) + len(self.layout.totals)
+
+    def _are_finite(self, now: Sequence[Array]) -> Array:
+        """Lanes of which all coordinates are: in float32 a gradient far out may overflow, and one would spoil all."""
+        good = jnp.array(True)
+        for part, axes in zip(now, self.layout.position.groups, strict=False):
+            here = jnp.isfinite(part).all(-1)
+            good &= lax.pmin(here.astype(jnp.int32), axes) > 0 if axes else here
+        return good
+
+
+def _moments(sums: np.ndarray, counts: np.ndarray, size: int) -> tuple[Moments, Moments]:
+    """Moments of position and gradient, of what each device along the chains has summed.
+
+    Of these vectors `size` coordinates are on one device, and devices follow one another.
+    """
+    devices = sums.shape[1] // (4 * size) if size else 1
+    by_kind = sums.reshape(len(sums), devices, 4, size).transpose(2, 0, 1, 3).reshape(4, len(sums), devices * size)
+    position, gradient = (Moments.together(counts, by_kind[kind], by_kind[kind + 2]) for kind in range(2))
+    return position, gradient

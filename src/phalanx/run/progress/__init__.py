@@ -1,0 +1,1 @@
+"""The progress display of a run: plain lines, a live line on a terminal, and a watchdog."""

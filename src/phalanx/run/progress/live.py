@@ -1,0 +1,57 @@
+"""The live display of a run on a terminal, with Rich."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from phalanx.run.progress.report import Report
+
+
+class Live:
+    """A bar per phase."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description:>8}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[what]} {task.completed}/{task.total}"),
+            TextColumn("{task.fields[report]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console or Console(stderr=True),
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Live:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._bars.stop()
+
+    def show(self, report: Report) -> None:
+        """Move the phase's bar."""
+        if report.phase not in self._tasks:
+            self._tasks[report.phase] = self._bars.add_task(
+                report.phase, total=report.total, what=report.what, report=""
+            )
+        self._bars.update(self._tasks[report.phase], completed=report.done, report=str(report))
+
+    def say(self, line: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(line, highlight=False)
+
+
+@contextmanager
+def counting(words: str, console: Console | None = None) -> Iterator[None]:
+    """Show words and the seconds they take; nothing is left of them at the end."""
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console or Console(stderr=True), transient=True) as shown:
+        shown.add_task(words, total=None)
+        yield

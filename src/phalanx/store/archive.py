@@ -1,0 +1,183 @@
+"""Archive format: one `.npz` file of plain arrays, with a JSON entry that describes them; no pickles."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from phalanx.mesh.total import Total
+from phalanx.store.save_path import replacing
+
+_ENTRY = "json"
+_OURS = "phalanx"
+
+Made = TypeVar("Made")
+
+
+class Kind(NamedTuple):
+    """A kind of archive.
+
+    Attributes:
+        what: what is saved, in words.
+        load: the call that reads it.
+        format: name of the format.
+        versions: of the format that are read; the last is written.
+        parts: parts that each file has.
+    """
+
+    what: str
+    load: str
+    format: str
+    versions: tuple[int, ...]
+    parts: tuple[str, ...]
+
+
+def write_archive(file: Path, kind: Kind, parts: Mapping[str, Any], entries: Mapping[str, Any]) -> Path:
+    """Write an archive; `file` holds either all of it or what it held before.
+
+    Args:
+        file: the file, see `file_to_save`.
+        kind: the kind of archive.
+        parts: by name, arrays, or dicts, lists and tuples of arrays, numbers and strings.
+        entries: plain values, as JSON has them.
+
+    Returns:
+        `file`.
+
+    Raises:
+        TypeError: when a part holds something else.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    described = {name: _describe(part, name, arrays) for name, part in parts.items()}
+    contents = {"format": kind.format, "version": kind.versions[-1], **entries, "parts": described}
+    # NumPy's numbers, which records may hold, are not JSON's.
+    arrays[_ENTRY] = np.array(json.dumps(contents, default=lambda number: number.item()))
+    with replacing(file) as partial, partial.open("wb") as opened:
+        np.savez(opened, **arrays)  # pyright: ignore[reportArgumentType]
+    return file
+
+
+def read_archive(path: Path, kind: Kind, make: Callable[[dict[str, Any], Mapping[str, Any]], Made]) -> Made:
+    """Read an archive.
+
+    Args:
+        path: the file.
+        kind: the kind of archive.
+        make: makes of the parts and the entries what is returned; its errors are those of a damaged file.
+
+    Raises:
+        FileNotFoundError: when there is no such file.
+        ValueError: when the file is something else, damaged, or written by a later version.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{kind.load}: there is no file {path}.")
+    try:
+        # Of a file of another kind, NumPy would say to load it as a pickle.
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is not an .npz archive")
+        # NumPy leaves a damaged file open when it opened that itself.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            contents = json.loads(str(file[_ENTRY]))
+            if contents.get("format") != kind.format:
+                raise ValueError(f"its format is {contents.get('format')!r}")
+            if contents.get("version") not in kind.versions:
+                known = " and ".join(map(str, kind.versions))
+                raise ValueError(f"it has version {contents.get('version')} of the format; this release reads {known}")
+            parts = {name: _rebuild(part, file) for name, part in contents.get("parts", {}).items()}
+            if missing := [name for name in kind.parts if name not in parts]:
+                raise ValueError(f"it has no {', '.join(missing)}")
+            return make(parts, contents)
+    except PermissionError:
+        raise
+    except Exception as error:  # zipfile, zlib, NumPy and json raise errors of a dozen kinds on damaged bytes
+        found = f"it has no entry {error}" if isinstance(error, KeyError) else error
+        message = f"{kind.load}: {path} is not a {kind.what} saved by Phalanx, or is damaged: {found}."
+        raise ValueError(message) from error
+
+
+def _describe(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Put the arrays within `value` into `arrays`, and describe in JSON how to build `value` from them."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return {"value": value}
+        case dict():
+            for key in value:
+                if not isinstance(key, str):
+                    raise TypeError(f"save: the keys of {where} must be strings; got {key!r}.")
+            return {"dict": {key: _describe(item, f"{where}[{key!r}]", arrays) for key, item in value.items()}}
+        case list() | tuple():
+            fields = getattr(value, "_fields", None)
+            names = [f".{name}" for name in fields] if fields else [f"[{index}]" for index in range(len(value))]
+            items = [_describe(item, where + name, arrays) for name, item in zip(names, value, strict=True)]
+            if fields:
+                return {"namedtuple": [_name_of(type(value)), list(fields)], "items": items}
+            return {"list" if isinstance(value, list) else "tuple": items}
+        case Total(coarse=coarse, fine=fine):  # who goes on with a run knows what the two are
+            return {"tuple": [_describe(part, where, arrays) for part in (coarse, fine)]}
+        case np.ndarray() | np.generic() | jax.Array():
+            return _describe_array(np.asarray(value), where, arrays)
+    raise TypeError(
+        f"save: {where} holds a {type(value).__name__}, which cannot be saved. Save the rest without it: "
+        "dataclasses.replace(posterior, reduced={}).save(path)."
+    )
+
+
+def _name_of(record: type) -> str:
+    """A record's name, and the module of one of ours."""
+    ours = record.__module__.partition(".")[0] == _OURS
+    return f"{record.__module__}:{record.__qualname__}" if ours else record.__name__
+
+
+def _class_of(name: str, fields: list[str]) -> Any:
+    """A record's class: one of ours, if it is imported and has these fields still; else a new one."""
+    module, _, name = name.rpartition(":")
+    found = getattr(sys.modules.get(module), name, None) if module.partition(".")[0] == _OURS else None
+    is_it = isinstance(found, type) and issubclass(found, tuple) and list(getattr(found, "_fields", ())) == fields
+    return found if is_it else namedtuple(name.rpartition(".")[2], fields)
+
+
+def _describe_array(array: np.ndarray, where: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Put one array into `arrays` under a number, because a variable may have any name and a file entry may not."""
+    if array.dtype.hasobject:
+        raise TypeError(f"save: {where} holds Python objects in an array, which cannot be saved.")
+    entry = str(len(arrays))
+    # The format does not know dtypes such as bfloat16: their bits go in as integers.
+    known = array.dtype.kind != "V"
+    arrays[entry] = array if known else array.view(f"u{array.dtype.itemsize}")
+    return {"array": entry, "dtype": array.dtype.name, "shape": list(array.shape)}
+
+
+def _checked(array: np.ndarray, dtype: str, shape: Any) -> np.ndarray:
+    """Return an array of the file if it is what was saved."""
+    known = array.dtype.name == dtype
+    if not known and not (np.dtype(dtype).kind == "V" and array.dtype == f"u{np.dtype(dtype).itemsize}"):
+        raise ValueError(f"an array of {dtype} is one of {array.dtype}")
+    if shape is not None and list(array.shape) != shape:
+        raise ValueError(f"an array of shape {tuple(shape)} has shape {array.shape}")
+    return array if known else array.view(dtype)
+
+
+def _rebuild(described: Any, file: Any) -> Any:
+    """Invert `_describe`."""
+    match described:
+        case {"value": value}:
+            return value
+        case {"dict": items}:
+            return {key: _rebuild(item, file) for key, item in items.items()}
+        case {"namedtuple": [name, fields], "items": items}:
+            return _class_of(name, fields)(*(_rebuild(item, file) for item in items))
+        case {"list": items}:
+            return [_rebuild(item, file) for item in items]
+        case {"tuple": items}:
+            return tuple(_rebuild(item, file) for item in items)
+        case {"array": entry, "dtype": dtype}:
+            return _checked(file[entry], dtype, described.get("shape"))
+    raise ValueError(f"an entry reads {described!r}")

@@ -1,0 +1,124 @@
+"""Checkpoint format: a sealed folder with trees of arrays in Orbax's layout, and a JSON index of them.
+
+The index names the states that are whole and seals their files (`sealed.py`); it is replaced last. What a write that
+was cut short leaves behind is not named in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from phalanx.extras import require
+from phalanx.store.sealed import digests, seal, unseal
+
+VERSION = 1
+"""Version of the format that is written; folders without one are of earlier releases, and are read."""
+
+
+@dataclass(frozen=True)
+class SealedFolder:
+    """A folder that holds the state of something.
+
+    Attributes:
+        path: the folder.
+        index: name of its index.
+        called: what the folder is called in messages.
+        advice: what to do where it is damaged.
+        needed: entries without which the index is none.
+    """
+
+    path: Path
+    index: str
+    called: str
+    advice: str
+    needed: tuple[str, ...]
+
+    @property
+    def is_there(self) -> bool:
+        """Return True if the folder has an index."""
+        return (self.path / self.index).is_file()
+
+    def refuse_others(self, named: str, kind: str) -> None:
+        """Raise if something else is at the path, which would be lost.
+
+        Raises:
+            FileExistsError: when there is a file, or a folder with other contents.
+        """
+        is_empty = self.path.is_dir() and not any(self.path.iterdir())
+        if self.path.exists() and not self.is_there and not is_empty:
+            raise FileExistsError(
+                f"{named} is there and holds no {kind}, so it is left alone. Name a folder that is new, empty, or was "
+                f"saved to before."
+            )
+
+    def read(self) -> dict[str, Any]:
+        """Return the entries of the index, after every file was checked.
+
+        Raises:
+            ValueError: when the index or a file is damaged, an entry is missing, or a later release wrote it.
+        """
+        entries = unseal(self.called, self.path, self.index, self.advice)
+        version = entries.pop("version", 0)
+        if not isinstance(version, int) or version > VERSION:
+            raise ValueError(
+                f"{self.called} was saved by a later release of Phalanx: its {self.index} has version {version!r} of "
+                f"the format, and this release reads up to {VERSION}. Install that release, or name another folder."
+            )
+        if missing := [name for name in self.needed if name not in entries]:
+            raise ValueError(
+                f"{self.called} is damaged: its {self.index} has no entry {', '.join(map(repr, missing))}. "
+                f"{self.advice}"
+            )
+        return entries
+
+    def write(self, states: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+        """Write trees of arrays, but for those that are there, and then the index with the entries of `record`."""
+        folder = self.path.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        before = digests(folder, self.index)
+        with require("orbax.checkpoint").StandardCheckpointer() as writer:
+            for name, tree in states.items():
+                if not (folder / name).exists():
+                    writer.save(folder / name, _numbered(tree))
+        new = folder / f"{self.index}.new"
+        new.write_text(seal({**record, "version": VERSION}, folder, states, before), encoding="utf-8")
+        os.replace(new, folder / self.index)
+
+    def restore(self, name: str, like: Any) -> Any:
+        """Return a tree in the structure of `like`, and with the layout of its leaves; those without are NumPy's.
+
+        Raises:
+            ValueError: when it cannot be read.
+        """
+        numbered, wanted = _numbered(like), None
+        if all(getattr(leaf, "sharding", None) is not None for leaf in numbered.values()):
+            wanted = {
+                key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+                for key, leaf in numbered.items()
+            }
+        leaves, tree = jax.tree.flatten(like)
+        with require("orbax.checkpoint").StandardCheckpointer() as reader:
+            try:
+                found = reader.restore(self.path.absolute() / name, wanted)
+                leaves = [found[_name(i)] if _name(i) in numbered else leaf for i, leaf in enumerate(leaves)]
+            except Exception as error:  # of a folder without a seal: Orbax and TensorStore raise errors of many kinds
+                first = str(error).strip().partition("\n")[0]
+                raise ValueError(f"{self.called} cannot be read: {name}: {first}. {self.advice}") from error
+        return jax.tree.unflatten(tree, leaves)
+
+
+def _name(number: int) -> str:
+    return f"{number:05d}"
+
+
+def _numbered(tree: Any) -> dict[str, Any]:
+    """Return the arrays by number; Orbax takes none without elements, and those hold nothing."""
+    leaves = jax.tree.leaves(tree)
+    return {_name(i): leaf for i, leaf in enumerate(leaves) if np.prod(np.shape(leaf), dtype=int)}

@@ -1,0 +1,343 @@
+"""Guides written by hand: programs, aligned with the model by the names of their random variables."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, constraints
+
+from phalanx.distributions.constraint_text import in_words
+from phalanx.language import refusals
+from phalanx.language.parameters import Parameter, given, meeting
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Forward, Program, Tracer
+from phalanx.variational.guides import coverage
+from phalanx.variational.guides.coordinates import Latents
+from phalanx.variational.guides.guide import Alignment, Traits
+from phalanx.variational.guides.learned import Params, begun_with
+from phalanx.variational.guides.likelihood import check_likelihood, no_guide
+from phalanx.variational.guides.start import Beginning, Start
+from phalanx.variational.problem import Problem, Values, placed_at, run_program
+
+TRIED = 16
+"""Draws of the guide that must lie in the supports of the model's variables."""
+
+UNKNOWN = Alignment()
+
+Tape = dict[str, RandomVariable]
+
+
+class Met(NamedTuple):
+    """A guide's program and the model, run side by side: variables of both, and the parameters of each."""
+
+    mine: Tape
+    theirs: Tape
+    of_guide: dict[str, tuple[Parameter, Any]]
+    of_model: dict[str, tuple[Parameter, Any]]
+
+    def alignment(self) -> Alignment:
+        """Return what is known of the guide beside the model."""
+        latent = {name: variable for name, variable in self.mine.items() if variable.is_latent}
+        supports: dict[str, tuple[Any, Any]] = {
+            name: (v.distribution, self.theirs[name].distribution) for name, v in latent.items()
+        }
+        return Alignment(
+            parameters={name: parameter for name, (parameter, _) in self.of_guide.items()},
+            scored=[name for name, v in latent.items() if not getattr(v.distribution, "has_rsample", False)],
+            described={name: f"{in_words(model.support)} {model.shape()}" for name, (_, model) in supports.items()},
+            left_out=coverage.findings(supports),
+        )
+
+
+@dataclass(frozen=True)
+class ProgramGuide:
+    """A program as a guide; or none, of a model that is fitted by maximum likelihood.
+
+    Attributes:
+        program: the program.
+        alignment: what is known of it beside the model.
+        data: what it reads.
+        weights: how often its terms count, by variable, where that is not once.
+    """
+
+    program: Program = no_guide
+    alignment: Alignment = UNKNOWN
+    data: Values = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the program; without one, of what is done."""
+        if not self.traits.has_draws:
+            return "maximum likelihood"
+        return getattr(self.program, "__name__", type(self.program).__name__)
+
+    @property
+    def traits(self) -> Traits:
+        """A program's noise may be anything, and has no opposite."""
+        return Traits(has_draws=self.program is not no_guide)
+
+    def following(self, problem: Problem) -> ProgramGuide:
+        """Return the guide with what its traces and the model's show, or raise where the two are not aligned."""
+        arguments, met = problem.arguments, []
+
+        def meet(arrays: Any) -> None:
+            met.append(self._meet(random.key(0), problem, arguments.layout.join(arrays)).alignment())
+
+        jax.eval_shape(lambda arrays: problem.alone(lambda: meet(arrays)), arguments.whole_shapes())
+        return replace(self, alignment=met[0])
+
+    def reading(self, data: Values) -> ProgramGuide:
+        """Return the guide at these data."""
+        return replace(self, data=data)
+
+    def weighed(self, of_model: set[str], problem: Problem) -> ProgramGuide:
+        """Return the guide of minibatches, whose terms of rows count for all."""
+        minibatch = problem.minibatch
+        assert minibatch is not None
+
+        def guide(**data: Any) -> Any:
+            return meeting(self.program, random.key(0), {})(**self._asked(data))
+
+        of_guide = minibatch.terms_of_rows(guide, problem.arguments, "guide")
+        local = {name for name, variable in problem.whole.variables.items() if variable.is_latent} & of_model
+        if other := local ^ of_guide:
+            raise ValueError(
+                f"{minibatch.argument}: variable {min(other)!r} has an element for each row in one of model and "
+                f"guide, and not in the other."
+            )
+        if scored := of_guide & set(self.alignment.scored):
+            raise ValueError(
+                f"{minibatch.argument}: variable {min(scored)!r} has an element for each row, and "
+                f"its draws cannot be differentiated through. Sum it out of the model, or give all rows at once."
+            )
+        return replace(self, weights=dict.fromkeys(of_guide, minibatch.weight))
+
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
+        """Return the parameters that the program names."""
+        return dict(self.alignment.parameters)
+
+    def begin(self, start: Start) -> Beginning:
+        """Return initial values as the programs say: of the model's parameters, too."""
+        met = self._meet(start.key, start.problem, start.data)
+        values = begun_with(start.init, {name: v for name, (_, v) in {**met.of_guide, **met.of_model}.items()})
+        misfits = self.reading(start.data)._misfits(values, start) if self.traits.has_draws else {}
+        words = {
+            name: _other_support(name, met.mine[name].distribution, met.theirs[name].distribution) for name in misfits
+        }
+        return Beginning(values, {(name, words[name]): bad for name, bad in misfits.items()})
+
+    def noise(self, key: Array, latents: Latents) -> Array:
+        """Return the key itself: how a program makes its draws it does not say."""
+        return key
+
+    def draw(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
+        """Return values of the latent variables."""
+        return self._values_of(self.variables(params, noise))
+
+    def draw_with_density(
+        self, params: Params, noise: Array, latents: Latents, held: bool
+    ) -> tuple[dict[str, Array], Array] | None:
+        """Return a draw and its log density: of transforms, on the way that it was drawn."""
+        if held:
+            return None
+        densities: dict[str, Array] = {}
+        variables = self._run(given(self.program, params), _draw_with(noise, densities))
+        draw = self._values_of(variables)
+        totals = {
+            name: densities[name] if name in densities else variables[name].total_log_prob().value for name in draw
+        }
+        return draw, self._sum(totals)
+
+    def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
+        """Return the log density of values."""
+        variables = self._run(given(self.program, params), placed_at(draw))
+        return self._sum({name: v.total_log_prob().value for name, v in variables.items() if v.is_latent})
+
+    def log_score(self, params: Params, draw: Mapping[str, Array]) -> Array:
+        """Return the log density of those variables that cannot be differentiated through."""
+        variables = self._run(given(self.program, params), placed_at(draw))
+        return jnp.asarray(sum(variables[name].total_log_prob().value for name in self.alignment.scored))
+
+    def variables(self, params: Params | None, key: Array) -> Tape:
+        """Return its random variables, drawn with this key; without parameters at the initial ones."""
+        program = meeting(self.program, random.key(0), {}) if params is None else given(self.program, params)
+        return self._run(program, _draw_with(key))
+
+    def _values_of(self, variables: Tape) -> dict[str, Any]:
+        values = {name: variable.value for name, variable in variables.items() if variable.is_latent}
+        return {name: lax.stop_gradient(v) if name in self.alignment.scored else v for name, v in values.items()}
+
+    def _sum(self, totals: Mapping[str, Array]) -> Array:
+        return jnp.asarray(sum(self.weights.get(name, 1.0) * total for name, total in totals.items()))
+
+    def _run(self, program: Program, tracer: Tracer) -> Tape:
+        return run_program(program, tracer, self._asked(self.data))
+
+    def _meet(self, key: Array, problem: Problem, data: Values) -> Met:
+        """Run guide and model side by side, after looking at whether the two are aligned."""
+        of_guide: dict[str, tuple[Parameter, Any]] = {}
+        of_model: dict[str, tuple[Parameter, Any]] = {}
+        mine = self.reading(data)._run(meeting(self.program, random.fold_in(key, 1), of_guide), _draw_with(key))
+        self._check_guide(mine)
+        theirs = run_program(meeting(problem.model, random.fold_in(key, 2), of_model), self._beside(mine), data)
+        model = getattr(problem.model, "__name__", "model")
+        if self.traits.has_draws:
+            self._check_aligned(model, mine, theirs)
+        else:
+            check_likelihood(model, theirs)
+        if clash := of_guide.keys() & of_model.keys():
+            raise ValueError(f"Both guide and model have a parameter {min(clash)!r}: rename one of them.")
+        return Met(mine, theirs, of_guide, of_model)
+
+    def _asked(self, data: Values) -> Values:
+        """Return those of the model's arguments that the guide takes."""
+        try:
+            parameters = inspect.signature(self.program).parameters.values()
+        except (TypeError, ValueError):
+            return data
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return data
+        names = {p.name for p in parameters}
+        missing = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+        if unknown := [name for name in missing if name not in data]:
+            raise TypeError(
+                f"The guide {self.name} takes {', '.join(map(repr, unknown))}, which the data do not have; they have "
+                f"{', '.join(map(repr, data)) or 'nothing'}. A guide takes the model's arguments, or some of them."
+            )
+        return {name: value for name, value in data.items() if name in names}
+
+    def _check_guide(self, mine: Tape) -> None:
+        for name, variable in mine.items():
+            if variable.is_latent and _is_weighted(variable):
+                raise ValueError(
+                    f"Variable {name!r} of the guide {self.name} is masked or scaled: the density of its draws is then "
+                    f"not what they are drawn by. Take the mask or the scale out of the guide; terms of rows are "
+                    f"weighted by phx.fit itself, batch_size=."
+                )
+            if variable.distribution is not None and variable.observed:
+                what = "is a factor" if refusals.is_term(variable.distribution) else "is observed"
+                raise ValueError(
+                    f"Variable {name!r} of the guide {self.name} {what}: a guide is a distribution of latent variables "
+                    f"that can be drawn from. Take it out; what is observed belongs to the model."
+                )
+
+    def _check_aligned(self, model: str, mine: Tape, theirs: Tape) -> None:
+        known = [name for name, v in mine.items() if v.is_latent]
+        wanted = [name for name, v in theirs.items() if v.is_latent]
+        if not wanted:
+            raise ValueError(f"The model {model} has no latent variables: there is nothing to fit a guide to.")
+        if missing := [name for name in wanted if name not in known]:
+            raise ValueError(
+                f"The guide {self.name} has no variable {', '.join(map(repr, missing))}, which is latent in the model "
+                f"{model}; it has {', '.join(map(repr, known)) or 'none'}. Sample it in the guide, or observe it in "
+                f"the model."
+            )
+        if extra := [name for name in known if name not in wanted]:
+            raise ValueError(
+                f"The guide {self.name} samples {', '.join(map(repr, extra))}, which is no latent variable of the "
+                f"model {model}; those are {', '.join(map(repr, wanted))}. Rename it, or take it out."
+            )
+
+    def _beside(self, mine: Tape) -> Tracer:
+        """A tracer that puts the model's variables at the guide's draws, after looking at whether they fit."""
+
+        def place(variable: RandomVariable, _: Forward) -> RandomVariable:
+            name, known = variable.name, mine.get(variable.name)
+            if variable.is_given or variable.distribution is None:
+                return variable.complete()
+            if known is None or not known.is_latent:
+                return replace(variable, value=_some_value(variable))  # the model runs on, and all is told at once
+            self._check_variable(name, known, variable)
+            return replace(variable, value=known.value).complete()
+
+        return place
+
+    def _check_variable(self, name: str, mine: RandomVariable, theirs: RandomVariable) -> None:
+        expected = (*theirs.distribution.batch_shape, *theirs.distribution.event_shape)  # pyright: ignore
+        if mine.shape != expected:
+            raise ValueError(
+                f"Variable {name!r} has shape {mine.shape} in the guide {self.name}, and {expected} in the model. "
+                f"Give it that shape, as in .expand({list(expected)})."
+            )
+        anywhere = _is_real(mine.distribution) and not coverage.is_point(mine.distribution)  # a point is where it is
+        if anywhere and not _is_real(theirs.distribution):
+            raise ValueError(_other_support(name, mine.distribution, theirs.distribution))
+
+    def _misfits(self, params: Params, start: Start) -> dict[str, Array]:
+        """Return which variables are drawn outside of the model's supports."""
+
+        def one(key: Array) -> dict[str, Array]:
+            draw = self.draw(params, key, ())
+            variables = start.problem.at_values(params, draw, start.data).variables
+            supports = {name: getattr(variables[name].distribution, "support", None) for name in draw}
+            return {
+                name: ~jnp.all(support(draw[name])) if support is not None else jnp.bool_(False)
+                for name, support in supports.items()
+            }
+
+        found = jax.vmap(one)(random.split(random.fold_in(start.key, 3), TRIED))
+        return {name: jnp.any(flags) for name, flags in found.items()}
+
+
+def _draw_with(key: Array, densities: dict[str, Array] | None = None) -> Tracer:
+    """A tracer that draws every variable without a value, and notes densities that are known from the drawing."""
+    met = count()
+
+    def draw(variable: RandomVariable, _: Forward) -> RandomVariable:
+        number = next(met)
+        if variable.value is None and variable.parameter is None:
+            variable = replace(variable, key=random.fold_in(key, number))
+            if densities is not None and variable.distribution is not None:
+                value, between = variable.distribution.sample_with_intermediates(variable.key)
+                if between:
+                    log_prob = jnp.asarray(variable.distribution.log_prob(value, between))
+                    densities[variable.name] = jnp.sum(variable.scale * log_prob)
+                variable = replace(variable, value=value)
+        return variable.complete()
+
+    return draw
+
+
+def _some_value(variable: RandomVariable) -> Array:
+    """A value of a variable that the guide does not have."""
+    distribution = variable.distribution
+    assert distribution is not None
+    zeros = jnp.zeros((*distribution.batch_shape, *distribution.event_shape))
+    try:
+        return distribution.support.feasible_like(zeros)  # pyright: ignore[reportOptionalMemberAccess]
+    except (NotImplementedError, AttributeError):
+        return zeros
+
+
+def _is_real(distribution: Any) -> bool:
+    support = getattr(distribution, "support", None)
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support in (constraints.real, constraints.real_vector)
+
+
+def _is_weighted(variable: RandomVariable) -> bool:
+    """Whether its density counts for less or more than it is."""
+    distribution: Any = variable.distribution
+    while isinstance(distribution, Independent | ExpandedDistribution):
+        distribution = distribution.base_dist
+    return isinstance(distribution, MaskedDistribution) or not (
+        isinstance(variable.scale, float | int) and variable.scale == 1
+    )
+
+
+def _other_support(name: str, guide: Any, model: Any) -> str:
+    return (
+        f"Variable {name!r}: the guide's {type(guide).__name__} has draws outside of the support of the model's "
+        f"{type(model).__name__}, {in_words(model.support)}, where the model has no density. Give the guide a "
+        f"distribution on that support, as LogNormal for what is positive, or a TransformedDistribution by "
+        f"numpyro.distributions.biject_to."
+    )

@@ -1,0 +1,266 @@
+"""Guides made from a model, objectives, and what a guide of your own is written with: the contents of `phx.guides`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from phalanx.language.parameters import Parameter
+from phalanx.variational.guides.flow import COUPLING, TRANSFORMS, Flow
+from phalanx.variational.guides.gaussian import FullRank, LowRank, MeanField
+from phalanx.variational.guides.guide import Guide, Traits
+from phalanx.variational.guides.pathfinder import Pathfinder
+from phalanx.variational.guides.start import Beginning
+from phalanx.variational.guides.structured import Structured
+from phalanx.variational.objective import elbo, forward_kl, importance_weighted, objective
+
+__all__ = [
+    "Beginning", "Guide", "Parameter", "Traits", "elbo", "flow", "forward_kl", "full_rank", "importance_weighted",
+    "laplace", "low_rank", "mean_field", "objective", "pathfinder", "structured",
+]  # fmt: skip
+
+
+def _check(model: Any, **positive: float | None) -> None:
+    if model is not None and not callable(model):
+        raise TypeError(
+            f"guides: the first argument is the model, a function; got {model!r}. Sizes are given by name, such as "
+            f"phx.guides.low_rank(rank=10)."
+        )
+    for name, value in positive.items():
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < np.inf
+        ):
+            raise ValueError(f"guides: {name} must be a number above 0; got {value!r}.")
+
+
+def mean_field(model: Callable[..., Any] | None = None, *, init_scale: float | None = None) -> MeanField:
+    r"""Independent normals on the unconstrained scale: $u_i \sim N(m_i, s_i^2)$, $x = T(u)$.
+
+    Its variances are too small where variables are correlated: for a normal posterior of precision $\Lambda$ they are
+    $1 / \Lambda_{ii}$. What is local to the rows of sharded data has its parameters on their devices.
+
+    Of an even number of particles, four at least, each second one has the noise of the one before with the other sign:
+    of a normal posterior the gradients of means are then exact, and fits to correlated variables end where they would
+    move about. The bound is as exact as half as many particles tell it, and so its error says. This is of the ELBO
+    alone: the particles of other objectives are independent.
+
+    Args:
+        model: the model, which `phx.fit` knows anyway.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
+            those that the curvature of the log density tells.
+
+    Returns:
+        A guide for `phx.fit`, with parameters `x.loc` and `x.scale` for each variable `x`.
+
+    Raises:
+        TypeError, ValueError: when an argument is out of range.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(1.0, 2.0))
+        >>> fit = phx.fit(model, phx.guides.mean_field(), progress=False)
+        >>> sorted(fit.params)
+        ['x.loc', 'x.scale']
+
+    Source:
+        Kucukelbir, Tran, Ranganath, Gelman, Blei (2017), Automatic differentiation variational inference; Hammersley,
+        Morton (1956), A new Monte Carlo technique: antithetic variates.
+    """
+    _check(model, init_scale=init_scale)
+    return MeanField(None if init_scale is None else float(init_scale))
+
+
+def full_rank(model: Callable[..., Any] | None = None, *, init_scale: float | None = None) -> FullRank:
+    r"""One normal with a full covariance on the unconstrained scale: $u \sim N(m, L L^\top)$, $x = T(u)$.
+
+    Args:
+        model: the model, which `phx.fit` knows anyway.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
+            those that the curvature of the log density tells.
+
+    Returns:
+        A guide for `phx.fit`, with parameters `loc` and `scale_tril`; variables follow one another by name.
+
+    Raises:
+        TypeError, ValueError: when an argument is out of range.
+
+    Source:
+        Kucukelbir, Tran, Ranganath, Gelman, Blei (2017), Automatic differentiation variational inference.
+    """
+    _check(model, init_scale=init_scale)
+    return FullRank(None if init_scale is None else float(init_scale))
+
+
+def low_rank(
+    model: Callable[..., Any] | None = None, *, rank: int | None = None, init_scale: float | None = None
+) -> LowRank:
+    r"""A normal whose covariance is diagonal but for a few directions: $u \sim N(m, D^2 + F F^\top)$, $x = T(u)$.
+
+    Args:
+        model: the model, which `phx.fit` knows anyway.
+        rank: directions, columns of $F$, no more than the model has coordinates; None means 10, or as many as there
+            are coordinates.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
+            those that the curvature of the log density tells.
+
+    Returns:
+        A guide for `phx.fit`, with parameters `loc`, `scale` and `factor`.
+
+    Raises:
+        TypeError, ValueError: when an argument is out of range.
+
+    Source:
+        Ong, Nott, Smith (2018), Gaussian variational approximation with a factor covariance structure.
+    """
+    _check(model, init_scale=init_scale, rank=rank)
+    if rank is not None and not isinstance(rank, int | np.integer):
+        raise ValueError(f"guides: rank must be a whole number; got {rank!r}.")
+    return LowRank(None if rank is None else int(rank), None if init_scale is None else float(init_scale))
+
+
+def laplace(model: Callable[..., Any] | None = None) -> FullRank:
+    r"""The normal about the top of the log density on the unconstrained scale, with its curvature for a precision.
+
+    Nothing is learned by steps: it is climbed to the top, $m$, and $u \sim N(m, H^{-1})$ with $H$ the negative Hessian
+    there. `phx.fit(...).params["loc"]` is the most probable position.
+
+    Args:
+        model: the model, which `phx.fit` knows anyway.
+
+    Returns:
+        A guide for `phx.fit`, with parameters `loc` and `scale_tril`. The fit is refused where there is no top.
+
+    Raises:
+        TypeError: when the model is none.
+
+    Source:
+        Tierney, Kadane (1986), Accurate approximations for posterior moments and marginal densities.
+    """
+    _check(model)
+    return FullRank(at_top=True)
+
+
+def pathfinder(model: Callable[..., Any] | None = None, *, num_paths: int = 8) -> Pathfinder:
+    r"""A mixture of normals met on the way up, by several paths at once.
+
+    Each path climbs by L-BFGS, whose estimate of the curvature is a covariance at every step; the normal about the
+    place that comes closest to the density is kept, and not that about the top. The paths' normals are mixed with
+    weights $\propto e^{\text{ELBO}}$, so that a path which ends in a minor mode counts for little. Draws are
+    resampled from a pool of the mixture's by their smoothed importance weights, so that they are the posterior's where
+    the verdict is good. Nothing is learned by steps: a few hundred gradients for each path.
+
+    Args:
+        model: the model, which `phx.fit` knows anyway.
+        num_paths: how many paths.
+
+    Returns:
+        A guide for `phx.fit`.
+
+    Raises:
+        TypeError, ValueError: when an argument is out of range.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(1.0, 2.0).expand([3]))
+        >>> fit = phx.fit(model, phx.guides.pathfinder(), progress=False)
+        >>> bool(fit.verdict().good)
+        True
+
+    Source:
+        Zhang, Carpenter, Gelman, Vehtari (2022), Pathfinder: parallel quasi-Newton variational inference.
+    """
+    _check(model, num_paths=num_paths)
+    if not isinstance(num_paths, int | np.integer):
+        raise ValueError(f"guides: num_paths must be a whole number; got {num_paths!r}.")
+    return Pathfinder(int(num_paths))
+
+
+def flow(
+    model: Callable[..., Any] | None = None,
+    *,
+    transform: str = COUPLING,
+    hidden: Sequence[int] = (32,),
+    init_scale: float | None = None,
+) -> Flow:
+    r"""Standard normals through layers that are learned: $u = m + s \odot f_L(\dots f_1(z))$, $x = T(u)$.
+
+    Coordinates follow one another as the model meets its variables. Of couplings there are two for each binary digit of
+    a coordinate's number, so that any coordinate is told by any other in one of them. What is local to the rows of
+    sharded data is apart: independent normals, as of `mean_field`.
+
+    Args:
+        model: the model, which `phx.fit` knows anyway.
+        transform: "coupling"; or "inverse_autoregressive", of which two layers can do more, and whose density takes a
+            pass for each coordinate: it is for few coordinates.
+        hidden: widths of the layers' networks.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
+            those that the curvature of the log density tells.
+
+    Returns:
+        A guide for `phx.fit`, with parameters `loc`, `scale` and `weights`; and `x.loc` and `x.scale` for each local
+        variable `x`.
+
+    Raises:
+        TypeError, ValueError: when an argument is out of range.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(1.0, 2.0).expand([3]))
+        >>> fit = phx.fit(model, phx.guides.flow(), num_steps=200, progress=False)
+        >>> sorted(fit.params)
+        ['loc', 'scale', 'weights']
+
+    Source:
+        Dinh, Sohl-Dickstein, Bengio (2017), Density estimation using Real NVP; Kingma, Salimans, Jozefowicz, Chen,
+        Sutskever, Welling (2016), Improved variational inference with inverse autoregressive flow; Agrawal, Domke
+        (2024), Disentangling impact of capacity, objective, batchsize, estimators, and step-size on flow VI.
+    """
+    _check(model, init_scale=init_scale)
+    if transform not in TRANSFORMS:
+        raise ValueError(f"guides: transform must be {' or '.join(map(repr, TRANSFORMS))}; got {transform!r}.")
+    widths = hidden if isinstance(hidden, Sequence | np.ndarray) else ()
+    if not len(widths) or not all(
+        isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in widths
+    ):
+        raise ValueError(f"guides: hidden must be whole numbers above 0, a layer each; got {hidden!r}.")
+    return Flow(transform, tuple(map(int, hidden)), None if init_scale is None else float(init_scale))
+
+
+def structured(model: Callable[..., Any] | None = None, *, init_scale: float | None = None) -> Structured:
+    r"""Normals along the model's dependence: $u_i = m_i + s_i (z_i + \sum_p A_{ip} (u_p - m_p) / s_p)$, $x = T(u)$.
+
+    The sum is over the parents of a variable: those before it that its distribution depends on in the model. Of
+    variables of many rows, a row depends on the same row of its parent. What is local to the rows of sharded data has
+    its parameters, the coefficients on global variables with them, on their devices.
+
+    Args:
+        model: the model, which `phx.fit` knows anyway.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
+            those that the curvature of the log density tells.
+
+    Returns:
+        A guide for `phx.fit`, with parameters `x.loc` and `x.scale` for each variable `x`, and `x.on.p` for each of its
+        parents `p`.
+
+    Raises:
+        TypeError, ValueError: when an argument is out of range.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(phx.sample("level", dist.Normal(0.0, 5.0)), 1.0))
+        >>> fit = phx.fit(model, phx.guides.structured(), progress=False)
+        >>> sorted(fit.params)
+        ['level.loc', 'level.scale', 'x.loc', 'x.on.level', 'x.scale']
+
+    Source:
+        Hoffman, Blei (2015), Structured stochastic variational inference; Ambrogioni, Lin, Fertig, Vikram, Hinne,
+        Moore, van Gerven (2021), Automatic structured variational inference.
+    """
+    _check(model, init_scale=init_scale)
+    return Structured(None if init_scale is None else float(init_scale))
+
+
+MAKERS = (mean_field, full_rank, low_rank, laplace, pathfinder, flow, structured)
+"""What makes a guide; given to `phx.fit` uncalled, it is called without arguments."""

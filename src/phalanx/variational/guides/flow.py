@@ -1,0 +1,167 @@
+"""Guides that bend: standard normals through layers that are learned, and then as a guide of one normal has it.
+
+What has a row for each row of sharded data is independent of that: normals whose parameters lie with the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import ComposeTransform, Transform
+
+from phalanx.flows import Couplings, InverseAutoregressive, digits
+from phalanx.language.parameters import Parameter
+from phalanx.variational.guides.coordinates import (
+    Latents,
+    by_name,
+    dtype_of,
+    globals_of,
+    locals_of,
+    of_vector,
+    size_of,
+    vector_of,
+)  # fmt: skip
+from phalanx.variational.guides.gaussian import MeanField, standard_log_prob
+from phalanx.variational.guides.guide import Pushed, Traits
+from phalanx.variational.guides.learned import Params
+from phalanx.variational.guides.start import Beginning, Start
+
+COUPLING, INVERSE_AUTOREGRESSIVE = "coupling", "inverse_autoregressive"
+TRANSFORMS = COUPLING, INVERSE_AUTOREGRESSIVE
+
+STEP = 0.2
+"""Of a change that the optimiser asks for, what weights of networks make: they have no widths to be measured by."""
+
+WITHIN = 1
+"""How often variables themselves are halved, for couplings."""
+
+LOCALS = MeanField()
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Standard normals through layers that are learned; see `phx.guides.flow`."""
+
+    transform: str = COUPLING
+    hidden: tuple[int, ...] = (32,)
+    init_scale: float | None = None
+
+    traits = Traits(rate_falls=True)
+
+    @property
+    def name(self) -> str:
+        """How the user wrote it."""
+        return "flow()" if self.transform == COUPLING else f"flow(transform={self.transform!r})"
+
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
+        """Return a location and a scale for each coordinate, the layers' weights, and what the locals have."""
+        mine = {"loc": constraints.real, "scale": constraints.positive, "weights": constraints.real}
+        found = {name: Parameter(None, constraint) for name, constraint in mine.items()}
+        if size_of(globals_of(latents)) < 2:
+            del found["weights"]  # there is nobody to tell, or to be told
+        return {**found, **LOCALS.parameters(locals_of(latents))}
+
+    def begin(self, start: Start) -> Beginning:
+        """Begin about a place, with layers that do nothing."""
+        place, latents = start.place(self.init_scale), start.latents
+        locs, scales = by_name(place.position, latents), by_name(place.scale, latents)
+        mine, of_locals = globals_of(latents), LOCALS.parameters(locals_of(latents))
+        found: dict[str, Any] = {"loc": vector_of(locs, mine), "scale": vector_of(scales, mine)}
+        if size_of(mine) > 1:
+            found["weights"] = self._begun(mine)
+        found |= {name: v for name, v in LOCALS.about(place, latents).items() if name in of_locals}
+        return Beginning(found)
+
+    def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Any]:
+        """Move locations by parts of the scales, scales by factors, weights as they are."""
+        moved = {
+            **LOCALS.moved(params, change, latents),
+            "loc": params["loc"] + params["scale"] * change["loc"],
+            "scale": params["scale"] * jnp.exp(change["scale"]),
+        }
+        if "weights" in params:
+            steps = self._steps(params["weights"], globals_of(latents))
+            moved["weights"] = jax.tree.map(lambda w, d, s: w + s * d, params["weights"], change["weights"], steps)
+        return moved
+
+    def noise(self, key: Array, latents: Latents) -> tuple[Array, dict[str, Array]]:
+        """Return standard normals: for the layers, and for what they leave alone."""
+        of_layers, of_locals = random.split(key)
+        mine = globals_of(latents)
+        normals = random.normal(of_layers, (size_of(mine),), dtype_of(mine))
+        return normals, LOCALS.noise(of_locals, locals_of(latents))
+
+    def draw(self, params: Params, noise: tuple[Array, Mapping[str, Array]], latents: Latents) -> dict[str, Array]:
+        """Return a position."""
+        mine, (straight, of_locals) = globals_of(latents), noise
+        bent = self.layers(params, mine)(straight) if "weights" in params else straight
+        vector = params["loc"] + params["scale"] * jnp.asarray(bent)
+        return {**of_vector(vector, mine), **LOCALS.draw(params, of_locals, locals_of(latents))}
+
+    def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
+        """Return the log density of a position."""
+        mine = globals_of(latents)
+        noise, log_det = (vector_of(draw, mine) - params["loc"]) / params["scale"], jnp.log(params["scale"]).sum()
+        if "weights" in params:
+            layers, bent = self.layers(params, mine), noise
+            noise = jnp.asarray(layers.inv(bent))
+            log_det += layers.log_abs_det_jacobian(noise, bent)
+        return standard_log_prob(noise) - log_det + LOCALS.log_prob(params, draw, locals_of(latents))
+
+    def transport(self, params: Params, latents: Latents) -> Callable[[Array], Pushed]:
+        """Return the layers, then a shift and a scale."""
+        mine = globals_of(latents)
+
+        def push(noise: Array) -> Pushed:
+            bent, log_det = noise, jnp.sum(jnp.log(params["scale"]))
+            if "weights" in params:
+                layers = self.layers(params, mine)
+                bent, between = layers.call_with_intermediates(noise)
+                log_det += layers.log_abs_det_jacobian(noise, bent, between)
+            return Pushed(of_vector(params["loc"] + params["scale"] * jnp.asarray(bent), mine), log_det)
+
+        return push
+
+    def layers(self, params: Params, mine: Latents) -> Transform:
+        """Return what the layers do to a vector in program order."""
+        if self.transform == COUPLING:
+            return Couplings(params["weights"], _stays(mine))
+        forward = tuple(range(size_of(mine)))
+        first, second = params["weights"]
+        return ComposeTransform([InverseAutoregressive(first, forward[::-1]), InverseAutoregressive(second, forward)])
+
+    def _steps(self, weights: Any, mine: Latents) -> Any:
+        if self.transform == COUPLING:
+            stay = _stays(mine).sum(1)[:, None, None]
+            return _steps(weights, stay, stay)
+        before = np.maximum(np.tile(np.arange(size_of(mine)), 2), 1)[None, :]
+        after = np.tile(before[:, ::-1][:, : size_of(mine)], 2)
+        return [_steps(w, size_of(mine), heard) for w, heard in zip(weights, (after, before), strict=True)]
+
+    def _begun(self, mine: Latents) -> Any:
+        keys = random.split(random.key(0))
+        if self.transform == COUPLING:
+            return Couplings.init(keys[0], _stays(mine), self.hidden)
+        return [InverseAutoregressive.init(key, size_of(mine), self.hidden) for key in keys]
+
+
+def _stays(mine: Latents) -> np.ndarray:
+    return digits([math.prod(latent.unconstrained_shape) for latent in mine], WITHIN)
+
+
+def _steps(weights: Any, to_hidden: Any, to_outputs: Any) -> Any:
+    """Of a change, what each weight makes, given how many coordinates the network's layers hear.
+
+    Weights have no widths to be measured by; but of a sum of many each may change by as little as makes the sum change
+    alike, and so a scale that hangs on a single coordinate is found as fast as others.
+    """
+    own = [STEP / to_hidden, *(STEP / kernel.shape[-2] for kernel, _ in weights["layers"][1:])]
+    return {"layers": [(part, STEP) for part in own], "linear": STEP / to_outputs}

@@ -1,0 +1,348 @@
+"""Gaussian families on the unconstrained scale: independent coordinates, a full covariance, and one of low rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, lax, random
+from jax.scipy.linalg import solve_triangular
+from numpyro.distributions import constraints
+
+from phalanx.distributions.bijections import bijection_onto
+from phalanx.language.parameters import Parameter
+from phalanx.learning.ascent import Place, climb_to_top
+from phalanx.mesh.random_numbers import rolled_hashes, standard_normals
+from phalanx.variational.guides.coordinates import (
+    Latents,
+    by_name,
+    dtype_of,
+    flat,
+    globals_of,
+    locals_of,
+    of_vector,
+    row_spec,
+    size_of,
+)  # fmt: skip
+from phalanx.variational.guides.guide import Pushed, Traits
+from phalanx.variational.guides.learned import Params
+from phalanx.variational.guides.start import TOP, Beginning, Start
+
+LEAST_OWN = 0.02
+"""Of its standard deviation along the directions, what a coordinate has of its own at least: digits last no further."""
+
+FARTHEST = 0.2
+"""What a step may move along a direction of a full covariance, in its standard deviation, or stretch it by."""
+
+FEW = 64
+"""Coordinates of a full covariance of which the default number of draws tells enough for its rate."""
+
+HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+
+
+def standard_log_prob(noise: Array) -> Array:
+    """Log density of a vector of standard normals."""
+    return -jnp.sum(0.5 * noise**2 + HALF_LOG_2PI)
+
+
+def noise_by_coordinate(key: Array, latents: Latents) -> dict[str, Array]:
+    """Standard normals, one for each coordinate of a position: the same ones wherever rows lie.
+
+    Those of all devices are made at once, because each call of the generator takes long to compile, and those of rows
+    where the rows lie.
+    """
+    whole, ends = globals_of(latents), list(accumulate(math.prod(v.unconstrained_shape) for v in latents))
+    numbers = {
+        v.name: jnp.arange(*ends_of, dtype=jnp.uint32) for v, ends_of in zip(latents, pairwise([0, *ends]), strict=True)
+    }
+    with rolled_hashes():  # a hash that is written out would be made again wherever it is used
+        found = {
+            v.name: standard_normals(key, numbers[v.name].reshape(v.unconstrained_shape), v.dtype)
+            for v in locals_of(latents)
+        }
+        if not whole:
+            return found
+        vector = standard_normals(key, jnp.concatenate([numbers[v.name] for v in whole]), dtype_of(whole))
+    return {**of_vector(vector, whole), **found}
+
+
+@dataclass(frozen=True)
+class MeanField:
+    """Independent normals; see `phx.guides.mean_field`."""
+
+    init_scale: float | None = None
+
+    name = "mean_field()"
+    traits = Traits(is_linear=True, is_antithetic=True)
+
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
+        """Return a location and a scale for each coordinate, which lie where the rows of the variable lie."""
+        found = {}
+        for latent in latents:
+            spec = row_spec(latent)
+            found[f"{latent.name}.loc"] = Parameter(None, constraints.real, spec)
+            found[f"{latent.name}.scale"] = Parameter(None, constraints.positive, spec)
+        return found
+
+    def begin(self, start: Start) -> Beginning:
+        """Begin about a place."""
+        return Beginning(self.about(start.place(self.init_scale), start.latents))
+
+    def about(self, place: Place, latents: Latents) -> dict[str, Array]:
+        """Return the parameters of the normals about a place."""
+        locs, scales = by_name(place.position, latents), by_name(place.scale, latents)
+        return {f"{name}.loc": v for name, v in locs.items()} | {f"{name}.scale": v for name, v in scales.items()}
+
+    def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
+        """Move locations by parts of the scales, scales by factors."""
+        moved = {}
+        for name in (key.removesuffix(".loc") for key in params if key.endswith(".loc")):
+            loc, scale = f"{name}.loc", f"{name}.scale"
+            moved[loc] = params[loc] + params[scale] * change[loc]
+            moved[scale] = params[scale] * jnp.exp(change[scale])
+        return moved
+
+    def noise(self, key: Array, latents: Latents) -> dict[str, Array]:
+        """Return standard normals."""
+        return noise_by_coordinate(key, latents)
+
+    def draw(self, params: Params, noise: Mapping[str, Array], latents: Latents) -> dict[str, Array]:
+        """Return a position."""
+        return {name: params[f"{name}.loc"] + params[f"{name}.scale"] * part for name, part in noise.items()}
+
+    def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
+        """Return the log density of a position."""
+        total = jnp.zeros(())
+        for name in (latent.name for latent in latents):
+            scale = params[f"{name}.scale"]
+            standard = (draw[name] - params[f"{name}.loc"]) / scale
+            total = total - jnp.sum(0.5 * standard**2 + jnp.log(scale) + HALF_LOG_2PI)
+        return total
+
+    def transport(self, params: Params, latents: Latents) -> Callable[[Array], Pushed]:
+        """Return each coordinate's own shift and scale."""
+        mine = globals_of(latents)
+
+        def push(noise: Array) -> Pushed:
+            return Pushed(self.draw(params, of_vector(noise, mine), mine), log_scales(params, mine))
+
+        return push
+
+
+def log_scales(params: Params, latents: Latents) -> Array:
+    """Return the logarithm of the scales' product."""
+    return jnp.sum(jnp.log(jnp.concatenate([jnp.ravel(params[f"{latent.name}.scale"]) for latent in latents])))
+
+
+NO_TOP = (
+    "guide: laplace() found no top of the log density on the unconstrained scale: it is not flat, or does not curve "
+    "downward in every direction, where the climb ended. There may be none, as where the scale of a hierarchy goes to "
+    "zero. Give init=, another parameterisation, or learn a guide, such as phx.guides.full_rank()."
+)
+
+
+@dataclass(frozen=True)
+class FullRank:
+    """One multivariate normal; see `phx.guides.full_rank`.
+
+    Attributes:
+        init_scale: standard deviations to begin with.
+        at_top: whether it is the normal of the log density's top and its curvature there; see `phx.guides.laplace`.
+    """
+
+    init_scale: float | None = None
+    at_top: bool = False
+
+    @property
+    def name(self) -> str:
+        """How the user wrote it."""
+        return "laplace()" if self.at_top else "full_rank()"
+
+    @property
+    def traits(self) -> Traits:
+        """Draws are linear in their noise; at the top no steps are made."""
+        return Traits(is_linear=True, is_solved=self.at_top, matches_scores=not self.at_top)
+
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
+        """Return a location, and the Cholesky factor of the covariance."""
+        return {"loc": Parameter(None, constraints.real), "scale_tril": Parameter(None, constraints.lower_cholesky)}
+
+    def begin(self, start: Start) -> Beginning:
+        """Begin about a place, or climb to the top."""
+        if not self.at_top:
+            place = start.place(self.init_scale)
+            return Beginning({"loc": place.position, "scale_tril": jnp.diag(place.scale)})
+        top = climb_to_top(start.log_density(), start.vector)
+        fine = top.reached & jnp.all(jnp.isfinite(top.scale_tril))
+        tril = jnp.where(fine, top.scale_tril, jnp.eye(top.position.size))
+        return Beginning({"loc": top.position, "scale_tril": tril}, {(TOP, NO_TOP): ~fine})
+
+    def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
+        """Move the location by parts of the scales, and these by a triangular factor: nothing hangs on the coordinates.
+
+        Entries of the factor that all move at random by some rate stretch directions by that times the square root of
+        their number in a row, and the more entries, the less of each few draws tell: from `FEW` on they are divided by
+        more. What is still far is held back, as where entries agree; so is the location.
+        """
+        tril = params["scale_tril"]
+        size = len(tril)
+        stretch = change["scale_tril"] / math.sqrt(size * max(1.0, size / FEW))
+        factor = bijection_onto(constraints.lower_cholesky)(_held_back(stretch))
+        return {"loc": params["loc"] + tril @ _held_back(change["loc"]), "scale_tril": tril @ factor}
+
+    def noise(self, key: Array, latents: Latents) -> Array:
+        """Return standard normals."""
+        return standard_normals(key, jnp.arange(size_of(latents), dtype=jnp.uint32), dtype_of(latents))
+
+    def draw(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
+        """Return a position."""
+        return by_name(params["loc"] + params["scale_tril"] @ noise, latents)
+
+    def draw_with_density(
+        self, params: Params, noise: Array, latents: Latents, held: bool
+    ) -> tuple[dict[str, Array], Array] | None:
+        r"""Return a position, and its log density at parameters that are held.
+
+        With $x = m + L z$ the value follows from $z$, and the derivative by $x$ is $-L^{-\top} z$: one triangular
+        system, where from $x$ alone there are two.
+        """
+        if not held:
+            return None
+        tril = lax.stop_gradient(params["scale_tril"])
+        vector = params["loc"] + params["scale_tril"] @ noise
+        value = standard_log_prob(noise) - jnp.sum(jnp.log(jnp.diagonal(tril)))
+        slope = -solve_triangular(tril, noise, lower=True, trans=1)
+        return by_name(vector, latents), value + slope @ (vector - lax.stop_gradient(vector))
+
+    def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
+        """Return the log density of a position."""
+        tril = params["scale_tril"]
+        standard = solve_triangular(tril, flat(draw)[0] - params["loc"], lower=True)
+        return -jnp.sum(0.5 * standard**2 + jnp.log(jnp.diagonal(tril)) + HALF_LOG_2PI)
+
+    def transport(self, params: Params, latents: Latents) -> Callable[[Array], Pushed]:
+        """Return the affine transform."""
+        check_no_rows(self.name, latents)
+        tril = params["scale_tril"]
+
+        def push(noise: Array) -> Pushed:
+            log_det = jnp.sum(jnp.log(jnp.diagonal(tril)))
+            return Pushed(by_name(params["loc"] + tril @ noise, latents), log_det)
+
+        return push
+
+
+USUAL_RANK = 10
+"""Directions of a guide of low rank, where none are asked for and there are as many coordinates."""
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """A multivariate normal whose covariance is diagonal but for a few directions; see `phx.guides.low_rank`."""
+
+    rank: int | None = None
+    init_scale: float | None = None
+
+    traits = Traits(is_linear=True)
+
+    @property
+    def name(self) -> str:
+        """How the user wrote it."""
+        return f"low_rank(rank={self.rank or USUAL_RANK})"
+
+    def directions(self, size: int) -> int:
+        """Return how many directions there are among so many coordinates.
+
+        Raises:
+            ValueError: when more were asked for than there are coordinates.
+        """
+        if self.rank is not None and self.rank > size:
+            raise ValueError(
+                f"guides: low_rank(rank={self.rank}) has more directions than the model has coordinates, {size}. Give "
+                f"a smaller rank; or use phx.guides.full_rank(), which has all of them."
+            )
+        return min(self.rank or USUAL_RANK, size)
+
+    def parameters(self, latents: Latents) -> dict[str, Parameter]:
+        """Return a location, scales beside what the directions give, and the directions."""
+        self.directions(size_of(latents))  # refuses too many
+        real = constraints.real
+        return {
+            "loc": Parameter(None, real),
+            "scale": Parameter(None, constraints.positive),
+            "factor": Parameter(None, real),
+        }
+
+    def begin(self, start: Start) -> Beginning:
+        """Begin about a place, with directions that are unlike one another and short."""
+        place = start.place(self.init_scale)
+        size = place.position.size
+        directions = random.normal(random.key(0), (size, self.directions(size)), place.position.dtype)
+        factor = 0.1 * place.scale[:, None] * directions
+        return Beginning({"loc": place.position, "scale": place.scale, "factor": factor})
+
+    def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
+        """Move the location and the directions by parts of the standard deviations, scales by factors."""
+        sd = jnp.sqrt(params["scale"] ** 2 + jnp.sum(params["factor"] ** 2, 1))
+        return {
+            "loc": params["loc"] + sd * change["loc"],
+            "scale": params["scale"] * jnp.exp(change["scale"]),
+            "factor": params["factor"] + sd[:, None] * change["factor"],
+        }
+
+    def noise(self, key: Array, latents: Latents) -> tuple[Array, Array]:
+        """Return standard normals: of the coordinates, and of the directions."""
+        own, shared = random.split(key)
+        size, dtype = size_of(latents), dtype_of(latents)
+        return random.normal(own, (size,), dtype), random.normal(shared, (self.directions(size),), dtype)
+
+    def draw(self, params: Params, noise: tuple[Array, Array], latents: Latents) -> dict[str, Array]:
+        """Return a position."""
+        own, shared = noise
+        return by_name(params["loc"] + own_scale(params) * own + params["factor"] @ shared, latents)
+
+    def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
+        """Return the log density of a position."""
+        normal = dist.LowRankMultivariateNormal(
+            params["loc"], cov_factor=params["factor"], cov_diag=own_scale(params) ** 2, validate_args=False
+        )
+        return jnp.asarray(normal.log_prob(flat(draw)[0]))
+
+    def transport(self, params: Params, latents: Latents) -> Callable[[Array], Pushed]:
+        """Return the symmetric root of $I + W W^T$ in units of the own scales: it needs only the directions."""
+        check_no_rows(self.name, latents)
+        own = own_scale(params)
+        directions, lengths, _ = jnp.linalg.svd(params["factor"] / own[:, None], full_matrices=False)
+        longer = jnp.sqrt(1.0 + lengths**2)
+
+        def push(noise: Array) -> Pushed:
+            stretched = noise + directions @ ((longer - 1.0) * (directions.T @ noise))
+            log_det = jnp.sum(jnp.log(own)) + jnp.sum(jnp.log(longer))
+            return Pushed(by_name(params["loc"] + own * stretched, latents), log_det)
+
+        return push
+
+
+def check_no_rows(name: str, latents: Latents) -> None:
+    """Refuse variables that live with rows of sharded data, of a guide that moves all together."""
+    if local := locals_of(latents):
+        raise ValueError(
+            f"reparameterize: variable {local[0].name!r} has its rows where the data's rows lie, on several devices, "
+            f"and the guide {name} moves it together with all others. Fit phx.guides.flow() or "
+            f"phx.guides.mean_field(), which hold it apart."
+        )
+
+
+def _held_back(change: Array) -> Array:
+    """A change that is no longer than `FARTHEST`, and as it is near zero."""
+    length = jnp.sqrt(jnp.maximum(jnp.sum(change**2), FARTHEST**2))
+    return change * (FARTHEST / length)
+
+
+def own_scale(params: Params) -> Array:
+    """Standard deviations of a normal of low rank that its directions do not account for."""
+    return jnp.sqrt(params["scale"] ** 2 + LEAST_OWN**2 * jnp.sum(params["factor"] ** 2, 1))

@@ -1,0 +1,125 @@
+"""What is learned: parameters by name, on the real line where optimisers move them, and where they lie on a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import keystr, tree_map_with_path
+from numpyro.distributions import constraints
+from numpyro.distributions.constraints import Constraint
+
+from phalanx.distributions.bijections import bijection_onto
+from phalanx.language.parameters import Parameter
+from phalanx.mesh.specs import specs_of
+
+Params = Mapping[str, Any]
+"""Values of parameters, each an array or a pytree of arrays."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The parameters of a guide and a model.
+
+    Attributes:
+        parameters: what the programs say of each; `init` plays no part here.
+    """
+
+    parameters: Mapping[str, Parameter]
+
+    def constrain(self, free: Params) -> dict[str, Any]:
+        """Their values, from points of the real line."""
+        return {name: self._each(name, lambda t, x: t(x), free[name]) for name in self.parameters}
+
+    def free(self, values: Params) -> dict[str, Any]:
+        """The points of the real line at which they have these values."""
+        return {name: self._each(name, lambda t, x: t.inv(x), values[name]) for name in self.parameters}
+
+    def only(self, names: Collection[str]) -> Learned:
+        """Those of these names."""
+        return Learned({name: p for name, p in self.parameters.items() if name in names})
+
+    def misfits(self, values: Params, free: Params) -> dict[tuple[str, str], Array]:
+        """Return flags of values that do not satisfy their constraint or lie on its edge, by name and sentence.
+
+        On the edge a value is nowhere on the real line, or nearly so: it is learned from inside and never reached.
+        """
+        found = {}
+        for name, parameter in self.parameters.items():
+            constraint, leaves = parameter.constraint, jax.tree.leaves(values[name])
+            outside = ~jnp.all(jnp.array([jnp.all(constraint(leaf)) for leaf in leaves]))
+            its = f"Parameter {name!r}: its initial value"
+            found[name, f"{its} does not satisfy its constraint {constraint}."] = outside
+            on_edge = (
+                f"{its} lies on the edge of its constraint {constraint}, which is "
+                f"learned from inside and never reached. Give a value inside."
+            )
+            found[name, on_edge] = _any_on_edge(constraint, values[name], free[name])
+        return found
+
+    def shardings(self, mesh: Mesh, free: Params) -> dict[str, Any]:
+        """How the points of the real line are laid out; a spec of more dimensions than there are is an error."""
+        return {name: self._laid_out(mesh, name, free[name]) for name in self.parameters}
+
+    def _laid_out(self, mesh: Mesh, name: str, value: Any) -> Any:
+        spec = self.parameters[name].spec
+        if spec is None or isinstance(spec, PartitionSpec):
+            return jax.tree.map(lambda leaf: _sharding(mesh, repr(name), spec or PartitionSpec(), leaf), value)
+        return tree_map_with_path(
+            lambda path, leaf, spec: _sharding(mesh, f"{name!r}{keystr(path)}", spec, leaf),
+            value, specs_of(value, spec, None, f"Parameter {name!r}"),
+        )  # fmt: skip
+
+    def _each(self, name: str, apply: Any, value: Any) -> Any:
+        transform = bijection_onto(self.parameters[name].constraint)
+        return jax.tree.map(lambda leaf: jnp.asarray(apply(transform, leaf)), value)
+
+
+def _any_on_edge(constraint: Constraint, value: Any, free: Any) -> Array:
+    inside = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(free)]
+    if constraint is constraints.simplex:  # where it is zero, the bijection has the least number there is in its place
+        inside += [jnp.all(leaf > 0) for leaf in jax.tree.leaves(value)]
+    return ~jnp.all(jnp.array(inside))
+
+
+def begun_with(init: Params, values: Params) -> dict[str, Any]:
+    """Initial values: those that were given, where they are such as the programs' own.
+
+    Raises:
+        ValueError: when a value given is of another shape, or is put together in another way; naming the parameter.
+    """
+    for name, own in values.items():
+        given, wanted = _form(init.get(name, own)), _form(own)
+        if given != wanted:
+            raise ValueError(f"init: the value of parameter {name!r} is {given}, and where it is learned {wanted}.")
+    return {name: init.get(name, value) for name, value in values.items()}
+
+
+def _form(value: Any) -> str:
+    """How a value is put together, in words."""
+    leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: f"of shape {jnp.shape(leaf)}", value))
+    return leaves[0] if jax.tree_util.treedef_is_leaf(tree) else str(jax.tree.unflatten(tree, leaves))
+
+
+def _sharding(mesh: Mesh, name: str, spec: PartitionSpec, leaf: Any) -> NamedSharding:
+    for axis in jax.tree.leaves(tuple(spec)):
+        if axis not in mesh.axis_names:
+            raise ValueError(
+                f"Parameter {name}: spec={spec} names the axis {axis!r}, and the mesh has "
+                f"{', '.join(map(repr, mesh.axis_names))}."
+            )
+    sharding = NamedSharding(mesh, spec)
+    try:
+        sharding.shard_shape(leaf.shape)
+    except ValueError:
+        raise ValueError(
+            f"Parameter {name} of shape {leaf.shape} cannot be laid out as spec={spec} on a mesh of shape "
+            f"{dict(mesh.shape)}: each of its dimensions must divide over its axis. Leave spec= out, or choose "
+            f"another size."
+        ) from None
+    return sharding

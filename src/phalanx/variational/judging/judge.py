@@ -1,0 +1,351 @@
+"""Judgement of a fit: weights, moments, tails and modes that it misses, and whether learning has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phalanx.diagnostics import Finding, Verdict, judged
+from phalanx.diagnostics.psis import threshold
+from phalanx.errors.words import count, element_names, first_few
+from phalanx.variational.judging.evidence import Weights
+from phalanx.variational.judging.modes import Search
+from phalanx.variational.judging.moving import Moved
+
+MEAN_OFF, SD_OFF = 0.1, 0.15
+"""How far a mean may be off, in standard deviations, and a standard deviation, in parts of itself."""
+
+FALSE_ALARMS = 0.01
+"""The chance that any of the quantities of a right fit is reported, whatever their number."""
+
+STILL = 0.8
+"""The correlation of draws before and after the moves up to which the moves determine how far a guide is off."""
+
+FAILED = 0.01
+"""The share of steps that may be left out for a gradient that is not finite."""
+
+ADVICE = (
+    "a guide that can do more, such as phx.guides.full_rank() or phx.guides.flow(), another parameterisation of the "
+    "model, or phx.mcmc with init= this fit"
+)
+
+
+class Moment(NamedTuple):
+    """A scalar element of a variable, under the guide and under what stands for the posterior.
+
+    Attributes:
+        name: of the element.
+        shift: the guide's mean minus the posterior's, in the posterior's standard deviations.
+        error: standard error of the shift.
+        ratio: the guide's standard deviation in parts of the posterior's.
+        ratio_error: standard error of the ratio.
+    """
+
+    name: str
+    shift: float
+    error: float
+    ratio: float
+    ratio_error: float
+
+
+def moments(values: Mapping[str, np.ndarray], weights: np.ndarray, resampled: bool = False) -> Iterator[Moment]:
+    """The moments of every element of draws `(draw, ...)`, under the guide and by self-normalised weights.
+
+    Where draws are resampled by the weights, the guide's are the weighted ones, and the error is theirs.
+    """
+    for name, draws in values.items():
+        flat = np.asarray(draws, np.float64).reshape(len(draws), -1)
+        mean, weighted = flat.mean(0), weights @ flat
+        away, plain_away = flat - weighted, flat - mean
+        variance, plain = weights @ away**2, (plain_away**2).mean(0)
+        with np.errstate(all="ignore"):  # of a constant, which is no quantity
+            influence = weights[:, None] * away
+            spread = weights[:, None] * (away**2 / variance - 1.0)
+            if resampled:
+                mean, plain = weighted, variance
+            else:
+                influence = influence - plain_away / len(flat)
+                spread = spread - (plain_away**2 / plain - 1.0) / len(flat)
+            ratio = np.sqrt(plain / variance)
+            sd, error, ratio_error = np.sqrt(variance), _norm(influence), 0.5 * ratio * _norm(spread)
+        yield from _moments(name, draws, mean, np.sqrt(plain), mean - weighted, error, sd, ratio, ratio_error)
+
+
+def moments_after(moved: Moved) -> Iterator[Moment]:
+    """The moments of every element of draws before and after Markov moves.
+
+    Moves that have not forgotten where they began have gone a part of the way to the posterior, which the correlation
+    of draws before and after determines: an average goes as far as the correlation has fallen.
+    """
+    for name, draws in moved.before.items():
+        before, after = (np.asarray(v[name], np.float64).reshape(len(draws), -1) for v in (moved.before, moved.after))
+        mean = before.mean(0)
+        away, away_after = before - mean, after - mean
+        change, error = moved.mean_and_error(away_after - away)
+        _, grown_error = moved.mean_and_error(away_after**2 - away**2)
+        plain, variance = before.var(0), after.var(0)
+        with np.errstate(all="ignore"):
+            kept = (away * (after - after.mean(0))).mean(0) / np.sqrt(plain * variance)
+            gone = 1.0 - np.clip(kept, 0.0, STILL)
+            ratio = np.sqrt(plain / variance) ** (1.0 / gone)
+            sd, ratio_error = np.sqrt(variance), 0.5 * ratio * grown_error / variance / gone
+            moment = mean, np.sqrt(plain), -change / gone, error / gone, sd, ratio, ratio_error
+        yield from _moments(name, draws, *moment)
+
+
+def _moments(name: str, draws: np.ndarray, mean: Any, plain: Any, *said: Any) -> Iterator[Moment]:
+    """The moments of a variable's elements: shift and error in units, the unit, the ratio and its error."""
+    shift, error, sd, ratio, ratio_error = said
+    for i, label in enumerate(element_names(name, draws.shape[1:])):
+        if plain[i] > 1e-7 * abs(mean[i]) and sd[i] > 0.0:  # a constant is no quantity
+            yield Moment(label, *map(float, (shift[i] / sd[i], error[i] / sd[i], ratio[i], ratio_error[i])))
+
+
+def _norm(influence: np.ndarray) -> np.ndarray:
+    return np.sqrt((influence**2).sum(0))
+
+
+class Compared(NamedTuple):
+    """Moments of a guide that are not those of the posterior.
+
+    Attributes:
+        means: elements whose mean is off by more than is tolerated, and by more than noise explains.
+        sds: those whose standard deviation is.
+        vague: elements whose moments are not known well enough to say.
+    """
+
+    means: list[Moment]
+    sds: list[Moment]
+    vague: list[Moment]
+
+    @classmethod
+    def of(cls, found: Sequence[Moment]) -> Compared:
+        """Compare: errors are scaled by how many quantities there are."""
+        noise = NormalDist().inv_cdf(1.0 - FALSE_ALARMS / (4.0 * max(len(found), 1)))
+
+        def off(value: float, error: float, tolerated: float) -> bool:
+            return not (abs(value) <= tolerated or abs(value) <= noise * error)
+
+        means = [m for m in found if off(m.shift, m.error, MEAN_OFF)]
+        sds = [m for m in found if off(m.ratio - 1.0, m.ratio_error, SD_OFF)]
+        vague = [m for m in found if not (m.error <= MEAN_OFF / 2 and m.ratio_error <= SD_OFF / 2)]
+        return cls(
+            sorted(means, key=lambda m: -abs(m.shift)),
+            sorted(sds, key=lambda m: -abs(np.log(max(m.ratio, 1e-30)))),
+            sorted(vague, key=lambda m: -max(m.error / MEAN_OFF, m.ratio_error / SD_OFF)),
+        )
+
+    @property
+    def are_off(self) -> bool:
+        """Return whether any is."""
+        return bool(self.means or self.sds)
+
+    def mean_words(self) -> str:
+        """Return by how much means are off."""
+        return first_few(self.means, lambda m: f"{m.name} by {-m.shift:.2f}±{m.error:.2f}")
+
+    def sd_words(self) -> str:
+        """Return by how much standard deviations are off."""
+        return first_few(self.sds, lambda m: f"{m.name} has {m.ratio:.2f} of it")
+
+
+def judge_fit(
+    weights: Weights, values: Mapping[str, np.ndarray], *, settled: str, steps: int, failed: int,
+    findings: Sequence[Finding] = (), resampled: bool = False, moves: Callable[[], Moved] | None = None,
+    search: Callable[[], Search] | None = None,
+) -> Verdict:  # fmt: skip
+    r"""Say whether a fit is good to use, or what is wrong with it and what to try.
+
+    It is good when the tail of its importance weights is light enough for the draws there are, when neither weighting
+    the draws nor moving them by Markov moves of the posterior's changes a mean by more than a tenth of a standard
+    deviation or a standard deviation by more than 15%, when no climb or exchange of elements leads to a mode that the
+    guide never draws from, and when learning has ended. A change counts where noise does not explain it, given how many
+    quantities there are. It is usable where weights are too heavy, or learning has not ended, but moments are right.
+
+    Args:
+        weights: of draws from the guide.
+        values: those draws, `(draw, ...)` by variable.
+        settled: why learning has not ended; empty when it has.
+        steps: steps made.
+        failed: those left out because their gradient was not finite.
+        findings: what is known to be wrong from elsewhere.
+        resampled: whether draws for use are chosen by these weights; they then have the weighted moments, of which
+            there is the Monte-Carlo error to look at.
+        moves: moves draws; None where they cannot be moved.
+        search: searches for other modes.
+
+    Source:
+        Yao, Vehtari, Simpson, Gelman (2018), Yes, but did it work? Evaluating variational inference; Vehtari, Simpson,
+        Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling.
+    """
+    results: list[Finding | str] = [*findings, _of_undefined(weights), _of_end(settled), _of_failures(steps, failed)]
+    results += _of_draws(weights, values, resampled, moves)
+    if search is not None and np.isfinite(weights.log.max()) and not any(_is_severe(result) for result in results):
+        results += _of_modes(search())
+    return _judged(
+        results, f"{_k_hat_words(weights)}, and neither weights nor moves change a mean or a standard deviation"
+    )
+
+
+def _judged(results: Sequence[Finding | str], good: str = "") -> Verdict:
+    found = [result for result in results if isinstance(result, Finding)]
+    return judged(found, [result for result in results if isinstance(result, str) and result], good)
+
+
+def _is_severe(result: Finding | str) -> bool:
+    return isinstance(result, Finding) and result.grade != "usable"
+
+
+def judge_unweighed(*, settled: str, steps: int, failed: int, findings: Sequence[Finding] = ()) -> Verdict:
+    """Say whether learning has ended, of a fit to rows that came in batches: there are no weights to look at."""
+    unknown = Finding(
+        "not weighed",
+        "The rows came in batches, and the importance weights of draws, which need all of them, were not looked at.",
+        "to fit to a part of the rows that fits in memory, and see whether that fit's verdict is good",
+    )
+    return _judged((*findings, unknown, _of_end(settled), _of_failures(steps, failed)))
+
+
+def judge_likelihood(*, settled: str, steps: int, failed: int) -> Verdict:
+    """Say whether learning has ended, of a fit by maximum likelihood: there is no posterior to be near to."""
+    passed = "It is of maximum likelihood: values without a posterior, which nothing was compared with."
+    return _judged((passed, _of_end(settled), _of_failures(steps, failed)))
+
+
+def _of_undefined(weights: Weights) -> Finding | str:
+    if not weights.undefined:
+        return ""
+    return Finding(
+        "no number",
+        f"The log density of {weights.undefined:,} of {count(len(weights.log), 'draw')} is not a number: what they "
+        f"weigh is not known, and they were left out.",
+        "a model that can be computed wherever the guide draws; jax.debug_nans says which operation it is",
+    )
+
+
+def _of_draws(
+    weights: Weights, values: Mapping[str, np.ndarray], resampled: bool, moves: Callable[[], Moved] | None
+) -> list[Finding | str]:
+    """Return the findings of weights and moves about the draws."""
+    k_hat, bound, total = weights.smoothed.k_hat, threshold(len(weights.log)), len(weights.log)
+    if not np.isfinite(weights.log.max()) or not k_hat <= bound:
+        return _of_heavy(weights, moves if np.isfinite(weights.log.max()) else None)
+    passed = f"Of the importance weights, {_k_hat_words(weights)}; up to {bound:.2f} they can be averaged."
+    results = [passed, *_of_moments(list(moments(values, weights.normalized, resampled)), total)]
+    if np.isfinite(k_hat) and moves is not None and not any(_is_severe(result) for result in results):
+        results.append(_of_tails(moves()))
+    return results
+
+
+def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None) -> list[Finding | str]:
+    """Return the findings on draws whose weights cannot be averaged: how far they move."""
+    total = len(weights.log)
+    problem = (
+        f"The importance weights of {count(total, 'draw')} have a tail of shape k-hat {weights.smoothed.k_hat:.2f}, "
+        f"above {threshold(total):.2f}: they cannot be averaged, and the evidence is not known"
+    )
+    heavy = Finding("heavy weights", f"{problem}.", ADVICE)
+    if moves is None:
+        return [heavy]
+    compared = Compared.of(list(moments_after(moves())))
+    if compared.are_off:
+        return [heavy, *_off(compared, "Moved by Markov moves that keep the posterior")]
+    if compared.vague:
+        return [heavy]
+    kept = f"{problem}. Markov moves of the draws change no mean and no standard deviation."
+    return [heavy._replace(problem=kept, grade="usable")]
+
+
+def _of_tails(moved: Moved) -> Finding | str:
+    """Return a finding if moves carry draws into regions that the guide misses."""
+    compared = Compared.of(found := list(moments_after(moved)))
+    if not compared.are_off:
+        if not (heavy := [m for m in found if not m.ratio_error <= SD_OFF / 2]):
+            return (
+                f"{count(len(moved.parents), 'draw')} moved by Markov moves kept their means and standard deviations."
+            )
+        roughly = first_few(heavy, lambda m: f"{m.name} to ±{m.ratio_error:.0%}")
+        problem = f"Tails are so heavy that standard deviations are known only roughly: {roughly}."
+        return Finding("heavy tails", problem, "quantiles in place of standard deviations, or phx.mcmc", "usable")
+    parts = [f"means, {compared.mean_words()}"] * bool(compared.means)
+    parts += [f"standard deviations, {compared.sd_words()}"] * bool(compared.sds)
+    return Finding(
+        "missed tails",
+        f"The guide misses a part of the posterior beside its draws: Markov moves that keep the posterior change "
+        f"{'; '.join(parts)}.",
+        ADVICE,
+    )
+
+
+def _of_modes(searched: Search) -> list[Finding | str]:
+    """Return a finding on modes that the guide never draws from."""
+    if not searched.found:
+        return [searched.said]
+    most = searched.found[0]
+    others = first_few(searched.found, lambda mode: f"{mode.where} ({mode.mass:.2g} of the mass that it draws from)")
+    what = "Equal modes by symmetry" if most.by_symmetry else "Another mode"
+    return [
+        Finding(
+            "missed modes",
+            f"{what} which the guide never draws from: {others}. Importance weights cannot reveal them, and the "
+            f"evidence lacks them.",
+            "an order or a constraint that rules out equal modes, phx.guides.pathfinder(num_paths=16), which mixes "
+            "normals of several modes, or phx.mcmc with chains from everywhere",
+        )
+    ]
+
+
+def _k_hat_words(weights: Weights) -> str:
+    k_hat = weights.smoothed.k_hat
+    return f"k-hat is {k_hat:.2f}" if np.isfinite(k_hat) else "the largest weights are all alike"
+
+
+def _off(compared: Compared, how: str) -> list[Finding | str]:
+    """Return a finding on means and standard deviations that are not the posterior's."""
+    results: list[Finding | str] = []
+    if compared.means:
+        shifts = compared.mean_words()
+        problem = (
+            f"{how}, {count(len(compared.means), 'mean')} change by over {MEAN_OFF} standard deviations: {shifts}."
+        )
+        advice = "a guide that can do more, or more draws to judge by, fit.verdict(num_draws=...)"
+        results.append(Finding("means off", problem, advice))
+    if compared.sds:
+        ratios = compared.sd_words()
+        problem = f"The guide's standard deviations are not the posterior's: {ratios}."
+        advice = "a guide that can do more; a mean-field guide ignores correlations, phx.guides.full_rank() does not"
+        results.append(Finding("scales off", problem, advice))
+    return results
+
+
+def _of_moments(found: list[Moment], total: int) -> list[Finding | str]:
+    """Return the changes that weighting the draws makes."""
+    compared = Compared.of(found)
+    if results := _off(compared, "Weighted by the model"):
+        return results
+    if not compared.vague:
+        return ["Weighted by the model, no mean and no standard deviation moves."]
+    roughly = first_few(compared.vague, lambda m: f"{m.name} to ±{m.error:.2f}, its sd to ±{m.ratio_error:.0%}")
+    problem = f"Of {count(total, 'draw')} so few have weight that moments are known only roughly: {roughly}."
+    advice = "more draws to judge by, fit.verdict(num_draws=...), or a guide that can do more"
+    return [Finding("few effective draws", problem, advice, "usable")]
+
+
+def _of_end(settled: str) -> Finding | str:
+    if not settled:
+        return "The guide no longer changes."
+    return Finding("not settled", settled, "a larger num_steps=, or to go on with init= this fit", "usable")
+
+
+def _of_failures(steps: int, failed: int) -> Finding | str:
+    if failed <= FAILED * steps:
+        return ""
+    were = "was" if failed == 1 else "were"
+    return Finding(
+        "failed steps",
+        f"{failed:,} of {count(steps, 'step')} {were} left out, because the loss or its gradient was not finite.",
+        "priors that keep the guide where the likelihood can be computed, or a smaller step size",
+    )

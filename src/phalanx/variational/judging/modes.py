@@ -1,0 +1,310 @@
+r"""A search for modes that a guide never draws from.
+
+Importance weights are of draws of the guide: a region without draws has no weight. Climbs from dispersed starts (draws
+of the prior, positions near zero, positions far around the guide's draws) may end at other maxima, and exchangeable
+elements have other maxima by symmetry. What counts is their mass where the guide has next to no density,
+
+$$ \int p(x)\, 1[p(x) > r\, Z q(x)]\, dx \,/\, Z , $$
+
+estimated by draws of the Laplace approximation at a maximum, or by the symmetry's images of the guide's own draws. A
+spike without mass, such as that of a hierarchy's joint density, does not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+
+from phalanx.language.handlers import seed as seeded
+from phalanx.language.handlers import tape
+from phalanx.language.parameters import given
+from phalanx.learning.ascent import Climb, LogDensity, climb, curvature, negative_hessian
+from phalanx.programs.unconstrained import Evaluation, to_unconstrained
+from phalanx.variational.drawing import STREAM, Drawing
+from phalanx.variational.guides.coordinates import flat
+from phalanx.variational.judging.moving import in_lanes, lanes_of
+
+PER_KIND, STEPS = 8, 100
+"""Starts of each of the three kinds, and steps of a climb at most."""
+
+FARTHEST = 40.0
+"""The farthest start, in standard deviations of the guide."""
+
+UNSEEN = 100.0
+"""The ratio of the posterior's density to the guide's above which a region counts as never drawn from: a mass of 2%
+there has less than one of 4,000 draws."""
+
+MASS = 0.01
+"""The mass, in parts of the guide's evidence, from which a region is reported."""
+
+LARGEST, WHOLE = 512, 128
+"""Coordinates up to which there is a search, and up to which a maximum has a whole Hessian."""
+
+TOPS, NEARBY = 8, 256
+"""Maxima that are weighed at most, and draws that each is weighed by."""
+
+TRIED, SWAPS = 32, 4
+"""Draws that a symmetry is tried on, and exchanges that are tried for each size of an axis."""
+
+
+class Mode(NamedTuple):
+    """A region that the guide never draws from.
+
+    Attributes:
+        where: the values at its maximum, or the symmetry that leads there, in words.
+        mass: its mass in parts of that which the guide draws from.
+        by_symmetry: whether a symmetry of the model leads there.
+    """
+
+    where: str
+    mass: float
+    by_symmetry: bool
+
+
+class Search(NamedTuple):
+    """A search for other modes.
+
+    Attributes:
+        found: the regions, the largest first.
+        said: what was searched and what cannot be known, in a sentence.
+    """
+
+    found: tuple[Mode, ...]
+    said: str
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Searches for modes that a guide never draws from.
+
+    Attributes:
+        drawing: the guide, the model and the data.
+        latents: names of the latent variables.
+    """
+
+    drawing: Drawing
+    latents: tuple[str, ...]
+
+    def search(self, values: Mapping[str, np.ndarray], weights: np.ndarray, log_evidence: float) -> Search:
+        """Search, given draws of the guide, their normalised weights and the evidence that they give."""
+        blind = "Importance weights cannot reveal regions that the guide never samples"
+        if self.drawing.pair.problem.whole.without_bijection:
+            return Search((), f"{blind}, and with discrete variables no other mode was searched for.")
+        if self._size > LARGEST:
+            return Search((), f"{blind}, and of more than {LARGEST} coordinates no other mode was searched for.")
+        chosen = np.random.default_rng(STREAM).choice(len(weights), TRIED, p=weights)
+        draws = {name: np.asarray(values[name])[chosen] for name in self.latents}
+        images = list(_images(draws))
+        found = [*self._climbed(chosen, log_evidence), *self._exchanged(draws, images, log_evidence)]
+        tries = f"{3 * PER_KIND} climbs from dispersed starts"
+        if images:
+            tries += f" and {len(images)} exchanges of elements or signs"
+        said = f"{tries} led to no other mode. {blind}, and climbs find only the modes where they end."
+        return Search(tuple(sorted(found, key=lambda mode: -mode.mass)), said)
+
+    @property
+    def _size(self) -> int:
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.drawing.pair.problem.whole.position))
+
+    @cached_property
+    def _lanes(self) -> int:
+        return lanes_of(self.drawing.arrays)
+
+    def _climbed(self, chosen: np.ndarray, log_evidence: float) -> list[Mode]:
+        """Regions about maxima that climbs ended at."""
+        drawing = self.drawing
+        given_to = drawing.free, np.uint32(0), chosen.astype(np.uint32), drawing.arrays
+        climbed = drawing.compiler(self._climbs, *given_to, identity=drawing.pair.key_of("climbs"), rarely=True)
+        tops, log_weights = map(np.asarray, climbed(*given_to))
+        unseen = np.flatnonzero(log_weights - log_evidence > math.log(UNSEEN))
+        kept: list[int] = []
+        for i in unseen[np.argsort(-log_weights[unseen])]:
+            if all(np.abs(tops[i] - tops[j]).max() > 0.05 * (1.0 + np.abs(tops[j]).max()) for j in kept):
+                kept.append(int(i))
+        if not kept:
+            return []
+        kept = kept[:TOPS]
+        resized = np.resize(tops[kept], (TOPS, tops.shape[1]))
+        weighed_at = drawing.free, resized, np.float32(log_evidence), drawing.arrays
+        weighed = drawing.compiler(self._weighed, *weighed_at, identity=drawing.pair.key_of("tops"), rarely=True)
+        values, masses = jax.tree.map(np.asarray, weighed(*weighed_at))
+        return [
+            Mode(_words({name: values[name][i] for name in self.latents}), float(masses[i]), False)
+            for i in range(len(kept))
+            if masses[i] >= MASS
+        ]
+
+    def _exchanged(
+        self, draws: dict[str, np.ndarray], images: list[tuple[str, dict[str, np.ndarray]]], log_evidence: float
+    ) -> list[Mode]:
+        """Regions that symmetries of the model lead to."""
+        if not images:
+            return []
+        drawing, first = self.drawing, (drawing_free := self.drawing.free, draws, self.drawing.arrays)
+        program = drawing.compiler(self._at_values, *first, identity=drawing.pair.key_of("at values"), rarely=True)
+        log_p, _ = map(np.asarray, program(*first))
+        modes = []
+        for words, image in images:
+            density, log_weights = map(np.asarray, program(drawing_free, image, drawing.arrays))
+            with np.errstate(invalid="ignore"):
+                unseen = log_weights - log_evidence > math.log(UNSEEN)
+                ratio = np.where(unseen, np.exp(np.minimum(density - log_p, 0.0)), 0.0)
+            if float(np.mean(ratio)) >= MASS and np.sum(ratio > MASS) > 2:
+                modes.append(Mode(words, float(np.mean(ratio)), True))
+        return modes
+
+    def _densities(self, params: Any, data: Any) -> tuple[Callable[[Array], Evaluation], LogDensity]:
+        """The model, and its log density, as functions of a position as a vector."""
+        problem = self.drawing.pair.problem
+        _, back = flat(problem.at_position(params, None, data).position)
+
+        def at(vector: Array) -> Evaluation:
+            return problem.at_position(params, back(vector), data)
+
+        return at, lambda vector: at(vector).log_density()
+
+    def _climbs(self, free: Any, seed: Array, numbers: Array, arrays: Any) -> tuple[Array, Array]:
+        """Tops of climbs, and the log importance weight at each."""
+        pair = self.drawing.pair
+        problem, data, key = pair.problem, pair.problem.data(arrays), random.key(seed)
+
+        def run() -> tuple[Array, Array]:
+            params = pair.learned.constrain(free)
+            base = random.fold_in(random.key(np.uint32(2**32 - 1)), STREAM)
+
+            def position(number: Array) -> Array:
+                draw = pair.draw(params, pair.noise(random.fold_in(base, number)), data)
+                return flat(pair.position(params, draw, data))[0]
+
+            drawn = jax.vmap(position)(numbers)
+            at, log_density = self._densities(params, data)
+            size, dtype = drawn.shape[1], drawn.dtype
+            near, far, of_prior = random.split(key, 3)
+            about, sd = jnp.mean(drawn, 0, keepdims=True), jnp.std(drawn, 0, keepdims=True) + 1e-6
+            radii = 3.0 * (FARTHEST / 3.0) ** (jnp.arange(PER_KIND) / (PER_KIND - 1))
+            wide = about + radii[:, None].astype(dtype) * sd * random.normal(far, (PER_KIND, size), dtype)
+            starts = [random.uniform(near, (PER_KIND, size), dtype, -2.0, 2.0), wide]
+            prior = self._of_prior(params, data, of_prior)
+            starts.append(about + 5.0 * (wide - about) / radii[:, None] if prior is None else prior.astype(dtype))
+            begun = jnp.concatenate(starts)
+            begun = jnp.where(jnp.isfinite(begun).all(1, keepdims=True), begun, about)
+
+            def top(vector: Array) -> tuple[Array, Array]:
+                reached = climb(log_density, Climb.begin(log_density, vector), STEPS).position
+                weight = pair.log_weight(params, at(reached), data)
+                return reached, jnp.where(jnp.isfinite(weight), weight, -jnp.inf)
+
+            return in_lanes(top, begun, min(self._lanes, PER_KIND))
+
+        return problem.alone(run)
+
+    def _of_prior(self, params: Any, data: Any, key: Array) -> Array | None:
+        """Positions of draws from the prior; None where it cannot be drawn from."""
+        model = given(self.drawing.pair.problem.model, params)
+
+        def one(key: Array) -> Array:
+            with tape() as variables:
+                seeded(model, key)(**data)
+            values = {name: variables[name].value for name in self.latents}
+            return flat(to_unconstrained(model, values, data))[0]
+
+        try:
+            return jax.vmap(one)(random.split(key, PER_KIND))
+        except Exception:  # an improper prior, or one without a sampler: the search does without its draws
+            return None
+
+    def _weighed(self, free: Any, tops: Array, log_evidence: Array, arrays: Any) -> tuple[Any, Array]:
+        """Values at maxima, and the mass about each where the guide has next to no density."""
+        pair = self.drawing.pair
+        data = pair.problem.data(arrays)
+
+        def run() -> tuple[Any, Array]:
+            params = pair.learned.constrain(free)
+            at, log_density = self._densities(params, data)
+            noise = random.normal(random.key(1), (NEARBY, tops.shape[1]), tops.dtype)
+
+            def about(top: Array) -> tuple[Any, Array]:
+                scale, log_det = _laplace(log_density, top)
+
+                def gain(noise: Array) -> Array:
+                    run = at(top + scale(noise))
+                    log_p = run.log_density()
+                    unseen = pair.log_weight(params, run, data) - log_evidence > math.log(UNSEEN)
+                    log_normal = -0.5 * jnp.sum(noise**2) - log_det - 0.5 * tops.shape[1] * math.log(2.0 * math.pi)
+                    return jnp.where(unseen, jnp.exp(log_p - log_normal - log_evidence), 0.0)
+
+                mass = jnp.mean(jnp.nan_to_num(in_lanes(gain, noise, self._lanes)))
+                return at(top).values(), mass
+
+            return lax.map(about, tops)
+
+        return pair.problem.alone(run)
+
+    def _at_values(self, free: Any, values: Any, arrays: Any) -> tuple[Array, Array]:
+        """The log density, without Jacobians, and the log importance weight of values of the latent variables."""
+        pair = self.drawing.pair
+        data = pair.problem.data(arrays)
+
+        def run() -> tuple[Array, Array]:
+            params = pair.learned.constrain(free)
+
+            def one(values: Any) -> tuple[Array, Array]:
+                position = to_unconstrained(given(pair.problem.model, params), values, data)
+                run = pair.problem.at_position(params, position, data)
+                return run.log_density(jacobian=False), pair.log_weight(params, run, data)
+
+            return in_lanes(one, values, min(self._lanes, TRIED))
+
+        return pair.problem.alone(run)
+
+
+def _laplace(log_density: Any, top: Array) -> tuple[Any, Array]:
+    """The map from standard normals to deviations of the Laplace approximation, and its log determinant."""
+    if top.size <= WHOLE:
+        hessian = negative_hessian(log_density, top)
+        values, vectors = jnp.linalg.eigh(jnp.where(jnp.isfinite(hessian), hessian, 0.0))
+        scales = lax.rsqrt(jnp.maximum(jnp.abs(values), 1e-4))
+        return lambda noise: vectors @ (scales * noise), jnp.sum(jnp.log(scales))
+    scales = lax.rsqrt(jnp.maximum(jnp.abs(curvature(log_density, top, random.key(0))), 1e-4))
+    return lambda noise: scales * noise, jnp.sum(jnp.log(scales))
+
+
+def _images(draws: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Images of draws under exchanges of elements and changes of sign, each with its words."""
+    sizes = sorted({size for v in draws.values() for size in v.shape[1:] if size > 1})
+    for size in sizes[:4]:
+        names = [name for name, v in draws.items() if size in v.shape[1:]]
+        pairs = [(i, j) for i in range(min(size, 4)) for j in range(i)][:SWAPS]
+        for i, j in pairs:
+            order = np.arange(size)
+            order[[i, j]] = order[[j, i]]
+            exchanged = {name: _reordered(v, size, order) if name in names else v for name, v in draws.items()}
+            yield f"elements {j} and {i} of {', '.join(names)} exchanged", exchanged
+    floats = [name for name, v in draws.items() if np.issubdtype(v.dtype, np.floating) and (v < 0).any()]
+    for names in [[name] for name in floats[:4]] + ([floats] if len(floats) > 1 else []):
+        yield f"{', '.join(names)} with the opposite sign", {n: -v if n in names else v for n, v in draws.items()}
+
+
+def _reordered(values: np.ndarray, size: int, order: np.ndarray) -> np.ndarray:
+    for axis in range(1, values.ndim):
+        if values.shape[axis] == size:
+            values = np.take(values, order, axis)
+    return values
+
+
+def _words(values: Mapping[str, np.ndarray]) -> str:
+    """The first few values in words."""
+    parts = []
+    for name, value in list(values.items())[:4]:
+        numbers = ", ".join(f"{x:.3g}" for x in np.ravel(value)[:4])
+        more = ", ..." if value.size > 4 else ""
+        parts.append(f"{name} = {numbers}" if value.ndim == 0 else f"{name} = [{numbers}{more}]")
+    return "; ".join(parts) + ("; ..." if len(values) > 4 else "")

@@ -1,0 +1,230 @@
+"""Markov moves of draws: a check for tails that a guide misses, which its importance weights cannot reveal.
+
+Draws chosen by their importance weights are draws of the posterior if the weights are right. Hybrid Monte Carlo keeps
+the posterior, so that a few moves leave all averages where they were; where the guide misses a tail, the moves carry
+draws out into it, and averages drift. Draws of the guide itself drift towards the posterior.
+
+Source:
+    Gorham, Mackey (2017), Measuring sample quality with kernels, for the idea that a kernel that keeps the target
+    shows what a sample lacks; Duane, Kennedy, Pendleton, Roweth (1987), Hybrid Monte Carlo, for the moves; Neal (2011),
+    MCMC using Hamiltonian dynamics, for the random lengths of their steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+
+from phalanx.programs.unconstrained import Evaluation
+from phalanx.variational.drawing import STREAM, Drawing
+from phalanx.variational.guides.coordinates import flat
+
+MOVES, LEAPS = 8, 4
+"""Moves of each draw, and gradients of a move."""
+
+ACCEPTED, GAIN = 0.75, 1.0
+"""The acceptance rate that steps are tuned to, and how fast."""
+
+MOVED = 0x6D6F7665
+"""Sets the keys of moves apart from those of draws."""
+
+DENSE = 64
+"""Coordinates up to which the moves know the covariance of the draws, and not only their standard deviations."""
+
+COUNTS = ((2**14, 4096), (2**18, 1024))
+"""Draws that are moved for as many numbers in the data and in a draw at most; of more, `FEWEST`."""
+
+FEWEST = 512
+
+FEW_NUMBERS, LANES_OF_FEW, LANES = 2**16, 64, 8
+"""Draws whose gradients are computed at once, of few numbers in the data and of more."""
+
+
+class Moved(NamedTuple):
+    """Draws before and after the moves.
+
+    Attributes:
+        parents: the draw that each began at, `(moved,)`.
+        before, after: values by variable, `(moved, ...)`.
+        log_before, log_after: logarithms of their importance weights, `(moved,)`.
+        acceptance: mean acceptance rate of the last moves.
+    """
+
+    parents: np.ndarray
+    before: dict[str, np.ndarray]
+    after: dict[str, np.ndarray]
+    log_before: np.ndarray
+    log_after: np.ndarray
+    acceptance: float
+
+    def mean_and_error(self, changes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean of `(moved, ...)` numbers with its standard error: those of one parent count as one."""
+        mean = changes.mean(0)
+        parents, group = np.unique(self.parents, return_inverse=True)
+        sums = np.zeros((len(parents), *changes.shape[1:]))
+        np.add.at(sums, group, changes - mean)
+        return mean, np.sqrt((sums**2).sum(0)) / len(changes)
+
+
+@dataclass(frozen=True)
+class Mover:
+    """Moves the draws of a guide by the posterior's Hybrid Monte Carlo."""
+
+    drawing: Drawing
+
+    @property
+    def count(self) -> int:
+        """Draws that are moved."""
+        position = jax.tree.leaves(self.drawing.pair.problem.whole.position)
+        numbers = numbers_of(self.drawing.arrays) + numbers_of(position)
+        return next((count for most, count in COUNTS if numbers <= most), FEWEST)
+
+    @cached_property
+    def _compiled(self) -> Any:
+        drawing = self.drawing
+        given = drawing.free, np.uint32(0), np.uint32(0), np.zeros(self._batch, np.uint32), drawing.arrays
+        return drawing.compiler(self._moved, *given, identity=drawing.pair.key_of("moves", self.count), rarely=True)
+
+    @property
+    def _batch(self) -> int:
+        return min(self.drawing.batch_size, self.count)
+
+    def move(self, seed: int, values: dict[str, np.ndarray], log: np.ndarray, weights: np.ndarray) -> Moved:
+        """Move draws chosen by weights from a guide's draws.
+
+        Args:
+            seed: of the draws.
+            values: of the draws, by variable.
+            log: their log importance weights.
+            weights: those that they are chosen by; they add up to one.
+        """
+        # one point of each of as many equal parts: the choice adds less noise than independent ones would
+        points = (np.arange(self.count) + np.random.default_rng(STREAM).random(self.count)) / self.count
+        parents = np.minimum(np.searchsorted(np.cumsum(weights), points), len(weights) - 1).astype(np.uint32)
+        parts = []
+        for first in range(0, len(parents), self._batch):
+            part = parents[first : first + self._batch]
+            filled = np.resize(part, self._batch)
+            which = np.uint32(seed), np.uint32(first)
+            found = self._compiled(self.drawing.free, *which, filled, self.drawing.arrays)
+            parts.append((jax.tree.map(np.asarray, found[:2]), float(found[2])))
+        wanted, rates = len(parents), [rate for _, rate in parts]
+        after, logs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:wanted], *(drawn for drawn, _ in parts))
+        before = {name: np.asarray(v)[parents] for name, v in values.items()}
+        return Moved(parents, before, after, log[parents], logs.astype(float), float(np.mean(rates)))
+
+    def _moved(self, free: Any, seed: Array, first: Array, numbers: Array, arrays: Any) -> tuple[Any, Array, Array]:
+        pair = self.drawing.pair
+        data, base = pair.problem.data(arrays), random.fold_in(random.key(seed), STREAM)
+
+        def run() -> tuple[Any, Array, Array]:
+            params = pair.learned.constrain(free)
+
+            def position(number: Array) -> dict[str, Array]:
+                return pair.position(params, pair.draw(params, pair.noise(random.fold_in(base, number)), data), data)
+
+            begun = jax.vmap(position)(numbers)
+            vectors = jax.vmap(lambda one: flat(one)[0])(begun)
+            _, back = flat(jax.tree.map(lambda leaf: leaf[0], begun))
+
+            def at(vector: Array) -> Evaluation:
+                return pair.problem.at_position(params, back(vector), data)
+
+            key = random.fold_in(random.fold_in(base, MOVED), first)
+            moved, rate = hybrid(lambda vector: at(vector).log_density(), vectors, key, self._lanes)
+
+            def said(vector: Array) -> tuple[Any, Array]:
+                run = at(vector)
+                return run.values(), pair.log_weight(params, run, data)
+
+            return *in_lanes(said, moved, self._lanes), rate
+
+        return pair.problem.alone(run)
+
+    @property
+    def _lanes(self) -> int:
+        return min(lanes_of(self.drawing.arrays), self._batch)
+
+
+def numbers_of(arrays: Sequence[Any]) -> int:
+    """Return how many numbers there are."""
+    return sum(math.prod(array.shape) for array in arrays)
+
+
+def lanes_of(arrays: Sequence[Any]) -> int:
+    """Return how many draws' gradients are computed at once with these data."""
+    return LANES_OF_FEW if numbers_of(arrays) <= FEW_NUMBERS else LANES
+
+
+def in_lanes(f: Any, rows: Any, lanes: int) -> Any:
+    """`f` of every row, as many at once as there is memory for."""
+    parted = jax.tree.map(lambda leaf: leaf.reshape(-1, lanes, *leaf.shape[1:]), rows)
+    found = lax.map(jax.vmap(f), parted)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+
+
+def hybrid(log_density: Any, vectors: Array, key: Array, lanes: int) -> tuple[Array, Array]:
+    """Vectors `(row, coordinate)` after `MOVES` moves each, and the acceptance rate of the last of them.
+
+    All rows have one metric, which their own covariance gives, and one step size, which is tuned as they move.
+    """
+    count, size = vectors.shape
+    centred = vectors - jnp.mean(vectors, 0, keepdims=True)
+    variance = jnp.mean(centred**2, 0)
+    variance = jnp.where(variance > 0, variance, 1.0)
+    unit, root = jnp.sqrt(variance), None
+    if size <= DENSE:
+        part = count / (count + 5.0)  # of few draws the correlations are those of chance
+        standard = centred / unit[None]
+        correlation = standard.T @ standard / count
+        root = jnp.linalg.cholesky(part * correlation + (1.0 - part) * jnp.eye(size, dtype=vectors.dtype))
+
+    def wide(standard: Array) -> Array:
+        return unit * (standard if root is None else root @ standard)
+
+    def back(gradient: Array) -> Array:
+        return unit * gradient if root is None else root.T @ (unit * gradient)
+
+    def slope(vector: Array) -> tuple[Array, Array]:
+        value, gradient = jax.value_and_grad(log_density)(vector)
+        return value, back(gradient)
+
+    def one(row: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        key, step, at, value, pull = row
+        of_momentum, of_step, of_choice = random.split(key, 3)
+        momentum = random.normal(of_momentum, (size,), at.dtype)
+        step = step * random.uniform(of_step, (), at.dtype, 0.5, 1.5)
+
+        def leap(_: Array, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+            there, momentum, _, pull = state
+            momentum = momentum + 0.5 * step * pull
+            there = there + step * wide(momentum)
+            height, pull = slope(there)
+            return there, momentum + 0.5 * step * pull, height, pull
+
+        there, ended, height, drawn = lax.fori_loop(0, LEAPS, leap, (at, momentum, value, pull))
+        gained = height - value - 0.5 * (jnp.sum(ended**2) - jnp.sum(momentum**2))
+        chance = jnp.where(jnp.isfinite(gained), jnp.exp(jnp.minimum(gained, 0.0)), 0.0)
+        accepted = (random.uniform(of_choice, (), at.dtype) < chance) & jnp.all(jnp.isfinite(drawn))
+        kept = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), (there, height, drawn), (at, value, pull))
+        return *kept, chance
+
+    def move(carry: Any, key: Array) -> tuple[Any, Array]:
+        step, rows = carry
+        keys, steps = random.split(key, count), jnp.full(count, step)
+        *rows, chances = in_lanes(one, (keys, steps, *rows), lanes)
+        rate = jnp.mean(chances)
+        return (step * jnp.exp(GAIN * (rate - ACCEPTED)), tuple(rows)), rate
+
+    first = jnp.asarray(size**-0.25, vectors.dtype)
+    begun = vectors, *in_lanes(slope, vectors, lanes)
+    (_, rows), rates = lax.scan(move, (first, begun), random.split(key, MOVES))
+    return rows[0], jnp.mean(rates[MOVES // 2 :])

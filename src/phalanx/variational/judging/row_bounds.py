@@ -1,0 +1,118 @@
+"""Bounds of the log likelihood row by row, where what is latent lives with the rows: how good a model of data is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from jax.nn import logsumexp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from phalanx.density.minibatch import ROWS
+from phalanx.inputs.arguments import Arguments
+from phalanx.learning.compiled import Compiler
+from phalanx.variational.data_checks import DataChecks
+from phalanx.variational.fitted import Fitted
+from phalanx.variational.guides.pair import Pair
+
+STREAM = 0x726F7773
+"""Sets the keys of these draws apart from others."""
+
+DRAWS, TOGETHER = 50, 512
+"""Draws of a row that are made at once, at most, and of all rows together."""
+
+
+class RowBounds(NamedTuple):
+    """Lower bounds of each row's log likelihood, in nats, `(row,)`.
+
+    Attributes:
+        elbo: the mean of the log weights of the draws.
+        importance_weighted: the logarithm of the mean weight: higher, and the nearer the more draws there are.
+        num_draws: how many there were of each row.
+    """
+
+    elbo: np.ndarray
+    importance_weighted: np.ndarray
+    num_draws: int
+
+
+def row_bounds(fit: Fitted, data: Any, num_draws: int, seed: int) -> RowBounds:
+    """The bounds of new rows; see `Fit.row_bounds`."""
+    pair, names = _of_rows(fit)
+    num_draws = num_draws if pair.has_draws else 1
+    arguments = pair.problem.known_data.split(pair.problem.model, data)
+    rows = _count(arguments)
+    of_these = replace(pair, problem=replace(pair.problem, arguments=arguments))
+    DataChecks(of_these, Compiler()).check_now(arguments)
+    at_once = min(num_draws, DRAWS)
+    group = min(rows, max(1, TOGETHER // at_once))
+    place = NamedSharding(
+        pair.problem.mesh, PartitionSpec(ROWS if group % pair.problem.mesh.shape[ROWS] == 0 else None)
+    )
+
+    def of_row(free: Any, key: Array, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
+        """The sum of the log weights of a row's draws, and the logarithm of the weights' sum."""
+        params = pair.learned.constrain(free)
+        single = arguments.layout.join([array[None] for array in arrays])
+
+        def log_weight(number: Array) -> Array:
+            draw, log_q = pair.draw_weighed(params, pair.noise(random.fold_in(key, number)), single)
+            terms = (v for k, v in pair.log_model(params, draw, single).items() if k in names)
+            return jnp.asarray(sum(terms, -log_q))
+
+        def some(carry: tuple[Array, Array], first: Array) -> tuple[tuple[Array, Array], None]:
+            numbers = first + jnp.arange(at_once)
+            found = jnp.where(numbers < num_draws, jax.vmap(log_weight)(numbers), -jnp.inf)
+            total = carry[0] + jnp.sum(jnp.where(numbers < num_draws, found, 0.0))
+            return (total, jnp.logaddexp(carry[1], logsumexp(found))), None
+
+        dtype = jax.eval_shape(log_weight, jnp.int32(0)).dtype
+        zero = jnp.zeros((), dtype), jnp.full((), -jnp.inf, dtype)
+        return lax.scan(some, zero, jnp.arange(0, num_draws, at_once))[0]
+
+    def of_group(free: Any, seed: Array, numbers: Array, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
+        base = random.fold_in(random.key(seed), STREAM)
+        keys = jax.vmap(lambda i: random.fold_in(base, i))(numbers)
+        return pair.problem.alone(lambda: jax.vmap(lambda key, row: of_row(free, key, row))(keys, arrays))
+
+    compiled, found = None, []
+    for first in range(0, rows, group):
+        numbers = np.minimum(np.arange(first, first + group), rows - 1)
+        taken = [np.asarray(array)[numbers] for array in arguments.arrays]
+        given = jax.device_put((numbers.astype(np.uint32), tuple(taken)), place)
+        compiled = compiled or Compiler(fit.record.matmul_precision)(of_group, fit.free, np.uint32(seed), *given)
+        found.append([np.asarray(part) for part in compiled(fit.free, np.uint32(seed), *given)])
+    total, log_sum = (np.concatenate(parts)[:rows].astype(np.float64) for parts in zip(*found, strict=True))
+    return RowBounds(total / num_draws, log_sum - np.log(num_draws), num_draws)
+
+
+def _of_rows(fit: Fitted) -> tuple[Pair, set[str]]:
+    """The pair, and the terms that are of rows, where all that is latent is."""
+    if fit.pair is None or fit.free is None:
+        raise ValueError(
+            "row_bounds: this fit was read from a file, which holds no model. Go on with it, phx.fit(model, guide, "
+            "data, init=fit, num_steps=0), to look at rows."
+        )
+    if not fit.pair.reads_data or fit.pair.problem.minibatch is None:
+        raise ValueError(
+            "row_bounds: it needs a fit that saw a few rows at a time (phx.batches, batch_size=), by a guide that is a "
+            "program or by none: only there it is known that rows do not mix."
+        )
+    names = set(fit.pair.for_steps().weights)
+    if other := [name for name, v in fit.pair.problem.whole.variables.items() if v.is_latent and name not in names]:
+        raise ValueError(
+            f"row_bounds: variable {other[0]!r} is of all rows together, so a row has no likelihood of its own. Use "
+            f"fit.evidence(), of all rows."
+        )
+    return fit.pair, names
+
+
+def _count(arguments: Arguments) -> int:
+    counts = {np.shape(array)[0] if np.ndim(array) else 0 for array in arguments.arrays}
+    if len(counts) != 1 or 0 in counts:
+        raise ValueError(f"row_bounds: data must be arrays with one row for each example; got {sorted(counts)} rows.")
+    return counts.pop()

@@ -1,0 +1,121 @@
+"""Words for a fit whose steps have no finite gradient any more: which variable, which parameter, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from phalanx.programs.validity import nan_hint
+from phalanx.variational.guides.pair import Pair
+from phalanx.variational.methods.step import State, Steps, all_finite, step_key
+
+LOOK_FOR = (
+    "Look for values that the guide draws outside of what the model can compute, such as exp or log of large numbers; "
+    "give init=, a guide that begins narrower (init_scale=), or a lower rate (optimizer=0.01)"
+)
+"""Advice where nothing more is known of a loss that is not finite."""
+
+FARTHEST_STEP = 1.0
+"""Longest step of parameters on the real line; a longer one says that the rate is too large."""
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Steps that have failed.
+
+    Attributes:
+        steps: the steps.
+        state: the state after them.
+        begun: the parameters that the fit began with; None where they were not kept.
+        rate: factor on the optimiser's changes.
+    """
+
+    steps: Steps
+    state: State
+    seed: np.uint32
+    arrays: tuple[Array, ...]
+    begun: Any
+    rate: float
+
+    def __str__(self) -> str:
+        parts, gradients = jax.jit(self._not_finite)(self.state, self.seed, self.arrays)
+        sites = [repr(name) if name else "the guide" for name, count in parts.items() if int(count)]
+        params = [name for name, bad in gradients.items() if bool(bad)]
+        where = f"The log density is not finite of {', '.join(sites)}" if sites else "All log densities are finite"
+        which = f"the gradient of parameters {', '.join(map(repr, params))} is not" if params else "so are gradients"
+        first = int(self.state.step) - int(self.state.failing) + 1
+        pair = self.steps.pair
+        names = pair.problem.arguments.names
+        advice = self._improper_guide() or self._too_fast() or improper_model(pair, self.state.free, self.arrays)
+        return (
+            f"fit: in step {first:,} and those after it the loss or its gradient is not finite. "
+            f"{where}, and {which}{nan_hint(names, self.arrays)}. {advice or LOOK_FOR}. What was learned before "
+            f"is the error's .fit."
+        )
+
+    def _not_finite(self, state: State, seed: Array, arrays: Sequence[Array]) -> tuple[dict[str, Array], ...]:
+        """Of the last step: each variable's part of the log density, summed over draws, and where gradients are bad."""
+        key, pair = step_key(seed, state.step - 1), self.steps.pair
+        data, params = pair.problem.step_data(arrays, key), pair.learned.constrain(state.free)
+
+        def one(noise: Any) -> dict[str, Array]:
+            draw = pair.draw(params, noise, data)
+            return {**pair.log_model(params, draw, data), "": pair.log_guide(params, draw, data)}
+
+        noise = self.steps.noise(key)
+        parts = pair.problem.alone(lambda: jax.vmap(one)(noise))
+        gradient, _ = self.steps.gradient(state.free, key, arrays)
+        bad = {name: ~all_finite(leaf) for name, leaf in gradient.items()}
+        return {name: jnp.sum(~jnp.isfinite(part)) for name, part in parts.items()}, bad
+
+    def _improper_guide(self) -> str:
+        """A sentence about a distribution of the guide with a parameter that it cannot have; or nothing."""
+        pair, described = self.steps.pair, {}
+        if not pair.reads_data:
+            return ""
+
+        def look(free: Any, arrays: Any) -> dict[tuple[str, str], Array]:
+            params, data = pair.learned.constrain(free), pair.problem.step_data(arrays, random.key(0))
+
+            def flags() -> dict[tuple[str, str], Array]:
+                described.update(pair.improper(params, random.key(0), data))  # of these only the words
+                return {key: jnp.any(doubt.bad) for key, doubt in described.items()}
+
+            return pair.problem.alone(flags)
+
+        for (name, parameter), bad in jax.jit(look)(self.state.free, self.arrays).items():
+            if bad:
+                doubt = described[name, parameter]
+                return (
+                    f"Variable {name!r} of the guide {pair.name}: its {parameter} must be {doubt.allowed} for a "
+                    f"{doubt.distribution}, and steps have led out of there. Give its phx.param a constraint, such as "
+                    f"numpyro.distributions.constraints.positive"
+                )
+        return ""
+
+    def _too_fast(self) -> str:
+        """A sentence about the rate, where steps have moved parameters farther than a guide is wide; or nothing."""
+        made = int(self.state.step) - int(self.state.failed)
+        if not made or self.begun is None:
+            return ""
+        differences = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b), initial=0.0), self.state.free, self.begun)
+        moved = float(max(map(float, jax.tree.leaves(differences)), default=0.0)) / made
+        if not moved > FARTHEST_STEP:
+            return ""
+        rate = "the optimiser's rate" if self.rate == 1.0 else f"the rate, {abs(self.rate):g},"
+        return (
+            f"The {made:,} steps before moved parameters by up to {moved:,.3g} each: {rate} is too large. Give a lower "
+            f"one, such as optimizer=0.05 or optax.adam(1e-2)"
+        )
+
+
+def improper_model(pair: Pair, free: Any, arrays: Sequence[Array]) -> str:
+    """A sentence about a distribution of the model that latent variables take out of bounds, or nothing."""
+    params = pair.learned.constrain(free)
+    return pair.problem.improper(arrays, {name: params[name] for name in pair.problem.parameters})

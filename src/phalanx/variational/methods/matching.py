@@ -1,0 +1,88 @@
+r"""Batch and match: the normal whose scores are those of the posterior, without a gradient of the bound.
+
+Draws $z_b$ of the guide and the scores there, $g_b = \nabla \log p(z_b)$, tell the normal that comes closest to having
+them, held to the guide before, $q_t$: with $\lambda$ for how far it may go,
+
+$$\min_q \; \tfrac{\lambda}{B} \sum_b \|\nabla\log q(z_b) - g_b\|^2_{\Sigma_q} + 2 \, \mathrm{KL}(q_t, q),$$
+
+which has a solution in closed form. In units of the guide before it asks for the square root of one symmetric matrix.
+Of a normal posterior as many draws as coordinates tell all there is, in a few steps.
+
+Source:
+    Cai, Modi, Pillaud-Vivien, Margossian, Gower, Blei, Saul (2024), Batch and match: black-box variational inference
+    with a score-based divergence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from phalanx.jaxprs.group_sums import with_group_sums
+from phalanx.variational.guides.coordinates import by_name
+from phalanx.variational.guides.gaussian import standard_log_prob
+from phalanx.variational.guides.pair import Pair
+from phalanx.variational.methods.step import State
+
+FIRST_MATCHES = 50
+"""Steps of the first window: a normal posterior is known after a few."""
+
+
+def match_scores(pair: Pair, state: State, noise: Array, data: Any, rate: Any) -> tuple[dict[str, Any], Array]:
+    """Make a step of a normal with a full covariance to the scores at its draws; return the bound of each, too.
+
+    Noise, `(particle, coordinate)`, comes in pairs of opposite signs: of a normal posterior the scores of pairs
+    determine its mean without noise.
+    """
+    params = pair.learned.constrain(state.free)
+    loc, tril = params["loc"], params["scale_tril"]
+
+    def log_density(standard: Array) -> Array:
+        position = by_name(loc + tril @ standard, pair.latents)
+        return jnp.asarray(sum(pair.log_model(params, position, data).values()))
+
+    scored = with_group_sums(jax.value_and_grad(log_density))
+    log_p, scores = pair.problem.alone(lambda: jax.vmap(scored)(noise))
+    far = rate * noise.size / (1.0 + state.step)
+    shift, factor = match(noise, scores, far)
+    bound = log_p - jax.vmap(standard_log_prob)(noise) + jnp.sum(jnp.log(jnp.diagonal(tril)))
+    return pair.learned.free({"loc": loc + tril @ shift, "scale_tril": tril @ factor}), bound
+
+
+def match(draws: Array, scores: Array, far: Array) -> tuple[Array, Array]:
+    r"""The normal that draws of a standard normal and scores there tell of.
+
+    With $\bar z, \bar g, C, \Gamma$ the means and covariances of both, its covariance solves
+    $\Sigma U \Sigma + \Sigma = V$, where $U = \lambda \Gamma + \frac{\lambda}{1 + \lambda} \bar g \bar g^\top$ and
+    $V = I + \lambda C + \frac{\lambda}{1 + \lambda} \bar z \bar z^\top$. With $V = R R^\top$ it is
+    $2 R (I + (I + 4 R^\top U R)^{1/2})^{-1} R^\top$.
+
+    Args:
+        draws: `(particle, coordinate)`.
+        scores: gradients of the log density there, alike.
+        far: how much they count beside the standard normal, $\lambda$.
+
+    Returns:
+        Its mean, and the Cholesky factor of its covariance.
+    """
+    size, part = draws.shape[1], far / (1.0 + far)
+    mean, slope = jnp.mean(draws, 0), jnp.mean(scores, 0)
+    # divided by 1 + far: of order one however much the draws count
+    u = part * _covariance(scores, slope) + part / (1.0 + far) * jnp.outer(slope, slope)
+    v = jnp.eye(size, dtype=draws.dtype) / (1.0 + far) + part * _covariance(draws, mean)
+    v = v + part / (1.0 + far) * jnp.outer(mean, mean)
+    root = jnp.linalg.cholesky(v)
+    values, vectors = jnp.linalg.eigh(root.T @ u @ root)
+    widths = 2.0 / (1.0 / (1.0 + far) + jnp.sqrt((1.0 + far) ** -2 + 4.0 * jnp.maximum(values, 0.0)))
+    half = root @ vectors * jnp.sqrt(widths)[None]
+    covariance = half @ half.T
+    shift = part * (covariance @ slope + mean)
+    return shift, jnp.linalg.cholesky(covariance)
+
+
+def _covariance(x: Array, mean: Array) -> Array:
+    off = x - mean[None]
+    return off.T @ off / len(x)

@@ -1,0 +1,125 @@
+"""The bound on rows that nothing is learned from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from phalanx.language.refusals import is_term
+from phalanx.learning.batches import Batches, batches
+from phalanx.learning.compiled import Compiler
+from phalanx.variational.data_checks import DataChecks
+from phalanx.variational.guides.pair import Pair, log_weights, particles
+from phalanx.variational.methods.step import Steps
+from phalanx.variational.monitoring.stream import Streamed, on_host, place_rows
+from phalanx.variational.problem import Problem
+
+STREAM = 0x68656C64
+"""Sets the keys of evaluations apart from those of steps."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out rows on the devices, in batches, and how the bound is computed on them.
+
+    Attributes:
+        stands_for: rows that a bound stands for.
+    """
+
+    steps: Steps
+    seed: np.uint32
+    batches: list[tuple[Array, ...]]
+    stands_for: int
+    compiled: Any
+
+    @classmethod
+    def of(cls, steps: Steps, data: Any, seed: np.uint32, free: Any, compiler: Compiler) -> HeldOut:
+        """Place the rows, and compile.
+
+        Raises:
+            ValueError: when the guide is made from the model, or there are fewer rows than a batch.
+        """
+        pair = steps.pair
+        if not pair.reads_data:
+            raise ValueError(
+                f"training: held_out= needs a guide that is a program and takes other rows, or none; {pair.name} was "
+                f"made from the model with its data. Leave it out, or write the guide."
+            )
+        size = _batch_size(pair, data)
+        source = data if isinstance(data, Batches) else batches(data, size)
+        known = pair.problem.known_data
+        first = known.split(pair.problem.model, next(source.in_order()))
+        problem = replace(pair.problem, arguments=first, minibatch=Streamed.one_of(first, size))
+        of_rows = replace(steps, pair=replace(pair, problem=problem))
+        checks, placed = DataChecks(of_rows.pair, compiler), []
+        checks.begin(on_host(first))
+        for batch in source.in_order():
+            arguments = known.split(problem.model, batch)
+            checks.check(arguments, on_host(arguments))
+            placed.append(place_rows(problem, arguments))
+        stands_for = size if pair.problem.minibatch is None else pair.problem.minibatch.total
+        held_out = cls(of_rows, seed, placed, stands_for, None)
+        compiled = compiler(held_out._bound, free, seed, np.uint32(0), placed[0])
+        return replace(held_out, compiled=compiled)
+
+    def loss(self, free: Any) -> float:
+        """The bound, negative, in nats per row."""
+        # one after the other: sums over devices of programs that are under way at once may wait for each other for ever
+        found = [float(self.compiled(free, self.seed, np.uint32(i), batch)) for i, batch in enumerate(self.batches)]
+        return -float(np.mean(found, dtype=np.float64)) / self.stands_for
+
+    def _bound(self, free: Any, seed: Array, number: Array, arrays: tuple[Array, ...]) -> Array:
+        key = random.fold_in(random.fold_in(random.key(seed), STREAM), number)
+        pair, steps = self.steps.pair, self.steps
+        params = pair.learned.constrain(free)
+        parts = particles(pair, params, steps.noise(key), pair.problem.data(arrays), steps.objective.parts)
+        return jnp.mean(steps.objective.bound(log_weights(parts)))
+
+
+def _batch_size(pair: Pair, data: Any) -> int:
+    """Rows of a batch, as the fit has them; of a fit to all rows at once all."""
+    rows = data.num_rows if isinstance(data, Batches) else len(next(iter(data.values())))
+    minibatch = pair.problem.minibatch
+    size = rows if minibatch is None else minibatch.size
+    if isinstance(data, Batches) and data.batch_size != size:
+        raise ValueError(f"training: held_out= has batches of {data.batch_size} rows, and the fit of {size}.")
+    if rows < size:
+        raise ValueError(f"training: held_out= has {rows} rows, fewer than a batch of {size}.")
+    return size
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What a bound stands for.
+
+    Attributes:
+        rows: how many.
+        numbers: observed numbers in all of them.
+    """
+
+    rows: int
+    numbers: float
+
+    @classmethod
+    def of(cls, problem: Problem) -> Scale:
+        """Of the bound that steps see."""
+        minibatch = problem.minibatch
+        observed = [v for v in problem.whole.variables.values() if v.observed]
+        numbers = sum(math.prod(v.shape) for v in observed if v.distribution and not is_term(v.distribution))
+        if minibatch is None:
+            shapes = problem.arguments.whole_shapes()
+            return cls(max((s.shape[0] for s in shapes if s.shape), default=1), numbers)
+        return cls(minibatch.total, numbers * (minibatch.weight if isinstance(minibatch, Streamed) else 1.0))
+
+    def loss(self, bound: float) -> float:
+        """Nats per row."""
+        return -bound / self.rows
+
+    def bits(self, loss: float) -> float:
+        """Bits per observed number, of nats per row; NaN where nothing but terms is observed."""
+        return loss * self.rows / (self.numbers * math.log(2.0)) if self.numbers else math.nan

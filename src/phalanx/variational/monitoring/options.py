@@ -1,0 +1,72 @@
+"""What a long fit is watched with: held-out rows, checkpoints, a log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from phalanx.learning.batches import Batches
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a long fit is watched; see `phx.training`."""
+
+    every: int
+    held_out: Mapping[str, Any] | Batches | None
+    checkpoint: Path | None
+    log: Path | None
+
+
+def training(
+    *,
+    every: int = 1000,
+    held_out: Mapping[str, Any] | Batches | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    log: str | PathLike[str] | None = None,
+) -> Training:
+    """How a long fit is watched: every so many steps it is evaluated, logged and saved.
+
+    All `num_steps` are made. The fit's parameters are those of the best evaluation, or the last where no rows are held
+    out.
+
+    Args:
+        every: steps from one look to the next.
+        held_out: rows that nothing is learned from, a dict of arrays like the data, or `phx.batches` of them where a
+            batch is transformed. They are evaluated in batches of the fit's size; rows that make no whole one are left
+            out.
+        checkpoint: a folder. The last state and the best parameters are kept there, after Ctrl-C too, and the same call
+            goes on from the last, also on another mesh: losses are those of a fit that was never interrupted, bit for
+            bit on the same devices. Data that come in batches must be `phx.batches`. Another model, guide, objective,
+            optimiser, seed, size of batch, order or data are refused, and what differs is named.
+        log: a CSV file with a line for each look: steps, seconds, the loss and the held-out loss in nats per row and
+            bits per dimension, rows per second.
+
+    Returns:
+        What `phx.fit(..., training=)` takes.
+
+    Raises:
+        ValueError: when `every` is no whole number above zero.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.training(every=500, log="losses.csv").every
+        500
+    """
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise ValueError(f"training: every must be a whole number of steps, at least 1; got {every!r}.")
+    if held_out is not None and not isinstance(held_out, Mapping | Batches):
+        raise TypeError(
+            f"training: held_out must be a dict of the model's arguments, or phx.batches of one; got "
+            f"{type(held_out).__name__}."
+        )
+    for name, path in (("checkpoint", checkpoint), ("log", log)):
+        if path is not None and not isinstance(path, str | PathLike):
+            raise TypeError(f"training: {name} must be a path, such as 'out/fit'; got {path!r}.")
+    folder, file = (None if path is None else Path(path) for path in (checkpoint, log))
+    if file is not None and file.is_dir():
+        raise ValueError(f"training: log={str(file)!r} is a folder. Name a CSV file, which may lie in it.")
+    return Training(every, held_out, folder, file)

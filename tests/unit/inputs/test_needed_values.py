@@ -1,0 +1,134 @@
+"""Sizes and branches that a model takes from the values of its data: these are compiled in, and said to be."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.density.target import Target
+
+RNG = np.random.default_rng(0)
+GROUP = np.array([0, 2, 1, 2, 0, 1], np.int32)
+Y = RNG.normal(size=6).astype(np.float32)
+
+
+def by_largest(group, y):
+    level = phx.sample("level", dist.Normal(0.0, 1.0).expand([int(np.max(group)) + 1]))
+    phx.sample("y", dist.Normal(level[group], 1.0), obs=y)
+
+
+def by_unique(group, y):
+    level = phx.sample("level", dist.Normal(0.0, 1.0).expand([len(np.unique(group))]))
+    phx.sample("y", dist.Normal(level[group], 1.0), obs=y)
+
+
+def by_flag(group, y):
+    level = phx.sample("level", dist.Normal(0.0, 1.0).expand([3]))
+    if group[0] == 0:
+        phx.factor("first", -(level[0] ** 2))
+    phx.sample("y", dist.Normal(level[group], 1.0), obs=y)
+
+
+def by_mask(group, y):
+    level = phx.sample("level", dist.Normal(0.0, 1.0).expand([3]))
+    phx.sample("y", dist.Normal(level[group[group > 0]], 1.0), obs=y[group > 0])
+
+
+def ucbadmit(group, y):
+    """NumPyro's example: departments are counted."""
+    departments = len(np.unique(group))
+    scale = numpyro.sample("scale", dist.HalfCauchy(2.0))
+    with numpyro.plate("departments", departments):
+        level = numpyro.sample("level", dist.Normal(0.0, scale))
+    numpyro.sample("y", dist.Normal(level[group], 1.0), obs=y)  # pyright: ignore[reportIndexIssue]
+
+
+@pytest.mark.parametrize("model", [by_largest, by_unique, by_flag, by_mask, ucbadmit], ids=lambda m: m.__name__)
+def test_only_what_is_needed_is_compiled_in(model):
+    target = Target(model, {"group": GROUP, "y": Y})
+    assert target.arguments.constants == ("group",) and target.arguments.names == ("y",)
+    assert target.constrain(target.initial_position(jax.random.key(0)))["level"].shape == (3,)
+    as_array = Target(model, {"group": jnp.asarray(GROUP), "y": Y})
+    assert as_array.layout == target.layout
+
+
+def test_two_are_compiled_in_where_two_are_needed():
+    def model(group, item, y):
+        shape = [int(group.max()) + 1, len(set(item.tolist()))]
+        level = phx.sample("level", dist.Normal(0.0, 1.0).expand(shape))
+        phx.sample("y", dist.Normal(level[group, item], 1.0), obs=y)
+
+    assert Target(model, {"group": GROUP, "item": GROUP % 2, "y": Y}).arguments.constants == ("group", "item")
+
+
+def annotators(annotations, annotator):
+    """The probability of each class by annotator, classes of items summed over (Dawid and Skene)."""
+    classes, people = int(np.max(annotations)) + 1, int(np.max(annotator)) + 1
+    share = numpyro.sample("share", dist.Dirichlet(jnp.ones(classes)))
+    with numpyro.plate("people", people, dim=-2), numpyro.plate("classes", classes):
+        says = numpyro.sample("says", dist.Dirichlet(jnp.ones(classes)))
+    said = jnp.log(says)[annotator[None, :, None], jnp.arange(classes)[None, None], annotations[..., None]]
+    by_class = jnp.log(share)[None] + said.sum(1)
+    numpyro.factor("annotations", jax.nn.logsumexp(by_class, axis=1))
+
+
+SIZES = {"num_warmup": 5, "num_samples": 5, "progress": False}
+
+
+def test_a_run_says_what_is_compiled_in_and_other_values_are_refused():
+    annotations = RNG.integers(0, 3, size=(8, 4)).astype(np.int32)
+    annotations[0] = 2
+    data = {"annotations": annotations, "annotator": np.array([0, 1, 1, 2])}
+    with jax.numpy_rank_promotion("allow"):  # NumPyro promotes ranks
+        sampler = phx.compile(annotators, data, kernel=phx.rwmh(0.1))
+        posterior = sampler.run(0, **SIZES)
+    assert posterior.draws["says"].shape == (4, 5, 3, 3, 3)
+    assert "compiled in" in posterior.record.data["annotations"]
+    assert sampler.run(0, {**data}, **SIZES).draws["says"].shape == (4, 5, 3, 3, 3)
+    other = {**data, "annotations": annotations[::-1].copy()}
+    with pytest.raises(ValueError, match="data: annotations has other values than the sampler was compiled for"):
+        sampler.run(0, other)
+
+
+@pytest.mark.slow
+def test_a_fit_takes_them_too():
+    fit = phx.fit(by_unique, phx.guides.mean_field(), {"group": GROUP, "y": Y}, num_steps=20, progress=False)
+    assert fit.sample(0, 3)["level"].shape == (3, 3)
+    with pytest.raises(ValueError, match="needs the values of the argument 'group' .* change from step to step"):
+        phx.fit(by_unique, phx.guides.mean_field(), {"group": GROUP, "y": Y}, batch_size=2, num_steps=20)
+
+
+def test_sharded_rows_are_refused_with_the_way_out(mesh_of):
+    words = r"line \d+ of .*needs the values of the argument 'group' .* sharded .*data=\{'size': int\(group.max\(\)\)"
+    with pytest.raises(ValueError, match=words):
+        Target(by_largest, phx.shard({"group": GROUP, "y": Y}, mesh_of(1, 2)))
+
+
+def test_what_values_do_not_mend_is_refused_as_before():
+    def model(y):
+        mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+        phx.sample("y", dist.Normal(float(mean), 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="the variable 'mean' has none yet"):
+        Target(model, {"y": Y})
+
+
+def test_a_discrete_variable_in_a_scan_is_not_to_become_a_normal():
+    from numpyro.contrib.control_flow import scan
+
+    def model(y):
+        def step(state, value):
+            state = numpyro.sample("state", dist.Bernoulli(0.5))
+            return state, numpyro.sample("y", dist.Normal(state, 1.0), obs=value)
+
+        numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        scan(step, 0, y)
+
+    with pytest.raises(ValueError, match="'state' is latent and discrete .* forward algorithm") as found:
+        Target(model, {"y": Y})
+    assert "Normal" not in str(found.value)

@@ -1,0 +1,41 @@
+"""The filter of XLA's false alarm about cached programs."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from phalanx.mesh.compatibility import loader_messages
+from phalanx.mesh.compatibility.loader_messages import without_false_alarms
+
+ALARM = (
+    b"E1124 22:05:32.465401   11936 cpu_aot_loader.cc:195] Loading XLA:CPU AOT result. Target machine feature "
+    b"+prefer-no-gather is not  supported on the host machine.\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def _old_jax(monkeypatch):
+    monkeypatch.setattr(loader_messages.jax, "__version_info__", (0, 10, 1))
+
+
+def test_the_false_alarm_is_dropped_and_all_else_passes_in_order(capfd):
+    with without_false_alarms():
+        for line in (b"one\n", ALARM, b"two\n", ALARM.replace(b"+prefer-no-gather", b"+avx512f"), b"no end"):
+            os.write(2, line)
+    os.write(2, b" of line\n")
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[:2] == ["one", "two"] and "+avx512f" in lines[2] and lines[3:] == ["no end of line"]
+
+
+def test_threads_share_it_and_standard_error_is_put_back_when_the_last_is_done(capfd):
+    before = threading.active_count()
+    with without_false_alarms():
+        with without_false_alarms():
+            os.write(2, ALARM)
+        os.write(2, b"inside\n" + ALARM)
+    os.write(2, ALARM)
+    assert capfd.readouterr().err == "inside\n" + ALARM.decode()
+    assert threading.active_count() == before

@@ -1,0 +1,368 @@
+"""What a program reads from outside of its arguments is told by its trace, however it is read."""
+
+from __future__ import annotations
+
+import os
+import types
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import lax
+from jax.experimental import io_callback
+
+import phalanx as phx
+from phalanx.inputs.arguments import split_arguments
+from phalanx.programs.closure_key import captured
+from phalanx.programs.traced_program import TracedProgram
+
+
+def traced(model, fill=1.0):
+    arguments = split_arguments(model, {"x": np.full((4, 2), fill, np.float32)})
+    return TracedProgram.of_whole(model, arguments, {"data": 2, "model": 1})
+
+
+def digest(model, fill=1.0):
+    return captured(traced(model, fill))
+
+
+def program(f, keep=lambda a, b: None):
+    """A model whose log density has the term `f(a, b, x)`."""
+
+    def model(x):
+        a, b = phx.sample("a", dist.Normal(0.0, 1.0)), phx.sample("b", dist.Normal(0.0, 1.0))
+        phx.factor("f", f(a, b, x))
+        keep(a, b)
+
+    return model
+
+
+# -- however it is read: each gives a model, and what changes what it reads --------------------------------------
+
+A_GLOBAL = 0
+MODULE: Any = types.ModuleType("settings")
+
+
+class OfAClass:
+    limit = 1.0
+
+
+def a_global():
+    global A_GLOBAL
+    A_GLOBAL = 0
+
+    def change():
+        global A_GLOBAL
+        A_GLOBAL = 1
+
+    return program(lambda a, b, x: a * x[A_GLOBAL, 0]), change
+
+
+def a_closure():
+    limit = 1.0
+
+    def change():
+        nonlocal limit
+        limit = 2.0
+
+    return program(lambda a, b, x: a * limit), change
+
+
+def a_default():
+    def f(a, b, x, limit=1.0):
+        return a * limit
+
+    return program(f), lambda: setattr(f, "__defaults__", (2.0,))
+
+
+def a_module():
+    MODULE.limit = 1.0
+    return program(lambda a, b, x: a * MODULE.limit), lambda: setattr(MODULE, "limit", 2.0)
+
+
+def a_class():
+    OfAClass.limit = 1.0
+    return program(lambda a, b, x: a * OfAClass().limit), lambda: setattr(OfAClass, "limit", 2.0)
+
+
+def an_object():
+    held = types.SimpleNamespace(limit=1.0)
+    return program(lambda a, b, x: a * held.limit), lambda: setattr(held, "limit", 2.0)
+
+
+def a_method():
+    class Model:
+        limit = 1.0
+
+        def __call__(self, x):
+            phx.factor("f", phx.sample("a", dist.Normal(0.0, 1.0)) * self.limit)
+
+    model = Model()
+    return model, lambda: setattr(model, "limit", 2.0)
+
+
+def a_list():
+    limits = [1.0]
+    return program(lambda a, b, x: a * limits[0]), lambda: limits.__setitem__(0, 2.0)
+
+
+def a_dict():
+    limits = {"a": 1.0}
+    return program(lambda a, b, x: a * limits["a"]), lambda: limits.update(a=2.0)
+
+
+def an_array_in_place():
+    w = np.ones(100, np.float32)
+    return program(lambda a, b, x: jnp.sum(a * w)), lambda: w.__setitem__(99, 2.0)
+
+
+def an_array_in_a_jitted_helper():
+    w = np.ones(2, np.float32)
+    helper = jax.jit(lambda x: x @ w)
+    return program(lambda a, b, x: a * helper(x)), lambda: w.__setitem__(1, 2.0)
+
+
+def a_new_jitted_helper():
+    held = [jax.jit(lambda x: x @ np.ones(2, np.float32))]
+
+    def change():
+        held[0] = jax.jit(lambda x: x @ np.full(2, 2, np.float32))
+
+    return program(lambda a, b, x: a * held[0](x)), change
+
+
+def a_partial():
+    model = partial(lambda x, scale: phx.factor("f", scale * phx.sample("a", dist.Normal(0.0, 1.0))), scale=1.0)
+    return model, lambda: model.keywords.update(scale=2.0)
+
+
+def the_environment():
+    os.environ["PHALANX_TEST_LIMIT"] = "1"
+
+    def change():
+        os.environ["PHALANX_TEST_LIMIT"] = "2"
+
+    return program(lambda a, b, x: a * float(os.environ["PHALANX_TEST_LIMIT"])), change
+
+
+def a_file(tmp_path):
+    (tmp_path / "limit").write_text("1")
+    return program(lambda a, b, x: a * float((tmp_path / "limit").read_text())), lambda: (
+        tmp_path / "limit"
+    ).write_text("2")
+
+
+def random_numbers():
+    return program(lambda a, b, x: a * np.random.default_rng().normal()), lambda: None
+
+
+# -- whatever it changes: each is a function of a flag -----------------------------------------------------------
+
+
+def rule(slope):
+    @jax.custom_jvp
+    def f(a):
+        return a * 2
+
+    f.defjvp(lambda primals, tangents: (f(*primals), slope * tangents[0]))
+    return f
+
+
+def backward(slope):
+    @jax.custom_vjp
+    def f(a):
+        return a * 2
+
+    f.defvjp(lambda a: (a * 2, None), lambda _, g: (slope * g,))
+    return f
+
+
+def improper(low, a):
+    phx.sample("c", dist.ImproperUniform(dist.constraints.greater_than(low), (), ()))
+
+
+BY_FLAG = {
+    "the order of a difference": lambda on: program(lambda a, b, x: a - b if on else b - a),
+    "the order of a difference, of vectors": lambda on: program(lambda a, b, x: (a - b) * x if on else (b - a) * x),
+    "which variable": lambda on: program(lambda a, b, x: a * 2 if on else b * 2),
+    "which row": lambda on: program(lambda a, b, x: a * x[int(on)]),
+    "the order of terms": lambda on: program(lambda a, b, x: a + b + 1 if on else a + (b + 1)),
+    "the sign of a zero": lambda on: program(lambda a, b, x: a * (0.0 if on else -0.0)),
+    "a NaN": lambda on: program(lambda a, b, x: jnp.where(a > 0, jnp.nan if on else jnp.inf, b)),
+    "a power": lambda on: program(lambda a, b, x: a ** (2 if on else 3)),
+    "a type": lambda on: program(lambda a, b, x: a.astype(jnp.float16 if on else jnp.bfloat16).astype(jnp.float32)),
+    "a constant of another type": lambda on: program(
+        lambda a, b, x: jnp.sum(a * np.arange(40, dtype=np.int16 if on else np.int32))
+    ),
+    "bfloat16": lambda on: program(lambda a, b, x: a * jnp.full(70, 1.0 + on, jnp.bfloat16).sum()),
+    "the length of a scan": lambda on: program(
+        lambda a, b, x: jax.lax.scan(lambda c, _: (c * b, None), a, None, length=3 + on)[0]
+    ),
+    "a scan's constant": lambda on: program(
+        lambda a, b, x: jax.lax.scan(lambda c, y: (c * b + y, None), a, np.arange(50.0, dtype=np.float32) + on)[0]
+    ),
+    "the body of a scan": lambda on: program(
+        lambda a, b, x: jax.lax.scan(lambda c, _: (c - b if on else b - c, None), a, None, length=3)[0]
+    ),
+    "a loop": lambda on: program(lambda a, b, x: jax.lax.fori_loop(0, 3, lambda _, c: c - b if on else b - c, a)),
+    "a branch": lambda on: program(
+        lambda a, b, x: jax.lax.cond(a > 0, lambda: a - b if on else b - a, lambda: jnp.float32(0))
+    ),
+    "the order of branches": lambda on: program(
+        lambda a, b, x: jax.lax.cond(a > 0, *(lambda: a, lambda: b)[:: 1 if on else -1])
+    ),
+    "a jitted helper": lambda on: program(lambda a, b, x: jax.jit(lambda a, b: a - b if on else b - a)(a, b)),
+    "what is given to a helper": lambda on: program(
+        lambda a, b, x: jax.jit(lambda a, b: a - b)(*(a, b)[:: 1 if on else -1])
+    ),
+    "a checkpoint": lambda on: program(lambda a, b, x: jax.checkpoint(lambda a: jnp.sin(a) * (1.0 + on))(a)),
+    "a rule of derivatives": lambda on: program(lambda a, b, x: rule(2.0 + on)(a)),
+    "a rule of derivatives backward": lambda on: program(lambda a, b, x: backward(2.0 + on)(a)),
+    "a rule within a scan": lambda on: program(
+        lambda a, b, x: jax.lax.scan(lambda c, _: (rule(2.0 + on)(c), None), a, None, length=2)[0]
+    ),
+    "a key": lambda on: program(lambda a, b, x: a * jax.random.normal(jax.random.key(int(on)))),
+    "a kind of key": lambda on: program(
+        lambda a, b, x: a * jax.random.normal(jax.random.key(0, impl="rbg" if on else "threefry2x32"))
+    ),
+    "an array of keys": (
+        lambda on: (
+            (lambda k: program(lambda a, b, x: a * jax.random.normal(k[0])))(jax.random.split(jax.random.key(0)))
+            if on
+            else (lambda k: program(lambda a, b, x: a * jax.random.normal(k[0])))(jax.random.split(jax.random.key(1)))
+        )
+    ),
+    "a deterministic value": lambda on: program(
+        lambda a, b, x: a, lambda a, b: phx.deterministic("d", a - b if on else b - a)
+    ),
+    "the name of a deterministic value": lambda on: program(
+        lambda a, b, x: a, lambda a, b: phx.deterministic("d" if on else "e", a)
+    ),
+    "the name of a variable": lambda on: program(
+        lambda a, b, x: a, lambda a, b: phx.sample("d" if on else "e", dist.Normal(0.0, 1.0))
+    ),
+    "a support that no density shows": lambda on: program(lambda a, b, x: a, lambda a, b: improper(2.0 + on, a)),
+    "the support of what is observed": lambda on: program(
+        lambda a, b, x: a, lambda a, b: phx.sample("y", dist.Uniform(float(on), 1.0 + on), obs=np.float32(0.5))
+    ),
+    "latent or observed": lambda on: program(
+        lambda a, b, x: a, lambda a, b: phx.sample("y", dist.Normal(0.0, 1.0), obs=np.float32(0.0) if on else None)
+    ),
+    "an axis that is declared": lambda on: program(
+        lambda a, b, x: a,
+        lambda a, b: phx.sample("w", dist.Normal(0.0, 1.0).expand([4]), axis="data" if on else None),
+    ),
+    "a scale": lambda on: (lambda f: phx.scale(f, 2.0) if on else f)(program(lambda a, b, x: a)),
+    "a condition": lambda on: phx.condition(program(lambda a, b, x: a), {"b": 1.0 + on}),
+    "where a log density starts": lambda on: phx.from_logdensity(lambda z, x: -(z**2), np.float32(on)),
+    "a model of NumPyro's": lambda on: phx.from_numpyro(lambda x: numpyro.sample("a", dist.Normal(0.0, 1.0 + on))),
+}
+
+WAYS = [
+    a_global, a_closure, a_default, a_module, a_class, an_object, a_method, a_list, a_dict, an_array_in_place,
+    an_array_in_a_jitted_helper, a_new_jitted_helper, a_partial, the_environment, a_file,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_what_is_read_is_told(way, tmp_path):
+    model, change = way(tmp_path) if way is a_file else way()
+    before, again = digest(model), digest(model, fill=0.0)
+    change()
+    assert before is not None
+    assert before == again
+    assert before != digest(model)
+
+
+READS = [
+    lambda w, a: a * w[1],
+    lambda w, a: jnp.sum(a + w),
+    lambda w, a: jnp.asarray(w) @ jnp.ones(2) * a,
+    lambda w, a: jnp.take(jnp.array(w), jnp.argmax(a) + 1) * a,
+    lambda w, a: lax.scan(lambda c, _: (c + jnp.sum(c * w), None), a, None, length=2)[0],
+    lambda w, a: jax.jit(lambda a: jnp.sum(a * w))(a),
+    lambda w, a: jnp.sum(dist.Normal(w, 2.0).log_prob(a)),
+]
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint64, np.float32, np.int32])
+def test_an_array_that_is_changed_in_place_is_read_anew_while_traces_of_it_are_kept(dtype, read):
+    w = np.ones(2, dtype)
+    model = program(lambda a, b, x: read(w, a))
+    kept = traced(model)
+    before = captured(kept)
+    w[1] = 3
+    assert digest(model) != before
+
+
+def test_an_array_that_is_read_twice_is_one_constant():
+    w = np.ones(2)
+    assert len(jax.make_jaxpr(lambda a: a * w + w)(1.0).consts) == 1
+
+
+@pytest.mark.parametrize("case", BY_FLAG)
+def test_what_is_computed_is_told(case):
+    on, off = BY_FLAG[case](True), BY_FLAG[case](False)
+    assert digest(on) == digest(on) != digest(off)
+    assert digest(BY_FLAG[case](True)) == digest(on), "a function made anew that is traced alike"
+
+
+def test_random_numbers_of_numpys_are_new_in_every_trace():
+    model, _ = random_numbers()
+    assert digest(model) != digest(model)
+
+
+def test_rows_of_a_block_are_told():
+    def of(block):
+        def model(x):
+            a = phx.sample("a", dist.Normal(0.0, 1.0))
+            phx.factor("f", phx.blocked(lambda x: x[:, 0] * a, x, block=block))
+
+        return digest(model)
+
+    assert of(2) == of(2) != of(4)
+
+
+def test_what_jitted_helpers_keep_is_what_jax_keeps():
+    w = [np.ones(2, np.float32)]
+    helper = jax.jit(lambda x: x @ w[0])
+    model = program(lambda a, b, x: a * helper(x))
+    before = digest(model)
+    w[0] = np.full(2, 2, np.float32)
+    assert digest(model) == before
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a: jax.pure_callback(lambda v: v, a, a),
+        lambda a: io_callback(lambda v: v, a, a),
+    ],
+    ids=["pure_callback", "io_callback"],
+)
+def test_what_is_called_back_on_the_host_cannot_be_told(f):
+    assert digest(program(lambda a, b, x: f(a))) is None
+
+
+def test_arrays_spread_over_devices_are_told_by_their_contents():
+    mesh = phx.make_mesh(chain=1, data=2, devices=jax.devices()[:2])
+
+    def of(*rows):
+        rows = phx.shard(np.array(rows, np.float32), mesh)
+        return digest(program(lambda a, b, x: jnp.sum(a * rows)))
+
+    assert of(1, 2) == of(1, 2) != of(1, 3)
+
+
+def test_without_a_gradient_rules_of_derivatives_count_for_nothing():
+    def of(slope):
+        arguments = split_arguments(model := program(lambda a, b, x: rule(slope)(a)), {"x": np.ones((4, 2))})
+        return captured(TracedProgram.of_whole(model, arguments, {"data": 2}), differentiated=False)
+
+    assert of(2.0) == of(3.0)

@@ -1,0 +1,34 @@
+"""A memory of what was used last, against a list of everything that happened."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.run.compile.lru_cache import Recent
+
+KEYS = st.none() | st.integers(0, 5)
+
+
+@given(st.integers(1, 4), st.lists(st.tuples(KEYS, st.none() | st.integers())))
+def test_what_was_not_used_for_longest_is_forgotten(most, asked):
+    memory, used = Recent(most), {}
+    for key, value in asked:
+        if value is None:
+            found = memory.look_up(key)
+            assert found == used.get(key)
+            if found is not None:
+                used[key] = used.pop(key)
+        else:
+            memory.keep(key, value)
+            if key is not None:
+                used.pop(key, None)
+                used[key] = value
+                used = dict(list(used.items())[-most:])
+    if used:
+        assert memory.last() == list(used.items())[-1]
+
+
+def test_all_of_it_can_be_forgotten():
+    memory = Recent(2)
+    memory.keep("a", 1)
+    memory.clear()
+    assert memory.look_up("a") is None

@@ -1,0 +1,106 @@
+"""What a verdict sees that importance weights cannot: tails and modes without draws; and what it does not blame."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.diagnostics.psis import smooth
+from phalanx.variational.judging.evidence import Weights
+from phalanx.variational.judging.judge import Compared, Moment, judge_fit
+
+
+def topics(fit):
+    return [finding.topic for finding in fit.verdict().findings]
+
+
+def banana():
+    a = phx.sample("a", dist.Normal(0.0, 1.0))
+    phx.sample("b", dist.Normal(0.7 * a**2, 0.7))
+
+
+def test_a_tail_beside_the_draws_is_seen():
+    """Resampled draws have .7 to .8 of the standard deviation of b, with weights that look reliable."""
+    for seed in range(3):
+        fit = phx.fit(banana, phx.guides.pathfinder(), seed=seed, progress=False)
+        assert fit.verdict().grade == "not good"
+        evidence = fit.evidence()
+        assert not evidence.reliable or abs(evidence.log_evidence) < 4 * evidence.error
+
+
+def two_modes(share, distance):
+    def model():
+        ends = jnp.array([-distance / 2, distance / 2])
+        phx.sample("x", dist.MixtureSameFamily(dist.Categorical(jnp.array([1 - share, share])), dist.Normal(ends, 1.0)))
+
+    return model
+
+
+@pytest.mark.parametrize(("share", "distance"), [(0.5, 10.0), pytest.param(0.1, 8.0, marks=pytest.mark.slow)])
+def test_a_mode_without_draws_is_found_and_named(share, distance):
+    fit = phx.fit(two_modes(share, distance), phx.guides.laplace(), progress=False)
+    (finding,) = fit.verdict().findings
+    assert finding.topic == "missed modes" and "x = " in finding.problem and not fit.evidence().reliable
+
+
+def test_a_mode_of_little_mass_is_none():
+    fit = phx.fit(two_modes(1e-4, 10.0), phx.guides.laplace(), {}, init={"x": -5.0}, progress=False)
+    verdict = fit.verdict()
+    assert verdict.good and "cannot reveal regions" in str(verdict.passed)
+
+
+@pytest.mark.slow
+def test_exchanged_labels_are_named():
+    y = (np.arange(60) % 2 * 4.0 + np.random.default_rng(0).normal(size=60)).astype(np.float32)
+
+    def mixture(y):
+        share = phx.sample("share", dist.Dirichlet(jnp.full(2, 5.0)))
+        mean = phx.sample("mean", dist.Normal(2.0, 5.0).expand([2]))
+        phx.sample("y", dist.MixtureSameFamily(dist.Categorical(share), dist.Normal(mean, 1.0)), obs=y)
+
+    with jax.numpy_rank_promotion("allow"):  # of NumPyro's mixtures
+        verdict = phx.fit(mixture, phx.guides.laplace(), {"y": y}, progress=False).verdict()
+    assert "missed modes" in str(verdict.headline) and "elements 0 and 1 of" in str(verdict)
+
+
+def test_a_right_fit_is_good():
+    scale = jnp.array([[1.0, 0.9], [0.9, 1.0]])
+    fit = phx.fit(
+        lambda: phx.sample("x", dist.MultivariateNormal(jnp.zeros(2), scale)), phx.guides.laplace(), progress=False
+    )
+    assert fit.verdict().grade == "good" and fit.evidence().reliable
+
+
+def test_what_only_has_not_ended_is_usable():
+    rng = np.random.default_rng(0)
+    weights = Weights(np.zeros(4000), smooth(np.zeros(4000)))
+    values = {"x": rng.normal(size=(4000, 3))}
+    verdict = judge_fit(weights, values, settled="The guide still changes.", steps=10, failed=0)
+    assert verdict.grade == "usable" and not verdict.good and "Usable" in verdict.headline
+    assert judge_fit(weights, values, settled="", steps=10, failed=5).grade == "not good"
+
+
+def test_noise_of_many_quantities_is_no_finding():
+    """Of 1,000 right quantities none is off in 99 of 100 trials; one that is off by .3 is."""
+    rng = np.random.default_rng(0)
+    right = [Moment(f"x[{i}]", 0.05 * rng.normal(), 0.05, 1.0 + 0.07 * rng.normal(), 0.07) for i in range(1000)]
+    assert not Compared.of(right).are_off
+    off = Compared.of([*right, Moment("y", 0.3, 0.05, 1.0, 0.07)])
+    assert [m.name for m in off.means] == ["y"] and not off.sds
+
+
+def test_a_bridge_sees_what_the_proposal_misses():
+    """q is p without its upper tail of mass .16: the evidence by importance is log .84, by a bridge 0."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=20_000)
+    below = x[x < 1.0][:4000]
+    kept = np.log(0.8413)
+    inside = np.full(len(below), kept)
+    outside = np.where(x[:4000] < 1.0, kept, np.inf)
+    weights = Weights(inside, smooth(inside))
+    assert weights.evidence().log_evidence == pytest.approx(kept, abs=1e-6)
+    assert weights.bridged(np.where(np.isinf(outside), 50.0, outside)) == pytest.approx(0.0, abs=0.05)
