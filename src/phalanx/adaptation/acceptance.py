@@ -1,12 +1,12 @@
-r"""The acceptance rate of many chains as one number that sees those that are stuck.
+r"""Acceptance rate of many chains as one number that responds to stuck chains: their harmonic mean.
 
-Where a quarter of all chains sit where no trajectory succeeds and the others accept every one, the mean says .75 and
-the step size is left as it is: the first never move again. Their harmonic mean is small. The step size is tuned to that
-which a mean of `target` goes with where energy errors are normal, $N(2k^2, 4k^2)$, as in many dimensions they are:
-there it is the same step size.
+If a quarter of all chains sit where no trajectory succeeds and the others accept every one, the mean is .75: the step
+size stays, and those chains never move again. The harmonic mean is small. Tuning aims at the harmonic mean that belongs
+to a mean of `target` where energy errors are normal, $N(2k^2, 4k^2)$, as they are in many dimensions: there the step
+size is the same.
 
-A chain that wanders into a tail of narrow curvature is stuck there for long, and then the tails are badly known. In
-most rounds no chain is, in some one: what such a round says must weigh as much as it would among the draws of all.
+A chain that wanders into a tail of narrow curvature is stuck there for long, and estimates of tails suffer. In most
+rounds no chain is stuck; a round in which one is must weigh as much as its draws do among the draws of all rounds.
 
 Source: Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
 Carlo, for the harmonic mean; Beskos et al. (2013), Optimal tuning of the hybrid Monte Carlo algorithm, for the errors.
@@ -20,19 +20,19 @@ from functools import cache
 from scipy.special import ndtr, ndtri
 
 LEAST = 0.01
-"""Rates count as no less: were it nothing, one draw would decide for a thousand chains. Where all others succeed it
-lets some eight draws in a thousand fail: fewer cost leapfrogs on posteriors that have no narrow tails."""
+"""Lower bound on each rate: with a bound of zero, one draw would decide for a thousand chains. This one accepts eight
+failing draws in a thousand where all others succeed: fewer cost leapfrogs on posteriors without narrow tails."""
 
 
 def harmonic_mean(inverse: float, expected: float) -> float:
-    r"""The harmonic mean of acceptance rates, to first order in their inverses' around what is expected.
+    r"""Return the harmonic mean of acceptance rates, to first order around its expected value.
 
-    It is $h (2 - h m)$, where $m$ is the mean of inverses and $h$ what is expected: linear, so that its mean over
-    rounds is that of all their draws. Of rounds' own harmonic means no number of stuck chains would count for more than
-    the others' success. No less than $h - 1$, or a first round would decide for all.
+    It is $h (2 - h m)$, where $m$ is the mean of the inverse rates and $h$ the expected value. It is linear in $m$, so
+    that its mean over rounds is that of all their draws; in a mean over the rounds' harmonic means, a round of stuck
+    chains would weigh no more than a round of success. It is at least $h - 1$, or a first round would decide for all.
 
     Args:
-        inverse: mean of the inverses of acceptance rates, none of which counts as less than `LEAST`.
+        inverse: mean of the inverses of acceptance rates, each of which counts as at least `LEAST`.
         expected: their harmonic mean where the step size is right.
     """
     return expected - min(expected * (expected * inverse - 1), 1.0)
@@ -40,7 +40,7 @@ def harmonic_mean(inverse: float, expected: float) -> float:
 
 @cache
 def harmonic_mean_of_normal_errors(mean: float) -> float:
-    r"""The harmonic mean of rates $\min(1, e^{-E})$ whose mean is given, where the energy errors $E$ are normal.
+    r"""Return the harmonic mean of rates $\min(1, e^{-E})$ with this mean, where the energy errors $E$ are normal.
 
     With a mean of $2 \Phi(-k)$ the mean of the inverse is $\Phi(-k) + e^{4 k^2} \Phi(3 k)$.
     """

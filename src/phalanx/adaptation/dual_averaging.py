@@ -12,8 +12,8 @@ import math
 from typing import NamedTuple
 
 GAMMA, T0, KAPPA = 0.2, 10.0, 0.75
-"""Hoffman and Gelman tune one chain with gamma = 0.05; acceptance pooled over chains, and random
-walks, whose acceptance is noisier, settle better with a larger one, which changes the step size less per update."""
+"""Hoffman and Gelman tune one chain with gamma = 0.05. A larger gamma changes the step size less per update, which
+suits acceptance pooled over chains, and random walks, whose acceptance is noisier."""
 
 
 class DualAveraging(NamedTuple):
@@ -32,18 +32,18 @@ class DualAveraging(NamedTuple):
 
     @property
     def averaged(self) -> float:
-        """The step size to stay with."""
+        """The step size to keep."""
         return math.exp(self.log_averaged)
 
 
 def start(step_size: float) -> DualAveraging:
-    """Begin at `step_size`, and lean to it."""
+    """Begin at `step_size`, towards which tuning shrinks."""
     log_step_size = math.log(step_size)
     return DualAveraging(log_step_size, log_step_size, 0.0, 0, log_step_size)
 
 
 def update(state: DualAveraging, acceptance_rate: float, target: float) -> DualAveraging:
-    """One update, from an acceptance rate pooled over all chains."""
+    """Return the state after a round with this acceptance rate, pooled over all chains."""
     count = state.count + 1
     weight = 1 / (count + T0)
     acceptance_rate = 0.0 if math.isnan(acceptance_rate) else acceptance_rate

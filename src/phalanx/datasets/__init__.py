@@ -1,4 +1,8 @@
-"""Loaders for real data. Each says where its data come from and under which licence; none ship with Phalanx."""
+"""Loaders for real data sets, and generators of data like them; Phalanx ships no data.
+
+In: the folder with a data set's files, else the environment variable PHALANX_DATA. Out: a record of NumPy arrays, such
+as `Classification` or `LabelledRows`, with the source and the licence of the data. Read `covertype.py` first.
+"""
 
 from phalanx.datasets.classification import Classification as Classification
 from phalanx.datasets.covertype import covertype as covertype

@@ -1,4 +1,4 @@
-"""What a loader of labelled images returns."""
+"""Record that loaders of labelled images return."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 
 class Classification(NamedTuple):
-    """Labelled images, split into train and test, and where they come from.
+    """Labelled images, split into train and test, with their source and licence.
 
     Attributes:
         train_images: shape `(train, rows, columns)`.
         train_labels: class numbers from 0, int32, shape `(train,)`.
         test_images: shape `(test, rows, columns)`, the dtype of `train_images`.
         test_labels: class numbers from 0, int32, shape `(test,)`.
-        name: what to call the data in a report.
+        name: name of the data in a report.
         source: who made the data and where this copy came from.
         licence: the licence of the data.
     """

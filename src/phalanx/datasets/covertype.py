@@ -1,4 +1,4 @@
-"""Covertype: what grows on 581,012 cells of forest in Colorado, as a binary problem of 55 columns.
+"""Covertype: tree cover of 581,012 cells of forest in Colorado, as a binary problem of 55 columns.
 
 "Covertype" (J. A. Blackard, 1998), in the UCI Machine Learning Repository, doi:10.24432/C50K5N, under CC BY 4.0.
 """
@@ -21,24 +21,24 @@ LODGEPOLE_PINE = 2
 def covertype(
     folder: str | os.PathLike[str] | None = None, *, test_fraction: float = 0.1, seed: int = 0
 ) -> LabelledRows:
-    """Load Covertype as the binary problem that samplers are timed on: lodgepole pine, or something else.
+    """Load Covertype as a binary problem, on which samplers are often timed: lodgepole pine, or something else.
 
     Columns are ten numbers, four indicators of a wilderness area and forty of a soil type, all standardised by the
-    training rows, and an intercept. Rows are shuffled by `seed`, and the last are for testing. Read is
-    `covtype.data.gz` as UCI gives it (or unpacked) where the folder has it, else a subset in `covtype_subset*.npz`.
+    training rows, and an intercept. Rows are shuffled by `seed`, and the last are for testing. The file is
+    `covtype.data.gz` from UCI (or unpacked) if the folder has it, else a subset in `covtype_subset*.npz`.
 
     Args:
         folder: the folder with the file, or one that has it in a folder `covertype`; None means the folder that the
             environment variable PHALANX_DATA names.
-        test_fraction: the share of rows kept for testing, rounded down; from 0, which keeps none, to below 1.
-        seed: which shuffle; 0 to 2**32 - 1.
+        test_fraction: the fraction of rows kept for testing, rounded down; from 0, which keeps none, to below 1.
+        seed: seed of the shuffle; 0 to 2**32 - 1.
 
     Returns:
-        Columns of shape `(n, 55)`, float32, and labels of shape `(n,)`, int32. `name` says what was read: "covertype"
-        for the whole, "covertype-subset", or "covertype-format" for other rows in the format of the whole.
+        Columns of shape `(n, 55)`, float32, and labels of shape `(n,)`, int32. `name` is "covertype" for the whole
+        file, "covertype-subset", or "covertype-format" for other rows in the format of the whole.
 
     Raises:
-        FileNotFoundError: when there is no folder, or no such file in it.
+        FileNotFoundError: when there is no folder, or the folder has neither file.
         ValueError: when the file is corrupt, or `test_fraction` or `seed` is out of range.
 
     Example:

@@ -1,4 +1,4 @@
-"""The files that Covertype comes in: the whole, as UCI gives it, or a subset of its rows in a NumPy archive."""
+"""Reader of the files of Covertype: the whole, as UCI publishes it, or a subset of its rows in a NumPy archive."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ROWS = 581_012
 ORIGIN = f"https://archive.ics.uci.edu/dataset/31/covertype ({WHOLE[0]})"
 
 _PER_CLASS = (211_840, 283_301, 35_754, 2_747, 9_493, 17_367, 20_510)
-"""Rows of each cover type in the whole file, by which it is known, packed or not."""
+"""Rows of each cover type in the whole file, which identify it, packed or not."""
 
 _CLASSES = len(_PER_CLASS)
 _FIELDS = len(NUMBERS) + WILDERNESSES + SOILS + 1
 
 
 class Forest(NamedTuple):
-    """The rows of a file: the land, its cover type from 1 to 7, and what to call these data."""
+    """Rows of a file: the land, its cover type from 1 to 7, the name of the data and a description."""
 
     land: Land
     cover_type: np.ndarray
@@ -33,14 +33,14 @@ class Forest(NamedTuple):
 
 
 def read_forest(folder: Path) -> Forest:
-    """Read the whole file where the folder has it, else the subset.
+    """Read the whole file if the folder has it, else the subset.
 
     Args:
-        folder: where to look.
+        folder: the folder with the file.
 
     Returns:
-        The rows. They are called "covertype" when cover types are as frequent as in the original, "covertype-subset"
-        when they come from the archive, and "covertype-format" otherwise.
+        The rows. Their name is "covertype" when cover types are as frequent as in the original, "covertype-subset" when
+        they come from the archive, and "covertype-format" otherwise.
 
     Raises:
         FileNotFoundError: when the folder has neither.

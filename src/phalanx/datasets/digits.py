@@ -1,4 +1,4 @@
-"""The digits that scikit-learn ships: 1,797 handwritten digits of 8x8 pixels, at hand without a download.
+"""The digits that scikit-learn ships: 1,797 handwritten digits of 8x8 pixels, available without a download.
 
 They are the test half of "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak, 1998), in the UCI
 Machine Learning Repository, doi:10.24432/C50P49, under CC BY 4.0.
@@ -20,8 +20,8 @@ def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Classification:
     The same `seed` and `test_fraction` give the same split on every machine.
 
     Args:
-        test_fraction: the share of the 1,797 images kept for testing, rounded down; above 0 and below 1.
-        seed: which shuffle; 0 to 2**32 - 1.
+        test_fraction: the fraction of the 1,797 images kept for testing, rounded down; above 0 and below 1.
+        seed: seed of the shuffle; 0 to 2**32 - 1.
 
     Returns:
         Images of shape `(n, 8, 8)`, float32 from 0 to 1, and labels of shape `(n,)`, int32 from 0 to 9: by default

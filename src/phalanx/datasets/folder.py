@@ -1,4 +1,4 @@
-"""How the folder with data files is found: the argument, else the environment variable PHALANX_DATA, else an error."""
+"""Search for the folder with data files: the argument, else the environment variable PHALANX_DATA, else an error."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def find_folder(name: str, folder: str | os.PathLike[str] | None, origin: str) -
     Args:
         name: the data set, which is also the name of its folder inside a folder of data sets.
         folder: the data set's own folder, or one that contains it as `name`; None means the one PHALANX_DATA names.
-        origin: where to get the files, for the error message.
+        origin: source of the files, for the error message.
 
     Returns:
-        `folder / name` where there is such a folder, else `folder`.
+        `folder / name` if that is a folder, else `folder`.
 
     Raises:
-        FileNotFoundError: when no folder is named, or the one named does not exist.
+        FileNotFoundError: when no folder is named, or the named one does not exist.
     """
     given = folder if folder is not None else os.environ.get(VARIABLE)
     how = f"Get the files from {origin}, and pass their folder or set {VARIABLE} to it."

@@ -1,4 +1,4 @@
-"""The idx file format: a header of sizes, then bytes. What does not add up is refused, with the check that failed.
+"""Reader of the idx file format, a header of sizes and then bytes, with checks for corrupt files.
 
 An idx file starts with two zero bytes, the type of its items (08 for unsigned bytes) and the number of its dimensions;
 then come the sizes, four bytes each, most significant first; then the items.
@@ -23,7 +23,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 
     Args:
         path: the file.
-        dimensions: how many dimensions its array must have.
+        dimensions: number of dimensions that its array must have.
 
     Returns:
         The array, uint8, with the sizes that the file states; read-only.
@@ -44,14 +44,14 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 
 
 def check(path: Path, what: str, passed: bool, expected: object, got: object) -> None:
-    """Refuse a file that fails a check.
+    """Raise unless a file has passed a check.
 
     Args:
         path: the file.
         what: the check's name.
         passed: whether the file passes.
-        expected: what a sound file has.
-        got: what this one has.
+        expected: content of a sound file.
+        got: content of this file.
 
     Raises:
         ValueError: when the file does not pass.

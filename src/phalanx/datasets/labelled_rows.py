@@ -1,4 +1,4 @@
-"""What a loader of rows with a yes-or-no label returns."""
+"""Record that loaders of rows with a binary label return."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class LabelledRows(NamedTuple):
-    """Rows of columns with a label of 0 or 1, split into train and test, and where they come from.
+    """Rows of columns with a label of 0 or 1, split into train and test, with their source and licence.
 
     Attributes:
         train_x: shape `(train, columns)`, float32.
@@ -16,10 +16,10 @@ class LabelledRows(NamedTuple):
         test_x: shape `(test, columns)`, float32.
         test_y: labels 0 and 1, int32, shape `(test,)`.
         columns: the names of the columns.
-        name: what to call the data in a report.
+        name: name of the data in a report.
         source: who made the data and where this copy came from.
         licence: the licence of the data.
-        true_weights: shape `(columns,)`, what generated labels were drawn with; None for real data.
+        true_weights: shape `(columns,)`, the weights that generated labels were drawn with; None for real data.
     """
 
     train_x: np.ndarray
@@ -34,7 +34,7 @@ class LabelledRows(NamedTuple):
 
 
 def check_split(who: str, test_fraction: float, seed: int) -> None:
-    """Refuse a share of test rows or a seed that is out of range, in the name of the function `who`."""
+    """Raise unless the fraction of test rows and the seed are in range; messages name the function `who`."""
     if not 0 <= test_fraction < 1:
         raise ValueError(f"{who}: test_fraction must be at least 0 and below 1; got {test_fraction!r}.")
     if not (isinstance(seed, int) and 0 <= seed < 2**32):

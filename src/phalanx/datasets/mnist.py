@@ -19,7 +19,7 @@ from phalanx.datasets.idx import check, read_idx
 _ORIGIN = "https://yann.lecun.com/exdb/mnist or a mirror (four files, gzipped or not)"
 
 _ORIGINAL_TRAIN_IMAGES = "6bbc9ace898e44ae57da46a324031adb"
-"""The md5 of the unpacked file of training images, as first published."""
+"""MD5 of the unpacked file of training images, as first published."""
 
 _DIMENSIONS = {"images": 3, "labels": 1}
 _NUM_CLASSES = 10
@@ -29,7 +29,7 @@ def mnist(folder: str | os.PathLike[str] | None = None) -> Classification:
     """Load MNIST from the four idx files in a folder.
 
     The files are `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and
-    `t10k-labels-idx1-ubyte`, gzipped (`.gz`) or not; the spelling `train-images.idx3-ubyte` is known too.
+    `t10k-labels-idx1-ubyte`, gzipped (`.gz`) or not; the spelling `train-images.idx3-ubyte` is accepted too.
 
     Args:
         folder: the folder with the files, or one that has them in a folder `mnist`; None means the folder that the
@@ -53,7 +53,7 @@ def mnist(folder: str | os.PathLike[str] | None = None) -> Classification:
     Source: Y. LeCun, C. Cortes, C. Burges (1998), The MNIST database of handwritten digits.
     """
     found = find_folder("mnist", folder, _ORIGIN)
-    # Every file is looked for before any is read: a missing one should be said at once.
+    # All files are located before the first is read, so that a missing file is reported at once.
     paths = {(half, kind): _find_file(found, half, kind) for half in ("train", "t10k") for kind in _DIMENSIONS}
     train_images, train_labels = _read_half(paths["train", "images"], paths["train", "labels"])
     test_images, test_labels = _read_half(paths["t10k", "images"], paths["t10k", "labels"])

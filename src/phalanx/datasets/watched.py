@@ -1,4 +1,4 @@
-"""Which user has watched which film: the form in which matrix factorisation is given its data."""
+"""Matrix of users by films with ones for the films that a user has watched: data for matrix factorisation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Watched:
-    """A matrix of ones and zeros, and where it comes from.
+    """Matrix of ones and zeros, users by films, with its source and licence.
 
     Attributes:
         matrix: shape `(users, films)`, int8; one where the user has rated the film.
-        titles: of the films; None where they are not known.
-        genres: of each film its genres; None where they are not known.
-        name: a short name for these very data.
-        source: where they come from.
-        licence: under which terms.
+        titles: titles of the films; None if they are not known.
+        genres: genres of each film; None if they are not known.
+        name: short name of the data.
+        source: who made the data and where this copy came from.
+        licence: the licence of the data.
     """
 
     matrix: np.ndarray

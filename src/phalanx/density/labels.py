@@ -1,9 +1,8 @@
-"""What the entries of variables are called: names of columns and levels, followed through a program's equations.
+"""Names of the entries of variables: columns and levels of the data, followed through a program's equations.
 
-An axis of a variable has the names of a table's columns where both meet entry by entry, in a product or a sum, and the
-levels of a coded argument where the argument's codes pick from it. Sizes say nothing: two axes of three entries have
-nothing to do with one another unless an equation brings them together. Where the names that meet differ, none is given;
-and an equation that is not known here ends the search.
+An axis of a variable gets the names of a table's columns if both are combined entry by entry, in a product or a sum,
+and the levels of a coded argument if its codes index the axis. Equal sizes alone do not connect two axes. An axis that
+meets different names gets no names, and equations without a rule are not followed.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _REDUCTIONS = {"argmax", "argmin"} | {f"reduce_{name}" for name in ("sum", "max"
 
 @dataclass(frozen=True)
 class LabelSearch:
-    """Finds what the entries of variables are called, with one data set after the other.
+    """Search for the names of the entries of variables, for any number of data sets.
 
     Attributes:
         program: the trace of the model on the whole data; its inputs are the data's arrays.
-        latent: what of it are latent variables, constrained or not.
-        values: the numbers of the outputs that are latent and deterministic variables, by name.
+        latent: jaxpr variables that are latent variables of the model, constrained or unconstrained.
+        values: numbers of the outputs that are latent and deterministic variables, by name.
     """
 
     program: ClosedJaxpr
@@ -40,14 +39,14 @@ class LabelSearch:
 
     @classmethod
     def of(cls, whole: TracedProgram) -> LabelSearch:
-        """The search in a trace on the whole data."""
+        """Return the search in a trace on the whole data."""
         outputs, first = whole.at_zero.jaxpr.outvars, len(whole.position) + len(whole.terms)
         values = {name: number for number, name in enumerate(sorted(whole.values), first)}
         latent = [*outputs[: len(whole.position)], *(outputs[values[name]] for name in whole.position)]
         return cls(whole.at_zero, frozenset(atom for atom in latent if not isinstance(atom, Literal)), values)
 
     def names(self, arguments: Arguments) -> dict[str, tuple[Labels | None, ...]]:
-        """By variable that has any, the names of its entries along each axis, or None."""
+        """Return the names of the entries along each axis, or None, for each variable that has names."""
         if not any(arguments.labels):
             return {}
         walk = _Walk(_Axes(), self.latent)
@@ -59,7 +58,7 @@ class LabelSearch:
 
 
 class _Axes:
-    """Sets of axes that meet entry by entry, with the names that they brought along."""
+    """Disjoint sets of axes that are combined entry by entry, with their names."""
 
     def __init__(self):
         self._parent: list[int] = []
@@ -75,7 +74,7 @@ class _Axes:
             self._names[self._root(axis)].add(names)
 
     def join(self, axes: Sequence[int | None]) -> int | None:
-        """One axis for all, and None of none: what is the same all along says nothing of what it meets."""
+        """Merge the sets of these axes and return their root; None is the axis of a broadcast value."""
         roots = [self._root(axis) for axis in axes if axis is not None]
         for root in set(roots[1:]) - set(roots[:1]):
             self._parent[root] = roots[0]
@@ -97,7 +96,7 @@ class _Axes:
 
 
 class _Code(NamedTuple):
-    """Numbers of levels; or, of `sign`, whether they are below zero, which they never are."""
+    """Codes of levels; with `sign`, the result of comparing them to zero, which is always False."""
 
     levels: Labels
     sign: bool = False
@@ -105,7 +104,7 @@ class _Code(NamedTuple):
 
 @dataclass(frozen=True)
 class _Value:
-    """Its axes, None where nothing is known; and what its numbers are codes of: one for all, or for each column."""
+    """Axes of a value, None if unknown; and the codes that its numbers are: one for all, or one for each column."""
 
     axes: tuple[int | None, ...]
     codes: tuple[_Code | None, ...] = ()
@@ -142,7 +141,7 @@ class _Walk(Interpreter[_Value]):
     def named(self, variable: Any, value: _Value) -> _Value:
         if variable not in self.latent:
             return value
-        return _Value(tuple(self.axes.new() if axis is None else axis for axis in value.axes))  # each entry is its own
+        return _Value(tuple(self.axes.new() if axis is None else axis for axis in value.axes))
 
     def equation(self, equation: Any, inputs: list[_Value]) -> list[_Value]:
         if equation.primitive.name == "optimization_barrier":
@@ -162,7 +161,7 @@ class _Walk(Interpreter[_Value]):
         return self.primitive(equation, inputs)
 
     def scan(self, equation: Any, parts: Scan, inputs: list[_Value]) -> list[_Value]:
-        """Its body, with nothing known of what turns hand on."""
+        """Walk the body once, with an unknown carry."""
         constants, carry, rows = parts.split(inputs)
         unknown = [_Value((None,) * len(value.axes)) for value in carry]
         elements = [_Value(x.axes[1:], x.codes if x.code else ()) for x in rows]
@@ -176,7 +175,7 @@ class _Walk(Interpreter[_Value]):
         return _Value(axes, self._codes(eqn, inputs))
 
     def _codes(self, eqn: Any, inputs: Sequence[_Value]) -> tuple[_Code | None, ...]:
-        """Indices below zero count from the end: JAX asks for `i < 0`, and chooses between `i` and `i + size`."""
+        """Return the codes after an elementwise operation; JAX selects `i + size` for indices `i < 0`."""
         name, code = eqn.primitive.name, inputs[0].code
         if code is None:
             return ()
@@ -198,7 +197,7 @@ class _Walk(Interpreter[_Value]):
         return _Value(tuple(axes))
 
     def _reshape(self, eqn: Any, x: _Value, *_: _Value) -> _Value:
-        """Axes of one entry come and go; of others that are put together or taken apart nothing is known."""
+        """Return the axes after a reshape that only adds or removes axes of size one; others are unknown."""
         before, after = eqn.invars[0].aval.shape, eqn.params["new_sizes"]
         if before == after:
             return _Value(x.axes)
@@ -235,7 +234,7 @@ class _Walk(Interpreter[_Value]):
         return _Value(tuple(next(windows) if d in numbers.offset_dims else next(rows) for d in range(rank)))
 
     def _concatenate(self, eqn: Any, *inputs: _Value) -> _Value:
-        """Indices of several axes stand in columns side by side; entries that are strung together have no names."""
+        """Return the value of a concatenation: the axis loses its names; columns of index vectors keep their codes."""
         along, sizes = eqn.params["dimension"], [atom.aval.shape[eqn.params["dimension"]] for atom in eqn.invars]
         met = zip(*(x.axes for x in inputs), strict=True)
         axes = tuple(None if d == along else self.axes.join(each) for d, each in enumerate(met))

@@ -1,4 +1,4 @@
-"""Whether what is predicted with some probability happens that often."""
+"""Calibration of predicted probabilities: comparison with the frequencies of the events."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Calibration(NamedTuple):
 
     Attributes:
         probability: mean predicted probability in each bin; 0 in an empty one.
-        frequency: how often it came true.
-        share: share of the predictions in each bin.
+        frequency: the fraction of them that came true.
+        share: fraction of all predictions in each bin.
         error: expected calibration error: |frequency - probability|, averaged over predictions.
     """
 
@@ -29,7 +29,7 @@ class Calibration(NamedTuple):
 
 
 def calibrate(probability: Float[np.ndarray, "n"], came_true: Shaped[np.ndarray, "n"]) -> Calibration:
-    """Compare predicted probabilities (n,) with what came true (n,).
+    """Compare predicted probabilities `(n,)` with outcomes `(n,)`.
 
     Source: M. P. Naeini, G. F. Cooper, M. Hauskrecht (2015), Obtaining well calibrated probabilities using Bayesian
     binning.

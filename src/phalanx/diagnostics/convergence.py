@@ -1,4 +1,4 @@
-"""Do the chains agree, and how much do their draws say? R-hat, effective sample size and standard error."""
+"""R-hat, effective sample size and Monte-Carlo standard error of every element of a variable."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from phalanx.diagnostics.elements import as_draws, measure
 
 
 def rhat(draws: np.ndarray) -> np.ndarray:
-    r"""Rank-normalised split R-hat: how much wider all chains together are than each half chain alone.
+    r"""Return rank-normalised split R-hat: the spread of all chains together over that of each half chain.
 
     With `W` the mean variance within the half chains and `B` the variance between their means times their length `n`,
-    both taken on normal scores of the ranks,
+    both of normal scores of the ranks,
 
-    $$\hat R = \sqrt{\frac{n - 1}{n} + \frac{B}{n W}},$$
+    $$\hat R = \sqrt{\frac{n - 1}{n} + \frac{B}{n W}};$$
 
-    and the larger of its values on the draws and on their distances from the median. It approaches 1 as the chains
-    forget where they started; above 1.01 they have not yet.
+    the result is the larger of the values for the draws and for their distances from the median. It approaches 1 as the
+    chains forget their starts; above 1.01 they have not yet.
 
     Args:
         draws: `(chain, draw, ...)`; two chains at least, four draws at least.
@@ -44,14 +44,14 @@ def rhat(draws: np.ndarray) -> np.ndarray:
 
 
 def ess(draws: np.ndarray, kind: Literal["bulk", "tail"] = "bulk") -> np.ndarray:
-    r"""Effective sample size: the number of independent draws that would say as much.
+    r"""Return the effective sample size: the number of independent draws with the same Monte-Carlo error.
 
     With `M` chains of `N` draws and autocorrelations $\hat\rho_t$ pooled over the chains,
 
     $$\mathrm{ESS} = \frac{M N}{1 + 2 \sum_t \hat\rho_t},$$
 
-    the sum ending where pairs of neighbours are no longer positive. `"bulk"` takes it on normal scores of the ranks and
-    speaks of means and medians; `"tail"` is the lesser of the 5% and the 95% quantile's and speaks of intervals.
+    where the sum ends when pairs of neighbours are no longer positive. `"bulk"` is that of normal scores of the ranks,
+    for means and medians; `"tail"` is the lesser of those of the 5% and the 95% quantile, for intervals.
 
     Args:
         draws: `(chain, draw, ...)`; four draws at least.
@@ -81,7 +81,7 @@ def ess(draws: np.ndarray, kind: Literal["bulk", "tail"] = "bulk") -> np.ndarray
 
 
 def mcse(draws: np.ndarray, kind: Literal["mean", "sd"] = "mean") -> np.ndarray:
-    r"""Monte-Carlo standard error: how far the draws' mean (or standard deviation) may be from the posterior's.
+    r"""Return the Monte-Carlo standard error of the draws' mean or standard deviation, as estimates of the posterior's.
 
     For the mean it is $s / \sqrt{\mathrm{ESS}}$, with `s` the standard deviation of the draws.
 

@@ -1,4 +1,4 @@
-"""The statistics of some elements: what several of them need, such as ranks, is worked out once."""
+"""Statistics of a batch of elements; intermediate results that several share, such as ranks, are computed once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int
 
 FEWEST_DRAWS = 4
-"""With fewer draws there is nothing to split in halves and compare."""
+"""Fewest draws of a chain that can be split in halves and compared."""
 
 TAILS = (0.05, 0.95)
-"""The quantiles whose effective sample size is that of the tails."""
+"""Quantiles whose effective sample size is that of the tails."""
 
 
 def _measured(statistic: Callable[[ElementStatistics], np.ndarray]) -> property:
-    """Make a property of a statistic, which is NaN where an element is constant, not finite, or too short."""
+    """Return a property of a statistic that is NaN where an element is constant, not finite, or too short."""
 
     def value(elements: ElementStatistics) -> Float64[np.ndarray, "element"]:
         if elements.values.shape[2] < FEWEST_DRAWS:
@@ -36,8 +36,7 @@ def _measured(statistic: Callable[[ElementStatistics], np.ndarray]) -> property:
 class ElementStatistics:
     """Draws of a few elements, `(element, chain, draw)` in float64, and their statistics, each of shape `(element,)`.
 
-    Where there is nothing to measure, because an element is constant or not finite or has fewer than four draws,
-    R-hat, ESS and MCSE are NaN.
+    R-hat, ESS and MCSE are NaN where an element is constant or not finite or has fewer than four draws.
 
     Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
     localization: an improved R-hat for assessing convergence of MCMC.
@@ -53,20 +52,20 @@ class ElementStatistics:
 
     @cached_property
     def sd(self) -> Float64[np.ndarray, "element"]:
-        """The sample standard deviation of all draws; a single draw has none."""
+        """The sample standard deviation of all draws; NaN for a single draw."""
         return np.sqrt(self._squares.sum(axis=(1, 2)) / (self._ordered.shape[1] - 1))
 
     @_measured
     def rhat(self) -> Float64[np.ndarray, "element"]:
-        """Rank-normalised split R-hat: the larger of that of the draws and that of their distances from the median."""
+        """Rank-normalised split R-hat, the larger of those of the draws and of their distances from the median."""
         if self.values.shape[1] == 1:
             return np.full(len(self.values), np.nan)
-        # Two values at equal distances from the median have no spread of distances, and the draws alone decide.
+        # NaN of the distances counts for nothing: two values at equal distances from the median have no spread
         return np.fmax(_rhat(self._scores), _rhat(self._folded_scores))
 
     @_measured
     def agreement(self) -> Float64[np.ndarray, "element"]:
-        """P-value of R-hat: the probability that chains that agree, autocorrelated as these, reach it by accident."""
+        """P-value of R-hat: the probability that chains that agree, autocorrelated as these, reach it by chance."""
         chances = [chance_of_agreement(scores) for scores in (self._scores, self._folded_scores)]
         return np.minimum(2 * np.fmin(*chances), 1)
 
@@ -94,7 +93,7 @@ class ElementStatistics:
         return np.sqrt(spread / effective_size(_halves(self._squares)) / variance / 4)
 
     def hdi(self, prob: float) -> Float64[np.ndarray, "element 2"]:
-        """The narrowest interval that holds the share `prob` of all draws, `(element, 2)`; NaN if not finite."""
+        """Return the narrowest interval with the fraction `prob` of all draws, `(element, 2)`; NaN if not finite."""
         inside = int(np.floor(prob * self._ordered.shape[1]))
         widths = self._ordered[:, inside:] - self._ordered[:, : self._ordered.shape[1] - inside]
         low = widths.argmin(axis=1)[:, None]
@@ -103,13 +102,13 @@ class ElementStatistics:
 
     @cached_property
     def finite(self) -> Bool[np.ndarray, "element"]:
-        """Whether all draws are finite."""
-        # NaN is sorted to the end.
+        """True where all draws are finite."""
+        # NumPy sorts NaN to the end
         return np.isfinite(self._ordered[:, 0]) & np.isfinite(self._ordered[:, -1])
 
     @cached_property
     def varies(self) -> Bool[np.ndarray, "element"]:
-        """Whether all draws are finite, and not all are the same."""
+        """True where all draws are finite, and not all are the same."""
         return self.finite & (self._ordered[:, 0] < self._ordered[:, -1])
 
     @cached_property
@@ -126,7 +125,7 @@ class ElementStatistics:
 
     @cached_property
     def _ordered(self) -> Float64[np.ndarray, "element value"]:
-        """All draws in order: those of the halves, unless a middle draw was left out."""
+        """All draws in ascending order: those of the halves, unless a middle draw was left out."""
         even = self.values.shape[2] % 2 == 0
         return self._sorted_halves[1] if even else np.sort(_flat(self.values), axis=1)
 
@@ -145,7 +144,7 @@ class ElementStatistics:
     def _quantile(self, prob: float) -> Float64[np.ndarray, "element"]:
         """Return a quantile of all draws, interpolated linearly.
 
-        Written as ArviZ's is, to the last bit: draws are compared with it, and where they repeat it, rounding decides.
+        The formula is ArviZ's, to the last bit: draws are compared with it, and where they repeat it, rounding decides.
         """
         count = self._ordered.shape[1]
         place = count * prob + (1 - prob)
@@ -155,7 +154,7 @@ class ElementStatistics:
 
 
 def _flat(values: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarray, "element value"]:
-    """View the draws of all chains as one row per element, of which there may be none."""
+    """View the draws of all chains as one row per element, also of zero elements."""
     return values.reshape(len(values), values.shape[1] * values.shape[2])
 
 
@@ -174,7 +173,7 @@ def _sort(
 
 
 def _rhat(series: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarray, "element"]:
-    """Return R-hat: the variance that all chains together have, over that within, as a ratio of deviations."""
+    """Return R-hat: the square root of the variance of all chains together over that within chains."""
     length = series.shape[2]
     within = series.var(axis=2, ddof=1).mean(axis=1)
     between = length * series.mean(axis=2).var(axis=1, ddof=1)

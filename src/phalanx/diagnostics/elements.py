@@ -1,4 +1,4 @@
-"""Draws as a list of scalar elements: the view that every diagnostic takes of an array `(chain, draw, ...)`."""
+"""Scalar elements of draws `(chain, draw, ...)`: their names, and statistics of all of them in batches."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from phalanx.diagnostics.element_statistics import ElementStatistics
 
 Names = Mapping[str, tuple[tuple[str, ...] | None, ...]]
-"""By variable, what its entries along each axis are called; None along an axis, and no entry, where numbers do."""
+"""Labels of the entries along each axis, by variable; None for an axis, and no variable, that is numbered."""
 
 BATCH_NUMBERS = 2**15
-"""Draws of a batch, all its elements together: few enough for the processor's cache."""
+"""Numbers in a batch of elements: few enough for the processor's cache."""
 
 MOST_NUMBERS = 2**23
-"""Draws of all batches that are worked on at a time, for which some ten times their size is taken."""
+"""Numbers in all batches that are processed at a time; they take about ten times their size."""
 
 
 def as_draws(draws: np.ndarray, name: str = "draws") -> np.ndarray:
@@ -46,7 +46,7 @@ def element_names(name: str, shape: tuple[int, ...], labels: Names | None = None
 
 
 def axis_names(name: str, shape: tuple[int, ...], labels: Names | None = None) -> list[tuple[str, ...] | None]:
-    """What the entries along each axis of a variable are called; None along an axis that the labels do not fit."""
+    """Return the labels of the entries along each axis of a variable; None for an axis that the labels do not fit."""
     known = (labels or {}).get(name, ())
     if len(known) != len(shape):
         return [None] * len(shape)
@@ -54,21 +54,21 @@ def axis_names(name: str, shape: tuple[int, ...], labels: Names | None = None) -
 
 
 def measure(statistic: Callable[[ElementStatistics], np.ndarray], draws: np.ndarray) -> np.ndarray:
-    """Apply `statistic` to every element, a batch of elements at a time, which bounds the memory taken.
+    """Apply `statistic` to every element, a batch of elements at a time, which bounds the memory.
 
     Args:
         statistic: from a batch of elements to an array with as many rows.
         draws: `(chain, draw, ...)`.
 
     Returns:
-        The statistic of each element, of shape `draws.shape[2:]` and what `statistic` adds for one element.
+        The statistic of each element, of shape `draws.shape[2:]` followed by that of `statistic` for one element.
     """
     flat = draws.reshape(*draws.shape[:2], int(np.prod(draws.shape[2:])))
     size = max(1, BATCH_NUMBERS // (flat.shape[0] * flat.shape[1]))
 
     def of_batch(first: int) -> np.ndarray:
         values = np.moveaxis(flat[:, :, first : first + size], 2, 0)
-        # Of chains that stand still, or draws that are infinite, the answer is infinity or NaN, and no warning.
+        # constant chains and infinite draws lead to infinity or NaN, without a warning
         with np.errstate(all="ignore"):
             return statistic(ElementStatistics(np.ascontiguousarray(values, dtype=np.float64)))
 

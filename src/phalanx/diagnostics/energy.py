@@ -1,4 +1,4 @@
-"""Does each chain reach every energy? The energy Bayesian fraction of missing information."""
+"""Energy Bayesian fraction of missing information (E-BFMI) of each chain."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LOW_EBFMI = 0.3
 
 
 def ebfmi(energy: np.ndarray) -> np.ndarray:
-    r"""Energy Bayesian fraction of missing information, one number per chain.
+    r"""Return the energy Bayesian fraction of missing information, one number per chain.
 
     With $E_n$ the energy (Hamiltonian) of draw `n`,
 
     $$\mathrm{BFMI} = \frac{\frac{1}{N-1} \sum_n (E_n - E_{n-1})^2}{\operatorname{var}(E)}.$$
 
-    Below 0.3, a fresh momentum moves the energy too little: the chain walks through energies, and its tails are not to
-    be trusted.
+    Below 0.3, a fresh momentum moves the energy too little: the chain makes a random walk through energies, and
+    estimates of its tails are unreliable.
 
     Args:
         energy: the energy of each draw, `(chain, draw)`.
@@ -45,14 +45,14 @@ def ebfmi(energy: np.ndarray) -> np.ndarray:
         raise ValueError(f"energy: expected an array of shape (chain, draw); got shape {energy.shape}.")
     if energy.shape[1] < 2:
         return np.full(len(energy), np.nan)
-    # Of equal energies the variance may be rounding alone, so they are told by their range.
+    # the variance of equal energies may be rounding alone, so their range decides
     with np.errstate(all="ignore"):
         moved = np.square(np.diff(energy, axis=1)).sum(axis=1) / (energy.shape[1] - 1)
         return np.where(np.ptp(energy, axis=1) > 0, moved / energy.var(axis=1, ddof=1), np.nan)
 
 
 def has_energy(stats: Mapping[str, np.ndarray]) -> bool:
-    """Tell whether the kernel has a kinetic energy; a random walk reports NaN, or the potential energy alone."""
+    """Return whether the kernel has a kinetic energy; a random walk reports NaN, or the potential energy alone."""
     energy = stats.get("energy")
     if energy is None or not np.isfinite(energy).any():
         return False

@@ -1,4 +1,4 @@
-"""The narrowest interval that holds a given share of the draws."""
+"""Highest-density intervals of draws."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from phalanx.diagnostics.elements import as_draws, measure
 
 
 def hdi(draws: np.ndarray, prob: float = 0.94) -> np.ndarray:
-    """Highest-density interval: the narrowest interval that holds the share `prob` of all chains' draws.
+    """Return the highest-density interval: the narrowest one with the fraction `prob` of all chains' draws.
 
     Args:
         draws: `(chain, draw, ...)`.
-        prob: the share inside, above 0 and below 1.
+        prob: the fraction inside, above 0 and below 1.
 
     Returns:
         Lower and upper end of each element's interval, of shape `draws.shape[2:] + (2,)`; NaN where an element is not
@@ -35,6 +35,6 @@ def hdi(draws: np.ndarray, prob: float = 0.94) -> np.ndarray:
 
 
 def check_share(name: str, prob: float) -> None:
-    """Raise a ValueError unless `prob` is a share of draws that an interval can hold."""
+    """Raise unless `prob` is a fraction of draws that an interval can contain."""
     if not 0 < prob < 1:
         raise ValueError(f"{name} must be above 0 and below 1; got {prob!r}.")

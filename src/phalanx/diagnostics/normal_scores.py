@@ -1,4 +1,4 @@
-"""Draws replaced by the normal quantiles of their ranks: what makes R-hat and ESS blind to scale and to heavy tails."""
+"""Normal quantiles of the ranks of draws, which make R-hat and ESS independent of scale and of heavy tails."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from scipy.special import ndtri
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int
 
-# Blom (1958): with this offset the scores of normal draws have, nearly, the mean of the normal order statistics.
+# Blom (1958): with this offset the scores are nearly the means of the normal order statistics
 _OFFSET = 3 / 8
 
 
 def normal_scores(
     order: Int[np.ndarray, "element value"], ordered: Float64[np.ndarray, "element value"]
 ) -> Float64[np.ndarray, "element value"]:
-    r"""Normal scores $\Phi^{-1}((r - 3/8) / (S + 1/4))$ of the ranks `r` of `S` values; equal values share a mean rank.
+    r"""Return the normal scores $\Phi^{-1}((r - 3/8) / (S + 1/4))$ of the ranks `r` of `S` values; ties share a rank.
 
     Args:
-        order: the places of the smallest, the second smallest, ... value, `(element, value)`.
+        order: the indices of the smallest, the second smallest, ... value, `(element, value)`.
         ordered: the values in that order, `(element, value)`.
 
     Returns:
-        The score of each value in its own place, `(element, value)`.
+        The score of each value at its own index, `(element, value)`.
 
     Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
     localization: an improved R-hat for assessing convergence of MCMC.
     """
     count = order.shape[1]
-    # A mean rank may be a half, so the table has an entry for each half. `scipy.stats.rankdata` takes thrice the time.
+    # a mean rank may be a half, so the table has an entry for each half; `scipy.stats.rankdata` takes thrice the time
     table = ndtri((np.arange(2, 2 * count + 1) / 2 - _OFFSET) / (count - 2 * _OFFSET + 1))
     scores = np.tile(table[::2], (len(order), 1))
     members, twice_ranks = _ties(ordered)
@@ -43,9 +43,9 @@ def normal_scores(
 def _ties(
     ordered: Float64[np.ndarray, "element value"],
 ) -> tuple[Int[np.ndarray, "tied"], Int[np.ndarray, "tied"]]:
-    """Find the values that have equals: their flat places, and twice the mean rank, counted from one, of each."""
+    """Return the flat indices of tied values, and twice the mean rank, counted from one, of each."""
     count = ordered.shape[1]
-    equal = np.zeros((len(ordered), count + 1), dtype=bool)  # to the value before; at the end, to none
+    equal = np.zeros((len(ordered), count + 1), dtype=bool)  # to the value before; the last column stays False
     equal[:, 1:-1] = ordered[:, 1:] == ordered[:, :-1]
     before, after = equal[:, :-1], equal[:, 1:]
     first, last = np.flatnonzero(after & ~before), np.flatnonzero(before & ~after)

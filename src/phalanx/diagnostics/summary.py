@@ -1,4 +1,4 @@
-"""The table people look at first: one row for every scalar element of every variable."""
+"""Summary table of draws: one row for every scalar element of every variable."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def summary_table(
     Args:
         draws: arrays of shape `(chain, draw, ...)` by variable name.
         names: the variables wanted, in this order; None for all of them.
-        prob: the share of the draws inside the interval from `hdi_low` to `hdi_high`, the narrowest that has so many.
-        labels: by variable, what its entries are called along each axis, or None for an axis that is numbered.
+        prob: the fraction of the draws in the interval from `hdi_low` to `hdi_high`, the narrowest with so many.
+        labels: labels of the entries along each axis, by variable; None for an axis that is numbered.
         not_kept: variables of the model without draws, for the message about an unknown name.
 
     Returns:
-        A table with the columns mean, sd, hdi_low, hdi_high, mcse_mean, mcse_sd, ess_bulk, ess_tail and r_hat. Rows are
-        called `b` (a scalar), `b[0]`, `w[0,1]`, or `b[age]` where there are labels. What cannot be known is NaN, such
-        as R-hat of a constant.
+        A table with the columns mean, sd, hdi_low, hdi_high, mcse_mean, mcse_sd, ess_bulk, ess_tail and r_hat. Names of
+        rows are `b` (a scalar), `b[0]`, `w[0,1]`, or `b[age]` where there are labels. Undefined values, such as R-hat
+        of a constant, are NaN.
 
     Raises:
         ValueError: when a name is unknown, there are no draws, or `prob` is out of range.
@@ -54,7 +54,7 @@ def summary_table(
     if not chosen:
         raise ValueError("summary: there are no variables to summarise; keep at least one when running (keep=None).")
     rows = [row for name, value in chosen for row in element_names(name, value.shape[2:], labels)]
-    from phalanx.diagnostics.table import SummaryTable  # pandas takes as long to import as all of Phalanx
+    from phalanx.diagnostics.table import SummaryTable  # importing pandas takes as long as importing all of Phalanx
 
     parts = [measure(lambda elements: _row(elements, prob), value).reshape(-1, len(COLUMNS)) for _, value in chosen]
     table = SummaryTable(np.concatenate(parts), index=rows, columns=COLUMNS)
@@ -65,7 +65,7 @@ def summary_table(
 def _choose(
     draws: Mapping[str, np.ndarray], names: Iterable[str] | None, not_kept: Iterable[str] = ()
 ) -> list[tuple[str, np.ndarray]]:
-    """Return the variables asked for, checked."""
+    """Return the requested variables, after checks."""
     wanted = list(draws) if names is None else [names] if isinstance(names, str) else list(names)
     for name in wanted:
         if name not in draws:
@@ -78,6 +78,6 @@ def _choose(
 
 
 def _row(elements: ElementStatistics, prob: float) -> np.ndarray:
-    """Return the row of each of some elements, in the order of the columns."""
+    """Return the rows of a batch of elements, in the order of the columns."""
     errors = [elements.mcse_mean, elements.mcse_sd, elements.ess_bulk, elements.ess_tail, elements.rhat]
     return np.column_stack([elements.mean, elements.sd, elements.hdi(prob), *errors])

@@ -1,4 +1,4 @@
-"""Summary table that prints every column on one line, and the rows that mixed worst where there are too many."""
+"""Summary table that prints every column on one line, and only the rows that mixed worst where there are many."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _OTHERS = "{:.4g}"
 _MOST_ROWS = 60
 
 MOST_QUANTITIES = 40
-"""Scalar quantities up to which a summary shows all of them; of more it shows as many, the worst."""
+"""The most scalar quantities that a summary prints; of more it prints the worst."""
 
 
 class SummaryTable(DataFrame):
-    """A `pandas.DataFrame` that does not hide columns when printed, and ends with the verdict on the run.
+    """A `pandas.DataFrame` that prints all columns, followed by the verdict on the run.
 
     Attributes:
         verdict: the verdict on the whole run. Only the table of the whole run has it: a selection, a sorted table or a
             copy has None, since a part may look better than the whole.
-        num_heads: rows at the top that are always shown, such as the log density. None in a table that was derived from
-            a summary, which prints in its own order.
+        num_heads: rows at the top that are always printed, such as the log density. None in a table derived from a
+            summary, which prints in its own order.
     """
 
     verdict: Verdict | None = None
@@ -36,7 +36,7 @@ class SummaryTable(DataFrame):
         return SummaryTable  # a selection from a table, or a sorted one, is a table
 
     def rows_to_text(self) -> str:
-        """Return the rows as text, without the verdict; of a long summary the worst, and a line about the others."""
+        """Return the rows as text, without the verdict; a long summary has the worst and a line about the others."""
         shown, note = self._shown()
         return "\n".join([shown.to_string(formatters=self._formats(), max_rows=_MOST_ROWS), *note])
 
@@ -44,7 +44,7 @@ class SummaryTable(DataFrame):
         return self.rows_to_text() if self.verdict is None else f"{self.rows_to_text()}\n\n{self.verdict}"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the table as HTML, for notebooks."""
         shown, note = self._shown()
         parts = [shown.to_html(formatters=self._formats(), max_rows=_MOST_ROWS, notebook=True)]
         parts += [f"<p>{escape(line)}</p>" for line in note]

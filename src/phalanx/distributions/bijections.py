@@ -1,6 +1,6 @@
-"""The bijection from the real line onto a support: NumPyro's, but for two.
+"""Bijections from the real line onto supports: those of NumPyro except for the simplex and Cholesky factors.
 
-That of the simplex keeps its digits, and that of Cholesky factors is made without indices.
+The one onto the simplex keeps its digits, and the one onto Cholesky factors does without indices.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpyro.distributions.transforms import ParameterFreeTransform, Transform
 
 
 def bijection_onto(support: Any) -> Transform:
-    """The bijection from real vectors onto `support`.
+    """Return the bijection from real vectors onto `support`.
 
     Raises:
-        NotImplementedError: when none is known.
+        NotImplementedError: when NumPyro has no bijection onto it.
     """
     if support is constraints.simplex:
         return StickBreaking()
@@ -31,8 +31,8 @@ def bijection_onto(support: Any) -> Transform:
 class StickBreaking(ParameterFreeTransform):
     r"""Stick-breaking in logarithms: $y_k = z_k \prod_{j<k} (1 - z_j)$ with $z_k = \sigma(u_k - \log(K - k))$.
 
-    $1 - z$ rounds to nothing where the logit of $z$ is beyond 16 in float32, and all of the stick that is left with it,
-    as happens to most draws of a sparse Dirichlet. $\log(1 - z) = \log \sigma(-\operatorname{logit} z)$ does not.
+    In float32 $1 - z$ rounds to zero if the logit of $z$ exceeds 16, and with it the rest of the stick, as happens to
+    most draws of a sparse Dirichlet. $\log(1 - z) = \log \sigma(-\operatorname{logit} z)$ stays finite.
 
     Source:
         Carpenter et al. (2017), Stan: a probabilistic programming language, for the transform.
@@ -42,9 +42,9 @@ class StickBreaking(ParameterFreeTransform):
     codomain: Any = constraints.simplex
 
     def __call__(self, x: Array) -> Array:
-        """From `(..., K - 1)` real numbers to `(..., K)` on the simplex."""
+        """Map `(..., K - 1)` real numbers to `(..., K)` on the simplex."""
         y = jnp.exp(_log_pieces(_logits(x)))
-        return jnp.maximum(y, jnp.finfo(y.dtype).tiny)  # of zero a density has no logarithm
+        return jnp.maximum(y, jnp.finfo(y.dtype).tiny)  # densities on the simplex take logarithms
 
     def _inverse(self, y: Array) -> Array:
         left = jnp.flip(jnp.cumsum(jnp.flip(y, -1), -1), -1)[..., 1:]  # from the small end: 1 - sum loses digits
@@ -52,26 +52,26 @@ class StickBreaking(ParameterFreeTransform):
         return jnp.log(jnp.maximum(y[..., :-1], tiny)) - jnp.log(jnp.maximum(left, tiny)) + _offsets(y[..., 1:])
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
-        """Of shape `(...)`."""
+        """Return the log determinant, of shape `(...)`."""
         logits = _logits(x)
         return jnp.sum(_log_pieces(logits)[..., :-1] + log_sigmoid(-logits), -1)
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """One element more."""
+        """Return the shape with one more element."""
         return (*shape[:-1], shape[-1] + 1)
 
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """One element less."""
+        """Return the shape with one element less."""
         return (*shape[:-1], shape[-1] - 1)
 
 
 class LowerCholesky(ParameterFreeTransform):
-    r"""A lower triangular matrix of positive diagonal: $L_{ii} = \exp F_{ii}$, $L_{ij} = F_{ij}$ below it.
+    r"""Bijection onto lower triangular matrices of positive diagonal: $L_{ii} = \exp F_{ii}$, else $L_{ij} = F_{ij}$.
 
-    The vector $u$ of $n (n + 1) / 2$ numbers lies in $F$ as TensorFlow's `fill_triangular` puts it there: the numbers
-    from the $n$-th on, then all in reverse, row by row, of which the lower triangle has each once. There and back are
-    slices and sums, which are computed with what is about them; scattered by index they take longer to compile than
-    all of a small fit's other operations, and longer than most of its steps' to run.
+    The vector $u$ of $n (n + 1) / 2$ numbers fills $F$ as TensorFlow's `fill_triangular` does: the numbers from the
+    $n$-th on, then all in reverse, row by row; the lower triangle contains each number once. Both directions are slices
+    and sums, which XLA fuses with the operations around them. A scatter by index takes longer to compile than all other
+    operations of a small fit, and longer to run than most of its steps.
 
     Source:
         Dillon et al. (2017), TensorFlow Distributions, for the order.
@@ -81,7 +81,7 @@ class LowerCholesky(ParameterFreeTransform):
     codomain: Any = constraints.lower_cholesky
 
     def __call__(self, x: Array) -> Array:
-        """From `(..., n (n + 1) / 2)` real numbers to `(..., n, n)`."""
+        """Map `(..., n (n + 1) / 2)` real numbers to `(..., n, n)`."""
         n = self.forward_shape(x.shape)[-1]
         filled = jnp.concatenate([x[..., n:], jnp.flip(x, -1)], -1).reshape(*x.shape[:-1], n, n)
         lower, diagonal = _below(n), jnp.eye(n, dtype=bool)
@@ -96,26 +96,26 @@ class LowerCholesky(ParameterFreeTransform):
         return jnp.concatenate([jnp.flip(filled[..., -1, :], -1), rest[..., : n * (n - 1) // 2]], -1)
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
-        """Of shape `(...)`."""
+        """Return the log determinant, of shape `(...)`."""
         return jnp.sum(jnp.log(jnp.diagonal(y, axis1=-2, axis2=-1)), -1)
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """A matrix for a vector."""
+        """Return the shape of the matrix of a vector."""
         n = (math.isqrt(1 + 8 * shape[-1]) - 1) // 2
         return (*shape[:-1], n, n)
 
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """A vector for a matrix."""
+        """Return the shape of the vector of a matrix."""
         return (*shape[:-2], shape[-1] * (shape[-1] + 1) // 2)
 
 
 def _below(n: int) -> Array:
-    """Where a matrix is below its diagonal."""
+    """Return the mask of the entries below a matrix's diagonal."""
     return jnp.arange(n)[:, None] > jnp.arange(n)[None]
 
 
 def _offsets(x: Array) -> Array:
-    """What makes the zero vector the middle of the simplex."""
+    """Return the offsets that map the zero vector to the middle of the simplex."""
     offsets = jnp.log(jnp.arange(x.shape[-1], 0, -1, dtype=x.dtype))
     return jnp.broadcast_to(offsets, x.shape)
 

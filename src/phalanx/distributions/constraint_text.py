@@ -1,4 +1,4 @@
-"""What constraints hold, such as bounds: numbers that are known, or tracers, which mean nothing outside of a trace."""
+"""Text for constraints in messages: bounds that are tracers are left out, as they have no value outside of a trace."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpyro.distributions.constraints import Constraint
 
 
 def is_computed(constraint: Constraint) -> bool:
-    """Whether something in it is computed while a program is traced."""
+    """Return whether a constraint contains values that are computed while a program is traced, such as a bound."""
     return any(isinstance(leaf, Tracer) for leaf in _leaves(vars(constraint)))
 
 
 def in_words(support: Any) -> str:
-    """A support as it is written; of one with a bound that is computed, its kind alone, such as "interval"."""
+    """Return a support as text; if a bound is computed, its kind alone, such as "interval"."""
     if not isinstance(support, Constraint) or not is_computed(support):
         return str(support)
     while isinstance(base := getattr(support, "base_constraint", None), Constraint):
@@ -26,7 +26,7 @@ def in_words(support: Any) -> str:
 
 
 def _leaves(held: Any) -> Iterator[Any]:
-    """By attributes: a constraint of the user's may not say how it is flattened."""
+    """Yield the leaves of attributes, for a user's constraint may lack the methods that flatten it."""
     for leaf in jax.tree.leaves(held, is_leaf=lambda node: isinstance(node, Constraint)):
         if isinstance(leaf, Constraint):
             yield from _leaves(vars(leaf))
@@ -35,7 +35,7 @@ def _leaves(held: Any) -> Iterator[Any]:
 
 
 def kind_of(distribution: Any) -> str:
-    """Return the name of a distribution, whatever it is wrapped in."""
+    """Return the class name of a distribution under `.to_event`, `.expand` and `.mask`."""
     while type(distribution).__name__ in ("Independent", "ExpandedDistribution", "MaskedDistribution"):
         distribution = distribution.base_dist
     return type(distribution).__name__

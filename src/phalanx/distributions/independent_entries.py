@@ -1,4 +1,4 @@
-"""Distributions and supports of independent entries without the event that joins them, so that rows are apart."""
+"""Distributions and supports of independent entries without the event that joins them, so that rows are separate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phalanx.mesh.compatibility.numpyro_internals import mask_of
 
 
 def entries(distribution: Distribution) -> Distribution:
-    """The same density, entry by entry: `.to_event`, also under `.expand`, `.mask` and transforms of single entries."""
+    """Return the density entry by entry: undo `.to_event`, also under `.expand`, `.mask` and elementwise transforms."""
     if isinstance(distribution, Independent):
         return entries(distribution.base_dist)
     base = getattr(distribution, "base_dist", None)
@@ -38,7 +38,7 @@ def entries(distribution: Distribution) -> Distribution:
 
 
 def entries_of_support(support: Any) -> Any:
-    """The support of single entries."""
+    """Return the support of single entries."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support

@@ -1,8 +1,8 @@
 r"""Log density of a variable on an interval at its logit, which keeps the digits that a value near the upper end loses.
 
 A latent variable on $(a, b)$ is $x = a + (b - a) \sigma(u)$. In float32 the largest $x < 1$ is $1 - 6 \cdot 10^{-8}$,
-beyond which Beta(.1, .1) has a tenth of its mass: a density computed from $x$ does not change there, and all that
-mass is lost. $\log x = \log \sigma(u)$ and $\log(1 - x) = \log \sigma(-u)$ hold for every $u$.
+beyond which Beta(.1, .1) has a tenth of its mass: a density computed from $x$ is constant there, and that mass is lost.
+$\log x = \log \sigma(u)$ and $\log(1 - x) = \log \sigma(-u)$ are exact for every $u$.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from phalanx.mesh.compatibility.numpyro_internals import components_of, with_com
 
 
 def at_logit(distribution: Distribution, logit: Any, value: Any) -> Distribution:
-    """Return the distribution with its log density fixed at that of `logit`, or the same one where no rule applies.
+    """Return the distribution with its log density fixed at that of `logit`, or the same one if no rule applies.
 
     Rules exist for distributions whose density is singular, or computed from the logit, at the ends of an interval:
     Beta, Kumaraswamy, sigmoids of other variables (logit-normal, relaxed Bernoulli), mixtures of these and affine
@@ -62,7 +62,7 @@ def is_logit(transform: Transform) -> bool:
 
 
 class _Known(Distribution):
-    """Distribution whose log density is known, whatever the value."""
+    """Distribution whose log density is known and does not depend on the value."""
 
     def __init__(self, distribution: Distribution, log_prob: Array) -> None:
         self._known, self._support = log_prob, distribution.support
@@ -119,7 +119,7 @@ def _joined(terms: Any, distribution: Distribution) -> Array:
 
 
 def _turns(transform: AffineTransform) -> bool:
-    """Return whether the lower end is the image of the upper one: NumPyro takes scales that are traced for positive."""
+    """Return whether the transform swaps the ends of the interval; NumPyro assumes traced scales to be positive."""
     return not isinstance(transform.scale, Tracer) and bool(np.all(np.less(transform.scale, 0)))
 
 

@@ -1,8 +1,8 @@
-"""Sums of many terms of a log density, as right as the terms are.
+"""Sums of many terms of a log density, as exact as the terms.
 
-A plain sum in float32 is good to its last digit; of 20 million rows that is 1, and the terms know 1e-4. A few terms at
-a time lose nothing to speak of. Their sums are split at a power of two so large that what lies above it adds up exactly
-in any order, and so small that what lies below hardly matters.
+The last digit of a plain float32 sum over 20 million rows is about 1, while each term is exact to 1e-4. So a few terms
+at a time are added as they are, at hardly any loss. Their sums are split at a power of two so large that the upper
+parts add up exactly in any order, and so small that rounding of the lower parts hardly matters.
 
 Source: Rump, Ogita, Oishi (2008), Accurate floating-point summation, for the splitting.
 """
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
 TOGETHER, MOST_TOGETHER = 16, 64
-"""How many terms are added up as they are: the first, or more, up to the second, where that leaves none over."""
+"""Range for the number of terms that are added up as they are; the smallest divisor in it, else its lower end."""
 
 GROUP = 4096
-"""Numbers at most that are split at one power of two: what lies below it adds up to half of the largest at most."""
+"""Most numbers that are split at one power of two: their lower parts add up to at most half of the largest number."""
 
 DIGITS = 24
 """Binary digits of a float32."""
@@ -32,7 +32,7 @@ DIGITS = 24
 
 @jax.custom_jvp
 def total_of(terms: Shaped[Array, "*shape"]) -> Total:
-    """The sum of all elements; its derivative is that of a plain sum. A float64 has digits enough without."""
+    """Return the sum of all elements, with the derivative of a plain sum. In float64 the plain sum is exact enough."""
     terms = terms.astype(jnp.promote_types(terms.dtype, jnp.float32)).ravel()
     if terms.size <= TOGETHER or jnp.finfo(terms.dtype).nmant >= DIGITS:
         return Total.of(jnp.sum(terms))
@@ -53,7 +53,7 @@ def _derivative(terms: tuple[Array], tangents: tuple[Array]) -> tuple[Total, Tot
 
 
 def _sums_of_neighbours(values: Float[Array, "terms"]) -> Float[Array, "sums"]:
-    """Sums of a few values each."""
+    """Return sums of a few neighbouring values each."""
     for length in range(TOGETHER, MOST_TOGETHER):
         if values.size % length == 0:
             return values.reshape(-1, length).sum(1)
@@ -61,10 +61,10 @@ def _sums_of_neighbours(values: Float[Array, "terms"]) -> Float[Array, "sums"]:
 
 
 def _split_sums(values: Float[Array, "*groups terms"]) -> tuple[Float[Array, "*groups"], Float[Array, "*groups"]]:
-    """Sums along the last axis, of multiples of a power of two, which is exact, and of what is left of each value."""
+    """Return sums along the last axis: of the values' multiples of a power of two, exactly, and of the remainders."""
     count, info = values.shape[-1], jnp.finfo(values.dtype)
     largest = jnp.max(jnp.abs(values), -1, keepdims=True)
-    # of a power of 2/3 of the largest at least: all multiples together are fewer than 2**24
+    # the power is at least 2/3 of the largest value's, so the sum has fewer than 2**24 multiples
     power = lax.reduce_precision(largest, info.nexp, 0) * 2.0 ** ((count - 1).bit_length() + 1 - DIGITS)
     power = jnp.where((power > info.tiny) & (power < info.max), power, jnp.ones_like(power))
     above = multiples(values, power)

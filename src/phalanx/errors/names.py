@@ -1,4 +1,4 @@
-"""Hints for a name that does not exist: the names closest to it, or the way to keep a variable that a run left out."""
+"""Hints for an unknown name: the closest names, or the way to keep a variable whose draws a run did not keep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NAMED = 3
 
 
 class UnknownVariable(KeyError, ValueError):
-    """Error for a name in brackets: a `KeyError`, as for any mapping, and a `ValueError`, as for any wrong argument."""
+    """Error for an unknown name in brackets: a `KeyError`, as for any mapping, and a `ValueError`, as for arguments."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -24,7 +24,7 @@ def hint(wrong: str | Iterable[str], known: Iterable[str], not_kept: Iterable[st
         not_kept: variables of the model whose draws the run did not keep.
 
     Returns:
-        The sentence after a space; an empty string if no name comes near.
+        The sentence after a space; an empty string if no name is close.
 
     Example:
         >>> from phalanx.errors.names import hint
@@ -49,7 +49,7 @@ def _not_kept(names: list[str]) -> str:
 
 
 def _near(name: str, known: Iterable[str]) -> list[str]:
-    """Return the names that differ by case, by a few letters, or by an index or an ending that was left out."""
+    """Return the names that differ by case, by a few letters, or by a missing index or ending."""
     by_lower: dict[str, str] = {}
     for other in known:
         by_lower.setdefault(str(other).strip().lower(), str(other))

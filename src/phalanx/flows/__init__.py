@@ -1,6 +1,7 @@
-"""Transforms that are learned, as parts of guides and of models, and likelihoods of pixels: what `phx.flows` has.
+"""Learned transforms, as parts of guides and of models, and likelihoods of pixels: the public names of `phx.flows`.
 
-A transform is a `numpyro.distributions.transforms.Transform` made from a pytree of weights, which may be a `phx.param`.
+In: a pytree of weights, which may be a `phx.param`, and events. Out: transforms, which are
+`numpyro.distributions.transforms.Transform`s, and distributions of pixels. Read `coupling.py` first.
 """
 
 from numpyro.distributions.transforms import PermuteTransform as Permutation

@@ -1,5 +1,5 @@
-"""Data as they come in: tables, series and lists become placed arrays, and names of levels and columns are kept.
+"""Conversion of users' data: tables, series and lists become placed arrays; names of levels and columns are kept.
 
-In: what a user passes as data. Out: `Arguments`, the arrays with their dtypes, shardings and names. Read `arguments.py`
-first.
+In: the keyword arguments of a program, or a table. Out: `Arguments`, the arrays with their dtypes, shardings and names.
+Read `arguments.py` first.
 """

@@ -1,8 +1,8 @@
-"""Evaluation of a traced program with its branches forced, which a run may reach in rare regions only.
+"""Evaluation of a traced program with forced branches, some of which a run may reach in rare regions only.
 
-Where a choice depends on the position, whatever is not chosen there is not computed, or multiplied by zero. Here the
-choice is an argument: an alternative by its number, or a blend of all of them, which shows what any of them does at any
-depth. Choices that depend on the data alone are left as they are: all data are in hand.
+If a choice depends on the position, the alternatives that are not chosen do not affect the result. Here the choice is
+an argument: the number of an alternative, or a blend of all alternatives, which the result depends on at any depth.
+Choices that depend on the data alone are not forced: all data are given.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from phalanx.jaxprs.evaluation import Evaluator, Marked
 from phalanx.jaxprs.walking import CUSTOM, Call, While, all_equations, pruned
 
 MOST_SITES = 64
-"""Choices of a program that are made one by one; those beyond are made as the last one is."""
+"""Choices of a program that are forced one by one; further choices share the code of the last one."""
 
 NATURAL, BLEND = -1, -2
-"""Codes of a choice: as the position says; and all alternatives at once. Others are numbers of alternatives."""
+"""Codes of a choice: as the position decides, and a blend of all alternatives. Other codes number an alternative."""
 
 ON_POSITION: Axes = frozenset({"position"})
 """The mark of values that depend on the position."""
 
 FIRST_WEIGHT = 1.37
-"""Weights of blended alternatives are this, one more, two more...: no two are equal."""
+"""Weight of the first of blended alternatives; each further weight is larger by one, so that all differ."""
 
 TRIPS = (1, 3)
-"""Trips that a loop is forced to make."""
+"""Numbers of trips that a loop is forced to make."""
 
 _STEPS = ("floor", "ceil", "round")
 _ROUGH = ("abs", "sign", *_STEPS)
-"""Operations that never return the numbers between their alternatives, of which a logarithm may not exist."""
+"""Operations that are not blended: numbers between their alternatives may be outside of the domain of what follows."""
 
 _CHOICES = ("select_n", "max", "min", "clamp", "cond", "while")
-"""Operations for whose sake a function with derivatives of its own is followed."""
+"""Operations that make a choice; a function with derivatives of its own is followed only if it has one of these."""
 
 
 class Branches:
-    """Evaluates a traced program with forced choices.
+    """A traced program whose choices can be forced.
 
     Attributes:
-        sites: the number of alternatives of each choice, known once the program was evaluated.
+        sites: the number of alternatives of each choice; filled in by an evaluation.
     """
 
     def __init__(self, program: ClosedJaxpr, depends: Sequence[bool], outputs: Sequence[int]):
-        """Take some outputs of a program; `depends` says of each input whether it is part of the position."""
+        """Select some outputs of a program; `depends` is True for each input that is part of the position."""
         self._program = pruned(program, outputs)
         self._marks = [ON_POSITION if flag else frozenset() for flag in depends]
         self._numbers: dict[int, int] = {}
@@ -69,7 +69,7 @@ class Branches:
         return min(self._numbers[id(equation)], MOST_SITES - 1)
 
     def plans(self) -> list[np.ndarray]:
-        """Return codes to evaluate the program with: all blended, all by one number, and each alternative by itself."""
+        """Return the codes of all evaluations: all choices blended, all by one number, and each alternative alone."""
         if not self.sites:
             return []
         everywhere = [np.full(MOST_SITES, code) for code in (BLEND, *range(max(self.sites)))]
@@ -83,7 +83,7 @@ class Branches:
 
 
 class _Walk(Evaluator[Marked]):
-    """One evaluation, with marks on what depends on the position."""
+    """One evaluation, in which values that depend on the position are marked."""
 
     value = Marked
 
@@ -92,14 +92,14 @@ class _Walk(Evaluator[Marked]):
         self._makers: dict[Any, Any] = {}
 
     def equation(self, equation: Any, inputs: list[Marked]) -> list[Marked]:
-        """Evaluate as it is what depends on data alone."""
+        """Apply an equation, unchanged if it depends on data alone."""
         self._makers.update(dict.fromkeys(equation.outvars, equation))
         if not any(value.mark for value in inputs) or self._counts_from_the_end(equation):
             return super().primitive(equation, inputs)
         return super().equation(equation, inputs)
 
     def primitive(self, equation: Any, inputs: list[Marked]) -> list[Marked]:
-        """Force a primitive that chooses."""
+        """Apply a primitive, forced if it makes a choice."""
         found = super().primitive(equation, inputs)
         if len(found) != 1 or (alternatives := _alternatives(equation, inputs, found[0].array)) is None:
             return found
@@ -107,21 +107,21 @@ class _Walk(Evaluator[Marked]):
         return [found[0]._replace(array=self._chosen(equation, found[0].array, alternatives, blend))]
 
     def call(self, equation: Any, parts: Call, inputs: list[Marked]) -> list[Marked]:
-        """Follow functions with derivatives of their own only where they choose something."""
+        """Follow a call; a function with derivatives of its own only if it makes a choice."""
         chooses = any(inner.primitive.name in _CHOICES for inner in all_equations(parts.program))
         if equation.primitive.name in CUSTOM and not chooses:
             return super().primitive(equation, inputs)
         return super().call(equation, parts, inputs)
 
     def choose(self, equation: Any, which: Marked, cases: Sequence[Marked]) -> Marked:
-        """Force a branch."""
+        """Return a result of a choice between branches, forced."""
         index = jnp.clip(jnp.asarray(which.array, jnp.int32), 0, len(cases) - 1)
         arrays = [case.array for case in cases]
         mark = which.mark.union(*(case.mark for case in cases))
         return Marked(self._chosen(equation, lax.select_n(index, *arrays), arrays), mark)
 
     def while_loop(self, equation: Any, parts: While, inputs: list[Marked]) -> list[Marked]:
-        """Force the number of turns, where the test depends on the position."""
+        """Evaluate a loop, with the number of turns forced if the test depends on the position."""
         of_test, of_body, carry = parts.split(inputs)
         marks, begin = self.marks(equation, inputs), tuple(value.array for value in carry)
 
@@ -140,12 +140,12 @@ class _Walk(Evaluator[Marked]):
     def _chosen(self, equation: Any, natural: Any, alternatives: Sequence[Any], blend: bool = True) -> Any:
         code = self._codes[self._branches.number(equation, len(alternatives))]
         cases = [jnp.broadcast_to(case, natural.shape) for case in alternatives]
-        # where there are fewer alternatives than the code says, the last
+        # a code beyond the last alternative selects the last
         which = jnp.where(code == BLEND, len(cases) + 1, jnp.minimum(code, len(cases) - 1) + 1)
         return lax.select_n(which.astype(jnp.int32), natural, *cases, _blended(natural, cases) if blend else natural)
 
     def _counts_from_the_end(self, equation: Any) -> bool:
-        """Return whether it makes of a negative index one from the end, which is no choice of the model's."""
+        """Return whether an equation converts a negative index to one from the end, which is not a model's choice."""
         if (
             equation.primitive.name != "select_n"
             or len(equation.invars) != 3
@@ -162,7 +162,7 @@ class _Walk(Evaluator[Marked]):
 
 
 def _alternatives(equation: Any, inputs: Sequence[Marked], natural: Any) -> list[Any] | None:
-    """Return what a primitive might have given where the position lies elsewhere; None where it makes no choice."""
+    """Return the results that a primitive may have at other positions; None if it makes no choice."""
     name, given = equation.primitive.name, [value.array for value in inputs]
     if name == "select_n":
         return given[1:] if inputs[0].mark else None
@@ -186,7 +186,7 @@ def _alternatives(equation: Any, inputs: Sequence[Marked], natural: Any) -> list
 
 
 def _blended(natural: Any, cases: Sequence[Any]) -> Any:
-    """Return a weighted mean, where all cases are finite; of integers and flags, another case."""
+    """Return a weighted mean of the cases if all are finite; for integers and flags, another case."""
     if not jnp.issubdtype(natural.dtype, jnp.inexact):
         other = cases[-1]
         return other if natural.dtype != jnp.bool_ else ~natural

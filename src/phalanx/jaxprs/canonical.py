@@ -1,9 +1,8 @@
-"""The canonical form of a traced program: two with equal forms compute the same, and one compiled program serves both.
+"""Canonical form of a traced program: programs with equal forms compute the same and can share an executable.
 
-Every equation counts, with what it reads and in which order: variables are numbered as they appear, constants and
-literals are told by their bits, programs inside of programs by their own forms. Nothing is told by where it lies in
-memory. What cannot be told by content, such as a function that is called back on the host or an array on other hosts,
-leaves a program without a form, and then it is equal to none.
+A form contains every equation with its operands, in order: variables are numbered as they appear, constants and
+literals are identified by their bits, inner programs by their own forms, and no value by its memory address. A program
+with a part that cannot be compared by content, such as a host callback or an array on other hosts, has no form.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from jax.sharding import AbstractMesh, Mesh
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range)
 
 LIBRARIES = ("jax", "jaxlib", "numpyro", "phalanx")
-"""Their functions and immutable records are what their names and values say, as long as the process lives."""
+"""Libraries whose functions and immutable records are identified by name and value within a process."""
 
 SHORT = 64
-"""Bytes of an array that are written down as they are."""
+"""Bytes up to which an array is written in full, not as a digest."""
 
 
 class Form(NamedTuple):
-    """What a program is told by.
+    """Identity of a program.
 
     Attributes:
-        digest: of all that could be written down.
+        digest: digest of the text of the program.
         others: JAX's own records, such as meshes and layouts, which are compared as JAX compares them.
-        rules: whether there are derivatives of the user's own, which only the gradient shows.
+        rules: True if the program has derivatives written by users, which only its gradient contains.
     """
 
     digest: bytes
@@ -48,7 +47,7 @@ class Form(NamedTuple):
 
 
 def form_of(*values: Any) -> Form | None:
-    """The form of jaxprs, arrays, plain values, and tuples, lists and dicts of them; None where there is none.
+    """Return the form of jaxprs, arrays, plain values, and tuples, lists and dicts of them; None if they have no form.
 
     Example:
         >>> import jax
@@ -64,19 +63,19 @@ def form_of(*values: Any) -> Form | None:
 
 
 def is_of_a_library(f: Any) -> bool:
-    """Whether a function is one of the libraries' own, which closes over nothing: its name says what it is.
+    """Return whether a function belongs to LIBRARIES and has no closure, so that its name identifies it.
 
-    A function is of the module in which it was written: what it is called can be another's, as `functools.wraps` does.
+    The module is read from the function's globals: `functools.wraps` changes `__module__`.
     """
     if isinstance(owner := getattr(f, "__self__", None), type) and _is_of(LIBRARIES, owner.__module__):
-        f = f.__func__  # a method of a class; one of an object may read whatever the object holds
+        f = f.__func__  # a method of a class; a method of an object may read the object's attributes
     if isfunction(f) and _checks_shapes(f):
         f = getattr(f, "__wrapped__", f)
     return isfunction(f) and f.__closure__ is None and _is_of(LIBRARIES, f.__globals__.get("__name__"))
 
 
 def _name(f: Any) -> str:
-    """The name of a function of the libraries' own: where it was written, and of which class it is a method."""
+    """Return the name of a library's function: its module, line and class."""
     owner = getattr(f, "__self__", None)
     of_class = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else ""
     code = (f.__wrapped__ if _checks_shapes(f) else f).__code__
@@ -88,22 +87,22 @@ def _is_of(libraries: tuple[str, ...], module: str | None) -> bool:
 
 
 def _checks_shapes(f: Any) -> bool:
-    """Whether it is one of jaxtyping's: it checks what is handed to the one it wraps, and reads nothing else."""
+    """Return whether a function is a wrapper of jaxtyping, which only checks the arguments of the wrapped one."""
     checker = sys.modules.get("jaxtyping")
     return checker is not None and f.__code__.co_filename.startswith(os.path.dirname(str(checker.__file__)) + os.sep)
 
 
 class _NoForm(Exception):
-    """Something of which no content is known."""
+    """A value that cannot be compared by content."""
 
 
 class _Writer:
-    """Writes values down as text that tells any two apart; programs and large arrays as digests of theirs."""
+    """Writer of values as text that differs for different values; programs and large arrays are digests."""
 
     def __init__(self) -> None:
         self.others: dict[Hashable, int] = {}
         self.rules = False
-        self._programs: dict[int, tuple[Jaxpr, str]] = {}  # a program that is called often is written down once
+        self._programs: dict[int, tuple[Jaxpr, str]] = {}  # a program that is called often is written once
 
     def text(self, value: Any) -> str:
         if isinstance(value, PLAIN):
@@ -123,7 +122,7 @@ class _Writer:
         return self._other(value)
 
     def _collection(self, value: Any) -> str:
-        # JAX's own named tuples are records like its others, but for those that carry programs
+        # JAX's named tuples are records like its others, except those that contain programs
         if hasattr(value, "_fields") and _is_of_jax(value) and not any(map(_is_program, value)):
             return self._other(value)
         if isinstance(value, slice):
@@ -163,10 +162,10 @@ class _Writer:
         return f"{_kind(literal.aval)} {self._array(literal.val)}"
 
     def _operation(self, equation: Any) -> str:
-        """What an equation does, apart from what it reads."""
+        """Return the text of an equation without its operands."""
         name, params = equation.primitive.name, equation.params
         if name.startswith(("custom_jvp_call", "custom_vjp_call")):
-            self.rules = True  # they are functions yet to be traced, and count for the gradient only
+            self.rules = True  # the rules are functions yet to be traced, and affect the gradient only
             params = {key: value for key, value in params.items() if not _is_function(value)}
         effects = sorted(type(effect).__name__ for effect in equation.effects)
         return f"{name} {effects} {self.text(dict(sorted(params.items())))}"
@@ -187,7 +186,7 @@ class _Writer:
         return f"{array.dtype} {array.dtype.str} {array.shape} {digest.hex()}"
 
     def _other(self, value: Any) -> str:
-        """One of JAX's records, none of which is ever changed; a form keeps it, and compares it as JAX does."""
+        """Return the text of one of JAX's immutable records, which the form keeps and compares as JAX does."""
         if not _is_of_jax(value) or _is_function(value):
             raise _NoForm
         try:
@@ -198,7 +197,7 @@ class _Writer:
 
 @lru_cache(4096)
 def _kind(aval: Any) -> str:
-    """Shape and type of a value."""
+    """Return the text of a value's shape and type."""
     parts = (getattr(aval, name, None) for name in ("dtype", "shape", "weak_type"))
     return f"{type(aval).__name__} {' '.join(map(str, parts))}"
 
@@ -212,5 +211,5 @@ def _is_program(value: Any) -> bool:
 
 
 def _is_function(value: Any) -> bool:
-    """Whether it is a function, or JAX's wrapping of one yet to be traced."""
+    """Return whether a value is a function, or JAX's wrapper of a function yet to be traced."""
     return hasattr(value, "call_wrapped") or (callable(value) and not isinstance(value, Mesh | AbstractMesh))

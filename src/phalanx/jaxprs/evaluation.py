@@ -1,4 +1,4 @@
-"""Evaluation of traced programs with changes on the way: calls are followed, loops and branches stay what they are."""
+"""Evaluation of traced programs with some equations changed: calls are followed, loops and branches are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.jaxprs.walking import Call, Cond, Interpreter, Scan, alone, needed_
 
 
 class Marked(NamedTuple):
-    """An array, and a mark that is known while tracing: what it depends on, as `Dependence` follows it."""
+    """An array with a mark that is known while tracing: the inputs it depends on, as `Dependence` follows them."""
 
     array: Any
     mark: Axes = NOWHERE
@@ -23,20 +23,20 @@ M = TypeVar("M", bound=Marked)
 
 
 class Evaluator(Interpreter[M], Generic[M]):
-    """Evaluates a program. A subclass changes what some equations give.
+    """Evaluation of a program; a subclass changes the results of some equations.
 
-    Marks of what loops carry, and of what branches give, are found before: by `dependence`.
+    `dependence` finds the marks of loop carries and of branch results beforehand.
     """
 
     value: type[M]
     dependence = Dependence()
 
     def constant(self, value: Any) -> M:
-        """A constant depends on nothing."""
+        """Return the value of a constant, without a mark."""
         return self.value(value)
 
     def primitive(self, equation: Any, inputs: list[M]) -> list[M]:
-        """Return the results as they are."""
+        """Return the results of the unchanged primitive."""
         arrays = [value.array for value in not_literal(equation, inputs)]
         return self.of_arrays(alone(equation)(*arrays), self.marks(equation, inputs))
 
@@ -49,23 +49,23 @@ class Evaluator(Interpreter[M], Generic[M]):
         return list(map(self.value, arrays, marks))
 
     def arrays(self, values: Sequence[M], marks: Sequence[Axes]) -> list[Any]:
-        """Return arrays of values, in the form that arrays of these marks have."""
+        """Return the arrays of values, in the form that arrays with these marks have."""
         return [value.array for value in values]
 
     def equations(self, jaxpr: Jaxpr) -> Sequence[Any]:
-        """Follow those that are needed."""
+        """Return the equations that the outputs need."""
         return needed_equations(jaxpr, jaxpr.outvars)
 
     def call(self, equation: Any, parts: Call, inputs: list[M]) -> list[M]:
-        """Follow primitives that are known to do nothing else."""
+        """Follow a primitive that only calls a program; bind any other."""
         return self.run(parts.program, inputs) if parts.known else self.primitive(equation, inputs)
 
     def choose(self, equation: Any, which: M, cases: Sequence[M]) -> M:
-        """Return a result of a choice by a number with a mark, given that of each branch."""
+        """Return a result of a choice by a marked number, given the result of each branch."""
         raise NotImplementedError
 
     def cond(self, equation: Any, parts: Cond, inputs: list[M]) -> list[M]:
-        """Take one branch; all of them, where the number of the branch has a mark."""
+        """Evaluate one branch; all of them if the number of the branch is marked."""
         which, *operands = inputs
         if which.mark:
             results = zip(*(self.run(branch, operands) for branch in parts.branches), strict=True)
@@ -78,7 +78,7 @@ class Evaluator(Interpreter[M], Generic[M]):
         return self.of_arrays(lax.switch(which.array, ways, *(value.array for value in operands)), marks)
 
     def scan(self, equation: Any, parts: Scan, inputs: list[M]) -> list[M]:
-        """Go through the rows."""
+        """Evaluate the loop row by row."""
         constants, carry, rows = parts.split(inputs)
         marks, count, params = self.marks(equation, inputs), len(carry), equation.params
         inside = [*marks[:count], *(row.mark for row in rows)]

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from jaxtyping import Int32, Shaped
 
 FEW_CELLS = 64
-"""Cells up to which each is summed under its own mask; the updates are read once for each cell."""
+"""Number of cells up to which each is summed under its own mask; the updates are read once per cell."""
 
 CROWDED = 64
-"""Updates per cell, on average, from which updates of many cells are sorted. Neither number is measured on a GPU."""
+"""Mean number of updates per cell from which updates of many cells are sorted. Neither number is measured on a GPU."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,8 +40,8 @@ def with_group_sums(f: F) -> F:
     """Return `f` with its scatter-adds rewritten on a GPU, and `f` itself elsewhere.
 
     Args:
-        f: a function of trees of arrays. Take derivatives inside it: those that are taken later are right, but may be
-            scatter-adds again.
+        f: a function of trees of arrays. Take derivatives inside it: later derivatives are right, but may contain
+            scatter-adds.
     """
     if not (Workaround.GROUP_SUMS.is_on and on_gpu()):
         return f
@@ -56,7 +56,7 @@ def with_group_sums(f: F) -> F:
 
 
 def on_gpu() -> bool:
-    """Return whether JAX computes on a GPU, of whatever make."""
+    """Return whether JAX computes on a GPU, NVIDIA's or AMD's."""
     return jax.default_backend() in ("gpu", "cuda", "rocm")
 
 
@@ -93,7 +93,7 @@ def _param(value: Any) -> Any:
 
 
 def _sum_of(eqn: Any) -> Callable[[Array, Array, Array], Array] | None:
-    """Return what replaces a scatter-add of whole rows by their numbers; None where it stays as it is."""
+    """Return the replacement of a scatter-add of whole rows; None if the scatter-add is kept."""
     operand, _, updates = (atom.aval for atom in eqn.invars)
     numbers = eqn.params["dimension_numbers"]
     indexed, inserted = numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims
@@ -102,7 +102,7 @@ def _sum_of(eqn: Any) -> Callable[[Array, Array, Array], Array] | None:
     windowed = [axis for axis in range(operand.ndim) if axis not in inserted]
     window = dict(zip(windowed, numbers.update_window_dims, strict=True))
     whole = {axis for axis, place in window.items() if updates.shape[place] == operand.shape[axis]}
-    # a window as long as its axis begins at 0, unless indices outside are dropped
+    # a window as long as its axis begins at 0, unless updates with indices outside are dropped
     free = whole if eqn.params["mode"] != GatherScatterMode.FILL_OR_DROP else whole.difference(indexed)
     columns = [column for column, axis in enumerate(indexed) if axis not in free]
     axes = [indexed[column] for column in columns]
@@ -139,7 +139,7 @@ def _sum_of(eqn: Any) -> Callable[[Array, Array, Array], Array] | None:
 
 
 def _cells_of(indices: Shaped[Array, "rows axes"], sizes: list[int], clips: bool) -> Int32[Array, "rows"]:
-    """Return the number of the cell that each row of indices names; -1 where it names none."""
+    """Return the number of the cell that each row of indices names; -1 if it is outside."""
     cell, inside = jnp.zeros(len(indices), jnp.int32), jnp.ones(len(indices), bool)
     for column, size in enumerate(sizes):
         index = indices[:, column]
@@ -153,9 +153,9 @@ def _cells_of(indices: Shaped[Array, "rows axes"], sizes: list[int], clips: bool
 def _add_under_masks(
     table: Shaped[Array, "cells ..."], cell: Int32[Array, "rows"], values: Shaped[Array, "rows ..."]
 ) -> Shaped[Array, "cells ..."]:
-    """Add rows of values to the cells with a mask for each: a product with one-hot rows.
+    """Add rows of values to the cells, each with its own mask.
 
-    It is not written as one: a factor of zero would carry an infinity of one group into the others.
+    A product with one-hot rows would carry an infinity of one group into the others: 0 * inf is NaN.
     """
     mask = cell[None] == lax.iota(jnp.int32, len(table))[:, None]
     mask = mask.reshape(*mask.shape, *[1] * (values.ndim - 1))

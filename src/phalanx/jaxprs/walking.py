@@ -1,8 +1,8 @@
-"""Traversal of jaxprs: what each higher-order primitive calls, and how that corresponds to its operands and results.
+"""Traversal of jaxprs: the programs that each higher-order primitive calls, with their operands and results.
 
-`parts_of` is the one place that knows the parameters of jit, cond, scan, while, and functions with derivatives of their
-own. An `Interpreter` follows a program equation by equation: a subclass says what is known of a constant, and what an
-equation makes of what is known of its operands.
+`parts_of` is the only function that knows the parameters of jit, cond, scan, while, and functions with derivatives of
+their own. An `Interpreter` follows a program equation by equation: a subclass defines the value of a constant, and the
+values of an equation's results given those of its operands.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Program = ClosedJaxpr | Jaxpr
 
 
 def words(text: str) -> frozenset[str]:
-    """Return names as they are written in a line."""
+    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 
 CALLS = words("jit pjit closed_call core_call remat remat2 checkpoint")
-"""Primitives that call a program and nothing else."""
+"""Primitives that only call a program."""
 
 CUSTOM = words("custom_jvp_call custom_vjp_call")
-"""Primitives that call a program with derivatives of its own."""
+"""Primitives that call a program which has derivatives of its own."""
 
 ELEMENTWISE = words(
     """abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj
@@ -43,40 +43,40 @@ ELEMENTWISE = words(
     regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin
     sinh sqrt square stop_gradient sub tan tanh xor zeta"""
 )
-"""Primitives whose results have an entry for each entry of their operands, which `clamp` and `select_n` may also give
-as one scalar for all."""
+"""Primitives whose results have an entry for each entry of their operands; some operands of `clamp` and `select_n` may
+be scalars."""
 
 _OF_ENTRIES = ("reduce", "scatter", "select_and")
-"""Names of primitives begin so whose programs combine two entries, and are not called with the operands."""
+"""Prefixes of primitives whose programs combine two entries and are not called with the operands."""
 
 
 class Call(NamedTuple):
-    """One program that gets all operands and gives all results; `known`: CALLS and CUSTOM, and no other primitive."""
+    """A program from all operands to all results; `known` is True for CALLS and CUSTOM only."""
 
     program: Program
     known: bool
 
 
 class Cond(NamedTuple):
-    """Programs of which the first operand is the number; they get the other operands."""
+    """Programs of which the first operand selects one; it gets the other operands."""
 
     branches: Sequence[ClosedJaxpr]
 
 
 class Scan(NamedTuple):
-    """A program that gets constants, carry and a row of each remaining operand, and gives carry and rows of results."""
+    """A program from constants, carry and one row of each other operand to carry and one row of each other result."""
 
     body: ClosedJaxpr
     constants: int
     carried: int
 
     def split(self, values: Sequence[V]) -> tuple[list[V], list[V], list[V]]:
-        """Cut operands into constants, carry and what has rows."""
+        """Split operands into constants, carry and arrays of rows."""
         return _cut(values, self.constants, self.carried)
 
 
 class While(NamedTuple):
-    """A test and a body, both of which get constants of their own and the carry."""
+    """A test and a body, each with constants of its own, and a common carry."""
 
     test: ClosedJaxpr
     body: ClosedJaxpr
@@ -84,12 +84,12 @@ class While(NamedTuple):
     of_body: int
 
     def split(self, values: Sequence[V]) -> tuple[list[V], list[V], list[V]]:
-        """Cut operands into constants of the test, constants of the body, and carry."""
+        """Split operands into constants of the test, constants of the body, and carry."""
         return _cut(values, self.of_test, self.of_body)
 
 
 def parts_of(equation: Any) -> Call | Cond | Scan | While | None:
-    """Return what an equation calls; None for a plain primitive, and for programs that do not get its operands."""
+    """Return the programs that an equation calls with its operands; None if it calls no program with them."""
     name, params = equation.primitive.name, equation.params
     if name == "cond":
         return Cond(params["branches"])
@@ -97,7 +97,7 @@ def parts_of(equation: Any) -> Call | Cond | Scan | While | None:
         return Scan(params["jaxpr"], *scan_sizes(params))
     if name == "while":
         return While(params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"], params["body_nconsts"])
-    for program in () if name.startswith(_OF_ENTRIES) else inner_programs(equation):  # the first is what runs forward
+    for program in () if name.startswith(_OF_ENTRIES) else inner_programs(equation):  # the first is the forward program
         jaxpr = opened(program)[0]
         if (len(jaxpr.invars), len(jaxpr.outvars)) == (len(equation.invars), len(equation.outvars)):
             return Call(program, name in CALLS | CUSTOM)
@@ -165,21 +165,21 @@ class Interpreter(Generic[V]):
 
 
 def settled(carry: list[V], turn: Callable[[list[V]], list[V]], join: Callable[[V, V], V]) -> list[V]:
-    """Return what is known of a loop's carry after any number of turns; `join` combines what two turns say."""
+    """Return the fixed point of a loop's carry; `join` combines the values of two turns."""
     while (after := [join(a, b) for a, b in zip(carry, turn(carry), strict=True)]) != carry:
         carry = after
     return carry
 
 
 def opened(program: Program) -> tuple[Jaxpr, Sequence[Any]]:
-    """Return a program and the constants that it is closed with."""
+    """Return the jaxpr of a program and the constants that it closes over."""
     return (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
 
 
 def inner_programs(equation: Any) -> list[Program]:
-    """Return the programs in an equation's parameters, those that are closed with their constants.
+    """Return the programs in an equation's parameters, closed ones with their constants.
 
-    `jax.extend.core.jaxprs_in_params` opens them: it leaves out what they close over.
+    `jax.extend.core.jaxprs_in_params` drops the constants.
     """
     values = [v for p in equation.params.values() for v in (p if isinstance(p, tuple | list) else (p,))]
     return [value for value in values if isinstance(value, ClosedJaxpr | Jaxpr)]
@@ -199,7 +199,7 @@ def equations_within(equation: Any) -> Iterator[Any]:
 
 
 def constants_within(program: Program) -> list[Any]:
-    """Return what a program closes over, and what all those close over that it calls."""
+    """Return the constants of a program and of all programs that it calls."""
     inner = (p for equation in all_equations(program) for p in inner_programs(equation))
     return [constant for p in (program, *inner) for constant in opened(p)[1]]
 
@@ -215,9 +215,9 @@ def needed_equations(jaxpr: Jaxpr, outputs: Sequence[Any]) -> list[Any]:
 
 
 def pruned(program: ClosedJaxpr, outputs: Iterable[int], all_inputs: bool = True) -> ClosedJaxpr:
-    """Return a program with these of its outputs alone, without equations and constants that they do not need.
+    """Return a program with only these outputs, without the equations and constants that they do not need.
 
-    Its inputs stay, unless `all_inputs` is false: then those go that are not read.
+    All inputs are kept, or, with `all_inputs=False`, only those that are read.
     """
     jaxpr = program.jaxpr
     wanted = [jaxpr.outvars[number] for number in outputs]
@@ -230,7 +230,7 @@ def pruned(program: ClosedJaxpr, outputs: Iterable[int], all_inputs: bool = True
 
 
 def printed(value: Any) -> str:
-    """Return a program or parameter as text, without where callables lie in memory, which is no part of a program."""
+    """Return a program or parameter as text, without memory addresses."""
     return re.sub(r"0x[0-9a-f]+", "", str(value))
 
 
@@ -242,18 +242,18 @@ def alone(equation: Any) -> Callable[..., list[Any]]:
 
 
 def not_literal(equation: Any, values: Sequence[V]) -> list[V]:
-    """Return the values, one for each operand of an equation, of those that are not literals."""
+    """Return those of `values`, one for each operand of an equation, whose operands are not literals."""
     return [v for atom, v in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)]
 
 
 def axes_named(equation: Any) -> tuple[str, ...]:
-    """Return the mesh axes that an equation is about."""
+    """Return the mesh axes that an equation names."""
     axes = equation.params.get("axes", equation.params.get("axis_name", ()))
     return tuple(axis for axis in (axes if isinstance(axes, tuple | list) else (axes,)) if isinstance(axis, str))
 
 
 def extent(program: ClosedJaxpr) -> tuple[int, Any]:
-    """Return the elements of the largest array that a program makes, and the narrowest type that it computes in."""
+    """Return the size of the largest array that a program makes, and the least precise floating-point type in it."""
     shapes = [v.aval for equation in all_equations(program) for v in equation.outvars if hasattr(v.aval, "shape")]
     types = [jnp.dtype(a.dtype) for a in shapes if jnp.issubdtype(a.dtype, jnp.floating)]
     widest = max((math.prod(a.shape) for a in shapes), default=0)

@@ -1,9 +1,12 @@
-"""Markov kernels, one algorithm per file, and the parts to write a kernel or a tuner of your own: `phx.kernels`.
+"""Markov kernels, one algorithm per file, and the parts of a kernel or a tuner of your own: `phx.kernels`.
+
+In: the log density of a device's lanes, keys and hyperparameters. Out: `Kernel`s, which `phx.mcmc` compiles. Read
+`protocol/kernel.py` first, then `rwmh.py`, the shortest algorithm.
 
 A function that makes draws returns a `Point` and an `Info`; `decide` makes both for a Metropolis decision, and
-`from_draw` makes a `Kernel` of the function. A `Machine` moves lanes whose draws take different times, from one
-`LaneState` to the next. A kernel lists its tuners: `Metric`, `TrajectoryLength`, `StepSize`, or any other `Tuner`,
-which learns from `Sums` over the draws of a round, or a `Sample` of a window's, at some `Stage` of warm-up.
+`from_draw` turns the function into a `Kernel`. A `Machine` moves lanes whose draws take different times, from one
+`LaneState` to the next. A `Tuner` learns from `Sums` over a round's draws, or a `Sample` of a window's draws, at a
+`Stage` of warm-up: `Metric`, `TrajectoryLength`, `StepSize`, or your own.
 """
 
 from phalanx.adaptation.metric import Metric

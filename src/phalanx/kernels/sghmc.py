@@ -15,7 +15,7 @@ from phalanx.mesh.position import Vector
 from phalanx.mesh.random_numbers import Words
 
 STEPS = 10
-"""Steps of a draw where nothing is said, as for `phx.hmc`."""
+"""Steps of a draw by default, as for `phx.hmc`."""
 
 
 class Tuning(NamedTuple):
@@ -31,7 +31,7 @@ class Tuning(NamedTuple):
 def draw(key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
     """Draw a momentum, and follow the motion, with new rows at every step."""
     keep = 1 - tuning.friction
-    shaken = jnp.sqrt(tuning.temperature * (1 - keep**2))  # what keeps a momentum's distribution as it is
+    shaken = jnp.sqrt(tuning.temperature * (1 - keep**2))  # leaves the distribution of a momentum invariant
 
     def step(number: Array, phase: tuple[Point, Vector]) -> tuple[Point, Vector]:
         at, momentum = phase
@@ -57,33 +57,34 @@ def sghmc(
     cycle: int | None = None,
     temperature: float = 1.0,
 ) -> Kernel:
-    r"""Stochastic gradient Hamiltonian Monte Carlo: motion with friction, on gradients of a few rows.
+    r"""Return a kernel of stochastic gradient Hamiltonian Monte Carlo: friction, and gradients of a few rows.
 
-    A draw begins with a momentum $p \sim N(0, T I)$ and is `num_steps` steps of: half a kick, half a drift, friction,
+    A draw begins with a momentum $p \sim N(0, T I)$ and makes `num_steps` steps: half a kick, half a drift, friction,
     half a drift, half a kick,
 
     $$p \leftarrow p + \tfrac\epsilon2 \hat g(x), \quad x \leftarrow x + \tfrac\epsilon2 p, \quad
     p \leftarrow (1 - \alpha) p + \sqrt{T (1 - (1 - \alpha)^2)}\, z, \quad x \leftarrow x + \tfrac\epsilon2 p, \quad
     p \leftarrow p + \tfrac\epsilon2 \hat g(x),$$
 
-    with gradients $\hat g$ of $B$ of $N$ rows, as for `phx.sgld`; the second kick and the first of the next step share
-    one. Steps in this order are right to $\epsilon^2$. The momentum carries a chain farther than the noise of
-    `phx.sgld` does, and friction takes the heat of the gradients' noise away, the more of it the larger $\alpha$ is.
+    with gradients $\hat g$ of $B$ of $N$ rows, as for `phx.sgld`; the second kick of a step and the first kick of the
+    next share one gradient. The error of steps in this order is of order $\epsilon^2$. The momentum carries a chain
+    farther than the noise of `phx.sgld` does, and friction removes the heat of the gradients' noise, the more the
+    larger $\alpha$ is.
 
-    The draws are approximate, chains have rows of their own, and data spread over `data` are drawn from on each device
-    alone: see `phx.sgld`.
+    The draws are approximate, each chain has rows of its own, and each device draws from its own shard of the data: see
+    `phx.sgld`.
 
     Args:
         step_size: $\epsilon$, in units of the unconstrained coordinates, as for `phx.hmc`; at the beginning of a cycle.
-        batch_size: rows of a step. All of them are taken once each, without noise.
+        batch_size: rows of a step. If it is the number of all rows, each is used once, without noise.
         num_steps: steps of a draw; None means 10, or a cycle.
-        friction: $\alpha$, the share of the momentum that is lost in a step.
-        cycle: steps of a draw, over which the step size falls to nearly zero, to begin anew with the next; its square
+        friction: $\alpha$, the fraction of the momentum that a step removes.
+        cycle: steps of a draw, over which the step size falls to nearly zero before the next cycle begins; its square
             falls along half a cosine.
-        temperature: $T$; 1 draws from the posterior, 0 climbs.
+        temperature: $T$; 1 draws from the posterior, 0 climbs to a mode.
 
     Returns:
-        A kernel for `phx.mcmc`. Warm-up tunes nothing: it is what chains have to find the posterior.
+        A kernel for `phx.mcmc`. Warm-up does not tune it, but gives chains time to find the posterior.
 
     Raises:
         ValueError: as for `phx.sgld`; when the friction is not above 0 and at most 1; or when both `num_steps` and
@@ -91,7 +92,8 @@ def sghmc(
 
     Example:
         >>> import phalanx as phx
-        >>> kernel = phx.sghmc(step_size=0.01, batch_size=50, cycle=100)
+        >>> phx.sghmc(step_size=0.01, batch_size=50, cycle=100).name
+        'sghmc(step_size=0.01, batch_size=50, num_steps=100, cycle=100)'
 
     Source:
         Chen, Fox, Guestrin (2014), Stochastic gradient Hamiltonian Monte Carlo; Leimkuhler, Matthews (2013), Rational

@@ -1,4 +1,4 @@
-"""Stochastic gradient Langevin dynamics: noisy climbing on gradients of a few rows."""
+"""Stochastic gradient Langevin dynamics: noisy gradient steps on a few rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Tuning(NamedTuple):
 
 
 def draw(key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
-    """Climb and shake, with new rows at every step."""
+    """Make gradient steps with noise, with new rows at every step."""
 
     def step(number: Array, at: Point) -> Point:
         size = tuning.step_size * falling(number, tuning.cycle)
@@ -35,7 +35,7 @@ def draw(key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Poi
 
 
 def sgld(step_size: float, batch_size: int, *, cycle: int | None = None, temperature: float = 1.0) -> Kernel:
-    r"""Stochastic gradient Langevin dynamics: steps along gradients of a few rows, with noise.
+    r"""Return a kernel of stochastic gradient Langevin dynamics: noisy steps along gradients of a few rows.
 
     $$x \leftarrow x + \tfrac\epsilon2\, \hat g(x) + \sqrt{\epsilon T}\, z, \quad z \sim N(0, I),$$
 
@@ -43,30 +43,30 @@ def sgld(step_size: float, batch_size: int, *, cycle: int | None = None, tempera
     step costs a gradient of `batch_size` rows, however many there are.
 
     The draws are approximate. For a normal posterior of precision $k$ and a gradient with noise of variance $V$ they
-    have variance $(1 + \epsilon V / 4) / (k - \epsilon k^2 / 4)$ in the place of $1/k$: a step size well below $1/k$
-    and $1/V$ is what is needed. No diagnostic sees the bias, which the verdict says each time; halve the step size, and
-    look what moves.
+    have variance $(1 + \epsilon V / 4) / (k - \epsilon k^2 / 4)$ in the place of $1/k$: choose a step size well below
+    $1/k$ and $1/V$. Diagnostics do not see this bias, as every verdict repeats; halve the step size, and check which
+    estimates move.
 
     Every chain draws rows of its own, with replacement, by a key of (seed, chain, draw): chains are independent given
-    the data, and the same on any number of devices along `chain`. Data spread over `data` are drawn from on each device
-    alone, so that other numbers of devices along that axis give other draws, of the same distribution. The log density
-    of a draw, in `posterior.stats`, is an estimate, too.
+    the data, and the same on any number of devices along `chain`. Each device along `data` draws from its own shard, so
+    that another number of devices along that axis gives other draws, of the same distribution. The log density of a
+    draw, in `posterior.stats`, is an estimate, too.
 
     Args:
         step_size: $\epsilon$, in units of the squared unconstrained coordinates; at the beginning of a cycle.
-        batch_size: rows of a step. All of them are taken once each, without noise.
-        cycle: steps of a draw, over which the step size falls to nearly zero along half a cosine, to begin anew with
-            the next: a draw is where a cycle ends, where steps are small, and the chain goes far while they are large.
-            None means one step for each draw, all of one size; give `thin=` to keep fewer.
-        temperature: $T$; 1 draws from the posterior, 0 climbs.
+        batch_size: rows of a step. If it is the number of all rows, each is used once, without noise.
+        cycle: steps of a draw, over which the step size falls to nearly zero along half a cosine before the next cycle
+            begins: large steps carry the chain far, and the draw follows the small ones at the end. None means one step
+            for each draw, all of one size; pass `thin=` to keep fewer.
+        temperature: $T$; 1 draws from the posterior, 0 climbs to a mode.
 
     Returns:
-        A kernel for `phx.mcmc`. Warm-up tunes nothing: it is what chains have to find the posterior.
+        A kernel for `phx.mcmc`. Warm-up does not tune it, but gives chains time to find the posterior.
 
     Raises:
-        ValueError: when a hyperparameter is out of range; when it is run, naming the variable, where there are fewer
-            rows than a batch has, a variable has an element for each row, or a term of the log density neither adds up
-            over rows nor is the same for any of them.
+        ValueError: when a hyperparameter is out of range. The run raises it, naming the variable, where there are fewer
+            rows than a batch has, a variable has an element for each row, or a term of the log density is neither a sum
+            over rows nor independent of them.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx

@@ -1,5 +1,5 @@
 """The language of models: random variables, parameters, tracing, and handlers.
 
-In: Python functions that call `phx.sample`. Out: what they sample, as `RandomVariable`s, joint densities, and programs
-changed by handlers; NumPyro's primitives are understood, too. Read `tracing.py` first.
+In: programs, which are Python functions that call `phx.sample` or NumPyro's primitives. Out: their variables as
+`RandomVariable`s, their joint densities, and new programs that handlers make of them. Read `tracing.py` first.
 """

@@ -1,4 +1,4 @@
-"""Joint distributions: the log density of everything a program samples, as a function of its values."""
+"""Joint distributions: the log density of all variables of a program, as a function of their values."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from phalanx.mesh.total import Total
 Spec = Mapping[str, Distribution | Callable[..., Distribution]] | Sequence[Distribution | Callable[..., Distribution]]
 
 Parents = Callable[[str, Callable[..., Distribution], dict[str, Any]], list[Any]]
-"""The values a function in a list or dict is called with."""
+"""From an entry's name, its function, and the values before it, to the function's arguments."""
 
 
 def log_joint(program: Program) -> Callable[..., Array]:
-    r"""The function $f(\text{values}, \dots) = \sum_i \log p(x_i \mid \text{parents}) + \sum_j \text{factor}_j$.
+    r"""Return the function $f(\text{values}, \dots) = \sum_i \log p(x_i \mid \text{parents}) + \sum_j \text{factor}_j$.
 
     The program itself is run with the values in place, so its control flow may depend on them.
 
     Args:
-        program: a program; what it observes counts with its observed value.
+        program: a program; its observed variables count with their observed values.
 
     Returns:
         `f(values, *args, **kwargs) -> scalar`, where `values` maps the name of every variable without a value of its
@@ -51,9 +51,9 @@ def log_joint(program: Program) -> Callable[..., Array]:
                     f"log_joint: no value was given for variable {variable.name!r}; "
                     f"values were given for {', '.join(map(repr, values)) or 'none'}."
                 )
-            # names that are not met are no error here: which are met may depend on the values
+            # a name in `values` that the program does not sample is accepted: control flow may depend on the values
             value = variable.value if variable.observed else values.get(variable.name, variable.value)
-            return replace(variable, value=value).complete()  # and not forwarded: a density has no part in a program
+            return replace(variable, value=value).complete()  # not forwarded: outer tracers must not see a density
 
         check_jax()
         with tracing(give), tape() as variables:
@@ -64,7 +64,7 @@ def log_joint(program: Program) -> Callable[..., Array]:
 
 
 class Joint:
-    """A joint distribution: from a program, or from a list or dict of distributions and functions returning them.
+    """Joint distribution of a program, or of a list or dict of distributions and functions that return distributions.
 
     In a dict, a function's argument names say which variables it depends on. In a list, a function of k arguments
     takes the k variables before it, the most recent first.
@@ -89,12 +89,12 @@ class Joint:
         self.program = program if callable(program) else _program_of(_entries(program), parents)
 
     def sample(self, key: Array | int, *args: Any, values: Any = None, **kwargs: Any) -> Any:
-        """Draw every variable without a value, given `values` for some; returns all that are not observed.
+        """Draw all latent variables, or those that `values` leaves out given the rest.
 
         Args:
             key: a JAX key or a whole number.
             *args: arguments of the program.
-            values: values of some of the variables; the rest is drawn given them.
+            values: values of some of the variables; the others are drawn given them.
             **kwargs: keyword arguments of the program.
 
         Returns:
@@ -106,7 +106,7 @@ class Joint:
         return list(drawn.values()) if self._is_list else drawn
 
     def log_prob(self, values: Any, *args: Any, **kwargs: Any) -> Array:
-        """Log density of `values` (a dict, or a list for a joint made from a list): a scalar. See `log_joint`."""
+        """Return the log density, a scalar, of `values`: a dict, or a list for a joint made from a list."""
         return log_joint(self.program)(self._by_name(values), *args, **kwargs)
 
     def _by_name(self, values: Any) -> Mapping[str, Any]:

@@ -1,9 +1,9 @@
-"""Compiled programs of fits, found again by what they compute.
+"""Cache of the compiled programs of fits, keyed by their canonical traces.
 
-A program is traced in every call and compiled only where no trace equal to it has been: models, guides, objectives and
-optimisers are functions that may read anything, and the trace shows what they have read. Data, seeds, rates and what is
-learned are arguments, so that other values of them make the same trace. Where all that a program is made of is known
-beforehand, the model by its own trace and the rest by being ours, it is found by that (`identity`), and not traced.
+A program is traced in every call, and compiled unless an equal trace has been: models, guides, objectives and
+optimisers are functions that may read anything, and the trace shows what they have read. Data, seeds, rates and learned
+values are arguments, so that their values do not change the trace. A program whose parts are all identified beforehand,
+the model by its own trace and the rest as Phalanx's own, is found by that `identity` without tracing it.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from phalanx.run.compile.executable_cache import settings
 from phalanx.run.compile.lru_cache import Recent
 
 FEW_NUMBERS = 2**16
-"""Of so few a program is as fast without the last level of optimising, which takes 1.3 to 1.4 times as long
-(`benchmarks/fits.py`); a step of a network took 1.14 times as long without it (`benchmarks/training.py`)."""
+"""Numbers in the arguments below which XLA's last level of optimisation is left out: the program is as fast, and that
+level takes 1.3 to 1.4 times as long to compile (`benchmarks/fits.py`). A step of a network took 1.14 times as long
+without it (`benchmarks/training.py`)."""
 
 FEW_LEARNED = 2**12
-"""Of a first argument, what is learned and what an optimiser keeps of it, of so few numbers, too, however many data:
-without that level steps of regressions are as fast (`benchmarks/fits.py`), but those of networks may be slower."""
+"""Numbers in the first argument, learned values and the optimiser's state, below which it is left out too, whatever the
+size of the data: steps of regressions are as fast without (`benchmarks/fits.py`), those of networks may be slower."""
 
 MANY, VERY_MANY = 2**18, 2**22
-"""Numbers from which on even what is called once is worth optimising, and fusing well: to begin a fit to half a million
-of them took three times as long without, and to 22 million twice as long where fusions were plain."""
+"""Numbers from which on even a program that is called once is optimised, and fused well: the first program of a fit
+took three times as long without at half a million numbers, and twice as long with plain fusions at 22 million."""
 
 
 class Compiled:
-    """A program that is compiled while its caller goes on; the first call waits for it.
+    """Program that is compiled in a thread; its first call waits for the end.
 
     Attributes:
-        made: shapes of what it gives.
+        made: shapes of its results.
     """
 
     def __init__(self, traced: Any, options: Options, keep: bool):
@@ -46,16 +47,16 @@ class Compiled:
         pool.shutdown(wait=False)
 
     def __call__(self, *arguments: Any) -> Any:
-        """What it gives."""
+        """Call the program."""
         return self._program.result()(*arguments)
 
     def wait(self) -> None:
-        """Until it can be called."""
+        """Wait until the program is compiled."""
         self._program.result()
 
     @property
     def failed(self) -> bool:
-        """Whether it could not be compiled, as where memory is short."""
+        """True if compiling has failed, as where memory is short."""
         return self._program.done() and self._program.exception() is not None
 
 
@@ -63,11 +64,11 @@ COMPILED: Recent[Compiled] = Recent(64)
 
 
 class Compiler:
-    """Compiles, and counts how often.
+    """Compiler of programs, through the cache.
 
     Attributes:
-        count: programs compiled.
-        precision: of matrix products.
+        count: number of programs compiled.
+        precision: precision of matrix products.
     """
 
     def __init__(self, matmul_precision: str = "float32") -> None:
@@ -81,14 +82,14 @@ class Compiler:
         rarely: bool = False,
         identity: Hashable | None = None,
     ) -> Compiled:
-        """`f`, compiled for arguments of these shapes that lie where these do.
+        """Return `f`, compiled for arguments of the shapes and shardings of these.
 
         Args:
             f: the function.
-            *arguments: arrays, or trees of them, such as it will be called with.
-            out_shardings: says how its results are laid out.
+            *arguments: arrays, or trees of them, like those that it will be called with.
+            out_shardings: returns the shardings of its results.
             rarely: whether it is called so rarely that optimising it would take longer.
-            identity: what tells it from other functions, how results are laid out with it; None for its trace.
+            identity: key of the function and the layout of its results; None to use its trace.
         """
         with jax.default_matmul_precision(self.precision):
             known = None if identity is None else (identity, _kinds(arguments), settings())
@@ -97,12 +98,12 @@ class Compiler:
             return found
 
     def _traced(self, f: Any, arguments: Any, out_shardings: Any, options: Options) -> Compiled:
-        """What has been compiled of an equal trace, or is now."""
+        """Return the program of an equal trace, compiled before or now."""
         made = None if out_shardings is None else out_shardings()
         traced = jax.jit(f, **({} if made is None else {"out_shardings": made})).trace(*arguments)
         key = _key_of(traced, arguments, made)
         if (found := _look_up(key)) is None:
-            # who adds up what is for the compiler to say, so that devices that may are taken for devices that do
+            # XLA places the sums over devices, so several devices count as devices that sum
             found = Compiled(traced, options, keep=not several_cpus(_devices(arguments, made)))
             self.count += 1
             COMPILED.keep(key, found)
@@ -128,7 +129,7 @@ def _look_up(key: Hashable | None) -> Compiled | None:
 
 
 def _key_of(traced: Any, arguments: Any, out_shardings: Any) -> Hashable | None:
-    """What tells a compiled program from others; None where it cannot be told."""
+    """Return the key of a compiled program; None for a trace that cannot be compared by content."""
     form = form_of(traced.jaxpr)
     if form is None:
         return None
@@ -137,13 +138,13 @@ def _key_of(traced: Any, arguments: Any, out_shardings: Any) -> Hashable | None:
 
 
 def _kinds(arguments: Any) -> Hashable:
-    """Of what kind arguments are, and where they lie."""
+    """Return the types and shardings of arguments."""
     leaves, tree = jax.tree.flatten(arguments)
     return tree, tuple((jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
 
 
 def _devices(arguments: Any, made: Any) -> set[Any]:
-    """Where arguments and results lie."""
+    """Return the devices of arguments and results."""
     shardings = [getattr(leaf, "sharding", leaf) for leaf in jax.tree.leaves((arguments, made))]
     return set().union(*(sharding.device_set for sharding in shardings if isinstance(sharding, jax.sharding.Sharding)))
 

@@ -1,4 +1,4 @@
-"""Chains over devices and lanes: one chain per lane, several lanes per device along the `chain` axis."""
+"""Assignment of chains to devices and lanes: one chain per lane, several lanes per device along the `chain` axis."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def lane_chains(lanes: int) -> Int[Array, "{lanes}"]:
-    """Numbers of the chains that this device's lanes run."""
+    """Return the numbers of the chains in this device's lanes."""
     return lax.axis_index(CHAIN) * lanes + jnp.arange(lanes)
 
 
 def over_lanes(f: Callable[..., Any], lanes: int) -> Callable[..., Any]:
-    """`f` over the leading dimension of its arguments, one entry per lane.
+    """Return `f` mapped over the leading dimension of its arguments, one entry per lane.
 
-    A single lane is called as it is: a batch of one turns a plain matrix product into a batched one, which is slower.
+    A single lane is not mapped: a batch of one turns a plain matrix product into a batched one, which is slower.
     """
     if lanes > 1:
         return jax.vmap(f)

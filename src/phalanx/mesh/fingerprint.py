@@ -1,8 +1,7 @@
-"""Checksum of an array's bits, computed where the array lies: equal for equal numbers, however they are sharded.
+"""Checksum of an array's bits, computed on its devices: equal for equal numbers under any sharding.
 
-Each number is mixed with its index, and the results are added up modulo 2^32: a sum does not depend on the order of its
-terms, so neither does the checksum on the devices. Two such sums make 64 bits; a chance agreement of two arrays has
-probability 2^-64.
+Each number is mixed with its index, and the results are summed modulo 2^32. The sum does not depend on the order of its
+terms, nor on the devices. Two such sums make 64 bits; two different arrays agree by chance with probability 2^-64.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from jax import Array, lax, random
 from phalanx.mesh.processes import to_host
 
 SALTS = (0x9E3779B9, 0x85EBCA77)
-"""Odd numbers by which indices are multiplied, one for each of the two sums."""
+"""Odd factors of the indices, one for each of the two sums."""
 
 
 def fingerprint(array: Any, rows: int | None = None) -> str:
-    """Return the checksum of an array, as text; of a padded one only the first `rows` count."""
+    """Return the checksum of an array, as text; in a padded array only the first `rows` rows count."""
     shape = np.shape(array) if rows is None else (rows, *np.shape(array)[1:])
     words = [f"{int(to_host(word)):08x}" for word in _sums(array, rows)]
     return f"{jnp.result_type(array)} {shape} {''.join(words)}"
@@ -39,7 +38,7 @@ def _sums(array: Array, rows: int | None) -> list[Array]:
 
 
 def _words(array: Array) -> Array:
-    """The bits of an array as words of 32, with a last dimension where an element has several."""
+    """Return the bits of an array as words of 32 bits, with a last dimension if an element has several."""
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return random.key_data(array)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
@@ -54,7 +53,7 @@ def _words(array: Array) -> Array:
 
 
 def _indices(shape: tuple[int, ...]) -> Array:
-    """The index of each element in row-major order, modulo 2^32."""
+    """Return the index of each element in row-major order, modulo 2^32."""
     steps = [math.prod(shape[axis + 1 :]) % 2**32 for axis in range(len(shape))]
     parts = [lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(step) for axis, step in enumerate(steps)]
     return sum(parts, jnp.zeros(shape, jnp.uint32))

@@ -1,4 +1,4 @@
-"""Ctrl-C: a loop notes it while a block runs, and ends between two blocks, in all processes at once."""
+"""Rule for Ctrl-C: a loop records it during a block and ends between two blocks, in all processes at once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jax.experimental import multihost_utils
 class Interrupts:
     """Ctrl-C in any of several processes.
 
-    A block has the arrays of a run or of members in hand, and would lose them half-way. So the first Ctrl-C waits for
-    the end of the block; in a process by itself a second one does not.
+    A block holds the arrays of a run or of members, and an interrupted block would lose them. Therefore the first
+    Ctrl-C waits for the end of the block; in a single process a second one does not.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Note Ctrl-C in a `with` block, and act on it where `agree` is called, or at the end."""
+        """Record Ctrl-C in a `with` block; `agree`, or the end of the block, raises it."""
         before = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or not callable(before):
             yield
@@ -36,7 +36,7 @@ class Interrupts:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
-        if jax.process_count() == 1:  # the others may be elsewhere by now
+        if jax.process_count() == 1:  # several processes may have left the block at different times
             self.agree()
 
     def agree(self) -> None:
@@ -64,6 +64,6 @@ def ended_by_interrupt(then: Callable[[], Any]) -> Iterator[None]:
 
 
 def listen() -> None:
-    """Let SIGINT interrupt, also in a job that a shell started in the background, where it is ignored."""
+    """Enable SIGINT, which shells disable in background jobs."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

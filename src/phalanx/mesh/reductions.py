@@ -1,4 +1,4 @@
-"""Reductions over any mix of positional and named axes: value and gradient are those of the unsharded reduction.
+"""Reductions over positional and mesh axes, with the value and gradient of the unsharded reduction.
 
 `jax.lax` sums over a mesh axis but has no derivative for its maximum, and a logsumexp written by hand loses either
 stability or the gradient. These four take positional axes, mesh axes or both. They work under `jax.shard_map`, checked
@@ -18,17 +18,17 @@ Dims = int | Sequence[int] | None
 
 
 def reduce_sum(x: Array, dims: Dims = None, axes: AxisNames = None) -> Array:
-    """Sum over positional `dims` (all by default) and mesh `axes`."""
+    """Return the sum over positional `dims` (all by default) and mesh `axes`."""
     return _psum(jnp.sum(x, dims), _names(axes))
 
 
 def reduce_mean(x: Array, dims: Dims = None, axes: AxisNames = None) -> Array:
-    """Mean over positional `dims` (all by default) and mesh `axes`, devices holding equally many elements."""
+    """Return the mean over positional `dims` (all by default) and mesh `axes`; devices hold equally many elements."""
     return reduce_sum(x, dims, axes) / math.prod(lax.axis_size(axis) for axis in _names(axes)) / _count(x, dims)
 
 
 def reduce_max(x: Array, dims: Dims = None, axes: AxisNames = None) -> Array:
-    """Maximum over positional `dims` (all by default) and mesh `axes`; tied maxima share the gradient."""
+    """Return the maximum over positional `dims` (all by default) and mesh `axes`; tied maxima share the gradient."""
     names = _names(axes)
     top = _pmax(jnp.max(lax.stop_gradient(x), dims, keepdims=True), names)
     is_top = x == top
@@ -37,12 +37,12 @@ def reduce_max(x: Array, dims: Dims = None, axes: AxisNames = None) -> Array:
 
 
 def reduce_min(x: Array, dims: Dims = None, axes: AxisNames = None) -> Array:
-    """Minimum over positional `dims` (all by default) and mesh `axes`; tied minima share the gradient."""
+    """Return the minimum over positional `dims` (all by default) and mesh `axes`; tied minima share the gradient."""
     return -reduce_max(-x, dims, axes)
 
 
 def reduce_logsumexp(x: Array, dims: Dims = None, axes: AxisNames = None) -> Array:
-    r"""$\log \sum \exp x$ over positional `dims` (all by default) and mesh `axes`, without overflow."""
+    r"""Return $\log \sum \exp x$ over positional `dims` (all by default) and mesh `axes`, without overflow."""
     names = _names(axes)
     top = _pmax(jnp.max(lax.stop_gradient(x), dims, keepdims=True), names)
     top = jnp.where(jnp.isfinite(top), top, 0.0)

@@ -1,4 +1,4 @@
-"""How a pytree of arrays is laid out over a mesh: one spec for each, from a tree or from a rule by path."""
+"""Layout of a pytree of arrays over a mesh: one spec for each array, from a tree or from a rule by path."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import tree_map_with_path
 
 Rule = Callable[[str, tuple[int, ...]], Any]
-"""From the path and shape of an array to a spec or a tuple of axes; None leaves it as it is."""
+"""Function from the path and shape of an array to a spec or a tuple of axes; None keeps the known spec."""
 
 Spec = Any
-"""A rule, or a tree of specs like the arrays; None leaves all as they are."""
+"""A rule, or a tree of specs like the arrays; None keeps the known specs."""
 
 
 def path_of(path: Sequence[Any]) -> str:
-    """The place of an array in a tree, such as "layers.0.kernel"."""
+    """Return the path of an array in a tree as text, such as "layers.0.kernel"."""
     return ".".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
 
 
 def specs_of(like: Any, spec: Spec, known: Any, what: str) -> Any:
-    """The specs of arrays like these: by `spec`, and by what is `known` where it says nothing; None where none is.
+    """Return the specs of arrays, from `spec` or else from the `known` specs; None if both are None.
 
     Raises:
-        ValueError: when a tree of specs is none like the arrays, or a spec has more dimensions than its array.
+        ValueError: when a tree of specs does not match the arrays, or a spec has more dimensions than its array.
     """
     if spec is None and known is None:
         return None

@@ -1,4 +1,4 @@
-"""Single rows of an array whose rows are spread over devices."""
+"""Single rows of an array whose rows are sharded over devices."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def take_rows(
     numbers: Sequence[int] | Integer[Array | np.ndarray, "wanted"],
     axis: str | Sequence[str] = "data",
 ) -> Shaped[Array, "wanted *row"]:
-    """Rows of an array that is spread over a mesh axis, the same on all devices: one device has each, and tells.
+    """Return single rows of an array that is sharded over a mesh axis, replicated on all devices.
 
-    For use in a model (`phx.deterministic`) or a function that is reduced (`phx.reduce`), where a spread variable is
-    seen with the rows of one device.
+    Use it in a model (`phx.deterministic`) or in a function that is reduced (`phx.reduce`), where a sharded variable
+    has the rows of one device only.
 
     Args:
         values: the rows of this device, `(rows, ...)`.
-        numbers: which rows, counted in the whole.
-        axis: the mesh axis that they are spread over, or several.
+        numbers: indices of the rows in the whole array.
+        axis: the mesh axis, or axes, that the rows are sharded over.
 
     Returns:
         The rows, `(len(numbers), ...)`.
 
     Raises:
-        ValueError: when a number is negative, or beyond the last row. (Of traced numbers it cannot be told: such a row
-            is zero.)
+        ValueError: when a number is negative, or beyond the last row. (Traced numbers are not checked: such a row is
+            zero.)
 
     Example:
         >>> import jax, numpy as np, numpyro.distributions as dist, phalanx as phx

@@ -1,9 +1,9 @@
-"""A log density in two floats: what is lost in one is lost in its last digits, and energies are differences of those.
+"""Log density in two floats, so that differences of log densities, such as energies, are precise.
 
-A float32 of 1e7 has a resolution of 1, and one of 1e9 of 64. So a total is a multiple of a power of two, and a rest.
-Multiples add up exactly, over terms and over devices in any order, as long as there are no more than 2**24 of them; the
-rests are small, and so is what they lose. Differences of totals of up to 1e10 are right to 1e-3. What single terms have
-lost is not known here: `benchmarks/energies.py` measures how much that is of real rows.
+A float32 of 1e7 has a resolution of 1, one of 1e9 of 64. Therefore a total is the sum of a multiple of a power of two
+and a remainder. Multiples add up exactly, over terms and devices in any order, up to 2**24 of them; remainders are
+small, and so are their rounding errors. Differences of totals of up to 1e10 are right to 1e-3. Rounding within single
+terms is not covered: `benchmarks/energies.py` measures it on real rows.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Float64
 
 GRID = 1024.0
-"""What coarse parts are multiples of."""
+"""Unit of which coarse parts are multiples."""
 
 MOST = 2.0**24
-"""Multiples up to which a float32 tells all whole numbers apart."""
+"""Largest number up to which a float32 represents all whole numbers."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Total:
-    """A log density or an energy, of every lane: the sum of two floats.
+    """A log density or an energy of every lane, as the sum of two floats.
 
-    The difference of two is an array, as right as two floats can make it. With an array added it is another total, as
-    its negative is: energies are a number for each lane minus a log density.
+    The difference of two totals is an array. A total plus or minus an array is a total, and so is its negative: an
+    energy is a number for each lane minus a log density.
 
     Attributes:
-        coarse: a multiple of `GRID`, the same around a point: the derivative is all in the fine part.
-        fine: the rest; where the total is not finite, all of it.
+        coarse: a multiple of `GRID`, constant around a point: the derivative is entirely in the fine part.
+        fine: the remainder; the whole total if it is not finite.
 
     Example:
         >>> from phalanx.mesh.total import Total
@@ -48,11 +48,11 @@ class Total:
     coarse: Any
     fine: Any
 
-    __array_ufunc__ = None  # NumPy's numbers on the left leave the sum to us
+    __array_ufunc__ = None  # NumPy scalars on the left then use `__radd__` and `__rsub__`
 
     @classmethod
     def of(cls, value: Any) -> Total:
-        """A total of a single float."""
+        """Return the total of a single float."""
         value = jnp.asarray(value)
         coarse = multiples(value, GRID)
         return cls(coarse, value - coarse)
@@ -64,7 +64,7 @@ class Total:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One number for each lane."""
+        """Shape of both parts: one number for each lane."""
         return self.fine.shape
 
     @property
@@ -73,16 +73,16 @@ class Total:
         return self.fine.dtype
 
     def in_double(self) -> np.float64 | Float64[np.ndarray, "*lanes"]:
-        """In one float64, on the host."""
+        """Return the total in one float64, on the host."""
         return np.asarray(self.coarse, np.float64) + np.asarray(self.fine, np.float64)
 
     def settled(self) -> Total:
-        """The same with a rest as small as can be: what is added to many times needs it now and then."""
+        """Return the same total with a remainder as small as possible, for totals that are added to many times."""
         more = multiples(self.fine, GRID)
         return Total(self.coarse + more, self.fine - more)
 
     def over(self, parts: float) -> Total:
-        """One of so many equal shares, coarse part and all; they add up exactly. Less than one is a multiple."""
+        """Return the total divided by `parts`; so many equal shares add up exactly."""
         if parts == 1:
             return self
         coarse = multiples(self.coarse / parts, GRID)
@@ -108,7 +108,7 @@ class Total:
 
 
 def multiples(values: Float[Array, "*shape"], of: Any) -> Float[Array, "*shape"]:
-    """Each value to the nearest multiple of a number; of what is larger than all, the largest. It has no derivative."""
+    """Return each value rounded to the nearest multiple of a number, at most `MOST` of them, without a derivative."""
     count = lax.stop_gradient(values) / of
     bound = jnp.asarray(MOST, count.dtype)
     return of * lax.round(lax.clamp(-bound, count, bound), lax.RoundingMethod.TO_NEAREST_EVEN)

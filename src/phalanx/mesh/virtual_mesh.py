@@ -1,4 +1,4 @@
-"""A mesh of virtual devices on one real device, and how rows go to its devices and come back."""
+"""Mesh of virtual devices on one real device: `vmap` with named axes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from phalanx.mesh.space import RowSharding
 
 
 def on_virtual_mesh(f: Callable[..., Any], sizes: Mapping[str, int]) -> Callable[..., Any]:
-    """Run `f` with the mesh's axes in scope, on one real device; returns what the first virtual device returns."""
+    """Return `f` run on a virtual mesh on one real device; its results are those of the first virtual device."""
     for axis, size in sizes.items():
         f = _over(f, axis, size)
     return f
 
 
 def alone(f: Callable[[], Any], axes: Iterable[str]) -> Any:
-    """Return `f()` with these mesh axes in scope, of one device each: sums over them add nothing."""
+    """Return `f()` with these mesh axes in scope, of one device each, so that sums over them have one term."""
     return on_virtual_mesh(f, dict.fromkeys(axes, 1))()
 
 
 def rows_here(leaf: Any, sharding: RowSharding) -> Any:
-    """Return the rows of this device, the last row repeated where there are too few, as `phx.shard` does."""
+    """Return the rows of this device; as in `phx.shard`, the last row is repeated as padding."""
     return leaf[jnp.minimum(sharding.row_numbers(), leaf.shape[0] - 1)] if sharding.axes else leaf
 
 
 def all_rows(leaf: Any, sharding: RowSharding) -> Any:
-    """Return all devices' rows, without the padding."""
+    """Return the rows of all devices without padding."""
     return lax.all_gather(leaf, sharding.axes, tiled=True)[: sharding.rows] if sharding.axes else leaf
 
 

@@ -1,7 +1,6 @@
-"""A function evaluated at every draw: compiled once, batch by batch, so that memory stays bounded.
+"""Evaluation of a function at every draw, compiled once and run in batches, so that memory stays bounded.
 
-Each draw has a key of its own, a function of the seed, the chain and the draw alone: how draws are cut into batches,
-and which devices work on them, changes no number.
+The key of a draw depends only on the seed, the chain and the draw, so that batches and devices change no number.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_devices, to_host
 
 STREAM = 0x70726564
-"""Sets these keys apart from those of the run, which may have the same seed."""
+"""Folded into these keys, so that they differ from those of a run with the same seed."""
 
 OfDraw = Callable[[dict[str, Any], Array, Any], Any]
-"""From the values of one draw, its key and what is the same for all, to a pytree of arrays."""
+"""Function from the values of one draw, its key and the arrays that all draws share to a pytree of arrays."""
 
 
 def over_draws(
@@ -32,13 +31,13 @@ def over_draws(
     """Evaluate `fn` at every draw.
 
     Args:
-        fn: from the values of one draw, its key and `given` to a pytree of arrays.
-        draws: arrays of shape `(chain, draw, ...)` by name; maybe none.
+        fn: maps the values of one draw, its key and `given` to a pytree of arrays.
+        draws: arrays of shape `(chain, draw, ...)` by name; may be empty.
         sizes: chains, and draws of each.
-        seed: what keys are made from.
+        seed: source of the keys.
         batch_size: draws evaluated at a time.
-        given: arrays that are the same for all draws.
-        mesh: devices that the draws of a batch are spread over, along its chain axis.
+        given: arrays that all draws share.
+        mesh: devices; the draws of a batch are sharded along its chain axis.
 
     Returns:
         The pytree with arrays of shape `(chain, draw, ...)`.
@@ -57,7 +56,7 @@ def over_draws(
     outputs: list[np.ndarray] = []
     structure = None
     for start in range(0, count, batch_size):
-        # The last batch reaches back, so that every batch has the same size and one compilation serves them all.
+        # The last batch starts earlier, so that all batches have one size and share one compilation.
         first = min(start, count - batch_size)
         rows = slice(first, first + batch_size)
         batch = _placed(({name: value[rows] for name, value in flat.items()}, *(n[rows] for n in numbers)), mesh)
@@ -70,8 +69,8 @@ def over_draws(
 
 
 def key_of(seed: int, chain: Array | int, draw: Array | int) -> Array:
-    """The key of one draw of one chain."""
-    # Of JAX's generators this one gives each draw of a batch what it would give it alone.
+    """Return the key of one draw of one chain."""
+    # Of JAX's generators, threefry gives a draw in a batch the same numbers as the draw alone.
     key = random.fold_in(random.key(np.uint32(seed), impl="threefry2x32"), STREAM)
     return random.fold_in(random.fold_in(key, chain), draw)
 

@@ -1,4 +1,4 @@
-"""Tables of a posterior: the summary with the log density on top, and the draws with one row for each."""
+"""Tables of a posterior: the summary with the log density on top, and the draws with one row per draw."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def summarize(
     labels: Names,
     not_kept: Iterable[str],
 ) -> SummaryTable:
-    """Summarise the log density, if it is known, and the variables named; see `Posterior.summary`."""
+    """Summarise the log density, if known, and the named variables; see `Posterior.summary`."""
     names = [names] if isinstance(names, str) else list(names)
-    # Two tables, because a variable may also be called log_density.
+    # Two tables, because a variable may be called log_density, too.
     tables = [summary_table(stats, ["log_density"], prob)] if "log_density" in stats else []
     if names or not tables:
         tables.append(summary_table(draws, names, prob, labels, not_kept))
-    from pandas import concat  # as slow to import as all of Phalanx, and a run needs none of it
+    from pandas import concat  # as slow to import as all of Phalanx; a run does not need it
 
     table: SummaryTable = concat(tables)  # pyright: ignore[reportAssignmentType]
     table.num_heads = int("log_density" in stats)
@@ -44,13 +44,13 @@ def draws_frame(draws: Mapping[str, np.ndarray], labels: Names | None = None) ->
 
     Args:
         draws: arrays of shape `(chain, draw, ...)` by variable name.
-        labels: by variable, the names of its entries along each axis, or None for an axis that is numbered.
+        labels: by variable, the names of its entries along each axis, or None for a numbered axis.
 
     Returns:
-        The table: columns `chain`, `draw`, then the scalar elements in the order and under the names of the summary.
+        The table: columns `chain` and `draw`, then the scalar elements with the order and names of the summary.
 
     Raises:
-        ValueError: when there are no draws, or a variable is called `chain` or `draw`.
+        ValueError: if there are no draws, or a variable is called `chain` or `draw`.
     """
     if not draws:
         raise ValueError("to_dataframe: there are no draws; keep at least one variable when running (keep=None).")
@@ -64,7 +64,7 @@ def draws_frame(draws: Mapping[str, np.ndarray], labels: Names | None = None) ->
     flat = {name: as_draws(value, name) for name, value in draws.items()}
     chains, length = next(iter(flat.values())).shape[:2]
     numbers = np.indices((chains, length)).reshape(2, -1).T
-    # One frame per variable keeps its dtype; `concat` keeps elements apart whose labels are equal.
+    # One frame per variable keeps its dtype; `concat` keeps elements with equal labels separate.
     parts = [DataFrame(numbers, columns=list(INDEX))]
     for name, value in flat.items():
         columns = element_names(name, value.shape[2:], labels)

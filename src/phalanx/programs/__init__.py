@@ -1,5 +1,5 @@
-"""A program with its data, traced once: its variables on the real line, its terms, and who holds which share.
+"""A program traced with its data: its variables on the unconstrained scale, its terms, and the devices' shares.
 
-In: a program (`language`) and its arguments (`inputs`). Out: `TracedProgram` and `Shares`, from which `exactness` and
-`density` work. Read `traced_program.py` first.
+In: a program (`language`) and its arguments (`inputs`). Out: `TracedProgram` and `Shares`, which `exactness` and
+`density` use. Read `traced_program.py` first.
 """

@@ -1,7 +1,7 @@
-"""Captured values: what a program reads from outside of its arguments, globals and what its function closes over.
+"""Key of the values that a program reads besides its arguments: globals, and values that its functions close over.
 
-A compiled program keeps what was there when it was traced. Whoever keeps compiled programs must know when a new trace
-would find something else.
+A compiled program contains the values at the time of its trace. A cache of compiled programs must know whether a new
+trace would find other values.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from phalanx.programs.traced_program import TracedProgram
 
 
 def captured(whole: TracedProgram, differentiated: bool = True) -> Hashable | None:
-    """What this trace of a program has found; None where that cannot be told, and equals nothing found before.
+    """Return a key of a trace, equal if a new trace is the same; None if the trace cannot be compared.
 
     Args:
         whole: the trace.
-        differentiated: whether the program's gradient is used, too: derivatives that users write are no part of it.
+        differentiated: True if the gradient is used, too: derivatives written by users are not part of the trace.
     """
     variables = [
         (name, v.observed, v.axes, type(v.distribution).__qualname__, getattr(v.distribution, "block", None))

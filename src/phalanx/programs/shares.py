@@ -1,6 +1,6 @@
-"""What each device has a share of: the latent variables and terms of a program, and where they live.
+"""Shares of a program: its latent variables and terms, with their shardings.
 
-The shares of all devices add up to the log density; `share_rule` reads off a program what they are.
+The shares of all devices add up to the log density; `exactness.share_rule` determines them from the program.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ Term = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Latent(Variable):
-    """A latent variable as one device holds it, on both scales."""
+    """A latent variable on one device, with its shape on both scales."""
 
     shape: tuple[int, ...]
     support: str
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
-        """The shape of its value on all devices, without padded rows."""
+        """Shape of the value in the whole, without padded rows."""
         return self.sharding.whole_shape(self.shape)
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What is local and what is replicated in a program on a mesh.
+    """Variables and terms of a program on a mesh, local or replicated.
 
     Attributes:
-        axes: mesh axes a sum over devices runs over; none when everything is replicated.
+        axes: mesh axes of the sum over devices; empty if everything is replicated.
         latents: the latent variables.
-        others: where the deterministic values live.
-        terms: where each term of the log density lives, in program order.
+        others: shardings of the deterministic values.
+        terms: shardings of the terms of the log density, in program order.
         sizes: devices along each of `axes`.
-        own_rows: variables that the program writes whole and a device holds its rows of, with how many there are.
-        weights: by variable, how often its terms count, where that is not once: those of some rows stand for all.
-        masks: terms that the program adds up itself over rows of which some are padded, as they are to be evaluated.
+        own_rows: number of rows of the variables that the program writes whole and each device has some rows of.
+        weights: weights of the terms by variable, if not 1: terms of a batch are weighted up to all rows.
+        masks: evaluation of the terms that the program itself sums over rows, some of which are padded.
     """
 
     axes: tuple[str, ...]
@@ -63,18 +63,18 @@ class Shares:
 
     @property
     def whole_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the latent variables on all devices, without padded rows."""
+        """Shapes of the latent variables in the whole, without padded rows."""
         return {v.name: v.whole_shape for v in self.latents}
 
     def weigh(self, term: Term, total: Total) -> Total:
-        """This device's share of a term, given its sum over this device's rows: that, or 1/n where n compute it."""
+        """Return this device's share of a term: its sum over this device's rows, divided by the number of replicas."""
         return total.over(self.replicas(term) / self.weights.get(term[0], 1.0))
 
     def replicas(self, term: Term) -> int:
-        """How many devices compute a term."""
+        """Return the number of devices that compute a term."""
         return math.prod(self.sizes[axis] for axis in self.axes if axis not in self.terms[term].axes)
 
 
 def named_axes(axes: Sequence[str]) -> str:
-    """How messages name mesh axes."""
+    """Return mesh axes as text for a message."""
     return " and ".join(repr(axis) for axis in sorted(axes))

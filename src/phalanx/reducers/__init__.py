@@ -1,4 +1,8 @@
-"""Folds over draws in constant memory: `init`, `update`, `merge`, `finalize`."""
+"""Reducers: statistics of draws in constant memory, as `init`, `update`, `merge`, `finalize`: `phx.reducers`.
+
+In: draws of all lanes, inside the compiled block. Out: states of constant size, merged on the host in float64, and
+their results, `posterior.reduced`. Read `reducer.py` first, then `moments.py`.
+"""
 
 from __future__ import annotations
 

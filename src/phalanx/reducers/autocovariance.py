@@ -1,4 +1,4 @@
-"""Autocovariances up to a lag."""
+"""Reducer of autocovariances up to a lag."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Lagged(NamedTuple):
-    """Of each chain: draws, sums of their distances from a centre, and of products of those up to `lags` draws apart.
+    """State by chain: draws, sums of distances from a centre, and sums of their products at each lag.
 
-    Draws are taken as distances from the anchor, and so are the centre and the draws kept: `first` are the first ones
-    and `last` the last, the newest first, `(chains, lags, ...)`, which join two stretches of a chain. Sums are in two
+    Draws, the centre and the draws kept are distances from the anchor. The draws kept join two batches of draws of a
+    chain: `first` are the first ones and `last` the last, the newest first, `(chains, lags, ...)`. Sums are in two
     floats.
     """
 
@@ -35,10 +35,10 @@ class Lagged(NamedTuple):
 
 
 def autocovariance(lags: int) -> Reducer:
-    r"""Autocovariances $\gamma_k = \frac1n \sum_t (x_t - \bar x)(x_{t+k} - \bar x)$, averaged over chains.
+    r"""Return a reducer of autocovariances $\gamma_k = \frac1n \sum_t (x_t - \bar x)(x_{t+k} - \bar x)$.
 
-    $\bar x$ is the mean of all chains. Sums are in two floats and about a mean of the draws so far: each is off by less
-    than 1e-6 of the variance, whatever the order and the mean of the draws.
+    They are averaged over chains, and $\bar x$ is the mean of all chains. Sums are in two floats and about a mean of
+    the draws so far: the error is below 1e-6 of the variance, whatever the order and the mean of the draws.
 
     Args:
         lags: the largest lag.
@@ -47,7 +47,7 @@ def autocovariance(lags: int) -> Reducer:
         A reducer; its result is an array `(lags + 1, ...)`, beginning with the variance.
 
     Raises:
-        ValueError: when `lags` is no whole number of at least 1.
+        ValueError: when `lags` is not a whole number of at least 1.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -96,9 +96,9 @@ def _add(state: Lagged, draw: Shaped[Array, "chains *shape"], where: Bool[Array,
 
 
 def _centred(state: Lagged, due: Bool[Array, "chains"]) -> Lagged:
-    """About the mean so far, at 1, 2, 4, 8... draws.
+    """Return the state about the mean so far, at 1, 2, 4, 8... draws.
 
-    A centre that is the mean of half of the draws at least is so near that of all that no digit is lost to it.
+    The mean of at least half of the draws is so near that of all that centring on it loses no digit.
     """
     mean = (state.deviations + state.deviations_lost) / at_lanes(jnp.maximum(state.count, 1), state.centre)
     centre = jnp.where(at_lanes(due, mean), state.centre + mean, state.centre)
@@ -119,7 +119,7 @@ def _merge(a: Lagged, b: Lagged) -> Lagged:
     a, b = _about(a, centre), _about(b, centre)
     products = a.products + b.products
     lags = a.last.shape[1]
-    for lag in range(1, lags + 1):  # pairs of which one is in a and one in b
+    for lag in range(1, lags + 1):  # pairs with one draw in a and one in b
         for j in range(lag):
             pair = (a.last[:, lag - 1 - j] - centre) * (b.first[:, j] - centre)
             both = (lag - 1 - j < a.count) & (j < b.count)
@@ -132,7 +132,7 @@ def _merge(a: Lagged, b: Lagged) -> Lagged:
 
 
 def _widened(state: Lagged) -> Lagged:
-    """In float64, draws as they are and each sum one number."""
+    """Return the state in float64, with draws as they are and each sum one number."""
     state = Lagged(*on_host(state))
     anchor = np.where(_wide(state.count, state.centre) > 0, state.anchor.astype(np.float64), 0.0)
     return Lagged(
@@ -148,7 +148,7 @@ def _then(
     count: Int[np.ndarray, "chains"],
     more: Float64[np.ndarray, "chains lags *shape"],
 ) -> Float64[np.ndarray, "chains lags *shape"]:
-    """The first `count` of `rows`, and then those of `more`."""
+    """Return the first `count` of `rows`, followed by those of `more`."""
     both = np.concatenate([rows, more], axis=1)
     numbers = np.arange(rows.shape[1])[None]
     chosen = np.where(
@@ -158,7 +158,7 @@ def _then(
 
 
 def _about(state: Lagged, centre: Float64[np.ndarray, "chains *shape"]) -> Lagged:
-    """The same about another centre."""
+    """Return the state about another centre."""
     shift = np.where(_wide(state.count, centre) > 0, state.centre - centre, 0.0)
     products = state.products + shift[:, None] * (_ends(state, np) + _pairs(state, np) * shift[:, None])
     deviations = state.deviations + _wide(state.count, shift) * shift
@@ -166,13 +166,13 @@ def _about(state: Lagged, centre: Float64[np.ndarray, "chains *shape"]) -> Lagge
 
 
 def _pairs(state: Lagged, numpy: Any) -> Any:
-    """Pairs of draws at each lag."""
+    """Return the number of pairs of draws at each lag."""
     lags = numpy.arange(state.last.shape[1] + 1)[None]
     return _wide(numpy.maximum(state.count[:, None] - lags, 0), state.products)
 
 
 def _ends(state: Lagged, numpy: Any) -> Any:
-    """For each lag, the sum of distances from the centre over both members of all pairs."""
+    """Return, for each lag, the sum of distances from the centre over both members of all pairs."""
     lags = state.last.shape[1]
     left_out = [numpy.zeros_like(state.centre)]
     for lag in range(lags):

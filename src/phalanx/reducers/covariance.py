@@ -1,4 +1,4 @@
-"""The covariance matrix."""
+"""Reducer of the covariance matrix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Covariance(NamedTuple):
-    """Draws counted, their mean `(size,)` and covariance `(size, size)`; a variable of any shape is taken as flat."""
+    """Number of draws, their mean `(size,)` and covariance `(size, size)`, of a variable flattened to one dimension."""
 
     count: int
     mean: np.ndarray
@@ -24,7 +24,7 @@ class Covariance(NamedTuple):
 
 
 class Products(NamedTuple):
-    """Of each chain: draws, their anchor and mean as those of `moments()`, and products of distances from the mean."""
+    """State by chain: draws, their anchor and mean as for `moments()`, and products of distances from the mean."""
 
     count: Any
     anchor: Any
@@ -35,15 +35,15 @@ class Products(NamedTuple):
 
     @property
     def chain_means(self) -> Float64[np.ndarray, "chains size"]:
-        """Mean of each chain, of a state on the host; zero of one without draws."""
+        """Mean of each chain, of a state on the host; zero for a chain without draws."""
         mean = self.anchor.astype(np.float64) + (self.mean + self.mean_lost)
         return np.where(self.count[:, None] > 0, mean, 0.0)
 
 
 def covariance() -> Reducer:
-    r"""Count, mean and covariance over all chains.
+    r"""Return a reducer of count, mean and covariance over all chains.
 
-    Errors are those of `moments()`: of a covariance, less than 1e-6 of the product of the standard deviations.
+    Errors are those of `moments()`; for a covariance, below 1e-6 of the product of the standard deviations.
 
     Returns:
         A reducer; its result is a `Covariance(count, mean, covariance)`.
@@ -99,5 +99,5 @@ def _finalize(state: Products) -> Covariance:
     away = state.chain_means - mean
     squares = (state.products + state.products_lost).sum(0)
     squares += np.einsum("c,ci,cj->ij", state.count.astype(np.float64), away, away)
-    squares = (squares + squares.T) / 2  # which rounding tells apart
+    squares = (squares + squares.T) / 2  # rounding leaves it slightly asymmetric
     return Covariance(int(total), mean, squares / (total - 1) if total > 1 else np.full_like(squares, np.nan))

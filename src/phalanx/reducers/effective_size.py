@@ -1,4 +1,4 @@
-"""How many independent draws would say as much: autocovariances of all elements at once, summed where they are sure."""
+"""Effective sample size from autocovariances of all elements at once, summed over Geyer's initial sequence."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def effective_size(series: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarray, "element"]:
-    r"""Effective sample size of the mean of each element.
+    r"""Return the effective sample size of the mean of each element.
 
     With `W` the mean variance within the `M` chains of length `N`, $\hat\gamma_t$ their mean autocovariance at lag `t`,
-    and $\hat\sigma^2 = W (N - 1) / N + B / N$ the variance that all chains together have,
+    and $\hat\sigma^2 = W (N - 1) / N + B / N$ the variance of all chains together,
 
     $$\hat\rho_t = 1 - \frac{W - \hat\gamma_t}{\hat\sigma^2}, \qquad \mathrm{ESS} = \frac{M N}{\hat\tau}, \qquad
     \hat\tau = -1 + 2 \sum_{j < J} \min_{i \le j} (\hat\rho_{2i} + \hat\rho_{2i+1}) + \hat\rho_{2J},$$
@@ -42,7 +42,7 @@ def effective_size(series: Float64[np.ndarray, "element chain draw"]) -> Float64
     correlation[:, 0] = 1
     time = np.maximum(correlation_time(correlation), 1 / np.log10(total))
     time[np.isnan(correlation[:, 1])] = np.nan
-    # What differs by rounding alone is constant.
+    # a variance of the size of rounding errors counts as zero
     constant = variance <= (np.finfo(float).resolution * means.mean(axis=(1, 2))) ** 2
     return np.where(constant, total, total / time)
 
@@ -52,10 +52,10 @@ def mean_autocovariance(
 ) -> Float64[np.ndarray, "element draw"]:
     """Return the autocovariance at every lag, averaged over the chains, `(element, draw)`.
 
-    The average is taken of the spectra, so that there is one transform back for all chains.
+    It averages the spectra, so that there is one inverse transform for all chains.
     """
     length = centred.shape[2]
-    size = next_fast_len(2 * length, real=True)  # zeros enough that the end does not meet the beginning
+    size = next_fast_len(2 * length, real=True)  # zero padding, so that the end does not wrap around
     spectrum = np.fft.rfft(centred, size)
     power = (spectrum.real**2 + spectrum.imag**2).mean(axis=1)
     return np.fft.irfft(power, size)[:, :length] / length
@@ -66,11 +66,11 @@ def correlation_time(correlation: Float64[np.ndarray, "element lag"]) -> Float64
     elements, length = correlation.shape
     pairs = correlation[:, : length // 2 * 2].reshape(elements, length // 2, 2).sum(axis=2)
     number = np.arange(length // 2)
-    # The last lags have too few terms to be used at all.
+    # the last lags have too few terms
     ends = ~(pairs > 0) | (2 * number >= length - 4)
     last = ends.argmax(axis=1)[:, None]
     falling = np.minimum.accumulate(pairs, axis=1)
     total = np.where(number < last, falling, 0).sum(axis=1)
-    # Of the pair that ends the sum, the even lag still counts, if it or its pair is positive.
+    # the even lag of the pair that ends the sum is added, if it or its pair is positive
     even, pair = (np.take_along_axis(values, last, axis=1)[:, 0] for values in (correlation[:, ::2], pairs))
     return 2 * total - 1 + np.where((even > 0) | (pair >= 0), even, 0)

@@ -1,4 +1,8 @@
-"""Plots and the HTML report of a run, and the run on a terminal and as a folder of files."""
+"""Reports of a run: plots, an HTML page, a summary on the terminal, and a folder of files.
+
+A posterior comes in, seen through the protocol `Reported`; HTML, PNG and JSON files or printed lines come out.
+Read `write.py` first: it lists the parts of the page.
+"""
 
 from phalanx.report.folder import write_folder as write_folder
 from phalanx.report.folder import write_result as write_result

@@ -1,4 +1,4 @@
-"""Test of agreement: the probability that chains which agree differ by accident as much as these."""
+"""Test of agreement: the probability that chains which agree differ by chance as much as these."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from jaxtyping import Float64
 
 FEWEST_EFFECTIVE = 100
-"""Effective draws, all chains together, that the test takes for granted: chains that hardly move excuse nothing."""
+"""Effective draws of all chains together that the test assumes at least: chains that hardly move must not pass."""
 
 
 def chance_of_agreement(series: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarray, "element"]:
-    r"""P-value of the hypothesis that all chains have one mean.
+    r"""Return the p-value of the hypothesis that all chains have one mean.
 
     With $\hat\tau$ the autocorrelation time and $\hat\sigma^2$ the variance within chains of length $n$, the statistic
     $n \operatorname{var}(\bar x_s) / (\hat\sigma^2 \hat\tau)$ of `S` chains has nearly an F distribution with `S - 1`

@@ -1,4 +1,4 @@
-"""Test of divergences: the quantity, if any, at whose small, large, middle or extreme values they gather."""
+"""Test of divergences: the quantity, if any, at whose small, large, central or extreme values they gather."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ import numpy as np
 from scipy.special import ndtr
 
 FALSE_ALARMS = 0.001
-"""Probability that divergences which gather nowhere are reported to gather at a value of any quantity."""
+"""Probability that divergences which do not gather are reported to gather at a value of any quantity."""
 
 FEWEST = 5
-"""Fewer divergences show too little."""
+"""Fewest divergences that are tested."""
 
 REFERENCES = 2000
-"""Draws at most that the divergent ones are compared with."""
+"""The most draws with which divergent ones are compared."""
 
 DIVERGENT = 200
-"""Divergent draws at most that are compared."""
+"""The most divergent draws that are compared."""
 
 MOST_QUANTITIES = 10_000
-"""Quantities compared at most, those of small variables first: scales are among them."""
+"""The most quantities that are tested, those of small variables first: scales are among them."""
 
 FOLDED = 10.0
-"""Factor on the p-values of distances from the median, which are extreme as well where values are small or large."""
+"""Factor on the p-values of distances from the median, which are also extreme where values are small or large."""
 
 EXACT = 16
 """Number of uniform variables up to which the distribution of their mean is evaluated by its series."""
 
 
 def gathers(diverging: np.ndarray, columns: Iterable[tuple[str, np.ndarray]]) -> str | None:
-    """Say where divergent draws gather, or return None where no quantity shows that they do.
+    """Return the values at which divergent draws gather, in words, or None where no quantity shows that they do.
 
-    The ranks of the divergent draws among all draws are uniform, quantity by quantity, if divergences gather nowhere;
-    so are the ranks of their distances from the median. Their means are compared with the means of independent
-    uniform variables. Of divergences in a row, the first alone counts.
+    If divergences do not gather, the ranks of the divergent draws among all draws are uniform, quantity by quantity,
+    and so are the ranks of their distances from the median. Their means are compared with the means of independent
+    uniform variables. Only the first of several divergences in a row counts.
 
     Args:
-        diverging: which draws diverged, `(chain, draw)`.
+        diverging: mask of the draws that diverged, `(chain, draw)`.
         columns: names of scalar quantities and their draws, `(chain, draw)`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Something wrong with a run, in words: what it is about, what was found, what to try."""
+"""Finding of a check: one problem of a run, in words, with its grade and an advice."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """Something wrong with a run.
+    """Problem of a run, with its grade and an advice.
 
     Attributes:
-        topic: what it is about in a word or two, e.g. `high R-hat`.
-        problem: what was found, in a sentence.
-        advice: what to try.
-        grade: "not good" where the draws should not be used because of it, "usable" where they can be with it in mind.
+        topic: a word or two, e.g. `high R-hat`.
+        problem: a sentence.
+        advice: a remedy, as the object of "Try".
+        grade: "not good" if it forbids using the draws, "usable" if they can be used with it in mind.
+
+    Example:
+        >>> from phalanx.diagnostics import Finding
+        >>> print(Finding("few draws", "There are 10 draws.", "a larger num_samples"))
+        There are 10 draws.
+          Try a larger num_samples.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""The Metropolis rule, and when an integration counts as broken down."""
+"""The Metropolis rule, and the threshold of a divergence."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ DIVERGENCE_THRESHOLD = 1000.0
 
 
 def broken_down(error: Float[Array, "lanes"]) -> Float[Array, "lanes"]:
-    """An energy error, and infinity where it is not finite: an energy of minus infinity is no better place to be."""
+    """Return the energy error, and infinity where it is not finite: minus infinity must not count as a good end."""
     return jnp.where(jnp.isfinite(error), error, jnp.inf)
 
 
 def metropolis(
     uniform: Float[Array, "lanes"], log_ratio: Float[Array, "lanes"]
 ) -> tuple[Bool[Array, "lanes"], Float[Array, "lanes"], Bool[Array, "lanes"]]:
-    r"""Accept with probability $\min(1, e^{r})$, given a uniform on [0, 1); what is not finite is never accepted.
+    r"""Accept with probability $\min(1, e^{r})$, given a uniform on [0, 1); a ratio that is not finite is rejected.
 
     Returns:
-        Whether to accept, the probability of it, and whether the ratio is not finite.
+        True to accept, the probability of it, and true if the ratio is not finite.
     """
-    # Of what comes out of an exponential all else is told: a compiler of loops evaluates that once, and whatever is
-    # cheaper, such as a log density without one, again for everything it is asked for.
+    # Derive all results from one exp: XLA computes it once, but recomputes cheaper operations, such as a log density
+    # without an exp, in each consumer.
     found = jnp.exp(jnp.minimum(jnp.where(jnp.isfinite(log_ratio), log_ratio, jnp.nan), 0.0))
     broken = jnp.isnan(found)
     # u < probability rather than log u < ratio: u may be zero, and a ratio of -inf must never pass
@@ -43,19 +43,19 @@ def decide(
     uniform: Float[Array, "lanes"], at: Point, proposal: Point, energy: Total | Float[Array, "lanes"],
     error: Float[Array, "lanes"], num_steps: int | Int[Array, ""] | Int[Array, "lanes"],
 ) -> tuple[Point, Info]:  # fmt: skip
-    r"""Go to a proposal with probability $\min(1, e^{-E})$, or stay.
+    r"""Move to a proposal with probability $\min(1, e^{-E})$, or stay.
 
     Args:
         uniform: on [0, 1), `(lanes,)`.
-        at: where the lanes are.
-        proposal: where they may go.
+        at: the lanes' points.
+        proposal: the points to which they may move.
         energy: before; the Hamiltonian, or minus the log density.
-        error: E, by how much it is larger at the proposal, and what else makes the proposal less likely. Not finite, or
-            above 1,000, it is a divergence.
+        error: E, the energy at the proposal less that before, plus any other term that makes the proposal less likely.
+            If it is not finite, or above 1,000, it is a divergence.
         num_steps: evaluations of the log density, one for all lanes or `(lanes,)`.
 
     Returns:
-        Where the lanes go on, and what they did.
+        The lanes' next points, and statistics of the draw.
     """
     error = broken_down(error)
     accepted, rate, _ = metropolis(uniform, -error)

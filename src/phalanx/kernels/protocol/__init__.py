@@ -1,5 +1,6 @@
-"""The protocol of a Markov kernel, and adapters to it.
+"""Protocol of a Markov kernel, and adapters to it.
 
-`kernel.py` defines what a kernel is; `adapter.py` drives it for the compiled blocks; `lane_target.py` is the log
-density that it sees. `whole_draw.py` and `per_chain.py` make kernels of simpler functions. Read `kernel.py` first.
+In: a machine, its hyperparameters and tuners. Out: draws of all lanes, tick by tick. Read `kernel.py` first: it defines
+a kernel. `adapter.py` drives one for the compiled blocks, `lane_target.py` is the log density that it sees;
+`whole_draw.py`, `per_chain.py` and `minibatch.py` make kernels of simpler functions.
 """

@@ -71,7 +71,7 @@ class Driver:
         return new, done, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (target.count,)), info)
 
     def rest(self, now: LaneState) -> Rest:
-        """Where lanes are that are between two draws; of a lane within a trajectory it tells nothing of use."""
+        """Return where the draws under way begin. A lane within a trajectory makes it again when it is resumed."""
         at = Start(now.at.position.T.by_variable(), now.at.log_density, now.at.gradient.T.by_variable())
         own = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), now.own) if self.is_of_one_chain else ()
         return Rest(now.draw, at, own)

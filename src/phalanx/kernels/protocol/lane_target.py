@@ -1,6 +1,6 @@
-"""The target of all lanes of a device, as kernels see it: a log density, its gradient, lengths and random numbers.
+"""Target of all lanes of a device, as kernels see it: a log density, its gradient, inner products and random numbers.
 
-It is written as if for one device. What must be added up over devices is added up in here.
+Kernels use it as if there were one device; sums over devices are made in here.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 DECIDES = 0xFFFFFFFF
-"""The number under which a lane's own uniforms are made; coordinates have lower ones."""
+"""Counter of a lane's uniforms; those of coordinates are lower."""
 
 CHOOSES = 0xFFFFFFFE
-"""The number under which the key is made that a lane chooses rows with."""
+"""Counter of the key with which a lane chooses rows."""
 
 MANY_LANES = 64
-"""From so many on, lanes are the last axis of everything a density computes: a few do not fill a CPU's vectors. Value
-and gradient of 5,000 rows of a logistic regression took 3.3 times as long for 4 lanes, as long for 32, 0.6 for 64, and
-0.3 for 256 (`benchmarks/lanes_last.py`)."""
+"""Lanes from which on they are the last axis of everything that a density computes: fewer do not fill a CPU's vectors.
+Value and gradient of 5,000 rows of a logistic regression took 3.3 times as long for 4 lanes, as long for 32, 0.6 for
+64, and 0.3 for 256 (`benchmarks/lanes_last.py`)."""
 
 Tree = TypeVar("Tree")
 
 
 @dataclass(frozen=True)
 class LaneTarget:
-    """What a kernel may ask. Use it inside of the compiled block.
+    """Functions of the target that a kernel may call, inside the compiled block.
 
     Attributes:
         density: the target on this device.
         count: lanes on this device.
 
-    Keys are two words of 32 bits for each lane. Normals and uniforms of one key are unrelated to one another, and those
-    of one `number` to those of any other.
+    Keys are two words of 32 bits for each lane. Normals and uniforms of one key are independent of one another, and
+    those of one `number` of those of any other.
     """
 
     density: Density
@@ -62,7 +62,7 @@ class LaneTarget:
 
     @property
     def coordinates(self) -> int:
-        """Coordinates of a position, over all devices, those of padded rows apart."""
+        """Coordinates of a position, over all devices, without those of padded rows."""
         return self.layout.coordinates
 
     @property
@@ -71,15 +71,15 @@ class LaneTarget:
         return self.layout.dtype
 
     def value_and_grad(self, position: Vector) -> tuple[Total, Vector]:
-        """The log density `(lanes,)` and its gradient; one sum over devices for both."""
+        """Return the log density `(lanes,)` and its gradient, with one sum over devices for both."""
         return self._of_all(lambda at: self._with_vector(self.density.value_and_grad(at)), position)
 
     def estimate(self, position: Vector, key: Words, number: int | Array = 0) -> tuple[Total, Vector]:
-        """Estimates of the log density `(lanes,)` and its gradient, right on average, from a batch of each lane's own.
+        """Return unbiased estimates of the log density `(lanes,)` and its gradient, from a batch of each lane's own.
 
-        The kernel's `batch_size` says of how many rows. One sum over devices for both. Chains that saw the same rows
-        would err alike, and no comparison of chains could tell. It has a price: rows are gathered for each lane, and
-        lanes no longer share a product with the data.
+        A batch has the kernel's `batch_size` rows; there is one sum over devices for both. Errors of chains that saw
+        the same rows would be correlated, and no comparison of chains would reveal them. The price is that rows are
+        gathered for each lane, and that lanes no longer share a product with the data.
         """
         assert self.density.estimate is not None
         chooses = threefry(key, jnp.asarray(number, jnp.uint32), jnp.uint32(CHOOSES))
@@ -92,44 +92,44 @@ class LaneTarget:
         return self._vectorised(one)(rows, *position.parts)
 
     def value(self, position: Vector) -> Total:
-        """The log density `(lanes,)`."""
+        """Return the log density `(lanes,)`."""
         return self._of_all(self.density.total, position)
 
     def inner_product(self, x: Vector, y: Vector) -> Float[Array, "{self.count}"]:
-        """The sum of x * y over coordinates and devices, `(lanes,)`."""
+        """Return the sum of x * y over coordinates and devices, `(lanes,)`."""
         return self.inner_products((x, y))[0]
 
     def inner_products(self, *pairs: tuple[Vector, Vector]) -> list[Float[Array, "*_levels {self.count}"]]:
-        """`inner_product` of each pair; one sum over devices for all."""
+        """Return the `inner_product` of each pair, with one sum over devices for all."""
         return inner_products(self.layout.groups, *pairs)
 
     def normal(self, key: Words, number: int | Array = 0) -> Vector:
-        """Independent standard normals for every coordinate of every lane."""
+        """Return independent standard normals for every coordinate of every lane."""
         return self.normals_of(self.words(key, number))
 
     def words(self, key: Words, number: int | Array) -> list[Words]:
-        """Two random words for every coordinate of every lane, by group, given its key; `number` may be the lane's."""
+        """Return two random words for every coordinate of every lane, by group; `number` may differ by lane."""
         key, high = (key[0][None], key[1][None]), jnp.asarray(number, jnp.uint32)[None]
         return [threefry(key, high, numbers[:, None]) for numbers in self._numbers.parts]
 
     def normals_of(self, words: Sequence[Words]) -> Vector:
-        """Standard normals made of random words."""
+        """Return standard normals made of random words."""
         normals = tuple(standard_normals_from(pair, self.dtype) for pair in words)
         if self._real is None:
             return Vector(normals, self.layout)
         return Vector(tuple(x * real[:, None] for x, real in zip(normals, self._real.parts, strict=True)), self.layout)
 
     def uniform(self, key: Words, number: int = 0) -> Float[Array, "{self.count}"]:
-        """A uniform on [0, 1) for each lane."""
+        """Return a uniform on [0, 1) for each lane."""
         word, _ = threefry(key, jnp.uint32(number), jnp.uint32(DECIDES))
         return uniforms_from((word, jnp.zeros_like(word)), jnp.float32)
 
     def mean_over_chains(self, values: Tree) -> Tree:
-        """The mean over all chains of all devices, whose arrays have one lane in place of all."""
+        """Return the mean over all chains of all devices, in arrays with a single lane."""
         return jax.tree.map(lambda part: lax.pmean(part.mean(-1, keepdims=True), CHAIN), values)
 
     def count_coordinates(self) -> None:
-        """Number the coordinates here: what is first computed inside of a branch or a loop is not known outside."""
+        """Cache the numbers of the coordinates: if first traced in a branch or a loop, they were invalid outside it."""
         _ = self._numbers, self._real
 
     @cached_property
@@ -138,14 +138,14 @@ class LaneTarget:
 
     @cached_property
     def _real(self) -> Vector | None:
-        """Zero for coordinates in padded rows, else one; None where none are sharded."""
+        """Zero for coordinates in padded rows, else one; None without sharded coordinates."""
         return self.layout.real() if any(self.layout.groups) else None
 
     def _with_vector(self, found: tuple[Total, ByVariable]) -> tuple[Total, Vector]:
         return found[0], self.layout.vector(found[1])
 
     def _of_all(self, one: Callable[[ByVariable], Any], position: Vector) -> Any:
-        """A function of one lane's position, of all."""
+        """Return a function of one lane's position, evaluated at all lanes' positions."""
 
         def of_parts(*parts: Array) -> Any:
             return one(Vector(parts, self.layout).by_variable())
@@ -155,10 +155,10 @@ class LaneTarget:
         return self._vectorised(of_parts)(*position.parts)
 
     def _vectorised(self, one: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of one lane for all, whose arguments and results have the lanes as their last axis.
+        """Return a function of one lane as one of all lanes, which are the last axis of its arguments and results.
 
-        Accelerators have no such vectors, and their batched products are fast: there it is `vmap`, by reasoning and
-        not by measurement.
+        On accelerators it is `vmap`: their batched products are fast, and do not need lanes last to fill vectors (by
+        reasoning, not by measurement).
         """
         on_cpu = jax.default_backend() == "cpu"
         if self.count >= MANY_LANES and on_cpu and Workaround.LANES_LAST.is_on:

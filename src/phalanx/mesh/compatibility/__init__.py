@@ -1,5 +1,6 @@
-"""Faults and internals of JAX and NumPyro releases: each work-around is named and can be turned off.
+"""Faults and internals of JAX and NumPyro releases.
 
-`jax_internals.py` is the only module that names private parts of JAX; `jax_release.py` refuses releases with wrong
-numbers; `workarounds.py` lists the faults that are worked around. Read the latter first.
+Each work-around has a name in `workarounds.py` and can be turned off. Only `jax_internals.py` and
+`numpyro_internals.py` name private parts of the two; `jax_release.py` refuses releases with wrong numbers. Read
+`workarounds.py` first.
 """

@@ -1,7 +1,7 @@
-"""Faults of single JAX releases: releases with wrong numbers are refused, and the deadlock of others is avoided.
+"""Faults of single JAX releases: those with wrong numbers are refused, the deadlock of others is avoided.
 
-`check_jax` runs before Phalanx compiles or runs anything, and never at import. The faults are in the compiler and the
-kernels of jaxlib, so the version of jaxlib decides.
+`check_jax` is called before Phalanx compiles, never at import. The faults are in the compiler and the kernels of
+jaxlib, so the version of jaxlib decides.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ TESTED = {
 
 
 def check_jax(platform: str | None = None) -> None:
-    """Raise if the installed JAX has a known fault on a platform; put work-arounds for all traces in place.
+    """Raise if the installed JAX has a known fault on a platform; install the work-arounds for all traces.
 
     Args:
-        platform: of the devices in use, such as "cpu"; None means JAX's default.
+        platform: platform of the devices in use, such as "cpu"; None means JAX's default.
 
     Raises:
-        RuntimeError: the release computes wrong numbers there, or may deadlock and cannot be kept from it.
+        RuntimeError: when the release computes wrong numbers there, or may deadlock and has no work-around.
     """
     _check(platform or jax.default_backend())
 

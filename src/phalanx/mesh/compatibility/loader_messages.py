@@ -1,7 +1,7 @@
-"""Filter of standard error for one false alarm of XLA, printed for every program that is read from the cache.
+"""Filter of standard error for a false alarm of XLA, printed for every program that is read from the cache.
 
-JAX before 0.11 takes LLVM's preferences, such as `+prefer-no-gather`, for features that a CPU must have. It writes two
-thousand characters for each program that it then loads, and that runs as it should (jax #38445, openxla/xla #44565).
+JAX before 0.11 treats LLVM's preferences, such as `+prefer-no-gather`, as features that a CPU must have. It writes two
+thousand characters for each program that it loads, although the program is right (jax #38445, openxla/xla #44565).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ FALSE_ALARM = re.compile(rb"cpu_aot_loader\.cc:\d+\] Loading XLA:CPU AOT result\
 
 _lock = threading.Lock()
 _filters: list[_Filter] = []
-"""The filter at work, once for each thread that compiles."""
+"""The active filter, once for each thread that compiles."""
 
 
 @contextmanager
 def without_false_alarms() -> Iterator[None]:
-    """Drop such lines of standard error, C++ code's included, and pass on all others."""
+    """Drop such lines from standard error, also those that C++ code writes, and forward all others."""
     if jax.__version_info__ >= (0, 11):
         yield
         return
@@ -39,7 +39,7 @@ def without_false_alarms() -> Iterator[None]:
 
 
 class _Filter:
-    """A pipe in the place of standard error, whose lines a thread passes on."""
+    """A pipe that replaces standard error, whose lines a thread forwards."""
 
     def __init__(self) -> None:
         self._original = os.dup(2)
@@ -56,7 +56,7 @@ class _Filter:
                     os.write(self._original, line)
 
     def close(self) -> None:
-        """Put standard error back, after all lines have been passed on."""
+        """Restore standard error after all lines have been forwarded."""
         os.dup2(self._original, 2)
         self._thread.join()
         os.close(self._original)

@@ -1,1 +1,1 @@
-"""Plots of a run, one file each, and the few quantities worth plotting. Read `figures.py` first."""
+"""Plots of a run: one file per figure, and the choice of the few quantities to plot. Read `figures.py` first."""

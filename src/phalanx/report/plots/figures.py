@@ -1,4 +1,4 @@
-"""The figures of a run, drawn together and saved as pictures."""
+"""Figures of a run, drawn together and saved as pictures."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 def draw_figures(posterior: Reported) -> dict[str, Figure]:
-    """Draw the figures of a run: traces, ranks, pairs, energy and, where something was tuned, warm-up.
+    """Draw the figures of a run: traces, ranks, pairs, energy and, if the run tuned a parameter, warm-up.
 
     Args:
         posterior: the run.
 
     Returns:
-        Figures by name, in the order to look at them.
+        Figures by name, in the order of the report.
 
     Raises:
-        ValueError: when there are no draws.
+        ValueError: if there are no draws.
     """
     quantities = choose_quantities(posterior)
     sizes = (posterior.num_chains, posterior.num_draws)
@@ -50,20 +50,20 @@ def draw_figures(posterior: Reported) -> dict[str, Figure]:
 def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]:
     """Save the figures of a run as PNG files.
 
-    The log density is drawn, and up to five scalar elements with the worst R-hat; in pairs, up to four elements that
-    divergences depend on or that have mixed worst.
+    They show the log density and up to five scalar elements with the worst R-hat; the pairs show up to four elements
+    that predict divergences or mix worst.
 
     Args:
         posterior: the run.
-        folder: where to; made when missing.
+        folder: the folder; made if missing.
 
     Returns:
-        The files written: `traces.png`, `ranks.png`, `pairs.png`, `energy.png` and, where something was tuned,
+        The files written: `traces.png`, `ranks.png`, `pairs.png`, `energy.png` and, if the run tuned a parameter,
         `warmup.png`.
 
     Raises:
-        ValueError: when there are no draws.
-        ImportError: when matplotlib is not installed.
+        ValueError: if there are no draws.
+        ImportError: if matplotlib is not installed.
 
     Example:
         >>> from phalanx.report import save_figures
@@ -74,7 +74,7 @@ def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]
 
 
 def save_pictures(figures: Mapping[str, Figure], folder: str | PathLike[str]) -> list[Path]:
-    """Save figures by name as PNG files in a folder, made when missing; the files."""
+    """Save figures as PNG files by name in a folder, made if missing, and return their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png" for name in figures]

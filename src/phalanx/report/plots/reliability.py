@@ -1,4 +1,4 @@
-"""A reliability diagram: how often what is predicted comes true."""
+"""Reliability diagram: observed frequencies against predicted probabilities."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ if TYPE_CHECKING:
 def reliability_figure(
     calibration: Calibration, frequency: str = "accuracy", probability: str = "confidence", rows: str = "rows"
 ) -> Figure:
-    """Draw how often what is predicted comes true, against its probability, and how many rows have that probability.
+    """Draw observed frequencies against predicted probabilities, and the share of rows at each probability.
 
     Args:
-        calibration: of predictions and what came true, as `Prediction.calibration` gives it.
-        frequency: what comes true.
-        probability: what is predicted.
-        rows: what there is a prediction for.
+        calibration: probabilities and frequencies, as `Prediction.calibration` returns them.
+        frequency: label of the frequencies.
+        probability: label of the probabilities.
+        rows: name of the predicted rows.
 
     Returns:
         The figure.
 
     Raises:
-        ImportError: when matplotlib is not installed.
+        ImportError: if matplotlib is not installed.
 
     Example:
         >>> import numpy as np, phalanx as phx
         >>> from phalanx.report import reliability_figure
         >>> prediction = phx.ensembles.Prediction(np.array([[[0.9, 0.1], [0.4, 0.6]]]))
         >>> figure = reliability_figure(prediction.calibration(np.array([0, 1])))
+        >>> figure.axes[0].get_title("left")
+        'Expected calibration error 0.250'
 
     Source:
         Guo, Pleiss, Sun, Weinberger (2017), On calibration of modern neural networks.

@@ -1,4 +1,4 @@
-"""Warm-up as it went, round by round: how the step size and the acceptance rate settled."""
+"""Plot of warm-up, round by round: step size, acceptance rate and length of trajectories."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
 
 def warmup_figure(posterior: Reported) -> Figure:
-    """Draw the step size, the acceptance rate and, where it was tuned, the length of trajectories, along warm-up.
+    """Draw the step size, the acceptance rate and, if tuned, the length of trajectories during warm-up.
 
     Args:
-        posterior: the run; its `warmup` holds one round at least.
+        posterior: the run; its `warmup` holds at least one round.
 
     Returns:
-        The figure. Dashed lines are rounds after which a new metric was in use, dotted ones those in which chains were
-        moved.
+        The figure. Dashed lines mark rounds after which a new metric was in use, dotted lines rounds that moved chains.
     """
     rounds, length = posterior.warmup, "trajectory_length" in posterior.warmup
     figure = new_figure(10, 2.8)
