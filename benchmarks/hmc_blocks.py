@@ -31,16 +31,17 @@ def phalanx_block(
     kernel = phx.hmc(num_steps=options.leapfrogs, step_size=step_size)
     sampler = phx.compile(model, phx.shard(host, mesh), kernel=kernel, num_chains=num_chains, mesh=mesh)
     blocks, seed = sampler.executables, np.uint32(0)
-    underway = blocks.start(seed, sampler.arrays, Initial()).underway
+    chains = blocks.start(seed, sampler.arrays, Initial()).chains
     tuning = jax.device_put(kernel.tuning, jax.NamedSharding(mesh, jax.P()))
     order = order_of(np.full(num_chains, options.draws), ticks=options.draws)
 
     def run() -> None:
-        nonlocal underway
+        nonlocal chains
         made = 0
         while made < options.draws:  # a block holds as many draws as fit into it
-            advanced = jax.block_until_ready(blocks.record(seed, sampler.arrays, tuning, order, underway))
-            underway, made = advanced.underway, made + int(np.asarray(advanced.sunk.count).min())
+            none = blocks.no_records(sampler.arrays, np.zeros(num_chains, np.int32))
+            advanced = jax.block_until_ready(blocks.record(seed, sampler.arrays, tuning, order, chains, none))
+            chains, made = advanced.chains, made + int(np.asarray(advanced.sinks.count).min())
 
     return run
 

@@ -104,8 +104,8 @@ def check_what_is_held(sampler, mesh):
     blocks, tuning = sampler.executables, first_tuning(sampler.executables.blocks)
     begun = blocks.start(np.uint32(2), sampler.arrays, Initial())
     order = order_of(np.full(CHAINS, DRAWS), ticks=300)
-    none = blocks.no_records(sampler.arrays, np.int32(0))
-    drawn = blocks.record(np.uint32(2), sampler.arrays, tuning, order, begun.underway, none).sunk.states[0]
+    none = blocks.no_records(sampler.arrays, np.zeros(blocks.blocks.num_chains, np.int32))
+    drawn = blocks.record(np.uint32(2), sampler.arrays, tuning, order, begun.chains, none).sinks.states[0]
     held = {piece.device.id: np.asarray(piece.data) for piece in drawn[0].addressable_shards}
     for group in np.vectorize(lambda device: device.id)(mesh.devices).reshape(mesh.shape["chain"], -1):
         assert held[group[0]][:DRAWS].any()
@@ -148,24 +148,21 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
     """14: warm-up learns from the draws of all chains, whole; what it finds is the same wherever it is used."""
     mesh, rounds, windows, learn = mesh_of(*sizes), [], [], WarmUp.learn
 
-    def listen(self, sums, draws):
-        def taken():
-            windows.append(draws())
-            return windows[-1]
-
+    def listen(self, state, sums, sample):
         rounds.append(sums)
-        learn(self, sums, taken)
+        windows.extend([] if sample is None else [sample])
+        return learn(self, state, sums, sample)
 
     monkeypatch.setattr(WarmUp, "learn", listen)
     sampler = phx.compile(mixed, data_on(mesh), kernel=getattr(phx, name)(), mesh=mesh, num_chains=CHAINS)
-    inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, Aim(60, 1, "random"), Silent())
-    inner.begin(Initial())
+    inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, Silent())
+    inner.begin(Initial(), Aim(60, 1, "random"))
     assert set(np.concatenate([sample.chain for sample in windows])) == set(range(CHAINS))
     sizes_of = [part.shape[1] for part in windows[-1].position]
     assert sizes_of[0] == 4 and sizes_of[1] >= 2 * ROWS  # all rows, from all devices
     for moments, size in zip(rounds[-1].position, sizes_of, strict=bool(rounds[-1].position)):
         assert moments.count == rounds[-1].draws and len(moments.mean) == size
-    for leaf in jax.tree.leaves(inner.chains._tuning):
+    for leaf in jax.tree.leaves(inner.engine._placed_tuning(inner.state.tuning)):
         if isinstance(leaf, jax.Array) and leaf.sharding.is_fully_replicated:
             held = [np.asarray(piece.data) for piece in leaf.addressable_shards]
             assert all(np.array_equal(held[0], other) for other in held[1:])

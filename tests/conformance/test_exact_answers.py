@@ -106,14 +106,14 @@ def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
     blocks, tuning = sampler.executables, first_tuning(sampler.executables.blocks)
     begun = blocks.start(np.uint32(0), sampler.arrays, Initial())
     order = order_of(np.full(4, 20), ticks=500)
-    none = blocks.no_records(sampler.arrays, np.int32(0))
-    advanced = blocks.record(np.uint32(0), sampler.arrays, tuning, order, begun.underway, none)
-    shared = advanced.sunk.states[0][0]  # the level, the statistics
+    none = blocks.no_records(sampler.arrays, np.zeros(blocks.blocks.num_chains, np.int32))
+    advanced = blocks.record(np.uint32(0), sampler.arrays, tuning, order, begun.chains, none)
+    shared = advanced.sinks.states[0][0]  # the level, the statistics
     held = [np.asarray(piece.data) for piece in shared.addressable_shards]
     for first in (0, 4):  # the four devices of each chain group
         assert held[first][:20].any()
         assert all(np.array_equal(held[first], other) for other in held[first : first + 4])
-    rows = [np.asarray(piece.data)[:20, :, :4] for piece in advanced.sunk.states[0][1].addressable_shards]
+    rows = [np.asarray(piece.data)[:20, :, :4] for piece in advanced.sinks.states[0][1].addressable_shards]
     assert not any(np.allclose(rows[0][..., 0], other[..., 0]) for other in rows[1:3])
 
 

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from tests.conformance.tuners import CHAINS, SIZES, TUNERS, Tuning, sample, sums
+from tests.conformance.tuners import SIZES, TUNERS, Tuning, sample, sums
 
 import phalanx as phx
-from phalanx.adaptation.warm_up import WarmUp
+from phalanx.adaptation.warm_up import WarmUp, WarmUpState
 from phalanx.kernels import Sums, Tuner
 from phalanx.run.state import RunState
 
@@ -38,7 +38,7 @@ def pure(method: Any, *arguments: Any) -> Any:
 
 def plain(state: Any) -> Any:
     """A state as a file holds it."""
-    return RunState(*[None] * len(RunState._fields))._replace(tuners=state).plain.tuners  # pyright: ignore[reportArgumentType]
+    return RunState(*[None] * len(RunState._fields))._replace(tuning=state).plain.tuning  # pyright: ignore[reportArgumentType]
 
 
 def changed(a: Tuning, b: Tuning) -> set[str]:
@@ -81,15 +81,15 @@ class Listening(Tuner):
         return state
 
 
-def warmed_up(tuner: Tuner, num_warmup: int) -> WarmUp:
+def warmed_up(tuner: Tuner, num_warmup: int) -> WarmUpState:
     """A warm-up of a tuner on made-up draws."""
     random = np.random.default_rng(0)
-    warm_up = WarmUp((tuner,), Tuning(), num_warmup, sums(random, 1, Tuning()))
-    made = 0
-    while not warm_up.over:
-        made += warm_up.length
-        warm_up.learn(sums(random, warm_up.length, warm_up.tuning), lambda: sample(random, 10))
-    return warm_up
+    warm_up = WarmUp((tuner,), Tuning(), num_warmup)
+    state = warm_up.begin(sums(random, 1, Tuning()))
+    while not warm_up.over(state):
+        drawn = sample(random, 10) if warm_up.ends_window(state) else None
+        state, _ = warm_up.learn(state, sums(random, warm_up.length(state), state.tuning), drawn)
+    return state
 
 
 @pytest.mark.parametrize("name", TUNERS)
@@ -202,7 +202,7 @@ def test_a_tuner_of_a_stranger_takes_the_place_of_ours_and_goes_on_from_a_file(t
     assert whole.stats["acceptance_rate"].mean() == pytest.approx(0.4, abs=0.1)
     assert whole.warmup["step_size"][0] == pytest.approx(1e-3) and whole.warmup["step_size"][-1] > 0.1
     state = phx.Posterior.load(saved[-1]).state
-    assert state.in_warm_up and state.tuners.states[0].seen == 100 * SIZE["num_chains"]
+    assert state.in_warm_up and state.warming.schedule.states[0].seen == 100 * SIZE["num_chains"]
     again = sampler.continue_run(phx.Posterior.load(saved[-1]), SIZE["num_samples"])
     np.testing.assert_array_equal(again.draws["x"], whole.draws["x"])
 
@@ -232,7 +232,8 @@ def test_chains_run_ahead_only_where_the_next_round_is_known():
     aheads = {}
     for name, tuners in {"ours": (), "a stranger's": (Jitter(),)}.items():
         tuning = phx.hmc(4).tuning
-        warm_up = WarmUp((RobbinsMonro(0.4), *tuners), tuning, 100, Sums.nothing(SIZES), runs_ahead=True)
-        warm_up.learn(sums(random, warm_up.length, tuning), lambda: sample(random, CHAINS))
-        aheads[name] = warm_up.ahead
+        warm_up = WarmUp((RobbinsMonro(0.4), *tuners), tuning, 100, runs_ahead=True)
+        state = warm_up.begin(Sums.nothing(SIZES))
+        state, _ = warm_up.learn(state, sums(random, warm_up.length(state), tuning), None)
+        aheads[name] = warm_up.ahead(state)
     assert aheads["ours"] > 0 == aheads["a stranger's"]

@@ -83,7 +83,7 @@ def test_states_stay_where_the_rows_are(mesh_of):
     sampler = phx.compile(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers=reducers, **compiled_in(SIZES))
     hlo = sampler.executables.fold.as_text()
     assert "all-gather" not in hlo and "all-to-all" not in hlo
-    states = sampler.executables.fold.out_info.sunk.states[1]["moments"]["row"]
+    states = sampler.executables.fold.out_info.sinks.states[1]["moments"]["row"]
     assert states.mean.sharding.shard_shape(states.mean.shape) == (2, 5, 2)
 
 

@@ -13,7 +13,7 @@ trajectories are long, and the draws that follow would begin there (the inspecti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from phalanx.adaptation.schedule import windows
@@ -25,67 +25,64 @@ ROUNDS = 4
 
 
 class WarmUpState(NamedTuple):
-    """A warm-up between two windows.
+    """A warm-up between two rounds.
 
     Attributes:
-        window: number of the next window.
-        iterations: draws made by each chain.
+        window: number of the window under way.
+        made: draws of each chain in this window.
+        iterations: draws of each chain; those of a search for a step size do not count.
         states: of the tuners.
+        tuning: hyperparameters of the next round or, at the end, of sampling.
     """
 
     window: int
+    made: int
     iterations: int
     states: tuple[Any, ...]
+    tuning: Any
 
 
 class WarmUp:
-    """A warm-up in progress: have each chain make `length` draws with `tuning`, pass their sums to `learn`, repeat.
+    """A schedule: have each chain make `length(state)` draws with `state.tuning`, pass their sums to `learn`, repeat.
 
     Args:
         tuners: what is learned, in the order in which hyperparameters are set.
         tuning: the hyperparameters to begin with.
         num_warmup: iterations per chain.
-        beginning: moments of the positions, and of the gradients there, where the chains begin.
         tuned_steps: iterations in which anything is tuned; None means all of them.
         stuck: finds chains to be relocated; None where none are.
         runs_ahead: whether chains may begin a round while others are not done with the one before.
     """
 
     def __init__(
-        self, tuners: Sequence[Tuner], tuning: Any, num_warmup: int, beginning: Sums, tuned_steps: int | None = None,
+        self, tuners: Sequence[Tuner], tuning: Any, num_warmup: int, tuned_steps: int | None = None,
         stuck: StuckChains | None = None, runs_ahead: bool = False,
     ):  # fmt: skip
         self._tuners, self._first, self._stuck = tuners, tuning, stuck
         # a chain that is ahead has the step size of its own round, and all else of the round that the others are in
         self._runs_ahead = runs_ahead and all(name == "step_size" for tuner in tuners for name in tuner.sets)
-        renews = any(tuner.renews for tuner in tuners)
+        self._renews = any(tuner.renews for tuner in tuners)
         tuned = num_warmup if tuned_steps is None else min(num_warmup, tuned_steps)
-        lengths = windows(tuned, renews)
+        lengths = windows(tuned, self._renews)
+        self._tuned = len(lengths)
         self._windows = [*lengths, num_warmup - tuned] if num_warmup > tuned else lengths
-        self._stage = Stage(0, len(lengths), len(self._windows), renews)
-        self._made = 0
-        """Draws of each chain in this window."""
-        self.iterations = 0
-        """Draws of each chain; those of a search for a step size do not count."""
-        self.relocations: list[Relocation] = []
-        """Chains that continue beside others, because they have settled in the wrong place; see `stuck`."""
-        self._states: list[Any] = [tuner.init(tuning, beginning, self._stage) for tuner in tuners]
-        self.tuning = self.later = self._applied()
-        """Hyperparameters for the next round or, at the end, for sampling; and for the round after that."""
 
-    @property
-    def state(self) -> WarmUpState | None:
-        """The warm-up as a value; None within a window, and at the end."""
-        if self.over or self._made:
-            return None
-        return WarmUpState(self._stage.window, self.iterations, tuple(self._states))
+    def begin(self, beginning: Sums) -> WarmUpState:
+        """Return the first state, given moments of the positions, and of the gradients there, where chains begin."""
+        stage = self._stage(0)
+        states = tuple(tuner.init(self._first, beginning, stage) for tuner in self._tuners)
+        state = WarmUpState(0, 0, 0, states, self._first)
+        return state._replace(tuning=self.later(state))
 
-    def go_on(self, state: WarmUpState) -> None:
-        """Continue from the state of a warm-up of the same kernel and length."""
-        self._stage = self._stage._replace(window=state.window)
-        self.iterations, self._made = state.iterations, 0
-        self._states = [_as_type(mine, known) for mine, known in zip(self._states, state.states, strict=True)]
-        self.tuning = self.later = self._applied()
+    def continued(self, beginning: Sums, known: WarmUpState) -> WarmUpState:
+        """Return a state that was read from a file, with tuners' states in their classes."""
+        mine = self.begin(beginning)
+        states = tuple(_as_type(*pair) for pair in zip(mine.states, known.states, strict=True))
+        state = WarmUpState(*known)._replace(states=states)
+        later = self.later(state)
+        # where chains run ahead the round has a step size of its own, and the metric of the rounds around it
+        tuning = later._replace(step_size=known.tuning.step_size) if self._runs_ahead else later
+        return state._replace(tuning=tuning)
 
     @property
     def sampled_groups(self) -> int | None:
@@ -94,73 +91,81 @@ class WarmUp:
             return None
         return int(any(tuner.learns_from == "draws" for tuner in self._tuners))
 
-    @property
-    def over(self) -> bool:
+    def over(self, state: WarmUpState) -> bool:
         """Return whether warm-up is complete."""
-        return self._stage.over
+        return self._stage(state.window).over
 
-    @property
-    def length(self) -> int:
-        """Draws of each chain in the next round."""
-        return self._length_after(self._made)
+    def length(self, state: WarmUpState) -> int:
+        """Return the draws of each chain in the next round."""
+        return self._length_after(state, state.made)
 
-    @property
-    def ahead(self) -> int:
-        """Draws of the round after the next, which chains may begin while others are not done with the next."""
-        return self._length_after(self._made + self.length) if self._runs_ahead and not self.searching else 0
+    def ahead(self, state: WarmUpState) -> int:
+        """Return the draws of the round after the next, which chains may begin while others are not done."""
+        runs = self._runs_ahead and not self.searching(state)
+        return self._length_after(state, state.made + self.length(state)) if runs else 0
 
-    def _length_after(self, made: int) -> int:
-        left = self._windows[self._stage.window] - made
-        if self.searching:
+    def later(self, state: WarmUpState) -> Any:
+        """Return the hyperparameters of the round after the next, as the tuners set them now."""
+        tuning, stage = self._first, self._stage(state.window)
+        for tuner, known in zip(self._tuners, state.states, strict=True):
+            tuning = tuner.apply(known, tuning, stage)
+        return tuning
+
+    def searching(self, state: WarmUpState) -> bool:
+        """Return whether the next round is a single short draw, from which only tuners that search learn."""
+        return any(tuner.searches(known) for tuner, known in zip(self._tuners, state.states, strict=True))
+
+    def ends_window(self, state: WarmUpState) -> bool:
+        """Return whether a window ends with the next round, and another follows, for which its draws are needed."""
+        ends = not self.searching(state) and state.made + self.length(state) == self._windows[state.window]
+        return ends and not self._stage(state.window + 1).over  # at the end no time is left to come apart again
+
+    def learn(self, state: WarmUpState, sums: Sums, sample: Sample | None) -> tuple[WarmUpState, list[Relocation]]:
+        """Return the state after a round, and the chains that continue beside others.
+
+        Where chains may run ahead, the round after the next is the first that is drawn as this one suggests.
+
+        Args:
+            state: before the round.
+            sums: over its draws.
+            sample: of the draws of the window, where it ends; see `ends_window`.
+        """
+        searching, (length, ahead) = self.searching(state), (self.length(state), self.ahead(state))
+        later, stage = self.later(state) if ahead else None, self._stage(state.window)
+        states = tuple(
+            tuner.update(known, sums, state.tuning, stage) if not searching or tuner.searches(known) else known
+            for tuner, known in zip(self._tuners, state.states, strict=True)
+        )
+        state, relocations = state._replace(states=states), []
+        if not searching:
+            state = state._replace(iterations=state.iterations + length, made=state.made + length)
+            if state.made == self._windows[state.window]:
+                if self._stuck is not None and sample is not None:
+                    relocations = self._stuck.relocations(sample, state.window)
+                state = self._next_window(state, sample)
+        return state._replace(tuning=later if ahead else self.later(state)), relocations
+
+    def _next_window(self, state: WarmUpState, sample: Sample | None) -> WarmUpState:
+        state = state._replace(window=state.window + 1, made=0)
+        stage = self._stage(state.window)
+        if not stage.tunes:
+            return state
+        pairs = zip(self._tuners, state.states, strict=True)
+        return state._replace(states=tuple(tuner.next_window(known, sample, stage) for tuner, known in pairs))
+
+    def _stage(self, window: int) -> Stage:
+        return Stage(window, self._tuned, len(self._windows), self._renews)
+
+    def _length_after(self, state: WarmUpState, made: int) -> int:
+        if self.searching(state):
             return 1
-        if not (self._tuners and self._stage.tunes):
+        left = self._windows[state.window] - made
+        if not (self._tuners and self._stage(state.window).tunes):
             return left
         every_draw = any(tuner.every_draw for tuner in self._tuners)
         return min(1 if every_draw else math.ceil(made / ROUNDS) + 1, left)
 
-    def learn(self, sums: Sums, draws: Callable[[], Sample | None]) -> None:
-        """Learn from a round; `draws` returns the draws of the window, and is called when the window ends.
-
-        Where chains may run ahead, the round after the next is the first that is drawn as this one suggests.
-        """
-        self.relocations, searching, (length, ahead) = [], self.searching, (self.length, self.ahead)
-        self._states = [
-            tuner.update(state, sums, self.tuning, self._stage) if not searching or tuner.searches(state) else state
-            for tuner, state in zip(self._tuners, self._states, strict=True)
-        ]
-        if not searching:
-            self.iterations += length
-            self._made += length
-            if self._made == self._windows[self._stage.window]:
-                self._next_window(draws)
-        applied = self._applied()
-        self.tuning, self.later = (self.later if ahead else applied), applied
-
-    @property
-    def searching(self) -> bool:
-        """Return whether the next round is a single short draw, from which only tuners that search learn."""
-        return any(tuner.searches(state) for tuner, state in zip(self._tuners, self._states, strict=True))
-
-    def _applied(self) -> Any:
-        """The kernel's hyperparameters, as the tuners set them."""
-        tuning = self._first
-        for tuner, state in zip(self._tuners, self._states, strict=True):
-            tuning = tuner.apply(state, tuning, self._stage)
-        return tuning
-
-    def _next_window(self, draws: Callable[[], Sample | None]) -> None:
-        window, self._made = self._stage.window, 0
-        self._stage = self._stage._replace(window=window + 1)
-        sample = None if self.over else draws()  # at the end no time is left to come apart again
-        if self._stuck is not None and sample is not None:
-            self.relocations = self._stuck.relocations(sample, window)
-        if self._stage.tunes:
-            self._states = [
-                tuner.next_window(state, sample, self._stage)
-                for tuner, state in zip(self._tuners, self._states, strict=True)
-            ]
-
 
 def _as_type(mine: Any, known: Any) -> Any:
-    """A state in the class of a tuner's own states: a file does not know the classes of users."""
+    """Return a state in the class of a tuner's own states: a file does not know the classes of users."""
     return type(mine)(*known) if isinstance(known, tuple) and not isinstance(known, type(mine)) else known

@@ -125,7 +125,7 @@ class Nuts(Machine):
         turning = checkpoints.turning(begins, ends, tree.leaf, tree.direction)
         complete = tree.leaf + 1 == jnp.left_shift(1, tree.depth)
         doubles = complete & ~turning & ~diverging & active
-        tree, at = tree.doubled(doubles, now.at, own.words[1])
+        tree = tree.doubled(doubles, now.at, own.words[1])
         full, turned = tree.depth >= tuning.max_depth, u_turn(begin, last, tree.direction)
         subtree_ended = complete | turning | diverging
         done = subtree_ended & (~doubles | turned | full) & active
@@ -141,7 +141,7 @@ class Nuts(Machine):
             key=key, next_key=keys.of_draw(draw + 1), words=_words(key, steps), normals=normals,
             kinetic=0.5 * next_kinetic,
         )  # fmt: skip
-        return LaneState(draw, at, state), done, info
+        return LaneState(draw, choose(done, tree.sample, now.at), state), done, info
 
 
 def _extend(now: LaneState, target: LaneTarget, tuning: Tuning) -> tuple[Tree, Phase]:

@@ -115,6 +115,10 @@ class VectorLayout:
         """Devices along these mesh axes."""
         return math.prod(dict(self.sizes).get(axis, 1) for axis in axes)
 
+    def of_groups(self, count: int) -> VectorLayout:
+        """Return the layout of the variables of the first groups alone."""
+        return VectorLayout(tuple(v for v in self.variables if v.sharding.axes in self.groups[:count]), self.sizes)
+
     def specs(self, *leading: str | None) -> tuple[PartitionSpec, ...]:
         """Partition of each group's array, whose first dimensions are `leading` and whose next are coordinates."""
         return tuple(PartitionSpec(*leading, axes or None) for axes in self.groups)

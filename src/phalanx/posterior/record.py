@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from phalanx.adaptation.stuck_chains import Relocation
 from phalanx.diagnostics import Finding
@@ -13,24 +13,6 @@ from phalanx.diagnostics.elements import Names
 from phalanx.errors.words import count, first_few
 from phalanx.exactness.sharding_check import ADVICE, RowsApart
 from phalanx.inputs.known_data import Names as NamesOfData
-
-
-class Folded(Protocol):
-    """What is known of draws that were not stored."""
-
-    draws: int
-    divergences: int
-    tells: dict[str, str]
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Mean over them."""
-        ...
-
-    @property
-    def constant(self) -> tuple[str, ...]:
-        """Elements that were the same in every draw."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -132,23 +114,17 @@ class RunRecord:
         return replace(self, findings=(*self.findings, *unknown), passed=(*self.passed, *known))
 
     def of_run(
-        self, seed: int, started: str, interrupted: bool, relocations: Sequence[Relocation], folded: Folded
+        self, started: str, interrupted: bool, relocations: Sequence[Relocation], findings: Sequence[Finding]
     ) -> RunRecord:
-        """The record of one run of a compiled sampler."""
+        """Return the record of one run of a compiled sampler, with what was found in it."""
         last = {relocation.chain: relocation for relocation in relocations}
         relocated = [_relocated(list(last.values()), self)] if last else []
         return replace(
             self,
-            seed=seed,
             started=started,
             interrupted=interrupted,
             relocated_chains=len(last),
-            folded_draws=folded.draws,
-            acceptance_rate=folded.acceptance_rate,
-            divergences=folded.divergences,
-            tells=folded.tells,
-            constant=folded.constant,
-            findings=(*self.findings, *relocated),
+            findings=(*self.findings, *relocated, *findings),
         )
 
     @classmethod

@@ -27,7 +27,7 @@ from phalanx.programs.validity import look_closely, nan_hint
 from phalanx.run.find_finite_start import FARTHER
 
 if TYPE_CHECKING:
-    from phalanx.run.device.blocks import Begun, Blocks
+    from phalanx.run.device.blocks import Blocks, InitResult
 
 
 Parameters = ParamSpec("Parameters")
@@ -251,7 +251,7 @@ def check_arrays(compiled: Arguments, given: Arguments) -> None:
             )
 
 
-def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given: Sequence[str] = ()) -> None:
+def check_beginning(blocks: Blocks, begun: InitResult, arrays: Sequence[Array], given: Sequence[str] = ()) -> None:
     """Refuse to start from a log density that is not finite, or with observations no parameter could produce."""
     finite, invalid = to_host(begun.finite), any(int(count) for count in begun.invalid.values())
     target = blocks.target.with_arrays(arrays)
@@ -282,10 +282,10 @@ def check_beginning(blocks: Blocks, begun: Begun, arrays: Sequence[Array], given
     )
 
 
-def _contributions(blocks: Blocks, begun: Begun, arrays: Sequence[Array]) -> Mapping[str, Any]:
+def _contributions(blocks: Blocks, begun: InitResult, arrays: Sequence[Array]) -> Mapping[str, Any]:
     """What each variable contributes; compiled when something is wrong, and not before."""
-    in_specs = blocks.target.array_specs(), blocks.underway_specs()
-    return jax.jit(blocks.on_mesh(blocks.contributions, in_specs, PartitionSpec(CHAIN)))(arrays, begun.underway)
+    in_specs = blocks.target.array_specs(), blocks.chain_specs()
+    return jax.jit(blocks.on_mesh(blocks.contributions, in_specs, PartitionSpec(CHAIN)))(arrays, begun.chains)
 
 
 def _nan_hint(blocks: Blocks, arrays: Sequence[Array]) -> str:

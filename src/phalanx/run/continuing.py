@@ -13,10 +13,12 @@ import numpy as np
 from phalanx.kernels.protocol.adapter import Rest
 from phalanx.mesh.keys import is_key
 from phalanx.posterior.posterior import Posterior
+from phalanx.run.device.advance import SinkState
+from phalanx.run.device.blocks import ChainState
 from phalanx.run.device.executables import Executables, first_tuning
 from phalanx.run.device.thinning import SinceKept
-from phalanx.run.host.portable import on_mesh, portable
-from phalanx.run.state import Reduced, RunState, Stored, Work
+from phalanx.run.host.unshard import reshard, unshard
+from phalanx.run.state import Aim, Reduced, RunState, Stored, Work
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-2
 """How well log densities agree, at least, that are computed on another number of devices. Of many rows a change that is
@@ -56,7 +58,7 @@ class Continuing:
                 f"continue_run: the posterior was drawn by {posterior.record.kernel}; this sampler was compiled for "
                 f"{self.kernel}."
             )
-        self.executables.reducing.reductions.check_superchains(state.superchains)
+        self.executables.reducing.reductions.check_superchains(state.aim.superchains)
         self._check_types(state)
         try:
             state = self._in_classes(state)
@@ -66,11 +68,11 @@ class Continuing:
                 f"those it was made with."
             ) from None
         _check_lengths(posterior, state.stored.count)
-        return state
+        return state._replace(stored=state.stored.after(posterior.draws, posterior.stats)) if posterior.stats else state
 
     def _check_types(self, state: RunState) -> None:
         """Refuse a run in another floating-point type, such as one of float32 under `jax_enable_x64`."""
-        position = getattr(getattr(state.rest, "at", None), "position", None)
+        position = getattr(getattr(state.chains.lanes, "at", None), "position", None)
         for latent in self.executables.blocks.target.shares.latents:
             value = position.get(latent.name) if isinstance(position, dict) else None
             if value is not None and (was := np.asarray(value).dtype) != latent.dtype:
@@ -96,14 +98,14 @@ class Continuing:
                 "tuning: the posterior is of a run that is still in warm-up. Go on with it, by continue_run, and take "
                 "the tuning of what that returns."
             )
-        known, expected = state.tuning, portable(first_tuning(blocks), blocks.layout)
+        known, expected = state.tuning, unshard(first_tuning(blocks), blocks.layout)
         try:
             tuned = _like(expected, known, "what was tuned")
             _check_shapes(tuned, expected)
         except ValueError as error:
             raise ValueError(f"tuning: the posterior is of other variables, or of another metric: {error}.") from None
         tuned = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), tuned, expected)
-        return on_mesh(tuned, blocks.layout)
+        return reshard(tuned, blocks.layout)
 
     def check_heights(self, state: RunState, arrays: tuple[jax.Array, ...], same_data: bool = False) -> None:
         """Refuse a run whose chains do not have the log density that they are said to have; say so where none knows.
@@ -111,7 +113,7 @@ class Continuing:
         Of chains of minibatches estimates alone are known, each of other rows. `same_data` says that the data have been
         compared already.
         """
-        blocks, at = self.executables.blocks, state.rest.at
+        blocks, at = self.executables.blocks, state.chains.lanes.at
         if blocks.kernel.batch_size is not None:
             warnings.warn(
                 f"continue_run: whether the posterior is of this model{'' if same_data else ' and of these data'} was "
@@ -132,20 +134,30 @@ class Continuing:
 
     def _in_classes(self, state: RunState) -> RunState:
         blocks = self.executables.blocks
-        tuning = portable(first_tuning(blocks), blocks.layout)
-        rest = Rest(*_like(blocks.rest_shapes, state.rest, "where chains are"))
+        tuning = unshard(first_tuning(blocks), blocks.layout)
+        rest = Rest(*_like(blocks.rest_shapes, state.chains.lanes, "where chains are"))
         self._check_rest(rest)
         tuned = _like(tuning, state.tuning, "what was tuned")
         _check_shapes(tuned, tuning)
         return RunState(*state)._replace(
-            rest=rest,
-            since=SinceKept(*state.since),
+            aim=Aim(*state.aim),
+            chains=ChainState(rest, SinceKept(*state.chains.since)),
             tuning=tuned,
+            sinks=self._sinks(state.sinks),
             stored=Stored(*state.stored),
             reduced=self._reduced(Reduced(*state.reduced)),
             warmup=Work(*state.warmup),
             sampling=Work(*state.sampling),
         )
+
+    def _sinks(self, known: Any) -> SinkState | None:
+        """Return the sinks, states of a user's reducers in their classes."""
+        if known is None or len(known.states) == 1:
+            return known
+        counts, states = known.states
+        places = self.executables.reducing.places
+        states = {name: _of_user(places[name], parts) for name, parts in states.items()}
+        return SinkState(known.count, (counts, states))
 
     def _reduced(self, known: Reduced) -> Reduced:
         places = self.executables.reducing.places
@@ -171,13 +183,16 @@ def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:
     Raises:
         ValueError: when `num_samples` more are too few for another draw.
     """
-    kept = max(state.stored.count, state.reduced.draws)
-    left = 0 if state.in_warm_up else posterior.record.num_samples - state.thin * kept
-    left = left if 0 <= left < state.thin else 0
-    if num_samples + left < state.thin:
+    kept, thin = max(state.stored.count, state.reduced.draws), state.aim.thin
+    left = 0 if state.in_warm_up else posterior.record.num_samples - thin * kept
+    left = left if 0 <= left < thin else 0
+    # chains may have made draws of a round that is folded when it is over
+    least = 1 if state.in_warm_up or state.sinks is None else int(np.max(state.sinks.count))
+    if num_samples + left < thin * least:
         raise ValueError(
-            f"continue_run: num_samples={num_samples} makes no draw that thin={state.thin} keeps; give at least "
-            f"{state.thin - left}."
+            f"continue_run: num_samples={num_samples} "
+            + (f"makes no draw that thin={thin} keeps" if least == 1 else "are fewer than chains have made already")
+            + f"; give at least {thin * least - left}."
         )
     return left
 

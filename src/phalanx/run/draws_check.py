@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 
 from phalanx.exactness.sharding_check import RowsApart
-from phalanx.run.chains import positions_of
+from phalanx.run.engine import positions_of
 from phalanx.run.init_values import Initial
 from phalanx.run.loop import Run
-from phalanx.run.results import Outcome
+from phalanx.run.results import RunResults
 
 FEWEST, MOST = 4, 64
 """Positions that are compared; so many where the data are small."""
@@ -31,10 +31,10 @@ def check_at_draws(run: Run, rows: RowsApart, level: str) -> RowsApart:
     """
     if rows.check is None or not rows.check.names or level == "off" or run.interrupted:
         return rows
-    arguments = run.blocks.target.arguments.with_arrays(run.chains.arrays)
+    arguments = run.engine.blocks.target.arguments.with_arrays(run.engine.arrays)
     size = sum(math.prod(array.shape) for array in arguments.arrays)
     count = int(np.clip(NUMBERS // max(size, 1), FEWEST, MOST))
-    positions = _last(run, count) + _extreme(run, dict(Outcome.of(run).draws), count)
+    positions = _last(run, count) + _extreme(run, dict(RunResults.of(run).draws), count)
     try:
         rows.look(arguments, "warn", positions)
     except ValueError as error:
@@ -46,14 +46,14 @@ def check_at_draws(run: Run, rows: RowsApart, level: str) -> RowsApart:
 
 def _last(run: Run, count: int) -> list[Position]:
     """Return where chains are, evenly chosen."""
-    chains = run.blocks.num_chains
-    where = run.chains.positions(chains)
+    chains = run.engine.blocks.num_chains
+    where = positions_of(run.state.chains, chains)
     return [where[chain] for chain in np.unique(np.linspace(0, chains - 1, min(count, chains)).astype(int))]
 
 
 def _extreme(run: Run, draws: Mapping[str, np.ndarray], count: int) -> list[Position]:
     """Return positions of draws that are the least or the largest of their chain in some coordinate."""
-    names, chains = [latent.name for latent in run.blocks.target.shares.latents], run.blocks.num_chains
+    names, chains = [latent.name for latent in run.engine.blocks.target.shares.latents], run.engine.blocks.num_chains
     if not set(names) <= set(draws) or not run.draws:
         return []
     flat = np.concatenate([draws[name].reshape(chains, run.draws, -1)[:, :, :count] for name in names], axis=2)
@@ -62,6 +62,6 @@ def _extreme(run: Run, draws: Mapping[str, np.ndarray], count: int) -> list[Posi
         kinds = (np.arange(chains) + turn * chains) % (2 * flat.shape[2])
         values = np.where(kinds % 2, -1, 1)[:, None] * flat[np.arange(chains), :, kinds // 2]
         chosen = {name: draws[name][np.arange(chains), values.argmax(1)] for name in names}
-        begun = run.executables.start(run.chains.seed, run.chains.arrays, Initial("draws", chosen))
-        found += positions_of(begun.underway, chains)
+        begun = run.engine.executables.start(run.engine.seed, run.engine.arrays, Initial("draws", chosen))
+        found += positions_of(begun.chains, chains)
     return found[:count]

@@ -15,7 +15,7 @@ from phalanx.run.device.executables import Executables
 
 
 def landscape_of(executables: Executables, arrays: Sequence[Array], seed: int) -> Landscape:
-    """The landscape of a run on some data."""
+    """Return the target of a run on some data, as the host evaluates it."""
     blocks, numbers = executables.blocks, _coordinate_numbers(executables.blocks)
     columns = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]
     ends, dtype = (

@@ -36,7 +36,7 @@ from phalanx.run.device.reducing import Reducing
 from phalanx.run.device.reductions import Reductions
 from phalanx.run.device.tiles import given_tile
 from phalanx.run.init_values import check_values
-from phalanx.run.options import Options
+from phalanx.run.options import RunOptions
 from phalanx.run.progress.display import waiting
 from phalanx.run.progress.report import Report
 from phalanx.run.sampler import Sampler
@@ -136,7 +136,7 @@ def mcmc(
         (4, 100)
     """
     check_seed(seed)  # before compiling
-    run = Options(num_warmup, num_samples, thin, until, init, tuning, on_block, progress)
+    run = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, progress)
     sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
     return sampler.run(seed, **vars(run))
 
@@ -187,7 +187,7 @@ def stream(
     if num_samples is not None:
         checks.check_sizes(1, 0, num_samples, thin)
     check_seed(seed)
-    run = Options(num_warmup, thin, thin, None, init, tuning, on_block, progress)
+    run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, progress)
     sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
@@ -219,13 +219,13 @@ def compile(
         >>> sampler.run(seed=1, num_warmup=10, num_samples=10, progress=False).draws["x"].shape
         (4, 10)
     """
-    sampler = _compile(Options(), model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
+    sampler = _compile(RunOptions(), model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
     sampler.plan()  # too little memory to compute in is refused now rather than when it is run
     return sampler
 
 
 def _compile(
-    run: Options, model: Program, data: Mapping[str, Any] | None, kernel: Kernel | None, num_chains: int,
+    run: RunOptions, model: Program, data: Mapping[str, Any] | None, kernel: Kernel | None, num_chains: int,
     mesh: Mesh | None, keep: str | Sequence[str] | None, reducers: Mapping[str, Reducer | Reduce] | None, check: str,
     matmul_precision: str,
 ) -> Sampler:  # fmt: skip

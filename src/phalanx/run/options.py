@@ -18,7 +18,7 @@ WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """Arguments of `sampler.run`, beside seed and data; see `phx.mcmc` for each.
 
     Attributes:
@@ -41,7 +41,7 @@ class Options:
     on_block: Callable[[Report], Any] | None = None
     progress: bool = True
 
-    def checked(self, num_chains: int, keep: Any) -> Options:
+    def checked(self, num_chains: int, keep: Any) -> RunOptions:
         """Return the options with whole numbers as Python's, and `num_warmup` chosen.
 
         Raises:

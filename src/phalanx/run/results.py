@@ -1,4 +1,4 @@
-"""What a run has come to: its draws, statistics, times and record, when it has ended or on its way."""
+"""Results of a run, when it has ended or on its way: its draws, statistics, times and record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from phalanx.adaptation.stuck_chains import Relocation
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.run.host.reducer_state import HostReducers, findings
 from phalanx.run.loop import Run
 
 
@@ -33,19 +35,20 @@ class Clock:
         """Times so far, and the work done in them."""
         now = time.perf_counter()
         ended = now if self._sampling_began is None else self._sampling_began
-        evaluations, ticks = run.warmup.evaluations + run.sampling.evaluations, run.sampling.ticks
-        in_lock_step = run.kernel.machine.in_lock_step or not ticks
+        state, machine = run.state, run.kernel.machine
+        evaluations, ticks = state.warmup.evaluations + state.sampling.evaluations, state.sampling.ticks
+        in_lock_step, num_chains = machine.in_lock_step or not ticks, run.engine.blocks.num_chains
         return Timing(
             compile=self.before.compile + compile_seconds,
             warmup=self.before.warmup + ended - self._began,
             sampling=self.before.sampling + now - ended,
-            gradient_evaluations=evaluations if run.kernel.machine.uses_gradient else 0,
+            gradient_evaluations=evaluations if machine.uses_gradient else 0,
             compilations=compilations,
-            lane_efficiency=1.0 if in_lock_step else run.sampling.evaluations / (run.blocks.num_chains * ticks),
+            lane_efficiency=1.0 if in_lock_step else state.sampling.evaluations / (num_chains * ticks),
         )
 
 
-class Outcome(NamedTuple):
+class RunResults(NamedTuple):
     """Draws and statistics `(chain, draw, ...)`, and what was reduced."""
 
     draws: Mapping[str, np.ndarray]
@@ -53,16 +56,25 @@ class Outcome(NamedTuple):
     reduced: Mapping[str, Any]
 
     @classmethod
-    def of(cls, run: Run) -> Outcome:
-        """What is known now."""
-        if run.stored is None or not run.stored.count:
-            return cls({}, {}, run.reduced.finalize())
-        draws, stats = run.stored.finish(run.blocks.names)
-        stats["step_size"] = np.full(stats["energy"].shape, run.chains.step_size, run.chains.step_size.dtype)
-        return cls(draws, stats, run.reduced.finalize())
+    def of(cls, run: Run) -> RunResults:
+        """Return the results so far."""
+        state, reduced = run.state, HostReducers.of(run.engine.executables.reducing).finalize(run.state.reduced)
+        if not state.stored.count:
+            return cls({}, {}, reduced)
+        draws, stats = state.stored.whole
+        step_size = np.asarray(state.tuning.step_size)
+        stats["step_size"] = np.full(stats["energy"].shape, step_size, step_size.dtype)
+        return cls({name: draws[name] for name in run.engine.blocks.names}, stats, reduced)
 
     def record(self, before: RunRecord, run: Run, clock: Clock, samples: int) -> RunRecord:
-        """The record of a run that was asked for so many iterations, given that of what was compiled."""
-        record = replace(before, init=run.aim.init, num_warmup=run.aim.num_warmup, num_samples=samples)
-        record = record.of_run(int(run.chains.seed), clock.started, run.interrupted, run.relocations, run.reduced)
-        return replace(record, findings=(*record.findings, *run.reduced.findings(dict(self.reduced))))
+        """Return the record of a run that was asked for so many iterations, given that of what was compiled."""
+        state, reducers = run.state, HostReducers.of(run.engine.executables.reducing)
+        relocations = [Relocation(*relocation) for relocation in state.relocations]
+        ahead = state.stored.ahead if run.engine.executables.stores_draws else 0
+        return replace(
+            before.of_run(clock.started, run.interrupted, relocations, findings(dict(self.reduced), ahead)),
+            seed=state.seed, init=state.aim.init, num_warmup=state.aim.num_warmup, num_samples=samples,
+            folded_draws=state.reduced.draws, acceptance_rate=state.reduced.acceptance_rate,
+            divergences=state.reduced.divergences, tells=reducers.reductions.tells,
+            constant=reducers.constant(state.reduced),
+        )  # fmt: skip

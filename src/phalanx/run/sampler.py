@@ -25,18 +25,19 @@ from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
 from phalanx.run.checks import check_arrays, check_sizes, check_types
-from phalanx.run.compile.memory_estimate import Plan, check_plan, plan_memory
+from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, plan_memory
 from phalanx.run.continuing import Continuing, check_contents, since_kept
 from phalanx.run.device.executables import Executables
 from phalanx.run.draws_check import check_at_draws
+from phalanx.run.engine import positions_of
 from phalanx.run.init_values import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
-from phalanx.run.options import Options
+from phalanx.run.options import RunOptions
 from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.report import Progress, Report
 from phalanx.run.progress.watchdog import watched
-from phalanx.run.results import Clock, Outcome
-from phalanx.run.state import Aim, RunState
+from phalanx.run.results import Clock, RunResults
+from phalanx.run.state import Aim, RunState, Stored
 from phalanx.run.until import Until
 
 CHAINS_CHECKED = 2
@@ -129,7 +130,7 @@ class Sampler:
             KeyboardInterrupt: on Ctrl-C before the first draw.
         """
         check_seed(seed)
-        options = self._checked(Options(num_warmup, num_samples, thin, until, init, tuning, on_block, progress))
+        options = self._checked(RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, progress))
         data_used = self._data(data)
         plan = self.plan(_room(options), data_used.arrays)
         started = datetime.now().isoformat(timespec="seconds")
@@ -138,10 +139,10 @@ class Sampler:
             initial, clock = self._initial(options.init, int(seed), data_used.arrays), Clock(started)
             aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
             kernel = self._tuned(options)
-            run = Run(self.executables, kernel, int(seed), data_used.arrays, aim, display, options.on_block)
+            run = Run(self.executables, kernel, int(seed), data_used.arrays, display, options.on_block)
             run.so_far = partial(self._so_far, run, data_used, clock)
             with run.interrupts.held():
-                run.begin(initial)
+                run.begin(initial, aim)
                 clock.sampling_begins()
                 data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
                 run.so_far = partial(self._so_far, run, data_used, clock)
@@ -182,31 +183,29 @@ class Sampler:
         """
         data_used = self._data(data, posterior.record.names)
         check_sizes(self.executables.blocks.num_chains, 0, num_samples, 1)
-        state = self._state_of(posterior, data_used.arrays)
+        state = self._state_of(posterior, data_used.arrays)._replace(next_look=0)
         num_samples = int(num_samples)
-        more = num_samples + since_kept(posterior, state, num_samples)
-        options = Options(state.num_warmup, more, state.thin, until, on_block=on_block, progress=progress)
+        more, aim = num_samples + since_kept(posterior, state, num_samples), state.aim
+        options = RunOptions(aim.num_warmup, more, aim.thin, until, on_block=on_block, progress=progress)
         options = self._checked(options)
         plan = self.plan(state.stored.count + _room(options), data_used.arrays)  # the draws before are copied
         with watched(make_progress(options.progress)) as display:
             self._announce(display, data_used.rows, plan)
             clock = Clock(posterior.record.started, posterior.timing)
-            run = Run.resumed(self.executables, self.kernel, state, data_used.arrays, display, options.on_block)
+            run = Run(self.executables, self.kernel, state.seed, data_used.arrays, display, options.on_block)
             run.so_far = partial(self._so_far, run, data_used, clock)
             with run.interrupts.held():
+                if not state.in_warm_up:
+                    clock.sampling_begins()
+                run.resume(state)
                 if state.in_warm_up:
-                    run.go_on(state)
                     data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
                     clock.sampling_begins()
-                else:
-                    clock.sampling_begins()
-                    run.go_on(state)
                 run.so_far = partial(self._so_far, run, data_used, clock)
-                stored = state.stored.after(posterior.draws, posterior.stats) if posterior.stats else None
-                run.sample(options.num_samples, options.until, stored)
+                run.sample(options.num_samples, options.until)
         return self._done(run, data_used, clock, posterior.record.num_samples + num_samples)
 
-    def stream(self, seed: int, num_samples: int | None, options: Options) -> Generator[dict[str, Any], None, None]:
+    def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[dict[str, Any], None, None]:
         """Run all chains and hand over what they draw, block by block; nothing accumulates. See `phx.stream`."""
         check_seed(seed)
         check_types(self.executables.wide)
@@ -215,35 +214,37 @@ class Sampler:
             self._announce(display, self.rows, self.plan(_room(options)))
             initial = self._initial(options.init, int(seed), self.arrays)
             aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
-            run = Run(self.executables, self._tuned(options), int(seed), self.arrays, aim, display, options.on_block)
-            run.begin(initial)
+            run = Run(self.executables, self._tuned(options), int(seed), self.arrays, display, options.on_block)
+            run.begin(initial, aim)
             self._check_again(run, self.rows)
             stores, left = self.executables.stores_draws, math.inf if num_samples is None else num_samples
             block = options.thin * (self.executables.blocks.slots if stores else STREAM_DRAWS)
             while left >= options.thin and not run.interrupted:
                 count = int(min(block, left))
                 left -= count
-                run.sample(count, None)
-                outcome = Outcome.of(run)
-                yield {**outcome.draws, **outcome.reduced}
+                run.state = run.state._replace(stored=Stored.nothing(self.executables.blocks.num_chains))
+                with run.interrupts.held():
+                    run.sample(count, None)
+                results = RunResults.of(run)
+                yield {**results.draws, **results.reduced}
 
     def _posterior(self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState]) -> Posterior:
         """Return the results of a run that was asked for so many iterations."""
-        outcome, record = Outcome.of(run), data.record.of_rows(data.rows)
+        results, record = RunResults.of(run), data.record.of_rows(data.rows)
         sampler = replace(self, arrays=data.arrays, rows=data.rows, record=data.record)
         return Posterior(
-            dict(outcome.draws), dict(outcome.stats), clock.timing(run, self.compile_seconds, self.compilations),
-            outcome.record(record, run, clock, samples), dict(outcome.reduced), run.warmup_record,
+            dict(results.draws), dict(results.stats), clock.timing(run, self.compile_seconds, self.compilations),
+            results.record(record, run, clock, samples), dict(results.reduced), run.state.warmup_record,
             self.executables.blocks.target.with_arrays(data.arrays),
             goes_on=GoesOn(sampler, state),
         )  # fmt: skip
 
     def _so_far(self, run: Run, data: Data, clock: Clock) -> Posterior:
         """A run on its way, which goes on meanwhile."""
-        state = run.state
-        return self._posterior(run, data, clock, run.aim.thin * run.draws, lambda: state)
+        state = run.value
+        return self._posterior(run, data, clock, state.aim.thin * run.draws, lambda: state)
 
-    def _tuned(self, options: Options) -> Kernel:
+    def _tuned(self, options: RunOptions) -> Kernel:
         """The kernel, with the hyperparameters to begin with."""
         if options.tuning is None:
             return self.kernel
@@ -251,11 +252,11 @@ class Sampler:
 
     def _done(self, run: Run, data: Data, clock: Clock, samples: int) -> Posterior:
         data = data._replace(rows=check_at_draws(run, data.rows, self.check))
-        posterior = self._posterior(run, data, clock, samples, lambda: run.state)
+        posterior = self._posterior(run, data, clock, samples, lambda: run.value)
         self.compile_seconds, self.compilations, run.so_far = 0.0, 0, None
         return posterior
 
-    def _checked(self, options: Options) -> Options:
+    def _checked(self, options: RunOptions) -> RunOptions:
         return options.checked(self.executables.blocks.num_chains, None if self.executables.stores_draws else ())
 
     def _state_of(self, posterior: Posterior, arrays: tuple[Array, ...]) -> RunState:
@@ -279,8 +280,8 @@ class Sampler:
         """Where the chains are when warm-up ends, the shares of what is not proved add up, too; or it is an error."""
         if rows.check is None or not rows.check.names or self.check == "off":
             return rows
-        arguments = self.executables.blocks.target.arguments.with_arrays(run.chains.arrays)
-        again = rows.look(arguments, "warn", run.chains.positions(CHAINS_CHECKED))
+        arguments = self.executables.blocks.target.arguments.with_arrays(run.engine.arrays)
+        again = rows.look(arguments, "warn", positions_of(run.state.chains, CHAINS_CHECKED))
         return again if len(again.unchecked) < len(rows.unchecked) else rows
 
     def _initial(self, init: Any, seed: int, arrays: tuple[Array, ...]) -> Initial:
@@ -295,14 +296,14 @@ class Sampler:
         self.executables.reducing.reductions.check_superchains(initial.superchains)
         return initial
 
-    def plan(self, draws: int = 0, arrays: tuple[Array, ...] | None = None) -> Plan:
+    def plan(self, draws: int = 0, arrays: tuple[Array, ...] | None = None) -> MemoryPlan:
         """Return the memory of a run that stores so many draws of each chain; refuse what does not fit."""
         blocks = self.executables.blocks
         plan = plan_memory(self.executables, self.arrays if arrays is None else arrays, blocks.num_chains * draws)
         check_plan(plan, blocks.target.mesh.devices.flat[0])
         return plan
 
-    def _announce(self, progress: Progress, rows: RowsApart, plan: Plan) -> None:
+    def _announce(self, progress: Progress, rows: RowsApart, plan: MemoryPlan) -> None:
         if rows.problem:
             progress.say(f"phalanx: {rows.problem}")
         if self.notice:
@@ -332,7 +333,7 @@ class Sampler:
         return used
 
 
-def _room(options: Options) -> int:
+def _room(options: RunOptions) -> int:
     """Return draws of each chain that room is made for."""
     return options.num_stored if options.until is None else min(options.num_stored, UNTIL_ROOM)
 

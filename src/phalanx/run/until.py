@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phalanx.diagnostics import ess, rhat
 from phalanx.mesh.processes import agreed
-
-if TYPE_CHECKING:
-    from phalanx.run.host.draw_buffer import HostDraws
+from phalanx.run.state import Stored
 
 FIRST = 50
 """Draws of each chain at the first look."""
@@ -30,9 +27,9 @@ class Until:
     ess: float | None
     seconds: float | None
 
-    def watch(self, host: HostDraws, names: Sequence[str]) -> Watch:
-        """Watch over a run that starts now."""
-        return Watch(self, host, names)
+    def watch(self, names: Sequence[str]) -> StoppingWatch:
+        """Return the condition on a run of these variables that starts now."""
+        return StoppingWatch(self, names)
 
 
 def until(r_hat: float | None = None, ess: float | None = None, seconds: float | None = None) -> Until:
@@ -68,34 +65,41 @@ def until(r_hat: float | None = None, ess: float | None = None, seconds: float |
     return Until(r_hat, ess, seconds)
 
 
-class Watch:
-    """A condition and the run it is watched on."""
+class StoppingWatch:
+    """A condition, evaluated on the draws of a run.
 
-    def __init__(self, condition: Until, host: HostDraws, names: Sequence[str]):
-        self._condition, self._host, self._names = condition, host, names
+    Args:
+        condition: when to stop.
+        names: of the stored variables.
+    """
+
+    def __init__(self, condition: Until, names: Sequence[str]):
+        self._condition, self._names = condition, names
         self._began = time.monotonic()
-        self.next = max(FIRST, host.count + 1)
-        """Draws of each chain at the next look."""
 
-    def is_met(self) -> bool:
-        """Whether to stop."""
+    def first_look(self, stored: Stored) -> int:
+        """Return the draws of each chain at the first look."""
+        return max(FIRST, stored.count + 1)
+
+    def look(self, stored: Stored, due: int) -> tuple[bool, int]:
+        """Return whether to stop, and the draws of each chain at the next look; one is `due` at so many draws."""
         wanted = self._condition
-        if wanted.seconds is not None and agreed(self._seconds >= wanted.seconds) and self._host.count:
-            return True
-        if self._host.count < self.next:
-            return False
-        self.next = int(np.ceil(self.next * GROWTH))
+        if wanted.seconds is not None and agreed(self._seconds >= wanted.seconds) and stored.count:
+            return True, due
+        if stored.count < due:
+            return False, due
+        due = int(np.ceil(due * GROWTH))
         if wanted.r_hat is None and wanted.ess is None:
-            return False
-        draws, stats = self._host.finish(self._names)
-        return all(self._good(values) for values in (stats["log_density"], *draws.values()))
+            return False, due
+        draws, stats = stored.whole
+        return all(self._good(values) for values in (stats["log_density"], *(draws[n] for n in self._names))), due
 
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self._began
 
     def _good(self, draws: np.ndarray) -> bool:
-        """Whether every element of one variable is good enough; a NaN, as of a constant, is no obstacle."""
+        """Return whether every element of one variable is good enough; a NaN, as of a constant, is no obstacle."""
         wanted = self._condition
         if wanted.r_hat is not None and np.any(rhat(draws) >= wanted.r_hat):
             return False

@@ -20,8 +20,9 @@ from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import Timing
 from phalanx.run.checks import stored_by_default
 from phalanx.run.device.reductions import Reductions
-from phalanx.run.device.state_layout import Place
-from phalanx.run.host.reducer_state import HostFold
+from phalanx.run.device.state_layout import ArrayPlacement
+from phalanx.run.host.reducer_state import HostReducers, findings
+from phalanx.run.state import Reduced
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.fitted import Fitted
 from phalanx.variational.judging.resampling import Resampled
@@ -90,21 +91,22 @@ class Fold:
     def __init__(self, drawing: Drawing | Resampled, reductions: Reductions):
         reductions.check_superchains(0)
         self._reductions, self._compiler, self._compiled = reductions, drawing.compiler, None
-        self._host: HostFold | None = None
+        self._host: HostReducers | None = None
+        self._reduced = Reduced()
 
     def add(self, values: Mapping[str, Array], size: int) -> None:
         """Take in a batch, of which the first `size` draws count."""
         arguments = dict(values), np.int32(size)
         self._compiled = self._compiled or self._compiler(self._fold, *arguments)
         states = self._compiled(*arguments)
-        self._host = self._host or HostFold(self._reductions, jax.tree.map(lambda _: Place(), states))
-        self._host.add_states(states)
+        self._host = self._host or HostReducers(self._reductions, jax.tree.map(lambda _: ArrayPlacement(), states))
+        self._reduced = self._host.with_states(self._reduced, states)
 
     def finalize(self) -> tuple[dict[str, Any], tuple[Finding, ...]]:
         """What was learned, by reducer name, and by variable where a reducer had several; and what has failed."""
         assert self._host is not None  # there is at least one draw
-        reduced = self._host.finalize()
-        return reduced, self._host.findings(reduced)
+        results = self._host.finalize(self._reduced)
+        return results, findings(results, 0)
 
     def _fold(self, values: Mapping[str, Array], size: Array) -> Any:
         count = len(next(iter(values.values())))

@@ -8,9 +8,9 @@ import pytest
 from tests.conformance.exact_starts import Drawer
 
 import phalanx as phx
-from phalanx.run.chains import Chains
 from phalanx.run.compile.block_length import Pace
 from phalanx.run.device.executables import first_tuning, order_of
+from phalanx.run.engine import Engine
 from phalanx.run.init_values import Initial
 
 Y = np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32)
@@ -38,14 +38,14 @@ def rows_of(sampler, per_block, draws):
     """Rows of every chain's draws, made in blocks of so many draws; a block ends when the last lane has them."""
     executables, seed = sampler.executables, np.uint32(4)
     tuning = first_tuning(executables.blocks)._replace(step_size=np.float32(0.3))
-    underway, blocks = executables.start(seed, sampler.arrays, Initial()).underway, []
+    chains, blocks = executables.start(seed, sampler.arrays, Initial()).chains, []
     for _ in range(draws // per_block):
         order = order_of(np.full(executables.blocks.num_chains, per_block), ticks=10**9)
-        none = executables.no_records(sampler.arrays, np.int32(0))
-        advanced = executables.record(seed, sampler.arrays, tuning, order, underway, none)
-        underway = advanced.underway
-        assert (np.asarray(advanced.sunk.count) == per_block).all()
-        blocks.append(np.asarray(advanced.sunk.states[0][0])[:per_block])
+        none = executables.no_records(sampler.arrays, np.zeros(executables.blocks.num_chains, np.int32))
+        advanced = executables.record(seed, sampler.arrays, tuning, order, chains, none)
+        chains = advanced.chains
+        assert (np.asarray(advanced.sinks.count) == per_block).all()
+        blocks.append(np.asarray(advanced.sinks.states[0][0])[:per_block])
     return np.concatenate(blocks)
 
 
@@ -64,16 +64,18 @@ def run_of(sampler):
 
 def test_so_are_those_of_a_whole_run_with_its_warm_up(mesh_of, monkeypatch):
     """Lanes may run ahead of others within a window: whoever waits, tuning and draws are the same."""
-    sampler, record, calls = sampler_of(phx.nuts(), mesh_of(2, 1)), Chains.record, []
+    sampler, advance, calls = sampler_of(phx.nuts(), mesh_of(2, 1)), Engine.advance, []
 
-    def draw_by_draw(self, draws, ticks, sunk=None, *, ahead=0, **options):
-        calls.append(ahead)
-        for count in range(1, int(draws.max())):
-            sunk = record(self, np.minimum(draws, count), 10**6, sunk, **options).sunk
-        return record(self, draws, 10**6, sunk, **options)
+    def draw_by_draw(self, state, goal, folds):
+        calls.append(goal.ahead)
+        for count in range(1, int(goal.draws.max()) + 1):
+            draws = np.minimum(goal.draws, count)
+            while state.sinks is None or (np.asarray(state.sinks.count) < draws).any():
+                state = advance(self, state, goal._replace(draws=draws, ahead=0), folds)
+        return state
 
     free = run_of(sampler)
-    monkeypatch.setattr(Chains, "record", draw_by_draw)
+    monkeypatch.setattr(Engine, "advance", draw_by_draw)
     for name, values in run_of(sampler).items():
         np.testing.assert_array_equal(values, free[name], err_msg=name)
     assert max(calls) > 1 and len(np.unique(free["num_steps"])) > 3

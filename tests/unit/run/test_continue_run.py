@@ -103,7 +103,7 @@ def test_sharded_rows_and_their_padding(tmp_path):
     sizes = {**SIZES, "kernel": phx.hmc(3), "thin": 2}
     whole = phx.mcmc(rows, data, num_samples=50, **sizes)
     half = phx.mcmc(rows, data, num_samples=20, **sizes)
-    assert half.state.rest.at.position["level"].shape == (4, 7)
+    assert half.state.chains.lanes.at.position["level"].shape == (4, 7)
     assert half.state.tuning.metric.variance["level"].shape == (7,)
     same(half.continue_run(30), whole)
     same(half.continue_run(10).continue_run(20), whole)  # the first part is what it was
@@ -337,7 +337,7 @@ def test_a_file_imports_nothing(tmp_path):
 
 def test_until_looks_no_earlier_than_there_is_something_new(monkeypatch):
     looks = []
-    monkeypatch.setattr("phalanx.run.until.Watch._good", lambda *_: looks.append(1) or True)
+    monkeypatch.setattr("phalanx.run.until.StoppingWatch._good", lambda *_: looks.append(1) or True)
     first = phx.mcmc(model, {"y": Y}, num_samples=400, **SIZES)
     more = first.continue_run(1000, until=phx.until(ess=5))
     assert more.num_draws > 400

@@ -217,7 +217,7 @@ def test_superchains_begin_together_and_come_apart(kernel):
         init=phx.superchains(2),
         on_block=lambda block: begun.append(block.so_far()),  # pyright: ignore[reportOptionalCall]
     )
-    for values in begun[0].state.rest.at.position.values():
+    for values in begun[0].state.chains.lanes.at.position.values():
         groups = values.reshape(2, 4, -1)
         assert (groups == groups[:, :1]).all() and (groups[0] != groups[1]).all()
     last = posterior.draws["mean"][:, -1]

@@ -16,12 +16,12 @@ from phalanx.adaptation.acceptance import LEAST
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.position import Variable, VectorLayout
 from phalanx.mesh.space import RowSharding
-from phalanx.run.device import window as window_module
-from phalanx.run.device.advance import Sunk
+from phalanx.run.device.advance import SinkState
 from phalanx.run.device.executables import shardings
 from phalanx.run.device.recorder import RowLayout
 from phalanx.run.device.summing import Summing
-from phalanx.run.device.window import Window
+from phalanx.run.host import window as window_module
+from phalanx.run.host.window import Window
 
 STATS = ("acceptance_rate", "diverging", "num_steps", "log_density")
 CHAINS, SLOTS = 8, 6
@@ -124,12 +124,11 @@ def test_a_rate_that_is_no_number_shows_in_the_mean_and_counts_as_no_acceptance(
 
 
 def draws_of(layout, blocks, groups=None, every=1):
-    window = Window(layout, groups, every)
+    window = Window(groups, every)
     for rows, count in blocks:
-        window.add(Sunk(jax.device_put(count), (tuple(map(jax.device_put, rows)),)))
-    sample = window.take()
-    assert window.take() is None  # another window has begun
-    return sample
+        window = window.with_draws(SinkState(jax.device_put(count), (tuple(map(jax.device_put, rows)),)), layout)
+    assert window.emptied().sample(layout) is None
+    return window.sample(layout)
 
 
 @pytest.mark.parametrize("on_devices", [2**26, 0], ids=["fetched at the end", "fetched at once"])

@@ -104,6 +104,7 @@ class Tree(NamedTuple):
     moving_end: Phase
     fixed_end: Phase
     energy: Total
+    sample: Point
     sample_error: Array
     log_weight: Array
     depth: Array
@@ -122,7 +123,7 @@ class Tree(NamedTuple):
         count = jnp.zeros(zero.shape, jnp.int32)
         phase = Phase(at.position, at.position, at.log_density, at.gradient)
         return cls(
-            moving_end=phase, fixed_end=phase, energy=Total(zero, zero), sample_error=zero, log_weight=zero,
+            moving_end=phase, fixed_end=phase, energy=Total(zero, zero), sample=at, sample_error=zero, log_weight=zero,
             depth=count, step_size=zero + 1, direction=zero + 1, leaf=count, candidate=at, candidate_error=zero,
             candidate_log_weight=zero, checkpoints=Checkpoints.none(at.position, max_depth),
         )  # fmt: skip
@@ -163,17 +164,17 @@ class Tree(NamedTuple):
             candidate_log_weight=log_weight,
         )
 
-    def doubled(self, where: Bool[Array, "lanes"], at: Point, word: UInt32[Array, "lanes"]) -> tuple[Tree, Point]:
+    def doubled(self, where: Bool[Array, "lanes"], start: Point, word: UInt32[Array, "lanes"]) -> Tree:
         """The subtree joins the tree in some lanes; its candidate is the draw with a preference for later doublings."""
         odds = jnp.exp(self.candidate_log_weight - self.log_weight)
         take = where & (uniform_of(word, self.log_weight) < odds)
         together = jnp.logaddexp(self.log_weight, self.candidate_log_weight)
-        tree = self._replace(
+        return self._replace(
+            sample=choose(take, self.candidate, choose(self.depth == 0, start, self.sample)),
             sample_error=jnp.where(take, self.candidate_error, self.sample_error),
             log_weight=jnp.where(where, together, self.log_weight),
             depth=self.depth + where,
         )
-        return tree, choose(take, self.candidate, at)
 
     def after(self, subtree_ended: Bool[Array, "lanes"], at_rest: Bool[Array, "lanes"]) -> Tree:
         """What the next tick begins with."""

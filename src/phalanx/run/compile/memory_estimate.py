@@ -16,7 +16,7 @@ from phalanx.run.device.executables import Executables
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """Bytes that a run needs.
 
     Attributes:
@@ -44,16 +44,16 @@ class Plan:
         return f"memory: {size(self.on_device)} on each of {count(self.devices, 'device')}, {stored}"
 
 
-def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) -> Plan:
+def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) -> MemoryPlan:
     """The memory of a run on data that are on the devices, which stores `rows` draws of all chains."""
     stored = {} if executables.constrain is None else executables.constrain.out_info
     draws = {name: rows * math.prod(info.shape[2:]) * info.dtype.itemsize for name, info in stored.items()}
     devices = list(executables.blocks.target.mesh.devices.flat)
     placed = sum(array.addressable_shards[0].data.nbytes for array in arrays)
-    return Plan(executables.bytes_on_device, placed, draws, len(devices), devices[0].platform == "cpu")
+    return MemoryPlan(executables.bytes_on_device, placed, draws, len(devices), devices[0].platform == "cpu")
 
 
-def check_plan(plan: Plan, device: Any) -> None:
+def check_plan(plan: MemoryPlan, device: Any) -> None:
     """Refuse to start a run that does not fit."""
     limit = None if plan.on_cpu else (device.memory_stats() or {}).get("bytes_limit")
     if limit is not None and plan.on_device > limit:

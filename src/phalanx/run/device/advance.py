@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
-from phalanx.run.device.blocks import Blocks, Underway
+from phalanx.run.device.blocks import Blocks, ChainState
 from phalanx.run.device.sink import Draws, Sink
 
 
@@ -47,18 +47,18 @@ class Order(NamedTuple):
         return (ticks < self.ticks) & ((kept < self.draws).any() | (self.rests & (ticks == 0)))
 
 
-class Sunk(NamedTuple):
-    """What sinks have taken in since they were emptied: draws kept of each lane, and the state of each sink."""
+class SinkState(NamedTuple):
+    """Sinks since they were emptied: the draws kept of each lane, and the state of each sink."""
 
     count: Any
     states: Any
 
 
 class Advanced(NamedTuple):
-    """What a block has done; `ticks` has one number for each chain group."""
+    """Result of a block; `ticks` has one number for each chain group."""
 
-    underway: Any
-    sunk: Any
+    chains: Any
+    sinks: Any
     ticks: Any
 
 
@@ -77,35 +77,36 @@ class Advance:
     tile: int
 
     def __call__(
-        self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway, sunk: Sunk
+        self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, chains: ChainState, sinks: SinkState
     ) -> Advanced:
         """Move the chains, tile by tile, until they have their draws or the ticks are used up.
 
-        The draws are added to those that `sunk` holds.
+        The draws are added to those that `sinks` holds.
         """
         tiles = self.blocks.count // self.tile
 
         def one(part: Any) -> Advanced:
-            underway, sunk, chains, draws = part
-            keys = Keys.of_chains(seed, chains)
-            return self._tile(keys, arrays, tuning, order._replace(draws=draws), underway, sunk)
+            chains, sinks, numbers, draws = part
+            keys = Keys.of_chains(seed, numbers)
+            return self._tile(keys, arrays, tuning, order._replace(draws=draws), chains, sinks)
 
-        whole = underway, sunk, lane_chains(self.blocks.count), order.draws
+        whole = chains, sinks, lane_chains(self.blocks.count), order.draws
         if tiles == 1:
             return one(whole)
-        axes = _lane_axes(self.blocks.underway_specs(), underway), _lane_axes(self.sunk_specs, sunk), 0, 0
+        axes = _lane_axes(self.blocks.chain_specs(), chains), _lane_axes(self.sink_specs, sinks), 0, 0
         cut = jax.tree.map(lambda leaf, axis: _cut(leaf, axis, tiles), whole, axes)
         made = lax.map(one, cut)
         joined = jax.tree.map(_join, made, _lane_axes(self.specs, made))
         return joined._replace(ticks=made.ticks.max(0))
 
-    def empty(self, arrays: Sequence[Array], before: Array) -> Sunk:
-        """Sinks without draws, of chains that have made so many `before`."""
+    def empty(self, arrays: Sequence[Array], before: Array) -> SinkState:
+        """Return sinks without draws, of chains that have made so many `before`, `(lanes,)`."""
         target = self.blocks.lanes(arrays)
-        return Sunk(jnp.zeros(self.blocks.count, jnp.int32), tuple(sink.empty(target, before) for sink in self.sinks))
+        states = tuple(sink.empty(target, before) for sink in self.sinks)
+        return SinkState(jnp.zeros(self.blocks.count, jnp.int32), states)
 
     def _tile(
-        self, keys: Keys, arrays: Sequence[Array], tuning: Any, order: Order, underway: Underway, sunk: Sunk
+        self, keys: Keys, arrays: Sequence[Array], tuning: Any, order: Order, chains: ChainState, sinks: SinkState
     ) -> Advanced:
         target, machine = self.blocks.lanes(arrays, self.tile), self.blocks.machine
 
@@ -119,10 +120,10 @@ class Advance:
             kept = since.draws >= order.thin
             draws = Draws(done, kept, count, lane_state.at, info, since)
             states = tuple(sink.update(state, draws, target) for sink, state in zip(self.sinks, states, strict=True))
-            return Advanced(Underway(lane_state, since.restarted(kept)), Sunk(count + kept, states), ticks + 1)
+            return Advanced(ChainState(lane_state, since.restarted(kept)), SinkState(count + kept, states), ticks + 1)
 
-        begun = Advanced(underway, sunk, jnp.int32(0))
-        made = lax.while_loop(lambda now: order.asks(now.sunk.count, now.ticks), body, begun)
+        begun = Advanced(chains, sinks, jnp.int32(0))
+        made = lax.while_loop(lambda now: order.asks(now.sinks.count, now.ticks), body, begun)
         return made._replace(ticks=made.ticks[None])
 
     def _by_lane(self, tuning: Any, order: Order, count: Array) -> Any:
@@ -134,12 +135,12 @@ class Advance:
     @property
     def specs(self) -> Advanced:
         """How what a block has done is laid out over the mesh."""
-        return Advanced(self.blocks.underway_specs(), self.sunk_specs, PartitionSpec(CHAIN))
+        return Advanced(self.blocks.chain_specs(), self.sink_specs, PartitionSpec(CHAIN))
 
     @property
-    def sunk_specs(self) -> Sunk:
+    def sink_specs(self) -> SinkState:
         """How what sinks know is laid out over the mesh."""
-        return Sunk(PartitionSpec(CHAIN), tuple(sink.specs for sink in self.sinks))
+        return SinkState(PartitionSpec(CHAIN), tuple(sink.specs for sink in self.sinks))
 
 
 def _lane_axes(specs: Any, tree: Any) -> Any:

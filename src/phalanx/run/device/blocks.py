@@ -39,23 +39,28 @@ from phalanx.run.find_finite_start import Given, finite_start
 # Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
 
 
-class Begun(NamedTuple):
-    """Where chains begin, and what is wrong there if anything is.
+class InitResult(NamedTuple):
+    """Initial positions of chains, and what is wrong there if anything is.
 
-    The position is in `rows` too, with its gradient, as if each chain had drawn it, where a metric learns of it.
+    The position is in `rows` too, with its gradient, as if each chain had drawn it, where a metric learns from it.
     """
 
-    underway: Any
+    chains: Any
     rows: Any
     finite: Any
     misfits: Any
     invalid: Any
 
 
-class Underway(NamedTuple):
-    """Where chains are between blocks: the machine's lanes, and what they have done since the draw last kept."""
+class ChainState(NamedTuple):
+    """Chains between two blocks.
 
-    machine: Any
+    Attributes:
+        lanes: on the devices a `LaneState`; as a value of no mesh a `Rest`.
+        since: draws of each chain since the last one kept.
+    """
+
+    lanes: Any
     since: Any
 
 
@@ -117,7 +122,7 @@ class Blocks:
     # -- what runs on a device ----------------------------------------------------------------------------------
 
     @rolled_hashes()
-    def begin(self, seed: Array, arrays: Sequence[Array], given: Given) -> Begun:
+    def begin(self, seed: Array, arrays: Sequence[Array], given: Given) -> InitResult:
         """A finite initial position of every chain."""
         target, keys = self.lanes(arrays), self._keys(seed)
 
@@ -127,13 +132,14 @@ class Blocks:
 
         first = as_key(keys.of_draw(jnp.int32(INITIAL_POSITION)))
         at, finite, misfits = over_lanes(find, self.count)(first, given.values)
-        machine = self.machine.start(target, at, keys, jnp.int32(INITIAL_POSITION + 1))
-        rows = self.recorder.first(machine.at, target) if self.kernel.learns_moments else ()
-        return Begun(Underway(machine, SinceKept.none(self.count)), rows, finite, misfits, target.density.invalid())
+        lanes = self.machine.start(target, at, keys, jnp.int32(INITIAL_POSITION + 1))
+        rows = self.recorder.first(lanes.at, target) if self.kernel.learns_moments else ()
+        chains = ChainState(lanes, SinceKept.none(self.count))
+        return InitResult(chains, rows, finite, misfits, target.density.invalid())
 
-    def contributions(self, arrays: Sequence[Array], underway: Underway) -> dict[str, Array]:
+    def contributions(self, arrays: Sequence[Array], chains: ChainState) -> dict[str, Array]:
         """What each variable contributes to the log density where the chains are."""
-        position = underway.machine.at.position.T.by_variable()
+        position = chains.lanes.at.position.T.by_variable()
         return over_lanes(self.lanes(arrays).density.contributions, self.count)(position)
 
     def height(self, arrays: Sequence[Array], position: Vector) -> Total:
@@ -150,13 +156,13 @@ class Blocks:
 
         return jax.vmap(jax.vmap(one))(self.row_layout.vector(rows, 0).by_variable())
 
-    def rest(self, underway: Underway) -> Rest:
-        """Where chains are between two draws."""
-        return self.machine.rest(underway.machine)
+    def rest(self, chains: ChainState) -> ChainState:
+        """Return the chains where their draws under way begin, by variable."""
+        return chains._replace(lanes=self.machine.rest(chains.lanes))
 
-    def resume(self, seed: Array, arrays: Sequence[Array], rest: Rest) -> Any:
-        """The machine of chains that go on from there."""
-        return self.machine.resume(self.lanes(arrays), rest, self._keys(seed))
+    def resume(self, seed: Array, arrays: Sequence[Array], chains: ChainState) -> ChainState:
+        """Return chains that make these draws; the inverse of `rest`."""
+        return chains._replace(lanes=self.machine.resume(self.lanes(arrays), chains.lanes, self._keys(seed)))
 
     def lanes(self, arrays: Sequence[Array], count: int | None = None) -> LaneTarget:
         """The target for the lanes of this device, or for `count` of them."""
@@ -176,11 +182,11 @@ class Blocks:
         """
         return jax.shard_map(f, mesh=self.target.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
-    def begun_specs(self) -> Begun:
+    def init_specs(self) -> InitResult:
         """Layout of where chains begin."""
         chains = PartitionSpec(CHAIN)
         rows = self.recorder.specs if self.kernel.learns_moments else ()
-        return Begun(self.underway_specs(), rows, chains, chains, PartitionSpec())
+        return InitResult(self.chain_specs(), rows, chains, chains, PartitionSpec())
 
     def given_specs(self) -> Given:
         """Layout of initial values."""
@@ -198,13 +204,13 @@ class Blocks:
         values = {latent.name: shape(latent) for latent in self.target.shares.latents}
         return Given(values, dict.fromkeys(values, jax.ShapeDtypeStruct((), bool)))
 
-    def rest_specs(self) -> Rest:
-        """Layout of where chains are between two draws."""
-        return self.layout.chain_specs(self.rest_shapes)
+    def rest_specs(self) -> ChainState:
+        """Layout of chains where their draws begin."""
+        return ChainState(self.layout.chain_specs(self.rest_shapes), PartitionSpec(CHAIN))
 
-    def underway_specs(self) -> Underway:
+    def chain_specs(self) -> ChainState:
         """Layout of where chains are."""
-        return Underway(lane_specs(self._lane_state), PartitionSpec(CHAIN))
+        return ChainState(lane_specs(self._lane_state), PartitionSpec(CHAIN))
 
     def value_specs(self) -> dict[str, PartitionSpec]:
         """Layout of stored variables, (slot, chain, ...)."""
@@ -217,7 +223,9 @@ class Blocks:
             return isinstance(node, LowRank)
 
         return jax.tree.map(
-            lambda node: LowRank.specs(self.layout) if is_metric(node) else PartitionSpec(), tuning, is_leaf=is_metric
+            lambda node: LowRank.specs(self.layout) if is_metric(node) else PartitionSpec(),
+            tuning,
+            is_leaf=is_metric,
         )
 
     @cached_property
@@ -236,8 +244,8 @@ class Blocks:
 
     @cached_property
     def rest_shapes(self) -> Rest:
-        """Shapes of where chains are between two draws, on one device."""
-        return self._on_device(self.rest, Underway(self._lane_state, None))
+        """Shapes of lanes where their draws begin, on one device."""
+        return self._on_device(self.machine.rest, self._lane_state)
 
     @property
     def _arrays(self) -> Any:

@@ -25,7 +25,7 @@ from phalanx.run.compile.block_length import Pace
 from phalanx.run.compile.compilation import communicates, compiled, several_cpus
 from phalanx.run.compile.device_constants import Sent
 from phalanx.run.device.advance import Advance, Order
-from phalanx.run.device.blocks import Begun, Blocks
+from phalanx.run.device.blocks import Blocks, InitResult
 from phalanx.run.device.reducing import Reducing
 from phalanx.run.device.reductions import Reductions
 from phalanx.run.device.tally import Tally
@@ -87,7 +87,7 @@ class Executables:
         """Whether draws are stored, or their statistics; else all that is known of them is in the reducers."""
         return self.fold is None
 
-    def start(self, seed: np.uint32, arrays: Sequence[Array], initial: Initial) -> Begun:
+    def start(self, seed: np.uint32, arrays: Sequence[Array], initial: Initial) -> InitResult:
         """Begin all chains, where `initial` says."""
         return self.begin(seed, arrays, initial.given(self.blocks.target, self.blocks.num_chains))
 
@@ -119,18 +119,15 @@ class Executables:
 
     @cached_property
     def rest(self) -> Callable[..., Any]:
-        """Where chains are between two draws; compiled when a run's state is first asked for."""
+        """Chains where their draws under way begin; compiled when a run's state is first asked for."""
         blocks = self.blocks
-        return jax.jit(blocks.on_mesh(blocks.rest, (blocks.underway_specs(),), blocks.rest_specs()))
+        return jax.jit(blocks.on_mesh(blocks.rest, (blocks.chain_specs(),), blocks.rest_specs()))
 
     @cached_property
     def resume(self) -> Callable[..., Any]:
-        """Chains that go on from there; compiled when a run is first gone on with."""
+        """Chains that continue from there; compiled when a run is first continued."""
         blocks = self.blocks
-        specs, made = (
-            (PartitionSpec(), blocks.target.array_specs(), blocks.rest_specs()),
-            blocks.underway_specs().machine,
-        )
+        specs, made = (PartitionSpec(), blocks.target.array_specs(), blocks.rest_specs()), blocks.chain_specs()
         return jax.jit(blocks.on_mesh(blocks.resume, specs, made), out_shardings=shardings(blocks.target.mesh, made))
 
     def serving(self, program: Program, reductions: Reductions) -> Executables:
@@ -194,16 +191,16 @@ class _Programs:
         """Each program's name, the lowered program, and options of the compiler."""
         blocks, reductions = self._blocks, self._reducing.reductions
         stores = stores_draws(blocks, reductions)
-        begin = self._jit(blocks.begin, (self._shared, self._data, blocks.given_specs()), blocks.begun_specs())
+        begin = self._jit(blocks.begin, (self._shared, self._data, blocks.given_specs()), blocks.init_specs())
         begin = begin.trace(self._seed, self._arrays, blocks.given_shapes())
-        underway, rows = begin.out_info.underway, None
+        chains, rows = begin.out_info.chains, None
         if stores or blocks.kernel.tuners:
             none = self._empty(self._record)
             (rows,) = none.out_info.states
-            yield "record", self._advances(self._record, underway, none.out_info), {}
+            yield "record", self._advances(self._record, chains, none.out_info), {}
             yield "no_records", none.lower(), {}
         if not stores:
-            yield from self._folds(underway)
+            yield from self._folds(chains)
         yield "begin", begin.lower(), RARELY
         if stores:
             specs = self._data, blocks.recorder.specs
@@ -220,21 +217,21 @@ class _Programs:
         with jax.enable_x64(True):
             return self._jit(self._blocks.summing, given, self._blocks.summing.specs).lower(rows, *[np.int32(0)] * 2)
 
-    def _folds(self, underway: Any) -> Iterator[tuple[str, Any, Options]]:
+    def _folds(self, chains: Any) -> Iterator[tuple[str, Any, Options]]:
         empty = self._empty(self._fold)
-        fold = self._advances(self._fold, underway, empty.out_info)
+        fold = self._advances(self._fold, chains, empty.out_info)
         yield "fold", fold, WIDE if Workaround.WIDE_VECTORS.is_on else {}
         yield "empty", empty.lower(), {}
 
     def _empty(self, advance: Advance) -> Any:
         """Sinks before the first draw, traced."""
-        program = self._jit(advance.empty, (self._data, self._shared), advance.sunk_specs)
-        return program.trace(self._arrays, self._order.thin)
+        program = self._jit(advance.empty, (self._data, self._chains), advance.sink_specs)
+        return program.trace(self._arrays, self._order.draws)
 
-    def _advances(self, advance: Advance, underway: Any, sunk: Any) -> Any:
+    def _advances(self, advance: Advance, chains: Any, sinks: Any) -> Any:
         """A block that moves chains, lowered; what chains and sinks held is overwritten."""
-        program = self._jit(advance, (*self._given, advance.sunk_specs), advance.specs, donate=(4, 5))
-        return program.lower(*self._moving, underway, sunk)
+        program = self._jit(advance, (*self._given, advance.sink_specs), advance.specs, donate=(4, 5))
+        return program.lower(*self._moving, chains, sinks)
 
     @property
     def _moving(self) -> tuple[Any, ...]:
@@ -246,7 +243,7 @@ class _Programs:
         """Layout of that, and of the chains."""
         order = Order(*[self._shared] * len(Order._fields))._replace(draws=self._chains)
         tuning = self._blocks.tuning_specs(self._tuning)
-        return self._shared, self._data, tuning, order, self._blocks.underway_specs()
+        return self._shared, self._data, tuning, order, self._blocks.chain_specs()
 
     def _jit(self, f: Any, in_specs: Any, out_specs: Any, donate: int | tuple[int, ...] = ()) -> Any:
         # of arrays without elements the compiler would forget how they are laid out
@@ -269,7 +266,7 @@ def first_tuning(blocks: Blocks) -> Any:
     """The kernel's tuning before anything is learned."""
     kernel = blocks.kernel
     nothing = Sums.nothing(blocks.layout.whole_lengths)
-    return jax.tree.map(np.asarray, WarmUp(kernel.tuners, kernel.tuning, 0, nothing).tuning)
+    return jax.tree.map(np.asarray, WarmUp(kernel.tuners, kernel.tuning, 0).begin(nothing).tuning)
 
 
 def shardings(mesh: Mesh, specs: Any) -> Any:

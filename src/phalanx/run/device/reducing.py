@@ -35,9 +35,8 @@ class Reducing:
     names: tuple[str, ...]
 
     def empty(self, target: LaneTarget, before: Array) -> States:
-        """States of no draws, of chains that have made so many before."""
-        zeros = target.layout.zeros(target.count)
-        return self.reductions.init(self._values(target.density)(zeros), jnp.full(target.count, before))
+        """Return states of no draws, of chains that have made so many before, `(lanes,)`."""
+        return self.reductions.init(self._values(target.density)(target.layout.zeros(target.count)), before)
 
     def update(self, state: States, draws: Draws, target: LaneTarget) -> States:
         """States after a tick."""

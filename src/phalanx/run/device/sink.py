@@ -39,7 +39,7 @@ class Sink(Protocol):
     """Where draws go on a device. Every array of its state has a dimension for the lanes."""
 
     def empty(self, target: LaneTarget, before: Array) -> Any:
-        """The state of no draws, of chains that have made so many before."""
+        """Return the state of no draws, of chains that have made so many before, `(lanes,)`."""
         ...
 
     def update(self, state: Any, draws: Draws, target: LaneTarget) -> Any:

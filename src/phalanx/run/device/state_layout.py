@@ -26,7 +26,7 @@ from phalanx.run.device.reductions import Reductions, parts_of
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrayPlacement:
     """Where an array of a state lives.
 
     Attributes:
@@ -53,6 +53,13 @@ class Place:
         if not self.sharding.axes:
             return whole
         return whole[(slice(None),) * self.dimension + (slice(0, self.sharding.rows),)]
+
+    def padded(self, whole: np.ndarray, devices: int) -> np.ndarray:
+        """Return the inverse of `trim` for so many devices, with zeros in padded rows."""
+        if not self.sharding.axes:
+            return whole
+        missing = self.sharding.local_rows * devices - self.sharding.rows
+        return np.pad(whole, [(0, missing * (axis == self.dimension)) for axis in range(whole.ndim)])
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,7 @@ def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding
     # a function of our own: a reducer's may be a tuple that can be called, which JAX does not take
     state = jax.eval_shape(lambda draw: reducer.init(draw), shape)
     if not sharding.axes:
-        places = jax.tree.map(lambda _: Place(), state)
+        places = jax.tree.map(lambda _: ArrayPlacement(), state)
         return _with_pooled(reducer, state, places, shape)
     chains, rows, *rest = shape.shape
     larger = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((chains, 2 * rows, *rest), shape.dtype))
@@ -187,7 +194,7 @@ def split_pooled(places: Any, state: Any) -> list[Any]:
     if devices <= {1}:
         return [state]
 
-    def part(number: int, place: Place, leaf: np.ndarray) -> np.ndarray:
+    def part(number: int, place: ArrayPlacement, leaf: np.ndarray) -> np.ndarray:
         if place.pooled:
             return leaf[number : number + 1]
         return leaf if number == 0 or place.empty is None else np.repeat(place.empty, len(leaf), axis=0)
@@ -200,13 +207,13 @@ def split_pooled(places: Any, state: Any) -> list[Any]:
 
 def _place(
     what: str, reducer: Reducer, before: tuple[int, ...], after: tuple[int, ...], sharding: RowSharding
-) -> Place:
+) -> ArrayPlacement:
     grown = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     if not grown:
-        return Place()
+        return ArrayPlacement()
     if len(grown) > 1 or before[grown[0]] != sharding.local_rows:
         raise ValueError(_mixes(what, reducer, sharding))
-    return Place(sharding, grown[0])
+    return ArrayPlacement(sharding, grown[0])
 
 
 def _check_rows_apart(

@@ -1,7 +1,8 @@
-"""What the reducers of a run know, on the host: stretch by stretch, in float64."""
+"""States of a run's reducers on the host, merged stretch by stretch in float64."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.judging.folded import named_elements
 from phalanx.mesh.processes import to_host
-from phalanx.run.device.advance import Sunk
+from phalanx.run.device.advance import SinkState
 from phalanx.run.device.reducing import Reducing
 from phalanx.run.device.reductions import WHOLE, Reductions
 from phalanx.run.device.state_layout import split_pooled
@@ -34,90 +35,83 @@ class Unfinished(NamedTuple):
     state: Any
 
 
-class HostFold:
-    """States of the reducers after all draws so far, and how many there are.
+@dataclass(frozen=True)
+class HostReducers:
+    """Keeper of the reducers' states on the host, in float64.
 
     A reducer that fails here, after hours perhaps, takes nothing with it: its state is kept as it was, the run goes on,
     and the verdict says so.
+
+    Attributes:
+        reductions: the reducers.
+        places: where every array of their states lives.
     """
 
-    def __init__(self, reductions: Reductions, places: Any, known: Reduced | None = None):
-        known = known or Reduced()
-        self._reductions, self._places = reductions, places
-        self._states, self._failed = dict(known.states), dict(known.failed)
-        for name, entry in reductions.stateful:
-            if name in self._states and name not in self._failed:
-                self._merge(name, entry, self._states.pop(name))
-        self.tells = reductions.tells
-        self.draws, self.divergences, self.evaluations = known.draws, known.divergences, known.evaluations
-        self._accepted, self._made = known.accepted, known.made
-        self.ahead = 0
-        """Draws that some chains made more than others, where a run that stores draws has been interrupted."""
+    reductions: Reductions
+    places: Any
 
     @classmethod
-    def of(cls, reducing: Reducing, known: Reduced | None = None) -> HostFold:
-        """Of a run."""
-        return cls(reducing.reductions, reducing.places, known)
+    def of(cls, reducing: Reducing) -> HostReducers:
+        """Return the keeper of a run."""
+        return cls(reducing.reductions, reducing.places)
 
     def stretch(self, num_chains: int) -> int:
-        """Draws of each chain after which its states come here."""
+        """Return the draws of each chain after which its states are copied to the host."""
         return min(MOST_DRAWS, max(LEAST_DRAWS, ENOUGH_DRAWS // num_chains))
 
-    def add(self, sunk: Sunk) -> None:
-        """Take in a round, of which all chains have made the draws."""
-        count, (counts, states) = to_host(sunk.count), sunk.states
+    def with_round(self, reduced: Reduced, sinks: SinkState) -> Reduced:
+        """Return the states with a round, of which all chains have made the draws."""
+        counts, states = sinks.states
         counts = jax.tree.map(to_host, counts)
-        self.add_states(states)
-        self.draws += int(count.min())
-        self.evaluations += int(counts.num_steps.sum(dtype=np.int64))
-        self.divergences += int(counts.diverging.sum(dtype=np.int64))
-        self._made += int(counts.draws.sum(dtype=np.int64))
-        self._accepted += float(counts.acceptance.sum(dtype=np.float64))
+        return self.with_states(reduced, states)._replace(
+            draws=reduced.draws + int(to_host(sinks.count).min()),
+            evaluations=reduced.evaluations + int(counts.num_steps.sum(dtype=np.int64)),
+            divergences=reduced.divergences + int(counts.diverging.sum(dtype=np.int64)),
+            made=reduced.made + int(counts.draws.sum(dtype=np.int64)),
+            accepted=reduced.accepted + float(counts.acceptance.sum(dtype=np.float64)),
+        )
 
-    @property
-    def known(self) -> Reduced:
-        """All of it, as a value."""
-        return Reduced(
-            dict(self._states), dict(self._failed), self.draws, self.divergences, self.evaluations, self._accepted,
-            self._made,
-        )  # fmt: skip
+    def with_states(self, reduced: Reduced, states: Any) -> Reduced:
+        """Return the states merged with those of later draws."""
+        states = jax.tree.map(lambda place, leaf: place.trim(to_host(leaf)), self.places, states)
+        for name, entry in self.reductions.stateful:
+            if name not in reduced.failed:
+                reduced = self._merged(reduced, name, entry, states[name])
+        return reduced
 
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Mean over all draws; None before the first."""
-        return self._accepted / self._made if self._made else None
+    def pooled(self, reduced: Reduced) -> Reduced:
+        """Return states that were read from a file, those of several devices merged where devices pool their chains."""
+        for name, entry in self.reductions.stateful:
+            if name in reduced.states and name not in reduced.failed:
+                others = {other: parts for other, parts in reduced.states.items() if other != name}
+                reduced = self._merged(reduced._replace(states=others), name, entry, reduced.states[name])
+        return reduced
 
-    def add_states(self, states: Any) -> None:
-        """Merge states of later draws."""
-        states = jax.tree.map(lambda place, leaf: place.trim(to_host(leaf)), self._places, states)
-        for name, entry in self._reductions.stateful:
-            if name not in self._failed:
-                self._merge(name, entry, states[name])
-
-    def _merge(self, name: str, entry: Any, later: Any) -> None:
+    def _merged(self, reduced: Reduced, name: str, entry: Any, later: Any) -> Reduced:
         """Merge the state of a stretch, of each device by itself where devices pool their chains."""
-        places, before = self._places[name], self._states.get(name, {})
+        places, before = self.places[name], reduced.states.get(name, {})
         try:
             merged = {
                 part: reduce(entry.reducer.merge, ([before[part]] if before else []) + _of_devices(places[part], state))
                 for part, state in later.items()
             }
         except Exception as error:  # of a reducer that the user wrote: anything
-            self._failed[name], merged = _reason("merging", error), before or later
-        self._states[name] = merged
+            reduced = reduced._replace(failed={**reduced.failed, name: _reason("merging", error)})
+            merged = before or later
+        return reduced._replace(states={**reduced.states, name: merged})
 
-    def finalize(self) -> dict[str, Any]:
-        """What was learned so far: by reducer name, and by variable where a reducer had several."""
-        keepers = self._reductions.keepers
+    def finalize(self, reduced: Reduced) -> dict[str, Any]:
+        """Return the results so far: by reducer name, and by variable where a reducer had several."""
+        keepers = self.reductions.keepers
         return {
-            name: self._finalized(keepers[name], entry)
-            for name, entry in self._reductions.entries
-            if keepers[name] in self._states
+            name: self._finalized(reduced, keepers[name], entry)
+            for name, entry in self.reductions.entries
+            if keepers[name] in reduced.states
         }
 
-    def _finalized(self, keeper: str, entry: Any) -> Any:
-        parts = self._states[keeper]
-        if keeper not in self._failed:
+    def _finalized(self, reduced: Reduced, keeper: str, entry: Any) -> Any:
+        parts = reduced.states[keeper]
+        if keeper not in reduced.failed:
             try:
                 parts = {part: entry.reducer.finalize(state) for part, state in parts.items()}
             except Exception as error:
@@ -125,34 +119,39 @@ class HostFold:
             else:
                 return parts[WHOLE] if set(parts) == {WHOLE} else parts
         else:
-            reason = self._failed[keeper]
+            reason = reduced.failed[keeper]
         return Unfinished(reason, jax.tree.map(np.asarray, parts))
 
-    @property
-    def constant(self) -> tuple[str, ...]:
-        """Elements that are constant, as reducers know that the verdict reads."""
+    def constant(self, reduced: Reduced) -> tuple[str, ...]:
+        """Return the elements that are constant, according to the reducers that the verdict reads."""
         found: dict[str, None] = {}
-        for name, entry in self._reductions.entries:
-            keeper, constant = self._reductions.keepers[name], entry.reducer.constant
-            if constant is None or keeper not in self._states or keeper in self._failed:
+        for name, entry in self.reductions.entries:
+            keeper, constant = self.reductions.keepers[name], entry.reducer.constant
+            if constant is None or keeper not in reduced.states or keeper in reduced.failed:
                 continue
-            flags = {part: constant(state) for part, state in self._states[keeper].items()}
+            flags = {part: constant(state) for part, state in reduced.states[keeper].items()}
             result = flags[WHOLE] if set(flags) == {WHOLE} else flags
             found |= {element: None for element, flag in named_elements(name, result) if flag}
         return tuple(found)
 
-    def findings(self, reduced: dict[str, Any]) -> tuple[Finding, ...]:
-        """What failed of what was reduced, and whether it weighs chains alike."""
-        failed = tuple(
-            Finding(
-                "failed reducer",
-                f"reducers[{name!r}] failed: {result.reason}. Its state is kept as reduced[{name!r}].state.",
-                "to mend its merge or finalize, and to finalize this state",
-            )
-            for name, result in reduced.items()
-            if isinstance(result, Unfinished)
+
+def findings(results: dict[str, Any], ahead: int) -> tuple[Finding, ...]:
+    """Return the reducers that failed, and a finding if their results weigh some chains more than others.
+
+    Args:
+        results: of `HostReducers.finalize`.
+        ahead: draws that some chains made more than others, where a run that stores draws has been interrupted.
+    """
+    failed = tuple(
+        Finding(
+            "failed reducer",
+            f"reducers[{name!r}] failed: {result.reason}. Its state is kept as reduced[{name!r}].state.",
+            "to mend its merge or finalize, and to finalize this state",
         )
-        return (*failed, uneven(self.ahead)) if self.ahead and reduced else failed
+        for name, result in results.items()
+        if isinstance(result, Unfinished)
+    )
+    return (*failed, uneven(ahead)) if ahead and results else failed
 
 
 def uneven(ahead: int) -> Finding:

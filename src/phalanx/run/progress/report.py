@@ -21,8 +21,8 @@ class Report:
         acceptance_rate: mean over chains since the last report; NaN for a kernel that refuses nothing.
         divergences: divergences of the phase so far, over all chains.
         rate: draws per second of all chains together, in runs that store none; else 0.
-        so_far: makes a posterior of the draws so far, which can be saved, and gone on with: to the draws of this run,
-            if it should be lost. Within warm-up, and in runs that store none, it goes on from a moment before.
+        so_far: makes a posterior of the draws so far, which can be saved, and continued: to the draws of this run, if
+            it should be lost.
     """
 
     phase: str

@@ -1,0 +1,200 @@
+"""The engine of a run: moves its state by one block with compiled programs, and holds nothing that must survive."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from phalanx.adaptation.metric import LowRank
+from phalanx.adaptation.tuner import Sums
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.processes import all_to_devices, to_devices, to_host
+from phalanx.run.checks import check_beginning
+from phalanx.run.device.advance import Advanced, Order, SinkState
+from phalanx.run.device.blocks import ChainState
+from phalanx.run.device.executables import Executables, order_of, shardings
+from phalanx.run.host.recorded import rows_by_variable, rows_of
+from phalanx.run.host.reducer_state import HostReducers
+from phalanx.run.host.unshard import reshard, unshard
+from phalanx.run.init_values import Initial
+from phalanx.run.phases.phase import Goal
+from phalanx.run.state import Reduced, RunState
+
+
+class Engine:
+    """Compiled programs, and the data and seed of a run on the devices.
+
+    Args:
+        executables: the compiled blocks.
+        seed: of the run.
+        arrays: the data on the devices.
+    """
+
+    def __init__(self, executables: Executables, seed: int, arrays: tuple[Array, ...]):
+        self.executables, self.blocks = executables, executables.blocks
+        self.seed, self.arrays = np.uint32(seed), arrays
+        self._sent_seed = executables.sent.array(self.seed, PartitionSpec())
+        self._tuning: Any = None
+        """The tuning that the devices have, and as they have it."""
+        self._sent_tuning: Any = None
+        self._metric: tuple[Any, Any] = None, None
+        """The metric that the devices have, and as they have it."""
+
+    # -- initial positions, and chains of a state --------------------------------------------------------------------
+
+    def begin(self, initial: Initial) -> tuple[ChainState, Sums]:
+        """Return chains at their initial positions, and sums over positions and gradients there."""
+        begun = self.executables.start(self.seed, self.arrays, initial)
+        initial.check(begun.misfits)
+        check_beginning(self.blocks, begun, self.arrays, tuple(initial.values))
+        chains, rows = begun.chains, begun.rows
+        if initial.superchains:
+            leaders = initial.leaders(self.blocks.num_chains)
+            chains = self.put_beside(chains, leaders)
+            rows = tuple(_taken(part, leaders, 1) for part in rows)
+        return chains, self.executables.summed(rows, 0, 1) if rows else Sums.nothing()
+
+    def put_beside(self, chains: ChainState, sources: np.ndarray) -> ChainState:
+        """Return chains at rest that continue where others are."""
+        lanes = self.blocks.machine.moved(chains.lanes, lambda leaf, axis: _taken(leaf, sources, axis))
+        return chains._replace(lanes=lanes)
+
+    # -- moving ------------------------------------------------------------------------------------------------------
+
+    def advance(self, state: RunState, goal: Goal, folds: bool) -> RunState:
+        """Return the state after a block: chains move until they have their draws, which are in the sinks.
+
+        The arrays of the state that is given are used up.
+
+        Args:
+            state: of the run.
+            goal: draws of each chain, and the most ticks.
+            folds: whether draws are folded; else they are recorded.
+        """
+        ticks = int(min(self.executables.pace.ticks, goal.ticks))
+        later = state.tuning if goal.later is None else goal.later
+        order = order_of(goal.draws, ticks, 1 if state.in_warm_up else state.aim.thin, ahead=goal.ahead, later=later)
+        state, ticks = self._moved(state, order, folds)
+        if state.in_warm_up:
+            return state._replace(warmup=state.warmup.more(ticks))
+        return state._replace(sampling=state.sampling.more(ticks))
+
+    def rested(self, state: RunState, folds: bool) -> RunState:
+        """Return the state with the first trajectories computed where draws compute them.
+
+        Another program may round otherwise. Chains that make whole draws have none.
+        """
+        if self.blocks.kernel.machine.in_lock_step:
+            return state
+        order = order_of(np.zeros(self.blocks.num_chains), 1, later=state.tuning, rests=True)
+        rested, _ = self._moved(state._replace(sinks=None), order, folds)
+        return rested._replace(sinks=state.sinks)
+
+    def _moved(self, state: RunState, order: Order, folds: bool) -> tuple[RunState, int]:
+        began = time.perf_counter()
+        program = self.executables.fold if folds else self.executables.record
+        sinks = self._without_draws(folds, state.reduced.draws) if state.sinks is None else state.sinks
+        specs = Order(*[PartitionSpec()] * len(order))._replace(draws=PartitionSpec(CHAIN))
+        sent = Order(*map(self.executables.sent.array, order, specs))
+        tuning = self._placed_tuning(state.tuning)
+        advanced: Advanced = program(self._sent_seed, self.arrays, tuning, sent, state.chains, sinks)
+        ticks = int(to_host(advanced.ticks).max())  # waits for the block to end
+        self.executables.pace.learn(ticks, time.perf_counter() - began)
+        return state._replace(chains=advanced.chains, sinks=advanced.sinks), ticks
+
+    def _without_draws(self, folds: bool, before: int) -> SinkState:
+        """Return sinks without draws, of chains that have made so many before."""
+        program = self.executables.empty if folds else self.executables.no_records
+        made = np.full(self.blocks.num_chains, before if folds else 0, np.int32)
+        return program(self.arrays, self.executables.sent.array(made, PartitionSpec(CHAIN)))
+
+    def _placed_tuning(self, tuning: Any) -> Any:
+        """Return a tuning on the devices. Its metric is placed when it is new, not in every round."""
+        if tuning is self._tuning:
+            return self._sent_tuning
+        self._tuning, metric = tuning, getattr(tuning, "metric", None)
+        if isinstance(metric, LowRank):
+            if metric is not self._metric[0]:
+                layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(metric))
+                self._metric = metric, all_to_devices(metric, layout)
+            tuning = tuning._replace(metric=self._metric[1])
+        tuning = jax.tree.map(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf), tuning)
+        self._sent_tuning = self.executables.sent(tuning, PartitionSpec())
+        return self._sent_tuning
+
+    # -- a state as a value of no mesh -------------------------------------------------------------------------------
+
+    def fetched(self, state: RunState) -> RunState:
+        """Return the state as a value of no mesh: whole arrays by variable on the host."""
+        layout, warming, sinks = self.blocks.layout, state.warming, state.sinks
+        if warming is not None:
+            warming = warming._replace(window=warming.window.fetched(self.blocks.row_layout))
+        if sinks is not None:
+            folds = len(sinks.states) > 1
+            sinks = self._fetched_fold(sinks) if folds else rows_by_variable(sinks, self.blocks.row_layout)
+        return state._replace(
+            chains=layout.fetched(self.executables.rest(state.chains)),
+            tuning=unshard(state.tuning, layout), warming=unshard(warming, layout), sinks=sinks,
+            stored=state.stored.rest,
+        )  # fmt: skip
+
+    def placed(self, state: RunState) -> RunState:
+        """Return the inverse of `fetched`: the state on the devices of this run, which may be others."""
+        layout, mesh, sinks, reduced = self.blocks.layout, self.blocks.target.mesh, state.sinks, state.reduced
+        chains = self.executables.resume(self._sent_seed, self.arrays, layout.placed(state.chains, mesh))
+        if sinks is not None:
+            if len(sinks.states) > 1:
+                sinks, reduced = self._placed_fold(sinks, reduced)
+            else:
+                sinks = rows_of(sinks, self.blocks.row_layout, self.blocks.slots)
+                specs = SinkState(PartitionSpec(CHAIN), (self.blocks.recorder.specs,))
+                sinks = jax.tree.map(to_devices, sinks, shardings(mesh, specs))
+        return state._replace(
+            chains=chains, tuning=reshard(state.tuning, layout), warming=reshard(state.warming, layout), sinks=sinks,
+            reduced=reduced,
+        )  # fmt: skip
+
+    def _fetched_fold(self, sinks: SinkState) -> SinkState:
+        counts, states = sinks.states
+        states = jax.tree.map(lambda place, leaf: place.trim(to_host(leaf)), self.executables.reducing.places, states)
+        return SinkState(to_host(sinks.count), (jax.tree.map(to_host, counts), states))
+
+    def _placed_fold(self, sinks: SinkState, reduced: Reduced) -> tuple[SinkState, Reduced]:
+        """Return the sinks on the devices, and the states on the host.
+
+        States that devices pool, of another number of devices, join those on the host before the round is over.
+        """
+        mesh, places = self.blocks.target.mesh, self.executables.reducing.places
+        (counts, states), layout = sinks.states, self.blocks.layout
+        of_chains = shardings(mesh, PartitionSpec(CHAIN))
+        pairs = zip(jax.tree.leaves(places), jax.tree.leaves(states), strict=True)
+        if any(place.pooled and len(leaf) != mesh.shape[CHAIN] for place, leaf in pairs):
+            before = (reduced.draws + sinks.count).astype(np.int32)
+            reduced = HostReducers.of(self.executables.reducing).with_states(reduced, states)
+            states = self.executables.empty(self.arrays, to_devices(before, of_chains)).states[1]
+        else:
+            states = jax.tree.map(
+                lambda place, leaf: to_devices(
+                    place.padded(leaf, layout.devices(place.sharding.axes)), shardings(mesh, place.spec)
+                ),
+                places, states,
+            )  # fmt: skip
+        count, counts = jax.tree.map(lambda leaf: to_devices(leaf, of_chains), (sinks.count, counts))
+        return SinkState(count, (counts, states)), reduced
+
+
+def positions_of(chains: ChainState, count: int) -> list[dict[str, np.ndarray]]:
+    """Return the positions of the first chains, whole and by variable."""
+    position = jax.tree.map(lambda part: to_host(part[:, :count]).T, chains.lanes.at.position).by_variable()
+    known = min(count, len(chains.lanes.draw))
+    return [{name: values[chain] for name, values in position.items()} for chain in range(known)]
+
+
+def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:
+    """Return entries of an array in another order, laid out as before: on the host, since it is small."""
+    return to_devices(np.take(to_host(leaf), sources, axis), leaf.sharding)

@@ -1,0 +1,72 @@
+"""Conversions between states as devices hold them and values of no mesh: vectors by variable, without padded rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from phalanx.adaptation.metric import LowRank, MetricState
+from phalanx.adaptation.moments import Moments
+from phalanx.adaptation.tuner import Sample, Sums
+from phalanx.mesh.position import Vector, VectorLayout
+from phalanx.mesh.processes import to_host
+
+Groups = Sequence[np.ndarray]
+"""Arrays `(..., coordinate)`, one for each group of coordinates of a layout, or for the first groups."""
+
+
+def unshard(tree: Any, layout: VectorLayout) -> Any:
+    """Return hyperparameters, states of tuners, and draws that they learn from, with vectors by variable."""
+
+    def moments(groups: Sequence[Moments]) -> Moments | tuple[()]:
+        means, squares = ([getattr(group, part) for group in groups] for part in ("mean", "squares"))
+        if not groups:
+            return ()
+        return Moments(groups[0].count, _by_variable(means, layout), _by_variable(squares, layout))
+
+    return _converted(tree, lambda groups: _by_variable(groups, layout), moments)
+
+
+def reshard(tree: Any, layout: VectorLayout) -> Any:
+    """Return the inverse of `unshard`, for a mesh that may be another."""
+
+    def moments(whole: Moments | tuple[()]) -> tuple[Moments, ...]:
+        if not whole:
+            return ()
+        parts = zip(_by_group(whole.mean, layout), _by_group(whole.squares, layout), strict=True)
+        return tuple(Moments(whole.count, mean, squares) for mean, squares in parts)
+
+    return _converted(tree, lambda values: _by_group(values, layout), moments)
+
+
+def _converted(tree: Any, vectors: Callable[[Any], Any], moments: Callable[[Any], Any]) -> Any:
+    def of(node: Any) -> Any:
+        match node:
+            case LowRank():
+                return jax.tree.map(_fetched, node)._replace(variance=vectors(jax.tree.map(_fetched, node.variance)))
+            case MetricState(metric=metric, variance=variance, seen=seen):
+                return node._replace(metric=of(metric), variance=vectors(variance), seen=of(seen))
+            case Sums(position=position, gradient=gradient):
+                return node._replace(position=moments(position), gradient=moments(gradient))
+            case Sample(position=position, gradient=gradient):
+                return node._replace(position=vectors(position), gradient=vectors(gradient))
+        return _fetched(node)
+
+    return jax.tree.map(of, tree, is_leaf=lambda node: isinstance(node, LowRank | MetricState | Sums | Sample))
+
+
+def _fetched(node: Any) -> Any:
+    return to_host(node) if isinstance(node, jax.Array) else node
+
+
+def _by_variable(groups: Groups, layout: VectorLayout) -> Any:
+    return Vector(tuple(groups), layout.of_groups(len(groups))).by_variable() if len(groups) else ()
+
+
+def _by_group(values: Any, layout: VectorLayout) -> tuple[np.ndarray, ...]:
+    """Return the vector; of the variables of the first groups alone, these groups."""
+    some = VectorLayout(tuple(v for v in layout.variables if v.name in values), layout.sizes)
+    return some.of_whole(values).parts if len(values) else ()

@@ -1,0 +1,84 @@
+"""Phase of draws that are folded: reducers accumulate them on the devices, and their states are copied round by round.
+
+In a round all chains make the same number of draws: where trajectories are short there would be more draws in the same
+time, and the reducers' results would lean to these places.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from phalanx.mesh.processes import agreed, to_host
+from phalanx.run.engine import Engine
+from phalanx.run.host.reducer_state import HostReducers
+from phalanx.run.phases.phase import Goal, Shown
+from phalanx.run.state import RunState
+
+MOST_AT_FIRST, CHAINS_PER_DRAW = 32, 2**15
+"""The first round has a draw for so many chains, up to so many draws: to merge the states of a million chains takes as
+long as some five draws of a cheap model, and what an interrupted run returns ends with the round before."""
+
+
+class Folding:
+    """The phase that folds draws.
+
+    Args:
+        engine: moves the chains.
+        num_draws: draws of each chain to keep, beside those that are folded already.
+        thin: draws of the kernel per draw that is kept.
+        seconds: after which to end, with the round that is under way then.
+    """
+
+    name, folds = "sampling", True
+
+    def __init__(self, engine: Engine, num_draws: int, thin: int, seconds: float = math.inf):
+        self._engine, self._num_draws, self._thin, self._seconds = engine, num_draws, thin, seconds
+        self._reducers = HostReducers.of(engine.executables.reducing)
+        self._began = self._round_began = time.monotonic()
+        self._before = self._total = 0
+        num_chains = engine.blocks.num_chains
+        self._first = min(math.ceil(num_chains / CHAINS_PER_DRAW), MOST_AT_FIRST)
+        self._most = self._reducers.stretch(num_chains)
+
+    def begin(self, state: RunState) -> RunState:
+        """Return the state before the first block; a round that is under way goes on."""
+        self._before, self._total = state.reduced.draws, state.reduced.draws + self._num_draws
+        if state.sinks is None:
+            return self._next_round(state)
+        return state._replace(goal=min(state.goal, self._num_draws))
+
+    def goal(self, state: RunState) -> Goal | None:
+        """Return the draws of the round, the same of every chain."""
+        return Goal(np.full(self._engine.blocks.num_chains, state.goal)) if state.goal else None
+
+    def _next_round(self, state: RunState) -> RunState:
+        # each round is as long as all before, and the first short
+        now, kept = time.monotonic(), state.reduced.draws
+        longest = min(max(kept, self._first), self._most, self._total - kept)
+        if math.isfinite(self._seconds):
+            per_draw = (now - self._round_began) / state.goal if state.goal else 0.0
+            fitting = (self._began + self._seconds - now) / max(per_draw, 1e-9)
+            longest = min(longest, fitting) if state.goal else min(longest, 1)
+        self._round_began = now
+        return state._replace(goal=int(agreed(max(0, longest))))
+
+    def after(self, state: RunState) -> tuple[RunState, Shown]:
+        """Return the state after a block; the round is over when every chain has drawn as many."""
+        assert state.sinks is not None
+        done, counts = int(to_host(state.sinks.count).min()), state.sinks.states[0]
+        rates = to_host(counts.acceptance) / np.maximum(to_host(counts.draws), 1)
+        if done >= state.goal:
+            reduced = self._reducers.with_round(state.reduced, state.sinks)
+            work = state.sampling.more(evaluations=reduced.evaluations - state.reduced.evaluations)
+            state, done = self._next_round(state._replace(reduced=reduced, sinks=None, sampling=work)), 0
+        drawn = state.reduced.draws + done
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        speed = (drawn - self._before) * self._thin * self._engine.blocks.num_chains / seconds
+        return state, Shown(drawn, self._total, rates, state.reduced.divergences, speed)
+
+    def interrupted(self, state: RunState) -> str:
+        """Return the line that is shown where a run is interrupted."""
+        return f"Interrupted: returning what {state.reduced.draws:,} of {self._total:,} draws per chain say."

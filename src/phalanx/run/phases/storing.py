@@ -1,0 +1,107 @@
+"""Phase of draws that are stored: block by block, until there are enough."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.processes import to_host
+from phalanx.run.engine import Engine
+from phalanx.run.host.draw_buffer import DrawBuffer
+from phalanx.run.host.recorded import HostBlock
+from phalanx.run.host.reducer_state import HostReducers
+from phalanx.run.phases.phase import Goal, Shown
+from phalanx.run.state import RunState
+from phalanx.run.until import StoppingWatch
+
+FULLNESS = 0.9
+"""How full the slots of a block should be when it ends: chains whose slots are full wait for the others."""
+
+
+class Storing:
+    """The phase that stores draws, and has them reduced if anything is.
+
+    Args:
+        engine: moves the chains.
+        buffer: writes draws.
+        thin: draws of the kernel per stored draw.
+        watch: when to stop before there are as many as asked for.
+    """
+
+    name, folds = "sampling", False
+
+    def __init__(self, engine: Engine, buffer: DrawBuffer, thin: int, watch: StoppingWatch | None):
+        self._engine, self._buffer, self._thin, self._watch = engine, buffer, thin, watch
+        self._reducers = HostReducers.of(engine.executables.reducing)
+
+    def begin(self, state: RunState) -> RunState:
+        """Return the state before the first block."""
+        first = 0 if self._watch is None else state.next_look or self._watch.first_look(state.stored)
+        return state._replace(stopped=not self._buffer.left(state.stored).any(), next_look=first)
+
+    def goal(self, state: RunState) -> Goal | None:
+        """Return what the next block is to draw."""
+        wanted = self._wanted(state)
+        if wanted is None:
+            return None
+        slots, ticks = self._engine.blocks.slots, math.inf
+        if wanted.max() > slots:
+            ticks = math.ceil(FULLNESS * slots * self._thin * state.mean_steps)
+        return Goal(np.minimum(wanted, slots), ticks)
+
+    def _wanted(self, state: RunState) -> np.ndarray | None:
+        counts, left = state.stored.counts, self._buffer.left(state.stored)
+        if not state.stopped:
+            return left if self._watch is None else np.minimum(left, np.maximum(state.next_look - counts, 0))
+        behind = counts.max() - counts
+        # reducers accumulate as many draws of each chain
+        return behind if self._engine.executables.reduce is not None and behind.any() else None
+
+    def after(self, state: RunState) -> tuple[RunState, Shown]:
+        """Return the state with the draws of a block."""
+        assert state.sinks is not None
+        block = HostBlock.fetched(state.sinks, self._engine.blocks.row_layout)
+        values, states = self._read(state, state.sinks.states[0], state.sinks.count)
+        steps = block.stats["num_steps"][block.filled]
+        evaluations, mean_steps = int(steps.sum(dtype=np.int64)), state.mean_steps
+        if len(steps) and not self._engine.blocks.kernel.machine.in_lock_step:
+            mean_steps = float(steps.mean()) / self._thin
+        state = state._replace(
+            stored=self._buffer.with_block(state.stored, values, block),
+            reduced=state.reduced if states is None else self._reducers.with_states(state.reduced, states),
+            mean_steps=mean_steps, sampling=state.sampling.more(evaluations=evaluations), sinks=None,
+        )  # fmt: skip
+        stored = state.stored
+        shown = Shown(
+            stored.count, self._buffer.total, block.stats["acceptance_rate"][block.filled], stored.divergences
+        )
+        return self._stopped(state), shown
+
+    def interrupted(self, state: RunState) -> str:
+        """Return the line that is shown where a run is interrupted."""
+        return f"Interrupted: returning the {state.stored.count} of {self._buffer.total} draws per chain made so far."
+
+    def _stopped(self, state: RunState) -> RunState:
+        """Return the state with the decision whether there are enough draws."""
+        met, next_look = False, state.next_look
+        if not state.stopped and self._watch is not None:
+            met, next_look = self._watch.look(state.stored, next_look)
+        stopped = state.stopped or met or not self._buffer.left(state.stored).any()
+        return state._replace(stopped=stopped, next_look=next_look)
+
+    def _read(self, state: RunState, rows: Any, count: Array) -> tuple[dict[str, Array], Any]:
+        """Return the variables of the rows, and the reducers' states of them."""
+        executables, arrays = self._engine.executables, self._engine.arrays
+        values = executables.constrain(arrays, rows)
+        if executables.reduce is None:
+            return values, None
+        # both may sum over devices, and neither depends on the other: under way at once they may wait for each other
+        jax.block_until_ready(values)
+        before = executables.sent.array(state.stored.counts.astype(np.int32), PartitionSpec(CHAIN))
+        return values, jax.tree.map(to_host, executables.reduce(arrays, rows, count, before))

@@ -1,0 +1,203 @@
+"""Phase of warm-up: rounds of recorded draws, from which tuners learn and after which chains are relocated."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from phalanx.adaptation.stuck_chains import Relocation, StuckChains
+from phalanx.adaptation.tuner import Sums
+from phalanx.adaptation.warm_up import WarmUp
+from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.mesh.processes import to_host
+from phalanx.run.engine import Engine
+from phalanx.run.host.window import Window
+from phalanx.run.host_target import landscape_of
+from phalanx.run.phases.phase import Goal, Shown
+from phalanx.run.state import RunState, WarmingState
+
+MOST_SAMPLED = 2**20
+"""Numbers of one draw of each chain that are copied to the host, at most, where correlations are learned from draws: of
+more chains than that some are left out."""
+
+
+class Warming:
+    """The phase in which tuners learn.
+
+    Args:
+        engine: moves the chains.
+        kernel: with the hyperparameters to begin with.
+        num_warmup: iterations per chain.
+    """
+
+    name, folds = "warm-up", False
+
+    def __init__(self, engine: Engine, kernel: Kernel, num_warmup: int):
+        self._engine, self._kernel, self._num_warmup = engine, kernel, num_warmup
+        blocks = engine.blocks
+        host_target = landscape_of(engine.executables, engine.arrays, int(engine.seed))
+        stuck = StuckChains(blocks.num_chains, host_target) if kernel.relocates else None
+        runs_ahead = not kernel.machine.in_lock_step
+        self._warm_up = WarmUp(kernel.tuners, kernel.tuning, num_warmup, kernel.tuned_steps, stuck, runs_ahead)
+
+    def begin(self, state: RunState, beginning: Sums) -> RunState:
+        """Return the state before the first round, given sums over the positions and gradients where chains begin."""
+        blocks, groups = self._engine.blocks, self._warm_up.sampled_groups
+        one_of_each = blocks.num_chains * blocks.row_layout.widths[0]
+        # which chains are stuck is only determined where there are few
+        window = Window(groups, 1 if groups is None else math.ceil(one_of_each / MOST_SAMPLED))
+        schedule = self._warm_up.begin(beginning)
+        warming = WarmingState(schedule, window)
+        return self._next_round(state._replace(tuning=schedule.tuning, warming=warming))
+
+    def resume(self, state: RunState) -> RunState:
+        """Return a state that was read from a file, with tuners' states in their classes."""
+        assert state.warming is not None
+        nothing = Sums.nothing(self._engine.blocks.layout.whole_lengths)
+        schedule = self._warm_up.continued(nothing, state.warming.schedule)
+        return state._replace(tuning=schedule.tuning, warming=state.warming._replace(schedule=schedule))
+
+    def goal(self, state: RunState) -> Goal | None:
+        """Return what the next block is to draw: a part of the round that fits into the slots."""
+        warming, warm_up = state.warming, self._warm_up
+        if warming is None:
+            return None
+        schedule = warming.schedule
+        ahead = 0 if warming.left else warm_up.ahead(schedule)
+        if warming.goal + ahead > self._engine.blocks.slots:
+            ahead = 0
+        draws = np.full(self._engine.blocks.num_chains, warming.goal)
+        return Goal(draws, ahead=ahead, later=warm_up.later(schedule))
+
+    def after(self, state: RunState) -> tuple[RunState, Shown]:
+        """Return the state after a block; when every chain has made the round's draws, tuners learn from them."""
+        warming = state.warming
+        assert warming is not None and state.sinks is not None
+        rounds = len(state.rounds)
+        if (to_host(state.sinks.count) >= warming.goal).all():
+            (rows,) = state.sinks.states
+            sums = self._engine.executables.summed(rows, warming.filled, warming.goal - warming.filled)
+            sums = sums if warming.sums is None else warming.sums.merge(sums)
+            state = state._replace(warming=warming._replace(sums=sums, filled=warming.goal))
+            state = self._next_part(state) if warming.left else self._learned(state, sums)
+        rates = np.array([made["acceptance_rate"] for made in state.rounds[rounds:]])
+        divergences = sum(made["divergences"] for made in state.rounds)
+        done = self._num_warmup if state.warming is None else state.warming.schedule.iterations
+        return state, Shown(done, self._num_warmup, rates, divergences)
+
+    def _next_round(self, state: RunState) -> RunState:
+        """Return the state at the beginning of a round; its draws fill the slots behind those of the rounds before."""
+        warming = state.warming
+        assert warming is not None
+        if self._warm_up.over(warming.schedule):
+            return state._replace(warming=None, sinks=None)
+        left = self._warm_up.length(warming.schedule)
+        return self._next_part(state._replace(warming=warming._replace(left=left, sums=None)))
+
+    def _next_part(self, state: RunState) -> RunState:
+        """Return the state with as much of the round to draw as fits into the slots."""
+        slots, warming = self._engine.blocks.slots, state.warming
+        assert warming is not None
+        if warming.filled + warming.left > slots:
+            state = self._with_empty_slots(state)
+            warming = state.warming
+            assert warming is not None
+        length = min(warming.left, slots)
+        warming = warming._replace(goal=warming.filled + length, left=warming.left - length)
+        return state._replace(warming=warming)
+
+    def _with_empty_slots(self, state: RunState) -> RunState:
+        """Return the state with the draws in the window, where no chain is ahead of the others."""
+        warming = state.warming
+        assert warming is not None
+        if state.sinks is not None and not self._warm_up.searching(warming.schedule):
+            window = warming.window.with_draws(state.sinks, self._engine.blocks.row_layout)
+            warming = warming._replace(window=window)
+        return state._replace(sinks=None, warming=warming._replace(filled=0))
+
+    def _learned(self, state: RunState, sums: Sums) -> RunState:
+        """Return the state after a round: tuners have learned from it, and chains are placed for the next."""
+        warm_up, used, sample = self._warm_up, state.tuning, None
+        assert state.warming is not None
+        schedule = state.warming.schedule
+        if warm_up.searching(schedule) or warm_up.ends_window(schedule):
+            state = self._with_empty_slots(state)
+        warming = state.warming
+        assert warming is not None
+        if warm_up.ends_window(schedule):
+            sample = warming.window.sample(self._engine.blocks.row_layout)
+            warming = warming._replace(window=warming.window.emptied())
+        schedule, relocations = warm_up.learn(schedule, sums, sample)
+        chains = state.chains
+        if relocations:
+            sources = np.arange(self._engine.blocks.num_chains)
+            for relocation in relocations:
+                sources[relocation.chain] = relocation.beside
+            chains = self._engine.put_beside(chains, sources)
+        noted = self._noted(used, schedule.iterations, sums, schedule.tuning, relocations)
+        state = state._replace(
+            chains=chains, tuning=schedule.tuning, mean_steps=sums.mean("num_steps"),
+            warming=warming._replace(schedule=schedule), rounds=(*state.rounds, noted),
+            relocations=(*state.relocations, *((r.chain, r.beside, r.log_share) for r in relocations)),
+            warmup=state.warmup.more(evaluations=int(sums.stats["num_steps"])),
+        )  # fmt: skip
+        return self._next_round(state)
+
+    def _noted(
+        self, used: Any, iterations: int, sums: Sums, tuning: Any, relocations: list[Relocation]
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the entry in the record of a round that used a tuning."""
+        noted = {
+            "iteration": iterations,
+            "step_size": float(used.step_size),
+            "acceptance_rate": sums.mean("acceptance_rate"),
+            "divergences": int(sums.stats["diverging"]),
+            "metric_changed": getattr(tuning, "metric", None) is not getattr(used, "metric", None),
+            "relocated_chains": len(relocations),
+        }
+        return noted | {name: float(getattr(used, name)) for tuner in self._kernel.tuners for name in tuner.sets}
+
+
+class Discarding:
+    """The phase of a warm-up in which nothing is tuned and no draw is stored: chains draw, and draws are dropped.
+
+    Args:
+        engine: moves the chains.
+        num_warmup: iterations per chain.
+    """
+
+    name, folds = "warm-up", True
+
+    def __init__(self, engine: Engine, num_warmup: int):
+        self._engine, self._num_warmup = engine, num_warmup
+
+    def begin(self, state: RunState, beginning: Sums) -> RunState:
+        """Return the state before the first block; no tuner learns from where chains begin."""
+        kernel = self._engine.blocks.kernel
+        schedule = WarmUp(kernel.tuners, kernel.tuning, self._num_warmup).begin(beginning)
+        return self._or_over(state._replace(warming=WarmingState(schedule, Window(0, 1), goal=self._num_warmup)), 0)
+
+    def resume(self, state: RunState) -> RunState:
+        """Return the state as it is: no tuner has one."""
+        return state
+
+    def goal(self, state: RunState) -> Goal | None:
+        """Return all draws."""
+        if state.warming is None:
+            return None
+        return Goal(np.full(self._engine.blocks.num_chains, state.warming.goal))
+
+    def after(self, state: RunState) -> tuple[RunState, Shown]:
+        """Return the state after a block."""
+        assert state.sinks is not None
+        done, counts = int(to_host(state.sinks.count).min()), state.sinks.states[0]
+        rates = to_host(counts.acceptance) / np.maximum(to_host(counts.draws), 1)
+        steps, divergences = (int(to_host(part).sum(dtype=np.int64)) for part in (counts.num_steps, counts.diverging))
+        if done >= self._num_warmup:
+            state = state._replace(warmup=state.warmup.more(evaluations=steps))
+        return self._or_over(state, done), Shown(done, self._num_warmup, rates, divergences)
+
+    def _or_over(self, state: RunState, done: int) -> RunState:
+        return state._replace(warming=None, sinks=None) if done >= self._num_warmup else state
