@@ -25,14 +25,15 @@ test-newer:  ## the same on the newest Python there is, with the newest JAX that
 test-slow: $(VENV)/.installed-dev  ## only the tests marked slow
 	$(PYTEST) -m slow
 
-lint: $(VENV)/.installed-dev  ## style, types, and the direction of imports
+lint: $(VENV)/.installed-dev  ## style, types, the direction of imports, and words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python tests/prose.py
 
-docs: $(VENV)/.installed-dev  ## runs every Python block of README.md and docs/*.md
-	$(BIN)/pytest -v -m "slow or not slow" tests/test_docs.py
+docs: $(VENV)/.installed-dev  ## runs every Python block of README.md and docs/*.md at full size
+	$(BIN)/pytest -v -m "slow or not slow" -k "not few" tests/test_docs.py
 
 clean:  ## removes the environment and everything made
 	rm -rf $(VENV) .venv-newer out build dist

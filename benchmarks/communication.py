@@ -35,7 +35,8 @@ def vae() -> Any:
 
     import phalanx as phx
     from phalanx.demos.models.vae_programs import VAE
-    from phalanx.variational.methods.step import State, Steps
+    from phalanx.variational.guides.pair import for_steps
+    from phalanx.variational.methods.step import FitState, Steps
 
     model, optimizer, objective = VAE(784), optax.with_extra_args_support(optax.adam(1e-3)), phx.guides.elbo(path=False)
     rows = phx.batches({"x": np.zeros((2 * BATCH, 784), np.uint8)}, BATCH)
@@ -43,10 +44,10 @@ def vae() -> Any:
         model.model, model.encoder, rows, num_particles=1, num_steps=1, objective=objective, optimizer=optimizer,
         training=phx.training(every=1), progress=False,
     )  # fmt: skip
-    state = State.of(fit.free, optimizer.init(fit.free), averages=False)
+    state = FitState.of(fit.free, optimizer.init(fit.free), averages=False)
     # what leaves layers whose inputs are spread out, and the gradients of what enters those whose outputs are
     outputs, inputs = 3 * 48 + 6 * 784 + 4 * 2 * 48, 48 + 4 * 48 + 2 * 48
-    return Steps(fit.pair.for_steps(), objective, optimizer, 1), state, fit.arrays, 4 * (outputs + inputs)
+    return Steps(for_steps(fit.pair), objective, optimizer, 1), state, fit.arrays, 4 * (outputs + inputs)
 
 
 MODELS = {"VAE": vae}
@@ -59,7 +60,7 @@ def on_mesh(steps: Any, state: Any, arrays: Any, data: int, model: int) -> dict[
 
     import phalanx as phx
     from phalanx.mesh.compatibility.jax_internals import RARELY
-    from phalanx.variational.methods.step import Made, Order, laid_out
+    from phalanx.variational.methods.step import StepBounds, StepOrder, laid_out
 
     mesh = phx.make_mesh(chain=1, data=data, model=model, devices=jax.devices()[: data * model])
     pair = replace(steps.pair, problem=replace(steps.pair.problem, mesh=mesh))
@@ -70,9 +71,9 @@ def on_mesh(steps: Any, state: Any, arrays: Any, data: int, model: int) -> dict[
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     rows = tuple(like(array, NamedSharding(mesh, PartitionSpec("data"))) for array in arrays)
-    order = Order(np.int32(1), np.float32(1.0), np.bool_(False))
+    order = StepOrder(np.int32(1), np.float32(1.0), np.bool_(False))
     given = jax.tree.map(like, state, layout), np.uint32(0), rows, order
-    step = jax.jit(steps.single, out_shardings=(layout, Made(everywhere, everywhere)))
+    step = jax.jit(steps.single, out_shardings=(layout, StepBounds(everywhere, everywhere)))
     program = step.lower(*given).compile(RARELY).as_text()
     found = by_kind(collectives(program, data * model), lambda one: one.size)
     shapes = [(leaf.size, math.prod(leaf.sharding.shard_shape(leaf.shape))) for leaf in jax.tree.leaves(given[0].free)]

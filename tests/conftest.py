@@ -1,4 +1,4 @@
-"""What every test runs under: eight virtual CPU devices, no implicit rank promotion, a compilation cache of its own."""
+"""Settings of all tests: eight virtual CPU devices, no implicit rank promotion, a compilation cache of their own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import jax
 import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
+from tests.long_variants import LONG_VARIANTS
 from tests.type_checked import TYPE_CHECKED
 
 # Through the configuration and not XLA_FLAGS, so that a test's subprocess starts as a user's process would.
@@ -41,18 +42,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ.pop("PHALANX_CACHE"), ignore_errors=True)
 
 
-LONG_EXAMPLES = (
-    "phalanx.reducers", "phalanx.variational", "phalanx.learning", "phalanx.distributions.blocked", "phalanx.flows",
-    "phalanx.mesh.take_rows",
-    "phalanx.ensembles", "phalanx.kernels.protocol.whole_draw", "phalanx.kernels.sgld", "phalanx.run.init_values",
-    "phalanx.run.until", "phalanx.posterior.calibrate", "phalanx.networks.attention", "phalanx.networks.pixels",
-)  # fmt: skip
-"""Packages whose docstrings' examples take longer, most of them a whole run each; reducers have one that is short."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.name.startswith(LONG_EXAMPLES) and not item.name.endswith(".moments"):
+        if item.nodeid in LONG_VARIANTS:
             item.add_marker("slow")
         if "data_folder" in getattr(item, "fixturenames", ()):
             item.add_marker("real_data")

@@ -1,6 +1,7 @@
-"""The documentation runs: each page's Python blocks, top to bottom, as one script in a process of its own.
+"""The documentation runs: each page's Python blocks, top to bottom, as one script in its own process.
 
-The script keeps each block on the lines it has in the page, so that a traceback points into the page.
+Quick tests run every page with few draws and steps, slow ones as a reader would. The script keeps each block on the
+lines it has in the page, so that a traceback points into the page.
 """
 
 from __future__ import annotations
@@ -16,11 +17,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LONG = {
-    "command-line", "data", "devices", "diagnostics", "ensembles", "extending", "images", "many-chains", "networks",
-    "predictive", "programs", "sampling", "thinking-in-spmd", "tracing", "variational",
-}  # fmt: skip
-"""Pages that take longer: `make docs` runs all of them."""
+OTHERS = [ROOT / "benchmarks/README.md", *sorted({*ROOT.glob("*.md")} - {*PAGES})]
+FEW = {"num_warmup": 50, "num_samples": 50, "num_steps": 100, "num_epochs": 1, "num_simulations": 4}
+"""Arguments of the pages' calls, and the most that quick tests let them be."""
 TIME_LIMIT = 600  # seconds; only so that a page that hangs says so
 
 
@@ -51,6 +50,27 @@ def as_script(page: str) -> str:
     return "\n".join(script) + "\n"
 
 
+def with_few(script: str) -> str:
+    """The script with the arguments of `FEW` reduced."""
+
+    def fewer(match: re.Match[str]) -> str:
+        return f"{match[1]}={min(int(match[2]), FEW[match[1]])}"
+
+    return re.sub(rf"\b({'|'.join(FEW)})=(\d[\d_]*)\b(?! *[*/])", fewer, script)
+
+
+def anchors(page: str) -> set[str]:
+    """The places of a page that a link can name: its headings, as GitHub writes them, and its `id`s."""
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', page))
+
+
+def test_few_draws_keep_the_lines_of_a_script() -> None:
+    script = "f(num_samples=20_000,\n  num_steps=8, num_steps=10 * n, num_warmup=200)"
+    assert with_few(script) == "f(num_samples=50,\n  num_steps=8, num_steps=10 * n, num_warmup=50)"
+
+
 def test_a_script_keeps_the_lines_of_its_page() -> None:
     page = "# Title\n\n```python\nx = 1\n```\n\n```sh\nls\n```\n\n- item\n\n  ```python\n  y = x\n  ```\n"
     assert as_script(page).splitlines() == ["", "", "", "x = 1", *[""] * 9, "y = x"]
@@ -61,19 +81,18 @@ def test_a_block_that_does_not_end_is_refused() -> None:
         as_script("text\n```python\nx = 1\n")
 
 
+@pytest.mark.parametrize("size", ["few", pytest.param("all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] if page.stem in LONG else []) for page in PAGES],
+    [page for page in PAGES if blocks(page.read_text(), {"python"})],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
-    text = page.read_text()
-    if not blocks(text, {"python"}):
-        return
+def test_python_blocks_run(page: Path, size: str, tmp_path: Path) -> None:
+    text = as_script(page.read_text())
     # A file and not `-c`, so that Python can show the source of the page's models.
     script = tmp_path / f"{page.stem}.py"
-    script.write_text(as_script(text))
-    # As a reader would run it, but for a picture window, which nobody would close.
+    script.write_text(text if size == "all" else with_few(text))
+    # As a reader would run it, but without a picture window, which would stay open.
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "agg"}
     done = subprocess.run(
         [sys.executable, script.name],
@@ -96,3 +115,24 @@ def test_shell_blocks_name_what_exists(page: Path) -> None:
         print(f"{page.relative_to(ROOT)}:{start}:\n{textwrap.indent(text, '    ')}")
         unknown = set(re.findall(r"^\$? *make ([a-z-]+)", text, re.MULTILINE)) - targets
         assert not unknown, f"{page.relative_to(ROOT)}, line {start}: the Makefile has no {', '.join(sorted(unknown))}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        name, _, anchor = link.partition("#")
+        linked = page.parent / name if name else page
+        assert linked.exists(), f"{page.relative_to(ROOT)} links to {link}"
+        assert not anchor or anchor in anchors(linked.read_text()), f"{page.relative_to(ROOT)} links to {link}"
+    if page.parent.name == "docs" and page.stem != "glossary":
+        assert "(glossary.md" in text
+
+
+def test_architecture_names_what_exists() -> None:
+    """A name within a folder, such as `placement.py`, may follow a path that has the folder."""
+    folders, text = [ROOT, ROOT / "src/phalanx"], (ROOT / "docs/architecture.md").read_text()
+    for name in re.findall(r"`([a-z_/]+(?:\.py|/))`", text):
+        found = next((folder / name for folder in folders if (folder / name).exists()), None)
+        assert found is not None, f"docs/architecture.md names {name}"
+        folders[2:] = [found.parent]

@@ -6,15 +6,18 @@ from beartype import BeartypeConf, beartype
 
 TYPE_CHECKED = [
     "phalanx.adaptation",
+    "phalanx.demos.models.factorisation",
+    "phalanx.demos.models.mixture_density",
+    "phalanx.demos.pictures",
+    "phalanx.demos.scoring",
     "phalanx.diagnostics.element_statistics",
     "phalanx.diagnostics.calibration",
     "phalanx.diagnostics.normal_scores",
     "phalanx.diagnostics.psis",
-    "phalanx.kernels.integrators.acceptance",
-    "phalanx.kernels.protocol.lane_target",
-    "phalanx.kernels.integrators.leapfrog",
+    "phalanx.kernels.integrators",
     "phalanx.kernels.metric.low_rank",
-    "phalanx.kernels.integrators.tree",
+    "phalanx.kernels.protocol.lane_target",
+    "phalanx.kernels.protocol.per_chain",
     "phalanx.mesh.chains",
     "phalanx.mesh.keys",
     "phalanx.mesh.position",
@@ -22,10 +25,15 @@ TYPE_CHECKED = [
     "phalanx.mesh.take_rows",
     "phalanx.mesh.total",
     "phalanx.density.indices",
+    "phalanx.flows",
     "phalanx.jaxprs.lookups",
     "phalanx.distributions.row_blocks",
     "phalanx.distributions.row_sums",
+    "phalanx.networks.attention",
+    "phalanx.networks.pixels",
+    "phalanx.networks.transformer",
     "phalanx.reducers",
+    "phalanx.report.plots",
 ]
 """Where types and shapes are checked at every call. What users call with arrays of their own is left out: most of it
 refuses wrong ones in its own words."""

@@ -50,7 +50,7 @@ class Drawer:
     def after(
         self, positions: Mapping[str, np.ndarray], seed: int = 0, **tuning: Any
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Unconstrained positions `(lanes, ...)` of every lane after its draws, and what is told of the last.
+        """Unconstrained positions `(lanes, ...)` of every lane after its draws, and statistics of the last.
 
         Args:
             positions: where the lanes begin, by variable.
@@ -93,7 +93,7 @@ def _chosen(done: Any, new: Any, old: Any) -> Any:
 
 
 def worst_quantile(draws: np.ndarray, before: np.ndarray) -> float:
-    """How far the number of draws below an exact quantile is from what it should be, in standard errors at most.
+    """Return the largest deviation of the number of draws below an exact quantile, in standard errors.
 
     The quantiles are those of the exact draws the lanes began with, whose own error is as large at worst: the
     difference of the two counts has twice the variance of one.

@@ -37,10 +37,10 @@ KNOWING_MESHES = {
     "hmc": phx.hmc(num_steps=8),
     "mala of the docs": phx.from_draw(langevin, target_acceptance=0.574),
 }
-"""Kernels that move variables spread over devices, for positions of any shape."""
+"""Kernels that move variables sharded over devices, for positions of any shape."""
 
 NAMES = ["nuts", *(pytest.param(name, marks=pytest.mark.slow) for name in ("chees", "mams", "rwmh", "hmc"))]
-"""Of ours; what the others do alike is slow."""
+"""Kernels of Phalanx; tests of those that resemble nuts are slow."""
 
 ONE, BOTH, MANY, REST = (1, 1), (2, 4), (1, 8), ((2, 1), (1, 2))
 """Devices along (chain, data): one, along both axes, as many as there are rows almost, and fewer."""
@@ -48,7 +48,7 @@ ONE, BOTH, MANY, REST = (1, 1), (2, 4), (1, 8), ((2, 1), (1, 2))
 MESHES = [BOTH, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in (ONE, MANY, *REST))]
 
 QUICK = [(name, BOTH) for name in ("nuts", "mams", "rwmh", "hmc", "blackjax mala")]
-"""What is not slow: kernels that differ little from others are."""
+"""Kernels whose tests are not marked slow; kernels that differ little from others are."""
 
 KERNELS_ON_MESHES = [
     pytest.param(name, *sizes, marks=[] if (name, sizes) in QUICK else pytest.mark.slow)

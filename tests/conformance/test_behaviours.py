@@ -1,4 +1,4 @@
-"""What must hold of every kernel on every mesh, whatever of a position is global, spread, constrained, or on two axes.
+"""Conformance of every kernel on every mesh, for global, sharded and constrained positions, also on two axes.
 
 Kernels have fixed tuning, so that a few draws can be held against the same draws on one device to the last digits that
 sums in another order leave: then momenta, kinetic energies, acceptance and trees are those of the whole.
@@ -69,7 +69,7 @@ PLACES = [
     pytest.param(mixed, (2, 4), id="mixed 2x4", marks=pytest.mark.slow),
     pytest.param(all_spread, (4, 2), id="all spread 4x2", marks=pytest.mark.slow),
     pytest.param(over_two_axes, (2, 2, 2), id="over two axes 2x2x2"),
-    pytest.param(everywhere_alike, (1, 8), id="all alike 1x8", marks=pytest.mark.slow),
+    pytest.param(everywhere_alike, (1, 8), id="replicated 1x8", marks=pytest.mark.slow),
     pytest.param(mixed, (1, 8), id="mixed 1x8", marks=pytest.mark.slow),
     pytest.param(mixed, (4, 2), id="mixed 4x2", marks=pytest.mark.slow),
     pytest.param(over_two_axes, (1, 4, 2), id="over two axes 1x4x2", marks=pytest.mark.slow),
@@ -172,5 +172,5 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
 def test_tuning_the_length_of_trajectories_needs_two_chains(mesh_of):
     """15."""
     for kernel in (phx.chees(), phx.mams()):
-        with pytest.raises(ValueError, match="takes two at least"):
+        with pytest.raises(ValueError, match="needs at least two"):
             phx.mcmc(everywhere_alike, {"x": X, "y": Y, "a": A}, kernel=kernel, num_chains=1, progress=False)

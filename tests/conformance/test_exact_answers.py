@@ -118,7 +118,7 @@ def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
 
 
 def independent_rows(y):
-    """Every variable has a row per row of the data: nothing is the same everywhere."""
+    """Every variable has a row per row of the data: no variable is replicated."""
     level = phx.sample("level", dist.Normal(0.0, 1.0).expand([len(y)]))
     phx.sample("y", dist.Normal(level, 1.0), obs=y)
 

@@ -13,7 +13,7 @@ from tests.conformance.exact_starts import Drawer, limit, worst_quantile
 from tests.conformance.kernels import KERNELS, KNOWING_MESHES
 
 import phalanx as phx
-from phalanx.kernels.metric.low_rank import LowRank
+from phalanx.kernels.metric.low_rank import LowRankMetric
 
 FEW, MANY, DRAWS = 10_000, 200_000, 2
 
@@ -73,9 +73,9 @@ def metric(kind):
     turned = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0].astype(np.float32)
     return {
         "unit": None,
-        "diagonal": LowRank((scale,), turned[:, :0], scale[:0], one, np.bool_(False)),
-        "dense": LowRank((scale,), turned, scale[::-1].copy(), 0 * one, np.bool_(True)),
-        "low-rank": LowRank((scale,), turned[:, :1], scale[2:], one, np.bool_(True)),
+        "diagonal": LowRankMetric((scale,), turned[:, :0], scale[:0], one, np.bool_(False)),
+        "dense": LowRankMetric((scale,), turned, scale[::-1].copy(), 0 * one, np.bool_(True)),
+        "low-rank": LowRankMetric((scale,), turned[:, :1], scale[2:], one, np.bool_(True)),
     }[kind]
 
 
@@ -91,7 +91,7 @@ def changed(name, target, count, **tuning):
     known = {key: value for key, value in tuning.items() if hasattr(KERNELS[name].tuning, key)}
     found, _ = drawer(name, target, count).after({"weights": begin}, **known)
     assert np.isfinite(found["weights"]).all()
-    if tuning["trajectory_length"] < 10 and tuning.get("step_size", 0.0) < 1:  # of much too long steps none is accepted
+    if tuning["trajectory_length"] < 10 and tuning.get("step_size", 0.0) < 1:  # far too long steps are rejected
         assert (found["weights"] != begin).any()
     return max(worst_quantile(found["weights"][:, i], begin[:, i]) for i in range(3))
 

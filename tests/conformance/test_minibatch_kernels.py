@@ -18,7 +18,7 @@ N = 48
 Y = np.random.default_rng(0).normal(0.7, 1.0, N).astype(np.float32)
 PRECISION = N + 1.0
 MEAN, SD = Y.sum(dtype=float) / PRECISION, PRECISION**-0.5
-"""Of the conjugate posterior of a mean with prior N(0, 1)."""
+"""Moments of the conjugate posterior of a mean with prior N(0, 1)."""
 
 
 def model(y):
@@ -54,7 +54,7 @@ def sgld_variance(step_size, noise, cycle=None):
 
 
 def sghmc_variance(step_size, noise, num_steps=10, friction=0.1, cycle=None):
-    """Of position, momentum and the error of the gradient that both know of, as linear maps of a covariance."""
+    """Return the stationary variance, by linear maps of the covariance of position, momentum and gradient error."""
 
     def after(variance):
         moments = np.diag([variance, 1.0, noise])
@@ -98,7 +98,7 @@ def test_draws_have_the_moments_that_step_and_batch_size_say(kernel, variance, l
 
 
 def test_the_bias_falls_with_the_step():
-    """What the cases above are compared with says so."""
+    """The variances expected above have a bias of the order of the step."""
     for variance_of, order in ((sgld_variance, 1), (sghmc_variance, 2)):
         near, far = (variance_of(size / PRECISION ** (1 / order), 0.0) / SD**2 - 1 for size in (0.01, 0.02))
         assert far / near == pytest.approx(2.0**order, rel=0.1)
@@ -120,7 +120,7 @@ def test_rows_over_devices(make, sizes, mesh_of):
 @pytest.mark.parametrize("chain, data", [(2, 4), *(pytest.param(*sizes, marks=SLOW) for sizes in ((2, 1), (8, 1)))])
 @pytest.mark.parametrize("name", ["sghmc", pytest.param("sgld", marks=SLOW)])
 def test_chains_are_the_same_on_any_number_of_devices(name, chain, data, mesh_of):
-    """Rows that every device has are drawn alike on all, also where the mesh has an axis for rows."""
+    """Rows that every device has are drawn the same on all, also where the mesh has an axis for rows."""
     kernel = {"sgld": phx.sgld(LONG, 6), "sghmc": phx.sghmc(STEP, 6, num_steps=3)}[name]
     sizes = {"num_chains": 8, "num_warmup": 3, "num_samples": 20, "seed": 3, "progress": False}
     alone, spread = (

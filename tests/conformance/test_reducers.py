@@ -1,4 +1,4 @@
-"""What must hold of every reducer: a run that is stopped, saved and continued elsewhere knows what one run knows."""
+"""Conformance of every reducer: a run that is stopped, saved and continued elsewhere gives the result of one run."""
 
 from __future__ import annotations
 

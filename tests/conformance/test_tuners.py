@@ -21,7 +21,7 @@ from phalanx.run.state import RunState
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two trees hold the same numbers, to the last bit."""
+    """Return whether two trees have the same numbers, to the last bit."""
     if jax.tree.structure(a) != jax.tree.structure(b):
         return False
     leaves, others = jax.tree.leaves(a), jax.tree.leaves(b)
@@ -29,7 +29,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def pure(method: Any, *arguments: Any) -> Any:
-    """What a method returns, of which calling it again returns the same and that changes no argument."""
+    """Return the result of a method, after checks that a second call returns it again and changes no argument."""
     before = copy.deepcopy(arguments)
     found = method(*arguments)
     assert equal(before, arguments) and equal(found, method(*arguments))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.adaptation.moments import Moments
+from phalanx.adaptation.moments import VectorMoments
 from phalanx.kernels import Metric, Sample, StepSize, Sums, TrajectoryLength, Tuner
 
 
@@ -30,7 +30,7 @@ TUNERS: dict[str, Tuner] = {
 }
 
 SIZES = (3, 2)
-"""Coordinates of each group: the global ones, and some spread over devices."""
+"""Coordinates of each group: the global ones, and some sharded over devices."""
 
 CHAINS = 4
 
@@ -53,5 +53,5 @@ def sample(random: np.random.Generator, draws: int) -> Sample:
     return Sample(position, gradient, random.normal(size=draws * CHAINS), np.repeat(np.arange(CHAINS), draws))
 
 
-def _moments(rows: np.ndarray) -> Moments:
-    return Moments(len(rows), rows.mean(0), np.square(rows - rows.mean(0)).sum(0))
+def _moments(rows: np.ndarray) -> VectorMoments:
+    return VectorMoments(len(rows), rows.mean(0), np.square(rows - rows.mean(0)).sum(0))

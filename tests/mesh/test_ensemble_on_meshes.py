@@ -58,17 +58,17 @@ def test_losses_and_predictions_are_those_of_one_device(alone, chain, data, mesh
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
     np.testing.assert_allclose(prediction.probabilities, alone[2].probabilities, rtol=1e-3, atol=1e-5)
-    hidden = jax.tree.leaves(ensemble._states[0].params)[0]
-    assert hidden.sharding.is_equivalent_to(ensemble._placement.place(hidden).sharding, hidden.ndim)
+    hidden = jax.tree.leaves(ensemble._members.states[0].params)[0]
+    assert hidden.sharding.is_equivalent_to(ensemble._members.placement.place(hidden).sharding, hidden.ndim)
 
 
 def test_rows_of_a_batch_lie_over_devices(mesh_of):
     """Seen in what is compiled: each device multiplies its own rows, and gradients are added up."""
     learner = small()
     ensemble = phx.ensemble(learner.init, learner.update, 2, mesh=mesh_of(2, 4))
-    states, keys = (tuple(part[:1]) for part in (ensemble._states, ensemble._keys))
-    batch = ensemble._placement.everywhere((X[:8], Y[:8]))
-    hlo = ensemble._compile_step(False).lower(states, keys, batch, None, jnp.uint32(0)).compile().as_text()
+    states, keys = (tuple(part[:1]) for part in (ensemble._members.states, ensemble._members.keys))
+    batch = ensemble._members.placement.everywhere((X[:8], Y[:8]))
+    hlo = ensemble._members.compile_step(False).lower(states, keys, batch, None, jnp.uint32(0)).compile().as_text()
     assert " all-reduce(" in hlo or " all-reduce-start(" in hlo
     assert "f32[2,5]" in hlo and "f32[8,8]" not in hlo.replace("f32[8,8]{1,0} parameter", "")
 

@@ -190,13 +190,13 @@ def ten_rows(y):
 
 
 REFUSED = [
-    (one_event, "Variable 'w': axis='model' cannot spread its 8 rows over 4 devices: they are one event of "
+    (one_event, "Variable 'w': axis='model' cannot shard its 8 rows over 4 devices: they are one event of "
                 "MultivariateNormal. Leave out axis=, or give it independent rows, as in "
                 "dist.Normal(0.0, 1.0).expand([8])."),
-    (shifted_by_an_array, "Variable 'w': axis='model' cannot spread its 8 rows over 4 devices: its transforms have "
+    (shifted_by_an_array, "Variable 'w': axis='model' cannot shard its 8 rows over 4 devices: its transforms have "
                           "arrays for parameters. Leave out axis=, or give it independent rows, as in "
                           "dist.Normal(0.0, 1.0).expand([8])."),
-    (ten_rows, "Variable 'w': axis='model' spreads its 10 rows over 4 devices, which does not come out even. Give it a "
+    (ten_rows, "Variable 'w': axis='model' shards its 10 rows over 4 devices, and they do not divide evenly. Give it a "
                "number of rows divisible by 4, or leave out axis=."),
 ]  # fmt: skip
 

@@ -76,7 +76,7 @@ def test_a_repeated_axis_is_an_error_that_lists_them(inner, axis, listed):
 
 
 def test_no_axis_is_an_error():
-    words = "Sharded: axis is None; name the mesh axis, or axes, that the value is spread over."
+    words = "Sharded: axis is None; name the mesh axis, or axes, that the value is sharded over."
     with pytest.raises(ValueError, match=re.escape(words)):
         phx.Sharded(dist.Normal(0.0, 1.0), None)
 
@@ -278,8 +278,8 @@ def test_it_refuses_where_gradients_would_be_wrong(context, use):
 
 def test_outside_of_any_mesh_it_says_where_to_call_it():
     words = (
-        "Sharded over 'data': no such mesh axis here. Call it inside phx.spmd or jax.shard_map over a mesh with that "
-        "axis."
+        "Sharded over 'data': there is no mesh axis of this name here. Call it inside phx.spmd or jax.shard_map over "
+        "a mesh with that axis."
     )
     with pytest.raises(RuntimeError, match=re.escape(words)):
         phx.Sharded(dist.Normal(0.0, 1.0), "data").log_prob(0.0)

@@ -56,13 +56,13 @@ def test_gradients_through_collectives_are_those_of_the_whole(mesh_of):
 
 
 @pytest.mark.parametrize("in_axes, args, words", [
-    ("rows", (np.ones(4),), "spmd: 'rows' is no axis of the mesh, which has 'chain', 'data', 'model'; use None, 0 or "
-                            "one of these."),
+    ("rows", (np.ones(4),), "spmd: 'rows' is not an axis of the mesh, which has 'chain', 'data', 'model'; use None, 0 "
+                            "or one of these."),
     (("data",), (np.ones(4), np.ones(4)), "spmd: in_axes has 1 entries for 2 arguments: ('data',)."),
     (("data", None), (np.ones(3), 1.0), "spmd: argument 0 has shape (3,), but its leading dimensions (4,) are mapped "
                                         "over devices ('data',): give it one slice per device."),
     ((None, 0), (1.0, {"a": 2.0}), "spmd: argument 1 has shape (), but its leading dimensions (8,)"),
-    (1, (np.ones(8),), "spmd: 1 is no axis of the mesh"),
+    (1, (np.ones(8),), "spmd: 1 is not an axis of the mesh"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_said(in_axes, args, words, mesh_of):
     with pytest.raises(ValueError, match=re.escape(words)):
@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_said(in_axes, args, words, mesh_of):
 def test_several_out_axes_need_as_many_outputs(mesh_of):
     with pytest.raises(ValueError, match=re.escape("spmd: out_axes has 2 entries for 1 output(s): ('data', None).")):
         phx.spmd(lambda x: x, mesh_of(1, 4), in_axes="data", out_axes=("data", None))(np.ones(4))
-    with pytest.raises(ValueError, match=re.escape("spmd: 'rows' is no axis of the mesh")):
+    with pytest.raises(ValueError, match=re.escape("spmd: 'rows' is not an axis of the mesh")):
         phx.spmd(lambda x: x, mesh_of(1, 4), in_axes="data", out_axes="rows")(np.ones(4))
 
 

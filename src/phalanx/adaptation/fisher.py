@@ -1,56 +1,63 @@
-r"""The metric that draws and their gradients suggest: the one that minimises the Fisher divergence.
+r"""Metric from draws and their gradients: the one that minimises the Fisher divergence.
 
-Of a Gaussian posterior with covariance $\Sigma$, the draws have covariance $\Sigma$ and the gradients of the log
+For a Gaussian posterior with covariance $\Sigma$, the draws have covariance $\Sigma$ and the gradients of the log
 density $\Sigma^{-1}$. Among diagonal metrics $s_i^2 = \sqrt{\operatorname{var}(x_i) / \operatorname{var}(g_i)}$
 minimises the Fisher divergence from the posterior to the Gaussian, and among all metrics the geometric mean of
-$\operatorname{cov}(x)$ and $\operatorname{cov}(g)^{-1}$. For a Gaussian it is exact from few draws, whatever their
-number says of the covariance alone, since each draw knows its gradient.
+$\operatorname{cov}(x)$ and $\operatorname{cov}(g)^{-1}$. For a Gaussian it is exact from few draws, too few for a
+covariance of the draws alone, since each draw comes with its gradient.
 
 Source: Seyboldt, Carlson, Carpenter (2024), Preconditioning Hamiltonian Monte Carlo by minimizing Fisher divergence.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 WIDEST = 1e12
 """Variances lie between this and its inverse, which float32 multiplies and squares without loss."""
 
 CONDITION = 1e8
-"""The largest ratio of variances along directions: beyond, rounding in float32 outweighs what the metric adds."""
+"""The largest ratio of variances along directions: beyond it, rounding in float32 outweighs the gain."""
 
 PAYS = 9.0
 """Ratio of variances, after scaling each coordinate, from which correlations are worth a matrix product per leapfrog:
-the number of leapfrogs goes with its root."""
+the number of leapfrogs grows with its root."""
 
 HELD_OUT_PAYS, FREE_RANK = 3.0, 10.0
 """Factor by which correlations learned from half of the draws must improve the conditioning of the other half, and the
-rank at which twice as much is asked, because the matrix products take as long as the rest of a cheap leapfrog."""
+rank at which twice the factor is required, because the matrix products take as long as the rest of a cheap leapfrog."""
 
 ENTRY = 2.0
-"""A direction counts among the few of a low-rank metric where its variance differs from 1 by this factor."""
+"""Least factor by which the variance of a direction in a low-rank metric differs from 1."""
 
 SHRINKAGE = 1e-5
-"""Draws' worth of an uncorrelated posterior that is added to the draws: enough to be positive definite."""
+"""Number of draws, of an uncorrelated posterior, added to the draws: enough to be positive definite."""
 
 FULL = 500
-"""Coordinates up to which whole covariance matrices are taken, draws allowing."""
+"""Coordinates up to which whole covariance matrices are formed, if there are enough draws."""
 
 
 class Correlations(NamedTuple):
-    """Variances along orthonormal directions of coordinates scaled to unit variance; see `kernels.low_rank`."""
+    """Variances along orthonormal directions of coordinates scaled to unit variance; see `kernels.metric.low_rank`."""
 
-    directions: np.ndarray
-    variances: np.ndarray
+    directions: Float64[np.ndarray, "coordinate rank"]
+    variances: Float64[np.ndarray, "rank"]
     rest: float
     correlated: bool
 
 
-def scales(position_variance: np.ndarray, gradient_variance: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """A variance for every coordinate; where none can be told, the one before."""
+def scales(
+    position_variance: Float64[np.ndarray, "coordinate"],
+    gradient_variance: Float64[np.ndarray, "coordinate"],
+    before: Float64[np.ndarray, "coordinate"],
+) -> Float64[np.ndarray, "coordinate"]:
+    """Return a variance for every coordinate: the one `before` where that from the draws is not finite or zero."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         variance = np.sqrt(position_variance) / np.sqrt(gradient_variance)
     known = np.isfinite(variance) & (variance > 0)
@@ -58,22 +65,26 @@ def scales(position_variance: np.ndarray, gradient_variance: np.ndarray, before:
 
 
 def uncorrelated(size: int, rank: int) -> Correlations:
-    """What is known before there are draws."""
+    """Return the correlations before there are draws."""
     return Correlations(np.eye(size, rank), np.ones(rank), 0.0 if rank == size else 1.0, False)
 
 
 def correlations(
-    position: np.ndarray, gradient: np.ndarray, variance: np.ndarray, rank: int, always: bool
+    position: Float64[np.ndarray, "draw coordinate"],
+    gradient: Float64[np.ndarray, "draw coordinate"],
+    variance: Float64[np.ndarray, "coordinate"],
+    rank: int,
+    always: bool,
 ) -> Correlations:
-    """Correlations that draws `(draw, coordinate)` and their gradients suggest, along `rank` directions at most.
+    """Return the correlations that draws and their gradients suggest, along at most `rank` directions.
 
     Args:
         position: the draws.
         gradient: of the log density at them.
         variance: of every coordinate, the metric's diagonal.
         rank: directions; as many as coordinates for any covariance.
-        always: whether correlations count even where they seem not to pay, in the draws that they are learned from or
-            in those held out.
+        always: use correlations even where they do not pay, in the draws from which they are learned or in held-out
+            ones.
 
     Returns:
         Directions and variances; never indefinite.
@@ -86,8 +97,10 @@ def correlations(
     return found._replace(correlated=False)
 
 
-def _correlations(x: np.ndarray, g: np.ndarray, rank: int, always: bool) -> Correlations:
-    """Correlations of scaled draws and gradients, by those alone."""
+def _correlations(
+    x: Float64[np.ndarray, "draw coordinate"], g: Float64[np.ndarray, "draw coordinate"], rank: int, always: bool
+) -> Correlations:
+    """Return the correlations of scaled draws and gradients, without a check on held-out draws."""
     count, size = x.shape
     x, g = x - x.mean(0), g - g.mean(0)
     basis = np.eye(size) if size <= FULL and count >= 2 * size else _span(x, g, rank)
@@ -101,12 +114,14 @@ def _correlations(x: np.ndarray, g: np.ndarray, rank: int, always: bool) -> Corr
     return _few(along, vectors, size, rank, always)
 
 
-def _generalises(x: np.ndarray, g: np.ndarray, rank: int) -> bool:
+def _generalises(
+    x: Float64[np.ndarray, "draw coordinate"], g: Float64[np.ndarray, "draw coordinate"], rank: int
+) -> bool:
     """Return whether correlations that either half of the draws suggests pay in the other half.
 
-    The halves are of different chains, or times. Where correlations change from place to place, as in a funnel, those
-    of some draws improve the conditioning of others by little. How much is enough depends on the rank: a leapfrog's
-    matrix product takes some operations for each coordinate and direction.
+    The halves are of different chains, or times. Where correlations depend on the position, as in a funnel, those of
+    some draws improve the conditioning of others by little. The required gain grows with the rank, since the matrix
+    products of a leapfrog take some operations for each coordinate and direction.
     """
     half = len(x) // 2
     if half < 2:
@@ -121,13 +136,19 @@ def _generalises(x: np.ndarray, g: np.ndarray, rank: int) -> bool:
     return bool(np.sqrt(np.prod(gains)) > HELD_OUT_PAYS * (1 + rank / FREE_RANK))
 
 
-def _most(variances: np.ndarray, rest: float) -> float:
-    """Largest variance along directions, and along all others, where it is `rest`."""
+def _most(variances: Float64[np.ndarray, "rank"], rest: float) -> float:
+    """Return the largest variance along directions, and along all others, where it is `rest`."""
     return max(float(variances.max(initial=0.0)), rest)
 
 
-def _few(along: np.ndarray, vectors: np.ndarray, size: int, rank: int, always: bool) -> Correlations:
-    """The directions whose variances differ most from 1, and 1 for all others."""
+def _few(
+    along: Float64[np.ndarray, "found"],
+    vectors: Float64[np.ndarray, "coordinate found"],
+    size: int,
+    rank: int,
+    always: bool,
+) -> Correlations:
+    """Return the directions whose variances differ most from 1, and 1 for all others."""
     half = np.sqrt(CONDITION)
     along = np.clip(along, 1 / half, half)
     far = np.argsort(-np.abs(np.log(along)))[:rank]
@@ -138,8 +159,10 @@ def _few(along: np.ndarray, vectors: np.ndarray, size: int, rank: int, always: b
     return Correlations(directions, variances, 1.0, bool(len(far)) and (always or spread > PAYS))
 
 
-def _span(x: np.ndarray, g: np.ndarray, rank: int) -> np.ndarray | None:
-    """An orthonormal basis of the directions in which draws, or gradients, vary most."""
+def _span(
+    x: Float64[np.ndarray, "draw coordinate"], g: Float64[np.ndarray, "draw coordinate"], rank: int
+) -> Float64[np.ndarray, "coordinate found"] | None:
+    """Return an orthonormal basis of the directions in which draws, or gradients, vary most."""
     most = min(rank, len(x) // 4)
     if most == 0:
         return None
@@ -149,14 +172,16 @@ def _span(x: np.ndarray, g: np.ndarray, rank: int) -> np.ndarray | None:
     return basis[:, diagonal > 1e-6 * diagonal.max(initial=0.0)]
 
 
-def _shrunk(rows: np.ndarray) -> np.ndarray:
-    """The covariance of rows whose mean is zero, drawn a little towards one without correlations."""
+def _shrunk(rows: Float64[np.ndarray, "draw size"]) -> Float64[np.ndarray, "size size"]:
+    """Return the covariance of rows whose mean is zero, shrunk slightly towards the unit matrix."""
     count, size = rows.shape
     return (rows.T @ rows + SHRINKAGE * np.eye(size)) / (count - 1 + SHRINKAGE)
 
 
-def _geometric_mean(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    r"""Eigenvalues and vectors of $A \# B^{-1} = B^{-1/2} (B^{1/2} A B^{1/2})^{1/2} B^{-1/2}$."""
+def _geometric_mean(
+    a: Float64[np.ndarray, "size size"], b: Float64[np.ndarray, "size size"]
+) -> tuple[Float64[np.ndarray, "size"], Float64[np.ndarray, "size size"]]:
+    r"""Return eigenvalues and vectors of $A \# B^{-1} = B^{-1/2} (B^{1/2} A B^{1/2})^{1/2} B^{-1/2}$."""
     values, vectors = eigh(b)
     values = np.maximum(values, values.max() * np.finfo(np.float64).eps)
     root, inverse = (vectors * np.sqrt(values)) @ vectors.T, (vectors / np.sqrt(values)) @ vectors.T

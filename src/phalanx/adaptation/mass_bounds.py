@@ -1,14 +1,14 @@
-r"""How much of the posterior lies where chains have been: a bound from above, and one from below.
+r"""Bounds, from above and below, on the posterior mass of the regions where chains have been.
 
-From above: draws of $q = \pi / Z$, the density in a region of mass $Z$, have $\log Z = E_q[\log \pi(x)] + H(q)$, and of
-all densities with their covariance a normal one has the largest entropy $H$.
+From above: draws of $q = \pi / Z$, the density in a region of mass $Z$, have $\log Z = E_q[\log \pi(x)] + H(q)$, and a
+normal density has the largest entropy $H$ of all densities with the same covariance.
 
-From below: for any density $r$ whatever, $E_r[\pi(x) / r(x)]$ is no more than the mass of the whole posterior. New
-points are drawn from a normal density fitted to the draws and the log density evaluated at them; by Markov's inequality
-their mean exceeds its expectation a thousandfold once in a thousand times. A poor fit makes the bound lower, not wrong.
+From below: for every density $r$, $E_r[\pi(x) / r(x)]$ is at most the mass of the whole posterior. New points are drawn
+from a normal density fitted to the draws, and the log density is evaluated at them; by Markov's inequality their mean
+exceeds its expectation a thousandfold at most once in a thousand times. A poor fit makes the bound lower, not wrong.
 
-Neither is an estimate, and an estimate is what deceives: the bound from above, taken for one, overrates a region by as
-much as it differs from a normal distribution.
+Bounds are used in place of estimates, which deceive: the bound from above, taken for an estimate, overrates a region
+the more, the farther it is from a normal distribution.
 """
 
 from __future__ import annotations
@@ -16,38 +16,41 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
 
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Integer, Shaped
+
 DENSE = 2
-"""Draws per coordinate from which correlations are told."""
+"""Draws per coordinate from which correlations are estimated."""
 
 MIXED = 8.0
-"""Independent draws' worth that each chain must have made of its region: with fewer, it may have seen a part of it."""
+"""Independent draws that each chain must have made of its region: with fewer, it may have seen only a part."""
 
 CAUTION = math.log(1000.0)
-"""By how much the logarithm of the bound from below is lowered, so that luck breaks it once in a thousand times."""
+"""Subtracted from the logarithm of the bound from below, so that luck breaks it once in a thousand times."""
 
 
 class Region(NamedTuple):
-    """Draws `(draw, coordinate)` of chains that have been in one place, their log densities, and whose they are."""
+    """Draws of chains that have been in one region, their log densities, and their chains."""
 
-    rows: np.ndarray
-    log_density: np.ndarray
-    chain: np.ndarray
+    rows: Float64[np.ndarray, "draw coordinate"]
+    log_density: Shaped[np.ndarray, "draw"]
+    chain: Integer[np.ndarray, "draw"]
 
 
-class Normal(NamedTuple):
-    """A normal density: `x = mean + root z`, where `root` is a lower triangle or, in one dimension, its diagonal."""
+class NormalFit(NamedTuple):
+    """Normal density fitted to draws: `x = mean + root z`, where `root` is a lower triangle or, 1-d, a diagonal."""
 
-    mean: np.ndarray
-    root: np.ndarray
+    mean: Float64[np.ndarray, "coordinate"]
+    root: Float64[np.ndarray, "*columns coordinate"]
 
     @classmethod
-    def of(cls, rows: np.ndarray, dense: bool) -> Normal:
-        """Fitted to draws, correlations too if `dense`."""
+    def of(cls, rows: Float64[np.ndarray, "draw coordinate"], dense: bool) -> NormalFit:
+        """Fit to draws, with correlations if `dense`."""
         mean, scale = rows.mean(0), rows.std(0, ddof=1)
         return cls(mean, scale[:, None] * np.linalg.cholesky(np.corrcoef(rows, rowvar=False)) if dense else scale)
 
@@ -56,31 +59,31 @@ class Normal(NamedTuple):
         """Half the logarithm of the covariance's determinant."""
         return float(np.log(self.root if self.root.ndim == 1 else np.diag(self.root)).sum())
 
-    def narrowed(self, rows: np.ndarray) -> np.ndarray:
-        """The standard normals that `rows` are made of, were they draws of this density."""
+    def narrowed(self, rows: Float64[np.ndarray, "draw coordinate"]) -> Float64[np.ndarray, "draw coordinate"]:
+        """Map draws of this density to standard normals."""
         centred = rows - self.mean
         return centred / self.root if self.root.ndim == 1 else np.linalg.solve(self.root, centred.T).T
 
-    def widened(self, standard: np.ndarray) -> np.ndarray:
-        """What standard normals make."""
+    def widened(self, standard: Float64[np.ndarray, "draw coordinate"]) -> Float64[np.ndarray, "draw coordinate"]:
+        """Map standard normals to draws of this density."""
         return self.mean + (standard * self.root if self.root.ndim == 1 else standard @ self.root.T)
 
 
-def normals(region: Region) -> list[Normal]:
-    """Normal densities fitted to a region, the best first; none where a coordinate stands still."""
+def normals(region: Region) -> list[NormalFit]:
+    """Return normal densities fitted to a region, the best first; empty if a coordinate is constant."""
     rows = region.rows
     size = rows.shape[1]
     if len(rows) < 2 or not np.isfinite(rows).all() or not (np.ptp(rows, axis=0) > 0).all():
         return []
-    fits = [Normal.of(rows, dense=False)]
+    fits = [NormalFit.of(rows, dense=False)]
     if len(rows) >= DENSE * size and size > 1:
-        with contextlib.suppress(np.linalg.LinAlgError):  # where it is too flat for float64
-            fits.insert(0, Normal.of(rows, dense=True))
+        with contextlib.suppress(np.linalg.LinAlgError):  # a covariance too flat for float64
+            fits.insert(0, NormalFit.of(rows, dense=True))
     return fits
 
 
 def log_mass_at_most(region: Region) -> float:
-    """A bound from above on the logarithm of a region's mass; infinite where the draws cannot tell."""
+    """Return a bound from above on the logarithm of a region's mass; infinite where draws are too few."""
     size = region.rows.shape[1]
     bounds = [math.inf]
     for fit in normals(region):
@@ -89,7 +92,7 @@ def log_mass_at_most(region: Region) -> float:
         count = each * len(np.unique(region.chain))
         if each < MIXED or (dense and count < DENSE * size):
             continue
-        # a covariance of few draws is too small by so much, on average
+        # the mean deficit in the log determinant of a covariance of few draws
         missing = size * (size + 1 if dense else 2) / (2 * count)
         height = max(float(region.log_density.mean(dtype=np.float64)), float(np.median(region.log_density)))
         bounds.append(height + fit.log_volume + missing + 0.5 * size * (1 + math.log(2 * math.pi)))
@@ -97,9 +100,9 @@ def log_mass_at_most(region: Region) -> float:
 
 
 def log_mass_at_least(
-    fit: Normal, log_density: Callable[[np.ndarray], np.ndarray], random: np.random.Generator, points: int
+    fit: NormalFit, log_density: Callable[[np.ndarray], np.ndarray], random: np.random.Generator, points: int
 ) -> float:
-    """A bound from below on the logarithm of the posterior's mass, by as many points drawn from `fit`."""
+    """Return a bound from below on the logarithm of the posterior's mass, from as many points drawn from `fit`."""
     standard = random.standard_normal((points, len(fit.mean)))
     heights = np.asarray(log_density(fit.widened(standard)), np.float64)
     weights = heights + 0.5 * np.square(standard).sum(1)
@@ -110,10 +113,10 @@ def log_mass_at_least(
     return mean + fit.log_volume + 0.5 * len(fit.mean) * math.log(2 * math.pi) - CAUTION
 
 
-def _independent(standard: np.ndarray, chain: np.ndarray) -> float:
-    """How many independent draws would let the means of each chain's halves differ as they do, on average.
+def _independent(standard: Float64[np.ndarray, "draw coordinate"], chain: Integer[np.ndarray, "draw"]) -> float:
+    """Return the mean number of independent draws for which means of each chain's halves would differ as these do.
 
-    Of chains that are still on their way through a region it is two, in every direction of the region. A chain that
+    It is two for chains that are still on their way through a region, in every direction of the region. A chain that
     hardly moves has no more independent draws than moves.
     """
     spread = standard.var(0)

@@ -1,10 +1,10 @@
-"""The metric, learned window by window from the draws and gradients of all chains."""
+"""Tuner of the metric, window by window, from the draws and gradients of all chains."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jax.sharding import PartitionSpec
@@ -13,22 +13,25 @@ from phalanx.adaptation.fisher import Correlations, correlations, scales, uncorr
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 from phalanx.mesh.position import VectorLayout
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64
+
 KINDS = ("auto", "diagonal", "dense")
-"""What warm-up may learn of a metric; see `phx.nuts`."""
+"""Forms of a metric that warm-up can learn; see `phx.nuts`."""
 
 RANK = 128
-"""Directions along which correlations are learned where there are more coordinates than this."""
+"""The most directions along which correlations are learned by default."""
 
 
-class LowRank(NamedTuple):
-    """The metric as blocks of a run pass it around; `phalanx.kernels.metric.low_rank` has the formula.
+class LowRankMetric(NamedTuple):
+    """Metric as an argument of compiled blocks; `phalanx.kernels.metric.low_rank` has the formula.
 
     Attributes:
-        variance: one for every coordinate, flat, by group: the global coordinates, then those spread over devices.
+        variance: one for every coordinate, flat, by group: the global coordinates, then the sharded ones.
         directions: U, `(global coordinates, rank)`.
         variances: the diagonal of Λ, `(rank,)`.
         rest: c, the variance outside of U.
-        correlated: whether U counts; where it does not, no time is spent on it.
+        correlated: true if U is used; otherwise it costs no time.
     """
 
     variance: Any
@@ -38,29 +41,34 @@ class LowRank(NamedTuple):
     correlated: Any
 
     @classmethod
-    def specs(cls, layout: VectorLayout) -> LowRank:
-        """How it is laid out over the mesh, given the layout of positions."""
+    def specs(cls, layout: VectorLayout) -> LowRankMetric:
+        """Return its partition over the mesh, given the layout of positions."""
         replicated = PartitionSpec()
         return cls(layout.specs(), replicated, replicated, replicated, replicated)
 
 
 class MetricState(NamedTuple):
-    """The metric in use, what it is made of in float64, and the moments of the window's draws so far."""
+    """Metric in use, its parts in float64, and the moments of the window's draws so far."""
 
-    metric: LowRank
-    variance: tuple[np.ndarray, ...]
+    metric: LowRankMetric
+    variance: tuple[Float64[np.ndarray, "_"], ...]
     correlations: Correlations
     seen: Sums
 
 
 @dataclass(frozen=True)
 class Metric(Tuner):
-    """The tuner of `metric`.
+    """Tuner of `metric`.
 
     Attributes:
         kind: "diagonal", "dense" or "auto"; see `phx.nuts`.
-        early_bound: the hyperparameter that bounds trajectories, which are long for no good reason before a metric has
-            been learned from draws, and its largest value until then; None for any.
+        early_bound: a hyperparameter that bounds trajectories, and its largest value until a metric is learned from
+            draws, before which long trajectories do not pay; None for no bound.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.kernels.Metric("diagonal").learns_from
+        'moments'
     """
 
     kind: str
@@ -69,11 +77,11 @@ class Metric(Tuner):
 
     @property
     def learns_from(self) -> Literal["moments", "draws"]:
-        """Correlations are learned from draws, of the global coordinates alone."""
+        """The data from which it learns: correlations take draws, of the global coordinates alone."""
         return "moments" if self.kind == "diagonal" else "draws"
 
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> MetricState:
-        """Unit mass; in a warm-up, the scales that the gradients tell where the chains begin; or one learned before."""
+        """Return a metric learned before; else unit mass or, in a warm-up, scales from the gradients at the start."""
         sizes, dtype = [len(part.mean) for part in beginning.position], tuning.step_size.dtype
         if tuning.metric is not None:
             return _known(tuning.metric, sizes)
@@ -86,11 +94,11 @@ class Metric(Tuner):
         return state._replace(metric=_as_arrays(variance, apart, dtype), variance=variance)
 
     def update(self, state: MetricState, sums: Sums, tuning: Any, stage: Stage) -> MetricState:
-        """Take in draws."""
+        """Accumulate draws."""
         return state._replace(seen=state.seen.merge(sums))
 
     def next_window(self, state: MetricState, sample: Sample | None, stage: Stage) -> MetricState:
-        """Take over the metric that the window's draws suggest, and begin the next window."""
+        """Adopt the metric that the window's draws suggest, and begin the next window."""
         variance, found = _scales(state, state.seen), state.correlations
         size, rank = len(variance[0]), self._rank(len(variance[0]))
         if rank and sample is not None:
@@ -102,7 +110,7 @@ class Metric(Tuner):
         return MetricState(metric, variance, found, Sums.nothing(sizes))
 
     def apply(self, state: MetricState, tuning: Any, stage: Stage) -> Any:
-        """The metric in use."""
+        """Set the metric in use."""
         tuning = tuning._replace(metric=state.metric)
         if self.early_bound is None or stage.window >= 2 or stage.over:
             return tuning
@@ -110,34 +118,36 @@ class Metric(Tuner):
         return tuning._replace(**{name: np.minimum(getattr(tuning, name), np.int32(most))})
 
     def _rank(self, size: int) -> int:
-        """Directions along which correlations are learned."""
+        """Return the number of directions along which correlations are learned."""
         return {"diagonal": 0, "dense": size, "auto": min(size, RANK)}[self.kind]
 
 
-def _finite(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Draws in float64; in float32 a gradient far out may overflow, and one such draw would spoil all."""
+def _finite(
+    position: Float[np.ndarray, "draw coordinate"], gradient: Float[np.ndarray, "draw coordinate"]
+) -> tuple[Float64[np.ndarray, "finite coordinate"], Float64[np.ndarray, "finite coordinate"]]:
+    """Return the finite draws in float64: a gradient in a far tail may overflow float32, and would spoil all sums."""
     good = np.isfinite(position).all(1) & np.isfinite(gradient).all(1)
     return position[good].astype(np.float64), gradient[good].astype(np.float64)
 
 
-def _known(metric: LowRank, sizes: Sequence[int]) -> MetricState:
-    """A metric that another warm-up has learned."""
+def _known(metric: LowRankMetric, sizes: Sequence[int]) -> MetricState:
+    """Return the state of a metric that another warm-up has learned."""
     variance = tuple(np.asarray(part, np.float64) for part in metric.variance)
     directions, along = (np.asarray(part, np.float64) for part in (metric.directions, metric.variances))
     found = Correlations(directions, along, float(metric.rest), bool(metric.correlated))
     return MetricState(metric, variance, found, Sums.nothing(sizes))
 
 
-def _scales(state: MetricState, seen: Sums) -> tuple[np.ndarray, ...]:
+def _scales(state: MetricState, seen: Sums) -> tuple[Float64[np.ndarray, "_"], ...]:
     return tuple(
         scales(x.variance, g.variance, before)
         for x, g, before in zip(seen.position, seen.gradient, state.variance, strict=True)
     )
 
 
-def _as_arrays(variance: Sequence[np.ndarray], found: Correlations, dtype: Any) -> LowRank:
-    """The metric in the type of the draws."""
-    return LowRank(
+def _as_arrays(variance: Sequence[np.ndarray], found: Correlations, dtype: Any) -> LowRankMetric:
+    """Return the metric in the dtype of the draws."""
+    return LowRankMetric(
         tuple(part.astype(dtype) for part in variance),
         found.directions.astype(dtype),
         found.variances.astype(dtype),

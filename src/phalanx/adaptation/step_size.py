@@ -1,4 +1,4 @@
-"""The step size: a search for its order of magnitude on single steps, then dual averaging of whole draws."""
+"""Tuner of the step size: a search for its order of magnitude on single steps, then dual averaging of whole draws."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
 
 
-class Search(NamedTuple):
-    """A search for a step size of which a single leapfrog, or proposal, is accepted about as often as it should be.
+class StepSizeSearch(NamedTuple):
+    """State of a search for a step size at which a single leapfrog, or proposal, is accepted at about the target rate.
 
-    Where the first try beyond a step size that trajectories have found is one too many, in either direction, that step
-    size stays: a single leapfrog knows less.
+    If the first try away from a step size known from trajectories overshoots the target, in either direction, that step
+    size stays: a single leapfrog carries less information.
 
     Source: Hoffman, Gelman (2014), The No-U-Turn Sampler, algorithm 4; here pooled over all chains.
     """
@@ -32,15 +32,15 @@ class Search(NamedTuple):
 
     @property
     def found(self) -> bool:
-        """Whether the search is over."""
+        """True if the search is over."""
         return self.factor == 0.0
 
-    def after(self, acceptance: float, target: float) -> Search:
-        """The search after a round at its step size."""
-        factor = 2.0 if acceptance > target else 0.5  # so written, a NaN calls for a smaller step
+    def after(self, acceptance: float, target: float) -> StepSizeSearch:
+        """Return the search after a round at its step size."""
+        factor = 2.0 if acceptance > target else 0.5  # a NaN leads to a smaller step
         if self.tries and factor != self.factor:
             stays = self.is_known and self.tries == 1
-            back = factor if stays else min(factor, 1.0)  # of the two the one before, or the smaller
+            back = factor if stays else min(factor, 1.0)  # the step size before, or the smaller of the two
             return self._replace(step_size=self.step_size * back, factor=0.0)
         if self.tries == SEARCHES:
             return self._replace(factor=0.0)
@@ -48,21 +48,26 @@ class Search(NamedTuple):
 
 
 class StepSizeState(NamedTuple):
-    """The averaging, and the search that comes before it; None where there is none under way."""
+    """State of the averaging, and of the search before it; None if no search is under way."""
 
     averaging: DualAveraging
-    search: Search | None = None
+    search: StepSizeSearch | None = None
 
 
 @dataclass(frozen=True)
 class StepSize(Tuner):
-    """The tuner of `step_size`.
+    """Tuner of `step_size`.
 
     Attributes:
         target: the acceptance rate to aim at.
-        bound: the hyperparameter that bounds a trajectory: set to 1, it is a single leapfrog, on which a step size is
-            first tried. None where a draw is as short as can be.
-        of_trajectories: whether a draw's rate is that of one trajectory, and not a mean over one.
+        bound: the hyperparameter that bounds a trajectory: set to 1, it makes a single leapfrog, on which step sizes
+            are first tried. None if a draw is a single step.
+        of_trajectories: true if a draw's rate is that of the end of its trajectory, False if a mean over all points.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.kernels.StepSize(0.8, bound="max_depth").sets
+        ('step_size',)
     """
 
     target: float
@@ -71,13 +76,13 @@ class StepSize(Tuner):
     sets: ClassVar[tuple[str, ...]] = ("step_size",)
 
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> StepSizeState:
-        """Where tuning starts."""
+        """Return the state that begins at the kernel's step size."""
         step_size = float(tuning.step_size)
-        search = Search(step_size) if stage.tunes else None
+        search = StepSizeSearch(step_size) if stage.tunes else None
         return StepSizeState(dual_averaging.start(step_size), search)
 
     def update(self, state: StepSizeState, sums: Sums, tuning: Any, stage: Stage) -> StepSizeState:
-        """Another try of the search, or an update of the average."""
+        """Make another try of the search, or update the average."""
         acceptance, target = sums.mean("acceptance_rate"), self.target
         if state.search is not None:
             search = state.search.after(acceptance, target)
@@ -96,13 +101,13 @@ class StepSize(Tuner):
         return state.search is not None
 
     def next_window(self, state: StepSizeState, sample: Sample | None, stage: Stage) -> StepSizeState:
-        """Begin again, near what was found; search, too, where the metric has changed."""
+        """Begin again, near the last step size; search, too, where the metric has changed."""
         averaged = state.averaging.averaged
-        search = Search(averaged, is_known=True) if stage.renews else None
+        search = StepSizeSearch(averaged, is_known=True) if stage.renews else None
         return StepSizeState(dual_averaging.start(averaged), search)
 
     def apply(self, state: StepSizeState, tuning: Any, stage: Stage) -> Any:
-        """The step size to try, or to stay with."""
+        """Set the step size to try, or to keep."""
         step_size = state.averaging.step_size if stage.tunes else state.averaging.averaged
         if state.search is not None:
             step_size = state.search.step_size

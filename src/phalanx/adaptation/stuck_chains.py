@@ -1,63 +1,65 @@
-"""Chains that have settled where the posterior has next to no mass, and beside which chains they go on.
+"""Detection of chains that are stuck in regions of negligible posterior mass, and their relocation.
 
-A chain may begin near a minor mode and never leave it. It adds nothing to the answer but error; in warm-up, whose draws
-are not kept, it may go anywhere. But a chain is moved only where the evidence leaves no other explanation: the most
-mass that its region can have, by its draws, is next to nothing beside the least that the posterior has elsewhere, by
-evaluations of the log density there; see `regions`. What cannot be told is not moved, and R-hat says that chains sit in
-different places.
+A chain may begin near a minor mode and never leave it. It adds only error to estimates; in warm-up, whose draws are not
+kept, it can be relocated. A chain moves only on evidence: the bound from above on the mass of its region, by its draws,
+is negligible beside the bound from below on the mass elsewhere, by evaluations of the log density there; see
+`mass_bounds`. Without such evidence a chain stays, and R-hat reports that chains sit in different regions.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from phalanx.adaptation.mass_bounds import Normal, Region, log_mass_at_least, log_mass_at_most, normals
+from phalanx.adaptation.mass_bounds import NormalFit, Region, log_mass_at_least, log_mass_at_most, normals
 from phalanx.adaptation.tuner import Sample
 
+if TYPE_CHECKING:
+    from jaxtyping import Integer, Shaped
+
 SETTLED = 20
-"""Draws that chains must have made in a window on average. Before, many are on their way, and to different places."""
+"""Mean number of draws that chains must have made in a window. Earlier, many are on their way to different regions."""
 
 MARGIN, PER_COORDINATE = 10.0, 0.5
-"""How much less the logarithm of the mass must be: so much, and so much for every coordinate, in whose direction a
-chain may not have been everywhere."""
+"""Least difference of the logarithms of the masses: a constant, and a term for every coordinate, along which a chain
+may not have covered its region."""
 
 APART = 2.0
-"""Chains are in different places if their means differ by so many standard deviations in any coordinate."""
+"""Chains are in different regions if their means differ by this many standard deviations in any coordinate."""
 
 ROUNDING = 1e-9
-"""By what share of it a log density may be off, against others."""
+"""Relative error of a log density that is allowed for."""
 
 LARGEST = 3
-"""Places looked at for the mass that the posterior has at least."""
+"""Regions, the likeliest ones, in which the bound from below on the posterior's mass is evaluated."""
 
 POINTS = 256
 """Evaluations of the log density in each of them."""
 
 MOST_NUMBERS = 2**24
-"""Coordinates of so many draws of all chains, at most; with more nothing is told."""
+"""The most numbers, draws of all chains times coordinates, that are compared; with more, chains are not checked."""
 
 
-class Landscape(NamedTuple):
-    """The target as seen from the host.
+class HostTarget(NamedTuple):
+    """Target as evaluated from the host.
 
     Attributes:
-        columns: of the coordinates of a draw, groups one after the other, those that are the target's, in an order that
-            does not depend on the mesh; padded rows are left out.
+        columns: indices of the target's coordinates in a draw whose groups follow one another, in an order that does
+            not depend on the mesh; padded rows are left out.
         log_density: of rows of these coordinates, `(row, coordinate)` to `(row,)`.
         seed: of the points at which it is evaluated.
     """
 
-    columns: np.ndarray
+    columns: Integer[np.ndarray, "coordinate"]
     log_density: Callable[[np.ndarray], np.ndarray]
     seed: int
 
 
 class Relocation(NamedTuple):
-    """A chain that goes on beside another; `log_share` bounds the share of the posterior where it was."""
+    """Move of a chain to the position of another; `log_share` bounds the posterior's share of its old region."""
 
     chain: int
     beside: int
@@ -65,23 +67,23 @@ class Relocation(NamedTuple):
 
 
 class StuckChains:
-    """Finds chains that are stuck, by what each has drawn in a window.
+    """Detector of stuck chains, from the draws of each chain in a window.
 
     Args:
         num_chains: chains in all.
-        landscape: what they move in.
+        host_target: the target of the chains.
     """
 
-    def __init__(self, num_chains: int, landscape: Landscape):
-        self._num_chains, self._landscape = num_chains, landscape
-        self.tells = num_chains > 1 and SETTLED * num_chains * len(landscape.columns) <= MOST_NUMBERS
-        """Whether chains can be told apart: there is room for enough draws of all."""
+    def __init__(self, num_chains: int, host_target: HostTarget):
+        self._num_chains, self._host_target = num_chains, host_target
+        self.compares = num_chains > 1 and SETTLED * num_chains * len(host_target.columns) <= MOST_NUMBERS
+        """True if chains are checked: there are several, and there is room for enough draws of all."""
 
     def relocations(self, sample: Sample, window: int) -> list[Relocation]:
-        """The chains to be moved after a window, mostly none; the number of the window seeds what is drawn here."""
-        if not self.tells or len(sample.chain) < SETTLED * self._num_chains:
+        """Return the chains to be moved after a window, mostly empty; the window's number seeds random points."""
+        if not self.compares or len(sample.chain) < SETTLED * self._num_chains:
             return []
-        rows = np.concatenate(sample.position, axis=1)[:, self._landscape.columns].astype(np.float64)
+        rows = np.concatenate(sample.position, axis=1)[:, self._host_target.columns].astype(np.float64)
         draws = Region(rows, sample.log_density, sample.chain)
         places = self._places(draws)
         if len(places) < 2:
@@ -91,7 +93,7 @@ class StuckChains:
         most, margin = np.array([log_mass_at_most(region) for region in regions]), self._margin(draws)
         if not (most < max(guess for _, guess in guesses) - margin).any():
             return []
-        home, least = self._home(guesses, np.random.default_rng([self._landscape.seed, window]))
+        home, least = self._home(guesses, np.random.default_rng([self._host_target.seed, window]))
         is_stuck = most < least - margin
         chains = [(chain, most[i]) for i in np.flatnonzero(is_stuck) for chain in places[i]]
         return [
@@ -101,14 +103,14 @@ class StuckChains:
 
     def _margin(self, draws: Region) -> float:
         finite = np.abs(draws.log_density[np.isfinite(draws.log_density)])
-        return MARGIN + PER_COORDINATE * len(self._landscape.columns) + ROUNDING * float(finite.max())
+        return MARGIN + PER_COORDINATE * len(self._host_target.columns) + ROUNDING * float(finite.max())
 
-    def _places(self, draws: Region) -> list[np.ndarray]:
-        """Chains by where they are: with the highest of those left go all that overlap with it."""
+    def _places(self, draws: Region) -> list[Integer[np.ndarray, "_"]]:
+        """Group chains by region: each group has the highest chain that is left and all that overlap with it."""
         chains, first = np.unique(draws.chain, return_index=True)
         counts = np.diff(first, append=len(draws.chain))
 
-        def means(values: np.ndarray) -> np.ndarray:
+        def means(values: Shaped[np.ndarray, "draw *shape"]) -> Shaped[np.ndarray, "chain *shape"]:
             return (np.add.reduceat(values, first, axis=0, dtype=np.float64).T / counts).T
 
         mean, height = means(draws.rows), means(draws.log_density)
@@ -123,11 +125,11 @@ class StuckChains:
         return places
 
     def _home(
-        self, guesses: list[tuple[Normal | None, float]], random: np.random.Generator
+        self, guesses: list[tuple[NormalFit | None, float]], random: np.random.Generator
     ) -> tuple[int, float]:  # fmt: skip
-        """The place that has most of the mass for certain, and the bound from below."""
+        """Return the region with the largest bound from below on its mass, and that bound."""
         largest = sorted(range(len(guesses)), key=lambda i: -guesses[i][1])[:LARGEST]
-        evaluate, bounds = self._landscape.log_density, {}
+        evaluate, bounds = self._host_target.log_density, {}
         for i in largest:
             fit = guesses[i][0]
             bounds[i] = -math.inf if fit is None else log_mass_at_least(fit, evaluate, random, POINTS)
@@ -135,8 +137,8 @@ class StuckChains:
         return home, bounds[home]
 
 
-def _guess(region: Region) -> tuple[Normal | None, float]:
-    """A normal density for a region, and the logarithm of the mass it has if that density is right."""
+def _guess(region: Region) -> tuple[NormalFit | None, float]:
+    """Return a normal density for a region, and the logarithm of its mass if that density is right."""
     fits = normals(region)
     if not fits or not np.isfinite(region.log_density).all():
         return None, -math.inf
@@ -144,6 +146,6 @@ def _guess(region: Region) -> tuple[Normal | None, float]:
     return fits[0], float(region.log_density.mean(dtype=np.float64)) + entropy
 
 
-def _of_chains(draws: Region, chains: np.ndarray) -> Region:
+def _of_chains(draws: Region, chains: Integer[np.ndarray, "chain"]) -> Region:
     here = np.isin(draws.chain, chains)
     return Region(*(part[here] for part in draws))

@@ -1,4 +1,4 @@
-"""The length of trajectories, moved by Adam along the gradient of ChEES; see `phalanx.kernels.chees`."""
+"""Tuner of the length of trajectories, by Adam on the gradient of ChEES; see `phalanx.kernels.chees`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 
 RATE, DECAY, DECAY_OF_SQUARES = 0.05, 0.5, 0.95
-"""Of Adam. The mean decays fast, since a round already averages over all chains."""
+"""Constants of Adam. The mean decays fast, since a round already averages over all chains."""
 
 SMOOTHING = 0.9
-"""Share of the past in the average that is used in the end."""
+"""Weight of the past in the average that sampling uses."""
 
 
 class Adam(NamedTuple):
-    """Steps of about one, in the direction of a gradient that is noisy and of any scale.
+    """State of Adam: steps of about one, in the direction of a gradient that is noisy and of any scale.
 
     Source: Kingma, Ba (2015), Adam: a method for stochastic optimization.
     """
@@ -28,7 +28,7 @@ class Adam(NamedTuple):
     rounds: int = 0
 
     def after(self, gradient: float) -> Adam:
-        """After another gradient."""
+        """Return the state after another gradient."""
         mean = DECAY * self.mean + (1 - DECAY) * gradient
         squares = DECAY_OF_SQUARES * self.squares + (1 - DECAY_OF_SQUARES) * gradient**2
         return Adam(mean, squares, self.rounds + 1)
@@ -41,7 +41,7 @@ class Adam(NamedTuple):
 
 
 class Trajectory(NamedTuple):
-    """The first length, the logarithms of the length and of its average over rounds, and two states of Adam.
+    """First length, logarithms of the length and of its average over rounds, and two states of Adam.
 
     Adam climbs ChEES (`change`), and the squared distance between the ends of trajectories (`jump`).
     """
@@ -68,22 +68,19 @@ class Trajectory(NamedTuple):
         return math.exp(self.log_average)
 
     def after(self, change: float, jump: float, acceptance: float, shortest: float) -> Trajectory:
-        """After a round.
+        """Return the state after a round.
 
         Args:
             change: sum of its draws' gradients of ChEES, weighed by acceptance.
             jump: sum of those of the squared distance between the ends of a trajectory.
             acceptance: sum of acceptance rates.
-            shortest: a length not to fall below.
-
-        Returns:
-            The length to go on with.
+            shortest: a lower bound on the length.
         """
         change, jump = (x / acceptance if acceptance > 0 else math.nan for x in (change, jump))
         if not (math.isfinite(change) and math.isfinite(jump)):
             return self
         adams = self.change.after(change), self.jump.after(jump)
-        # beyond some length ChEES tells nothing but noise, in which a length would wander off: both must ask for more
+        # beyond some length the gradient of ChEES is mere noise, in which the length would drift: take the lesser step
         move = RATE * min(adam.step for adam in adams)
         log_length = max(self.log_length + move, math.log(shortest))
         log_average = SMOOTHING * self.log_average + (1 - SMOOTHING) * log_length
@@ -92,25 +89,31 @@ class Trajectory(NamedTuple):
 
 @dataclass(frozen=True)
 class TrajectoryLength(Tuner):
-    """The tuner of `trajectory_length`, from the statistics `trajectory_gradient` and `jump_gradient`."""
+    """Tuner of `trajectory_length`, from the statistics `trajectory_gradient` and `jump_gradient`.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.kernels.TrajectoryLength().sets
+        ('trajectory_length',)
+    """
 
     sets: ClassVar[tuple[str, ...]] = ("trajectory_length",)
     every_draw: ClassVar[bool] = True
 
     def check(self, kernel: str, num_chains: int) -> None:
-        """Two chains at least are compared."""
+        """Raise unless there are two chains to compare."""
         if num_chains < 2:
             raise ValueError(
-                f"num_chains={num_chains}: {kernel} finds the length of trajectories by comparing chains, and takes "
-                f"two at least. Run more chains, or give trajectory_length=."
+                f"num_chains={num_chains}: {kernel} finds the length of trajectories by comparing chains, and needs at "
+                f"least two. Run more chains, or pass trajectory_length=."
             )
 
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> Trajectory:
-        """The first length."""
+        """Return the first length."""
         return Trajectory.start(float(tuning.trajectory_length))
 
     def update(self, state: Trajectory, sums: Sums, tuning: Any, stage: Stage) -> Trajectory:
-        """A step of Adam."""
+        """Make a step of Adam."""
         change, jump, acceptance = (
             sums.stats[name] for name in ("trajectory_gradient", "jump_gradient", "acceptance_rate")
         )
@@ -119,12 +122,12 @@ class TrajectoryLength(Tuner):
     def next_window(self, state: Trajectory, sample: Sample | None, stage: Stage) -> Trajectory:
         """Begin again where the metric has changed.
 
-        A length found under a poor metric may be too long by far, and from one too long none leads back. That of the
-        longest window, before the last change, is kept: what is left of warm-up would not do to find it again.
+        A length found under a poor metric may be much too long, where the gradient no longer leads back. The length of
+        the longest window, before the last change, is kept: the rest of warm-up is too short to find it again.
         """
         return Trajectory.start(state.first) if stage.renews and not stage.is_last_tuned else state
 
     def apply(self, state: Trajectory, tuning: Any, stage: Stage) -> Any:
-        """The length to try, or to stay with."""
+        """Set the length to try, or to keep."""
         length = np.asarray(state.averaged if stage.over else state.length, tuning.trajectory_length.dtype)
         return tuning._replace(trajectory_length=length, learns=np.bool_(not stage.over))

@@ -1,56 +1,59 @@
-"""Protocol of a tuner: one thing that warm-up learns, as pure functions of a state. Warm-up is a schedule over them."""
+"""Protocol of a tuner: pure functions that learn hyperparameters in warm-up, which is a schedule over tuners."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from phalanx.adaptation.moments import Moments
+from phalanx.adaptation.moments import VectorMoments
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer
 
 Vectors = Sequence[np.ndarray]
-"""Draws `(draw, coordinate)`: the global coordinates, then one array for each group of those spread over devices."""
+"""Draws `(draw, coordinate)`: the global coordinates, then one array for each group of sharded coordinates."""
 
 
 class Sample(NamedTuple):
-    """Draws themselves, chain by chain: vectors `(draw, coordinate)` by group, log densities and chains `(draw,)`."""
+    """Draws of a window, chain by chain: vectors `(draw, coordinate)` by group, log densities and chains `(draw,)`."""
 
     position: Vectors
     gradient: Vectors
-    log_density: np.ndarray
-    chain: np.ndarray
+    log_density: Float[np.ndarray, "draw"]
+    chain: Integer[np.ndarray, "draw"]
 
 
 class Sums(NamedTuple):
-    """What the draws that ended in a round add up to, over all chains: the devices add them up, for every process.
+    """Sums over the draws of a round, of all chains: computed on the devices, and the same in every process.
 
     Attributes:
-        draws: how many there are.
+        draws: their number.
         stats: sums of their statistics, by name.
         inverse_rates: sum of the inverses of their acceptance rates; see `phalanx.adaptation.acceptance`.
-        position, gradient: moments, by group of coordinates; none where no metric is learned.
+        position, gradient: moments, by group of coordinates; empty if no metric is learned.
     """
 
     draws: int
     stats: Mapping[str, float]
     inverse_rates: float
-    position: tuple[Moments, ...] = ()
-    gradient: tuple[Moments, ...] = ()
+    position: tuple[VectorMoments, ...] = ()
+    gradient: tuple[VectorMoments, ...] = ()
 
     @classmethod
     def nothing(cls, sizes: Sequence[int] = ()) -> Sums:
-        """Of no draws; `sizes` are the coordinates of each group."""
-        none = tuple(map(Moments.nothing, sizes))
+        """Return the sums of no draws; `sizes` are the coordinates of each group."""
+        none = tuple(map(VectorMoments.nothing, sizes))
         return cls(0, {}, 0.0, none, none)
 
     def mean(self, name: str) -> float:
-        """Mean of a statistic; NaN of no draws."""
+        """Return the mean of a statistic; NaN without draws."""
         return self.stats[name] / self.draws if self.draws else math.nan
 
     def merge(self, other: Sums) -> Sums:
-        """Those of both sets of draws."""
+        """Return the sums over both sets of draws."""
         return Sums(
             self.draws + other.draws,
             {name: total + other.stats[name] for name, total in self.stats.items()},
@@ -61,13 +64,13 @@ class Sums(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """How far warm-up is.
+    """Stage of a warm-up.
 
     Attributes:
         window: number of the window under way.
         tuned: windows in which anything is tuned; those after them only run.
         windows: in all.
-        renews: whether the scale of the coordinates changes where a window ends; see `Tuner.renews`.
+        renews: true if the scale of the coordinates changes where a window ends; see `Tuner.renews`.
     """
 
     window: int
@@ -77,35 +80,35 @@ class Stage(NamedTuple):
 
     @property
     def tunes(self) -> bool:
-        """Whether anything is tuned in this window."""
+        """True if anything is tuned in this window."""
         return self.window < self.tuned
 
     @property
     def is_last_tuned(self) -> bool:
-        """Whether the metric is no longer changed after this window."""
+        """True if the metric no longer changes after this window."""
         return self.window >= self.tuned - 1
 
     @property
     def over(self) -> bool:
-        """Whether warm-up is."""
+        """True if warm-up is complete."""
         return self.window == self.windows
 
 
 @runtime_checkable
 class Tuner(Protocol):
-    """One thing that is learned from draws of all chains together, such as `phalanx.adaptation.step_size.StepSize`.
+    """Learner of some hyperparameters from draws of all chains, such as `phalanx.adaptation.step_size.StepSize`.
 
     A kernel lists its tuners in the order in which they set hyperparameters; the last one to set a name decides. A
     tuner sets its own hyperparameters, by name, and reads the others'. Its methods are pure: states are NamedTuples of
-    numbers and arrays, and a tuner changes none of them, but returns the next. Tuners are hashable and compared by
-    value, as frozen dataclasses are: kernels with equal machines and tuners share what is compiled. Derive from this
+    numbers and arrays, and a tuner returns the next state rather than change one. Tuners are hashable and compared by
+    value, as frozen dataclasses are: kernels with equal machines and tuners share compiled programs. Derive from this
     class to have the defaults.
 
     Attributes:
-        sets: hyperparameters, numbers, that it sets anew after a round. The record of the warm-up shows them. Those
-            that it sets where a window ends, and only there, need not be named.
-        every_draw: whether it learns from each draw of all chains before the next, so that a round is one draw.
-        renews: whether it changes the scale of the coordinates where a window ends. Windows then double in length, and
+        sets: hyperparameters, numbers, that it sets anew after a round. The record of the warm-up shows them. Leave out
+            those that it sets only where a window ends.
+        every_draw: true if it learns from each draw of all chains before the next, so that a round is one draw.
+        renews: true if it changes the scale of the coordinates where a window ends. Windows then double in length, and
             a warm-up ends with a window in which that scale is kept; other tuners may begin again in each.
     """
 
@@ -115,7 +118,7 @@ class Tuner(Protocol):
 
     @property
     def learns_from(self) -> Literal["statistics", "moments", "draws"]:
-        """The data that it learns from, each kind in addition to those before.
+        """The data from which it learns, each kind in addition to those before.
 
         Sums of the draws' statistics; moments of positions and gradients, where the kernel uses gradients; a sample of
         each window's draws of the coordinates that all devices hold.
@@ -126,7 +129,7 @@ class Tuner(Protocol):
         """Raise ValueError unless so many chains of a kernel of this name can be tuned."""
 
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> Any:
-        """Return the state at the start, given the kernel's hyperparameters, and moments of where all chains begin."""
+        """Return the first state, given the kernel's hyperparameters and moments of all chains' first positions."""
         ...
 
     def update(self, state: Any, sums: Sums, tuning: Any, stage: Stage) -> Any:
@@ -134,14 +137,13 @@ class Tuner(Protocol):
         ...
 
     def searches(self, state: Any) -> bool:
-        """Return whether the next round is one draw, as short as can be, from which only tuners that search learn."""
+        """Return whether the next round is a single short draw, from which only tuners that search learn."""
         return False
 
     def next_window(self, state: Any, sample: Sample | None, stage: Stage) -> Any:
-        """Return the state as another window begins, given a sample of the draws of the last.
+        """Return the state as another window begins, given a sample of the draws of the last one.
 
-        No window begins after the last one in which anything is tuned. The sample is None where no tuner learns from
-        draws.
+        It is called before each window in which anything is tuned. The sample is None where no tuner learns from draws.
         """
         return state
 

@@ -87,7 +87,7 @@ class WarmUp:
     @property
     def sampled_groups(self) -> int | None:
         """Groups of coordinates whose draws are kept until the window ends; None for all, to find stuck chains."""
-        if self._stuck is not None and self._stuck.tells:
+        if self._stuck is not None and self._stuck.compares:
             return None
         return int(any(tuner.learns_from == "draws" for tuner in self._tuners))
 

@@ -1,4 +1,8 @@
-"""The command `phalanx`: thin commands over public functions."""
+"""Command line `phalanx`: the commands `sample`, `demo` and `info`, thin wrappers of public functions.
+
+Arguments, files of data and the user's Python files come in; printed lines, folders of files and an exit status come
+out. Read `sample.py` first.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,12 @@ import typer
 
 from phalanx.cli.demo import demo
 from phalanx.cli.info import info
-from phalanx.cli.interruption import STATUS, Interrupted, saying
+from phalanx.cli.interruption import STATUS, Interrupted, explain_interrupt
 from phalanx.cli.sample import sample
 from phalanx.mesh.interrupts import listen
 from phalanx.run.describe import versions
 
-NOTHING = "nothing is written."
+NO_FILE = "no file was written."
 
 app = typer.Typer(add_completion=False)
 for _command in (sample, demo, info):
@@ -24,7 +28,7 @@ for _command in (sample, demo, info):
 @app.callback(invoke_without_command=True)
 def phalanx(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Probabilistic programming for many chains."""
     if version:
@@ -35,24 +39,24 @@ def phalanx(
 
 
 def main() -> None:
-    """Run the command; a user's mistake is one line on standard error, and exit status 2; Ctrl-C is status 130."""
+    """Run the command: a user's mistake prints one line on standard error, status 2; Ctrl-C has status 130."""
     listen()
     try:
-        with saying(NOTHING):
+        with explain_interrupt(NO_FILE):
             status = app(standalone_mode=False)
     except Interrupted as stopped:
         _stop(str(stopped))
     except typer.Abort:
-        _stop(NOTHING)
+        _stop(NO_FILE)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
         _fail(str(error))
     except Exception as error:
-        if not hasattr(error, "format_message"):  # Click's errors about arguments have it; all else is ours to mend
+        if not hasattr(error, "format_message"):  # Click's errors about arguments have it; other errors are bugs
             raise
         _fail(error.format_message())  # pyright: ignore[reportAttributeAccessIssue]
     else:
-        if status == STATUS:  # how Typer hands on Ctrl-C
-            _stop(NOTHING)
+        if status == STATUS:  # Typer reports Ctrl-C so
+            _stop(NO_FILE)
         sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -1,4 +1,4 @@
-"""Data in a file: arrays of an `.npz` archive, columns of a `.csv` table, or values of a `.json` object, by name."""
+"""Reader of data files: arrays of an `.npz` archive, columns of a `.csv` table, values of a `.json` object."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _DEEP = "its values are nested too deeply to be data."
 def read_data(path: Path) -> dict[str, Any]:
     """Read a file of data.
 
-    Whole numbers stay whole. A single whole number is an `int`, which a model may use as a size; a list or a column is
-    an array. Words are read too, since a model need not ask for every column.
+    Whole numbers remain integers. A single one is an `int`, which a model may use as a size; a list or a column is an
+    array. Words are read too, since a model may not use every column.
 
     Args:
-        path: the file; its ending tells the format.
+        path: the file; its ending determines the format.
 
     Returns:
         Arrays, numbers, words and dicts of them, by name.
 
     Raises:
-        FileNotFoundError: when there is no such file.
-        ValueError: when the format is unknown, or the file is not of the format that its ending tells.
+        FileNotFoundError: if the file does not exist.
+        ValueError: if the format is unknown, or the file has another format than its ending.
     """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"--data {path}: expected a file that ends in {', '.join(_READERS)}.")
     if not path.is_file():
-        raise FileNotFoundError(f"--data {path}: there is no such file in {path.absolute().parent}.")
+        raise FileNotFoundError(f"--data {path}: the file does not exist in {path.absolute().parent}.")
     return reader(path)
 
 
@@ -47,7 +47,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
             return {name: _plain(archive[name]) for name in archive.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"--data {path}: no archive of plain arrays, as np.savez(path, x=x, y=y) writes: {error}"
+            f"--data {path}: not an archive of plain arrays, as np.savez(path, x=x, y=y) writes: {error}"
         ) from error
 
 
@@ -62,7 +62,7 @@ def _read_csv(path: Path) -> dict[str, Any]:
     try:
         table = _table(path)
     except (ValueError, pandas.errors.ParserWarning) as error:  # its ParserError and EmptyDataError are ValueErrors
-        raise ValueError(f"--data {path}: no table of values with commas between them: {error}") from error
+        raise ValueError(f"--data {path}: not a table of comma-separated values: {error}") from error
     if all(is_number(str(name)) for name in table.columns):
         raise ValueError(
             f"--data {path}: the first line must hold the names of the columns, but it has {', '.join(table.columns)}. "
@@ -79,12 +79,12 @@ def _table(path: Path, **options: Any) -> Any:
     import pandas
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error", pandas.errors.ParserWarning)  # else it cuts rows that are too long
+        warnings.simplefilter("error", pandas.errors.ParserWarning)  # otherwise pandas cuts rows that are too long
         return pandas.read_csv(path, skipinitialspace=True, index_col=False, **options)
 
 
 def _check_large(path: Path, columns: dict[str, np.ndarray]) -> None:
-    """Refuse numbers such as 1e400, which pandas reads as infinity; a cell may say `inf`."""
+    """Raise for numbers such as 1e400, which pandas reads as infinity; a cell may contain `inf`."""
     infinite = [name for name, column in columns.items() if column.dtype.kind == "f" and np.isinf(column).any()]
     if not infinite:
         return
@@ -96,22 +96,22 @@ def _check_large(path: Path, columns: dict[str, np.ndarray]) -> None:
 
 
 def _stripped(column: np.ndarray) -> np.ndarray:
-    """Return a column of words without the spaces around them, in which categories would differ unseen."""
+    """Return a column of words without surrounding spaces, which would make categories differ invisibly."""
     if column.dtype != object:
         return column
     return np.array([cell.strip() if isinstance(cell, str) else cell for cell in column], dtype=object)
 
 
 def _check_names(path: Path) -> None:
-    """Refuse what pandas would read in its own way: two columns of one name, other separators, other encodings."""
+    """Raise for files that pandas would misread: equal names of columns, other separators, other encodings."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             names = [name.strip() for name in next(csv.reader(file, skipinitialspace=True), [])]
-            for _ in file:  # all of it must be of the encoding
+            for _ in file:  # decodes the whole file
                 pass
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"--data {path}: no table of values with commas between them: byte {error.object[error.start]:#04x} is not "
+            f"--data {path}: not a table of comma-separated values: byte {error.object[error.start]:#04x} is not "
             f"UTF-8. It may be Latin-1: iconv -f latin1 -t utf-8 {path.name} > utf8.csv"
         ) from None
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
@@ -120,7 +120,7 @@ def _check_names(path: Path) -> None:
         )
     if len(names) == 1 and (separator := next((mark for mark in ";\t|" if mark in names[0]), None)):
         raise ValueError(
-            f"--data {path}: no table of values with commas between them: the first line is separated by "
+            f"--data {path}: not a table of comma-separated values: the first line is separated by "
             f"{separator!r}. Save it with commas, and with points in numbers."
         )
 
@@ -129,11 +129,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"), parse_float=_number, object_pairs_hook=_object)
     except _TwiceError as error:
-        raise ValueError(f"--data {path}: the name {error} is there twice in one object; leave one out.") from None
+        raise ValueError(f"--data {path}: the name {error} occurs twice in one object; leave one out.") from None
     except RecursionError:
         raise ValueError(f"--data {path}: {_DEEP}") from None
     except ValueError as error:
-        raise ValueError(f"--data {path}: no JSON: {error}") from error
+        raise ValueError(f"--data {path}: not JSON: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"--data {path}: expected an object of values by name, got a {type(found).__name__}.")
     try:
@@ -143,11 +143,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 class _TwiceError(Exception):
-    """A name that is there twice in one object, of which the json module would take the last."""
+    """Name that occurs twice in one object; the json module would use the last value."""
 
 
 class _TooLarge(str):
-    """The text of a number that would be read as infinity."""
+    """Text of a number that would be read as infinity."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _number(text: str) -> float | _TooLarge:
 
 
 def _refuse_large(path: Path, name: str, value: Any) -> None:
-    """Refuse a number such as 1e400, naming its place in the lists within `name`."""
+    """Raise for a number such as 1e400, and name its place in the lists within `name`."""
     if isinstance(value, _TooLarge):
         refuse_too_large(f"--data {path}: {name}", value)
     for index, item in enumerate(value) if isinstance(value, list) else ():
@@ -184,7 +184,9 @@ def _from_json(path: Path, name: str, value: Any) -> Any:
         raise ValueError(f"--data {path}: the lists within {name} differ in length; pad them to one shape.") from error
     if array.dtype == object:
         if any(isinstance(item, int) and abs(item) >= 2**63 for item in array.ravel()):
-            raise ValueError(f"--data {path}: {name} holds a whole number beyond 2^63; write it with a point, as 1e30.")
+            raise ValueError(
+                f"--data {path}: {name} holds a whole number beyond 2^63; write it as a float, such as 1e30."
+            )
         raise ValueError(f"--data {path}: {name} holds something other than numbers, such as null; leave it out.")
     return array
 

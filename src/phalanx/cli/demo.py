@@ -1,4 +1,4 @@
-"""`phalanx demo NAME`: run a headline workload."""
+"""Command `phalanx demo NAME`, which runs a headline workload."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli.interruption import Interrupted, saying
+from phalanx.cli.interruption import Interrupted, explain_interrupt
 from phalanx.cli.options import (
     Chains,
     DataShards,
@@ -21,13 +21,13 @@ from phalanx.cli.options import (
     Warmup,
     start_devices,
 )
-from phalanx.demos.options import Options
+from phalanx.demos.options import DemoOptions
 from phalanx.extras import require
 from phalanx.posterior.posterior import Posterior
 
 
 class Demo(StrEnum):
-    """The demos there are."""
+    """Names of the demos."""
 
     digits = "digits"
     mnist = "mnist"
@@ -44,11 +44,11 @@ _ONLY = {
     "samples": (Demo.mixture,), "members": (Demo.ensemble,), "binary": (Demo.vae,),
     "epochs": (Demo.ensemble, Demo.vae, Demo.image_transformer),
 }  # fmt: skip
-"""Options that some demos alone have."""
+"""DemoOptions that only some demos have."""
 
 _OF_CHAINS = ("chains", "warmup", "draws")
 _NEVER = {Demo.ensemble: (*_OF_CHAINS, "data_shards"), Demo.vae: _OF_CHAINS, Demo.image_transformer: _OF_CHAINS}
-"""Options that a demo has no use for."""
+"""DemoOptions that a demo does not have."""
 
 _SIZES = {Demo.ensemble: "--members and --epochs", Demo.vae: "--epochs", Demo.image_transformer: "--epochs"}
 
@@ -59,13 +59,11 @@ def demo(
     chains: Chains = None,
     warmup: Warmup = None,
     draws: Annotated[int | None, typer.Option("--draws", "--num-samples", help="Draws per chain.")] = None,
-    samples: Annotated[
-        float | None, typer.Option(help="Draws of all chains together, such as 1e9; mixture only.")
-    ] = None,
-    members: Annotated[int | None, typer.Option(help="Networks; ensemble only.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of training, of networks only.")] = None,
+    samples: Annotated[float | None, typer.Option(help="Draws over all chains, such as 1e9; mixture only.")] = None,
+    members: Annotated[int | None, typer.Option(help="Number of networks; ensemble only.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of training; demos of networks only.")] = None,
     binary: Annotated[
-        bool, typer.Option("--binary", help="Pixels drawn to be black or white in every step; vae only.")
+        bool, typer.Option("--binary", help="Sample black or white pixels in every step; vae only.")
     ] = False,
     devices: Devices = None,
     data_shards: DataShards = None,
@@ -73,29 +71,29 @@ def demo(
     out: Out = None,
     precision: Precision = MatrixPrecision.float32,
 ) -> None:
-    """Run a headline workload: prints the model, progress, summary and figures; writes a report and pictures."""
+    """Run a headline workload: print the model, progress, summary and results; write a report and pictures."""
     sizes = {"samples": samples, "members": members, "epochs": epochs, "chains": chains, "warmup": warmup}
     _check(name, **sizes, draws=draws, data_shards=data_shards, binary=binary or None)
     for module in ("matplotlib", "jinja2"):
-        require(module)  # needed after the run: better missed before it
+        require(module)  # needed after the run: fail before it
     start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)
-    options = Options(
+    options = DemoOptions(
         data, chains, warmup, draws, whole, members, epochs, data_shards, seed, precision.value, folder, binary
     )  # fmt: skip
-    with saying(f"the demo had not come to its end; what it had written is in {folder}."):
+    with explain_interrupt(f"the demo did not finish; the files that it wrote are in {folder}."):
         run = import_module(f"phalanx.demos.{name.name}").main(options)
     if isinstance(run, Posterior) and run.record.interrupted:
-        raise Interrupted(f"what there was is in {folder}.")
+        raise Interrupted(f"the results so far are in {folder}.")
 
 
 def _check(name: Demo, **given: object) -> None:
-    """Refuse options that the demo would not look at."""
+    """Raise if the user gave an option that the demo does not have."""
     for option, value in given.items():
         only = _ONLY.get(option, (name,))
         if value is not None and (name not in only or option in _NEVER.get(name, ())):
-            of_others = f"it is for {' and '.join(demo.value for demo in only)}"
-            why = of_others if name not in only else f"it trains networks: {_SIZES[name]}"
+            of_others = f", which is for {' and '.join(demo.value for demo in only)}"
+            why = of_others if name not in only else f": it trains networks, with {_SIZES[name]}"
             hint = f"--{option.replace('_', '-')}"
-            raise typer.BadParameter(f"the demo {name.value} has no use for it, {why}.", param_hint=hint)
+            raise typer.BadParameter(f"the demo {name.value} does not have this option{why}.", param_hint=hint)

@@ -1,4 +1,4 @@
-"""`phalanx info`: devices, mesh, versions."""
+"""Command `phalanx info`: devices, mesh, versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.run.describe import versions
 
 
 def info(devices: Devices = None) -> None:
-    """Show devices, the mesh a run of four chains would use, versions, and where compiled programs are kept."""
+    """Show devices, the mesh of a run of four chains, versions, and the folder of compiled programs."""
     start_devices(devices)
     table = Table(show_header=False, box=None)
     table.add_row("devices", ", ".join(str(device) for device in jax.devices()))

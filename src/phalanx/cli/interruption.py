@@ -1,4 +1,4 @@
-"""Ctrl-C from the command line: status 130, and a sentence that says what there is."""
+"""Ctrl-C on the command line: exit status 130, and a sentence on the files that exist."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager
 from phalanx.mesh.interrupts import ended_by_interrupt
 
 STATUS = 130
-"""What shells expect of a program that was interrupted."""
+"""Exit status that shells expect of an interrupted program."""
 
 
 class Interrupted(Exception):
-    """The run was ended by Ctrl-C, with what there is to say about it."""
+    """End of a run by Ctrl-C, with a sentence for the user."""
 
 
-def saying(what: str) -> AbstractContextManager[None]:
-    """Say of Ctrl-C in a `with` block what it came to, by raising `Interrupted` in place of `KeyboardInterrupt`."""
+def explain_interrupt(message: str) -> AbstractContextManager[None]:
+    """Return a context that turns Ctrl-C into `Interrupted` with a message."""
 
-    def say() -> None:
-        raise Interrupted(what) from None
+    def explain() -> None:
+        raise Interrupted(message) from None
 
-    return ended_by_interrupt(say)
+    return ended_by_interrupt(explain)

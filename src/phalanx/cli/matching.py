@@ -1,4 +1,4 @@
-"""What a model asks for, and what a file of data has."""
+"""Match of a model's arguments with the columns of a data file."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from phalanx.inputs.placement import shard
 
 
 class Matched(NamedTuple):
-    """The keyword arguments of a model, and the names that it does not ask for."""
+    """Keyword arguments of a model, and the names in the data that it does not take."""
 
     arguments: dict[str, Any]
     left_out: list[str]
 
 
 def match_data(model: Callable[..., Any], data: Mapping[str, Any]) -> Matched:
-    """Choose what a model asks for; arguments with a default may be absent.
+    """Select the model's arguments from the data; arguments with a default may be absent.
 
     Args:
         model: the model.
         data: values by name.
 
     Returns:
-        What is asked for, and what is left out.
+        The arguments, and the names of the other values.
 
     Raises:
-        ValueError: when the model asks for a name that the data do not have, or a cell is no number.
+        ValueError: if the data lack an argument of the model, or a cell is not a number.
     """
     parameters = inspect.signature(model).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -49,20 +49,20 @@ def match_data(model: Callable[..., Any], data: Mapping[str, Any]) -> Matched:
 
 
 def shard_rows(arguments: Mapping[str, Any], mesh: Mesh) -> tuple[dict[str, Any], list[str]]:
-    """Spread the rows of the data over the mesh's `data` axis: those of the arrays with the most rows there are.
+    """Shard the rows of the longest arrays over the mesh's `data` axis.
 
     Args:
         arguments: the keyword arguments of a model.
         mesh: the devices.
 
     Returns:
-        The arguments, and the names of those that were spread; the others go to every device whole.
+        The arguments, and the names of the sharded ones; the others are replicated.
 
     Raises:
-        ValueError: when there is no array with rows.
+        ValueError: if the data contain no array.
     """
     rows = {name: np.shape(value)[0] for name, value in arguments.items() if np.ndim(value) > 0}
     if not rows:
-        raise ValueError("--data-shards: there is no array in the data whose rows could be spread over devices.")
+        raise ValueError("--data-shards: the data contain no array whose rows could be sharded over devices.")
     sharded = [name for name, count in rows.items() if count == max(rows.values())]
     return {**arguments, **shard({name: arguments[name] for name in sharded}, mesh)}, sharded

@@ -1,4 +1,4 @@
-"""`phalanx sample FILE.py:NAME`: run a user's model on data in a file."""
+"""Command `phalanx sample FILE.py:NAME`, which runs a user's model on data in a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from phalanx.cli import by_name
 from phalanx.cli.data_file import read_data
-from phalanx.cli.interruption import Interrupted, saying
+from phalanx.cli.interruption import Interrupted, explain_interrupt
 from phalanx.cli.matching import match_data, shard_rows
 from phalanx.cli.options import (
     Chains,
@@ -34,53 +34,54 @@ from phalanx.run.mcmc import mcmc
 from phalanx.run.until import Until, until
 
 MOST_DRAWS = 100_000
-"""Draws per chain at most where a condition ends the run."""
+"""Most draws per chain if a condition ends the run."""
 
 
 def sample(
-    model: Annotated[str, typer.Argument(help="A function in a Python file.", metavar="FILE.py:NAME")],
-    data: Annotated[Path | None, typer.Option(help="Its arguments: an .npz, .csv or .json file.")] = None,
+    model: Annotated[str, typer.Argument(help="The model: a function in a Python file.", metavar="FILE.py:NAME")],
+    data: Annotated[Path | None, typer.Option(help="The model's arguments: an .npz, .csv or .json file.")] = None,
     kernel: Annotated[
-        str, typer.Option(help="The Markov kernel: nuts, hmc, rwmh, chees, mams, sgld, sghmc, or FILE.py:NAME.")
+        str, typer.Option(help="The kernel: nuts, hmc, rwmh, chees, mams, sgld, sghmc, or FILE.py:NAME.")
     ] = "nuts",
     reducer: Annotated[
         list[str] | None, typer.Option(help="A reducer, such as moments, or FILE.py:NAME that makes one; repeatable.")
     ] = None,
     check: Annotated[
-        list[str] | None, typer.Option(help="FILE.py:NAME of a check for the verdict; may be repeated.")
+        list[str] | None, typer.Option(help="FILE.py:NAME of a check for the verdict; repeatable.")
     ] = None,
     figure: Annotated[
-        list[str] | None, typer.Option(help="FILE.py:NAME of a figure for the report; may be repeated.")
+        list[str] | None, typer.Option(help="FILE.py:NAME of a figure for the report; repeatable.")
     ] = None,
     chains: Chains = None,
     warmup: Warmup = None,
     draws: Annotated[
-        int | None, typer.Option("--draws", "--num-samples", help="Draws per chain, or the most with --until-…; 1000.")
+        int | None,
+        typer.Option("--draws", "--num-samples", help="Draws per chain, 1000 by default; a limit with --until-…."),
     ] = None,
     target_acceptance: Annotated[
-        float | None, typer.Option(help="Acceptance that the step size is tuned to; closer to 1 for smaller steps.")
+        float | None, typer.Option(help="Acceptance rate to tune the step size to; closer to 1: smaller steps.")
     ] = None,
-    max_depth: Annotated[int | None, typer.Option(help="Doublings of a trajectory at most; nuts only.")] = None,
-    step_size: Annotated[float | None, typer.Option(help="Step size, tuned when it is not given.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows that a step sees; sgld and sghmc only.")] = None,
-    until_ess: Annotated[float | None, typer.Option(help="Stop when every effective sample size is this.")] = None,
+    max_depth: Annotated[int | None, typer.Option(help="Most doublings of a trajectory; nuts only.")] = None,
+    step_size: Annotated[float | None, typer.Option(help="Step size; tuned by default.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per step; sgld and sghmc only.")] = None,
+    until_ess: Annotated[float | None, typer.Option(help="Stop when every effective sample size reaches this.")] = None,
     until_r_hat: Annotated[float | None, typer.Option(help="Stop when every R-hat is below this.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Stop sampling after so many seconds.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop sampling after this many seconds.")] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(help="A variable to store, may be repeated; by default all latent and deterministic ones."),
+        typer.Option(help="A variable to store, repeatable; by default all latent and deterministic ones."),
     ] = None,
-    thin: Annotated[int, typer.Option(help="Keep every `thin`-th draw.")] = 1,
+    thin: Annotated[int, typer.Option(help="Store one of every `thin` draws.")] = 1,
     devices: Devices = None,
     data_shards: DataShards = None,
     seed: Seed = 0,
     out: Out = None,
     precision: Precision = MatrixPrecision.float32,
 ) -> None:
-    """Run your model: prints the summary and a verdict; writes draws, report, pictures and tables to a folder."""
+    """Run your model: print the summary and a verdict; write draws, report, pictures and tables to a folder."""
     condition = _condition(until_r_hat, until_ess, seconds)
     path, name = split_place(model)
-    start_devices(devices)  # before the user's files, which may make arrays
+    start_devices(devices)  # before the user's files, which may create arrays
     chosen = by_name.kernel(
         kernel, target_acceptance=target_acceptance, max_depth=max_depth, step_size=step_size, batch_size=batch_size
     )
@@ -89,13 +90,13 @@ def sample(
     program = load(model)
     matched = match_data(program, {} if data is None else read_data(data))
     folder = out or Path("out") / name
-    folder.mkdir(parents=True, exist_ok=True)  # before a long run, not after it
+    folder.mkdir(parents=True, exist_ok=True)  # an error comes before a long run
     arguments, mesh, sharded = matched.arguments, None, []
     if data_shards is not None:
         mesh = mesh_with(data_shards)
         arguments, sharded = shard_rows(arguments, mesh)
     _introduce(model, data, arguments, sharded, matched.left_out)
-    with naming_lines_of(path), saying("no draw had been made, so that nothing is written."):
+    with naming_lines_of(path), explain_interrupt("no draw was made, so no file was written."):
         posterior = mcmc(
             program,
             arguments,
@@ -111,7 +112,7 @@ def sample(
             thin=thin,
             matmul_precision=precision.value,
         )
-    with saying(f"of the files in {folder}, those that are there are whole; posterior.npz comes first."):
+    with explain_interrupt(f"every file in {folder} is complete; posterior.npz is written first."):
         files = [posterior.save(folder / "posterior.npz")]
         print_run(posterior, checks)
         _print_reduced(posterior)
@@ -125,11 +126,11 @@ def sample(
         console().print(words, markup=False, highlight=False, soft_wrap=True)
     if posterior.record.interrupted:
         made, are = count(posterior.num_draws, "draw"), "is" if posterior.num_draws == 1 else "are"
-        raise Interrupted(f"the {made} of each chain until then {are} in {folder}.")
+        raise Interrupted(f"the {made} of each chain so far {are} in {folder}.")
 
 
 def _condition(r_hat: float | None, ess: float | None, seconds: float | None) -> Until | None:
-    """When to stop, where the user says so."""
+    """Return the condition that ends the run, or None without one."""
     return None if r_hat is None and ess is None and seconds is None else until(r_hat, ess, seconds)
 
 
@@ -139,9 +140,9 @@ def _introduce(
     to = console()
     to.rule(f"[bold]{Path(model).name}")
     shown = ", ".join(_describe(name, value) for name, value in arguments.items())
-    lines = [f"data: {path}: {shown or 'nothing that the model asks for'}"] if path else []
+    lines = [f"data: {path}: {shown or 'no argument of the model'}"] if path else []
     if sharded:
-        lines.append(f"spread over devices: the rows of {', '.join(sharded)}")
+        lines.append(f"sharded over devices: the rows of {', '.join(sharded)}")
     if left_out:
         lines.append(f"left out, since the model does not ask for it: {', '.join(left_out)}")
     for name, value in arguments.items():

@@ -1,4 +1,4 @@
-"""What the user has in a file of their own, as `FILE.py:NAME`: a model, a kernel, a reducer, a check, a figure."""
+"""Functions in a user's Python file, named `FILE.py:NAME`: a model, a kernel, a reducer, a check, a figure."""
 
 from __future__ import annotations
 
@@ -13,32 +13,30 @@ from types import ModuleType
 from typing import Any
 
 MODULE = "phalanx_user_file"
-"""What the file is called as a module: not after itself, since a file may be called `types.py`."""
+"""Module name of the file: not its own name, since a file may be called `types.py`."""
 
 
 def load(place: str, what: str = "model") -> Callable[..., Any]:
-    """Import a Python file and return the function that is named after the colon.
+    """Import a Python file and return the function whose name follows the colon.
 
-    The file is run as when it is imported: what stands under `if __name__ == "__main__":` is not. It may import
-    its neighbours.
+    The file runs as an import does, without the block under `if __name__ == "__main__":`. It may import its neighbours.
 
     Args:
         place: the file and the name of a function in it, e.g. "models.py:regression".
-        what: what it is to be.
+        what: role of the function, for messages.
 
     Returns:
         The function.
 
     Raises:
-        FileNotFoundError: when there is no such file.
-        ValueError: when `place` is of another form, running the file fails (the line is named), or nothing in it has
-            that name.
-        TypeError: when what has that name cannot be called.
+        FileNotFoundError: if the file does not exist.
+        ValueError: if `place` has another form, the file fails (the message names the line), or lacks the name.
+        TypeError: if the name belongs to an object that cannot be called.
     """
     path, name = split_place(place, what)
     if not path.is_file():
-        why = "it is a folder" if path.is_dir() else f"there is no such file in {path.absolute().parent}"
-        raise FileNotFoundError(f"{what} {place!r}: {path} cannot be read, {why}.")
+        why = "it is a folder" if path.is_dir() else f"it does not exist in {path.absolute().parent}"
+        raise FileNotFoundError(f"{what} {place!r}: {path} cannot be read: {why}.")
     module = _import(path)
     functions = ", ".join(_functions(module))
     there = f"Its functions: {functions}." if functions else "It defines no functions."
@@ -46,12 +44,12 @@ def load(place: str, what: str = "model") -> Callable[..., Any]:
         raise ValueError(f"{what} {place!r}: {path} has no {name!r}. {there}")
     found = getattr(module, name)
     if not callable(found):
-        raise TypeError(f"{what} {place!r}: {name!r} is no function but a {type(found).__name__}. {there}")
+        raise TypeError(f"{what} {place!r}: {name!r} is not a function but a {type(found).__name__}. {there}")
     return found
 
 
 def is_place(word: str) -> bool:
-    """Whether a word is meant as `FILE.py:NAME`."""
+    """Return whether a word has the form `FILE.py:NAME`."""
     return ".py" in word or ":" in word
 
 
@@ -65,7 +63,7 @@ def split_place(place: str, what: str = "model") -> tuple[Path, str]:
 
 @contextmanager
 def naming_lines_of(path: Path) -> Iterator[None]:
-    """Say of an error that comes from the user's file, or passes through it, in which line that was.
+    """Name the line of the user's file in an error that comes from the file or passes through it.
 
     Raises:
         ValueError: in place of the error.
@@ -84,7 +82,7 @@ def _import(path: Path) -> ModuleType:
     spec = spec_from_file_location(MODULE, path.absolute())
     assert spec is not None and spec.loader is not None, "a name that ends in .py has a loader"
     module = module_from_spec(spec)
-    sys.modules[MODULE] = module  # where dataclasses look for the names in their annotations
+    sys.modules[MODULE] = module  # dataclasses resolve their annotations there
     sys.path.insert(0, str(path.absolute().parent))
     with naming_lines_of(path):
         spec.loader.exec_module(module)
@@ -96,7 +94,7 @@ def _functions(module: ModuleType) -> list[str]:
 
 
 def _line_in(path: Path, error: Exception) -> int | None:
-    """The last line of the file that the error came through."""
+    """Return the last line of the file in the traceback of an error."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).name == path.name:
         return error.lineno
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path.absolute()]

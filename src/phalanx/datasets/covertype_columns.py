@@ -1,4 +1,4 @@
-"""The columns of Covertype: ten numbers, and two categories as indicators; standardised, with an intercept."""
+"""Columns of Covertype: ten numbers, and two categories as indicators; standardised, with an intercept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 class Land(NamedTuple):
-    """What is known of each 30 m x 30 m cell of land.
+    """Measurements of cells of land, 30 m x 30 m each.
 
     Attributes:
         numbers: shape `(rows, 10)`, in the order of `NUMBERS`.
@@ -44,13 +44,13 @@ class Land(NamedTuple):
 def design_matrix(land: Land, order: np.ndarray, num_train: int) -> np.ndarray:
     r"""Return the columns of a regression: standardised, then a column of ones.
 
-    A column $x$ becomes $(x - \bar x) / s$ with mean and standard deviation of the rows used for training, so that
-    nothing of the test rows is known in training. An indicator that is the same in all of these becomes zeros.
+    A column $x$ becomes $(x - \bar x) / s$ with mean and standard deviation of the training rows, so that training does
+    not depend on the test rows. An indicator that is the same in all training rows becomes zeros.
 
     Args:
         land: the rows.
-        order: numbers of the rows in the order wanted, shape `(rows,)`.
-        num_train: how many of them, from the first, are for training.
+        order: numbers of the rows in the wanted order, shape `(rows,)`.
+        num_train: number of rows for training, the first ones of `order`.
 
     Returns:
         Shape `(rows, 55)`, float32.
@@ -61,9 +61,9 @@ def design_matrix(land: Land, order: np.ndarray, num_train: int) -> np.ndarray:
         *(land.soil == soil for soil in range(SOILS)),
     ]
     design = np.ones((len(order), len(COLUMNS)), np.float32)
-    for place, column in enumerate(columns):  # one at a time: in float64 the whole would take a quarter of a GB
+    for position, column in enumerate(columns):  # one at a time: in float64 all would take a quarter of a GB
         values = column[order].astype(np.float64)
         train = values[:num_train]
         spread = train.std()
-        design[:, place] = (values - train.mean()) / spread if spread > 0 else 0.0
+        design[:, position] = (values - train.mean()) / spread if spread > 0 else 0.0
     return design

@@ -1,9 +1,9 @@
-"""Rows of the shape and sparsity of Covertype, for those who do not have it, with known coefficients.
+"""Generated rows with the shape and sparsity of Covertype, and with known coefficients.
 
-What a sampler's speed depends on is kept: how many rows and columns there are, that ten columns are numbers which go
-together as the real ones do, and that 44 are indicators, some of them of a handful of rows. Means, standard deviations,
-correlations and frequencies are those of the data (rounded; of the soils, estimated from a sixth of the rows); that a
-soil is found in some areas only is not kept.
+They have the properties that a sampler's speed depends on: the numbers of rows and columns, ten correlated columns of
+numbers, and 44 indicators, some of a handful of rows. Means, standard deviations, correlations and frequencies are
+those of the data (rounded; those of the soils estimated from a sixth of the rows). Soils do not depend on the
+wilderness area, as they do in the data.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _WEIGHT_SD = 0.3
 
 
 def generate_covertype(rows: int = ROWS, *, test_fraction: float = 0.1, seed: int = 0) -> LabelledRows:
-    r"""Generate data with the shape and sparsity of Covertype, whose coefficients are known.
+    r"""Generate data with the shape and sparsity of Covertype from known coefficients.
 
     These are not real data: weights $w_j \sim N(0, 0.3^2)$ and columns $x$ are drawn, then labels
     $y \sim \text{Bernoulli}(\sigma(x w))$.
 
     Args:
-        rows: how many; as many as in the original by default.
-        test_fraction: the share of rows kept for testing, rounded down; from 0, which keeps none, to below 1.
+        rows: number of rows; that of the original by default.
+        test_fraction: the fraction of rows kept for testing, rounded down; from 0, which keeps none, to below 1.
         seed: 0 to 2**32 - 1.
 
     Returns:
@@ -84,8 +84,8 @@ def generate_covertype(rows: int = ROWS, *, test_fraction: float = 0.1, seed: in
 
 def _draw_land(random: np.random.RandomState, rows: int) -> Land:
     below = np.zeros((len(_MEANS),) * 2)
-    for place, row in enumerate(_CORRELATIONS):
-        below[place, :place] = row
+    for number, row in enumerate(_CORRELATIONS):
+        below[number, :number] = row
     factor = np.linalg.cholesky(below + below.T + np.eye(len(_MEANS)))
     numbers = np.array(_MEANS) + np.array(_SDS) * (random.normal(size=(rows, len(_MEANS))) @ factor.T)
     soils = np.array(_PER_SOIL) / sum(_PER_SOIL)

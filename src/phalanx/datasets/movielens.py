@@ -1,4 +1,4 @@
-"""MovieLens 1M: which of 3,706 films each of 6,040 users has rated.
+"""MovieLens 1M: the films, among 3,706, that each of 6,040 users has rated.
 
 F. M. Harper and J. A. Konstan (2015), The MovieLens datasets: history and context. From GroupLens; for research,
 not to be redistributed.
@@ -22,10 +22,10 @@ USERS, FILMS_RATED, ROWS = 6040, 3706, 1_000_209
 
 
 def movielens(folder: str | os.PathLike[str] | None = None) -> Watched:
-    """Load MovieLens 1M as the matrix of who has rated what.
+    """Load MovieLens 1M as a matrix of users by films.
 
-    Read is GroupLens' own folder `ml-1m`, whose films have titles and genres, else an archive `ratings.npz` with arrays
-    `user` and `film`, numbered from zero.
+    The source is GroupLens' own folder `ml-1m`, whose films have titles and genres, else an archive `ratings.npz` with
+    arrays `user` and `film`, numbered from zero.
 
     Args:
         folder: the folder with the files, or one that has them in a folder `movielens` or `ml-1m`; None means the
@@ -35,7 +35,7 @@ def movielens(folder: str | os.PathLike[str] | None = None) -> Watched:
         The matrix, `(6040, 3706)`; `name` is "movielens-1m", or "movielens-format" for other ratings.
 
     Raises:
-        FileNotFoundError: when there is no folder, or no such file in it.
+        FileNotFoundError: when there is no folder, or the folder has neither source.
         ValueError: when a file is corrupt; the message names the file and the check that failed.
 
     Example:
@@ -44,9 +44,9 @@ def movielens(folder: str | os.PathLike[str] | None = None) -> Watched:
         (6040, 3706)
     """
     found = find_folder("movielens", folder, ORIGIN)
-    for place in (found, found / "ml-1m"):
-        if (place / RATINGS).is_file():
-            return _read_original(place)
+    for inner in (found, found / "ml-1m"):
+        if (inner / RATINGS).is_file():
+            return _read_original(inner)
     if (found / ARCHIVE).is_file():
         return _read_archive(found / ARCHIVE)
     raise FileNotFoundError(
@@ -68,7 +68,7 @@ def _read_original(folder: Path) -> Watched:
 
 
 def _read_films(path: Path, films: np.ndarray) -> tuple[tuple[str, ...] | None, tuple[tuple[str, ...], ...] | None]:
-    """Titles and genres of the films of these numbers; None where there is no such file."""
+    """Return titles and genres of the films with these numbers; None without the file."""
     if not path.is_file():
         return None, None
     rows = [line.split("::") for line in path.read_text(encoding="latin-1").splitlines()]
@@ -113,22 +113,22 @@ def _watched(
 
 
 def generate_movielens(users: int = 400, films: int = 240, *, dimensions: int = 3, seed: int = 0) -> Watched:
-    r"""Generate who has watched what from a factorisation, for those who do not have MovieLens.
+    r"""Generate a matrix of users by films from a factorisation, as a substitute for MovieLens.
 
     These are not real data: $U, V \sim N(0, 1)$ and biases $u \sim N(0, 1)$, $v \sim N(-1, 1)$ are drawn, then
     $W_{ij} \sim \text{Bernoulli}(\sigma(U_i \cdot V_j + u_i + v_j))$.
 
     Args:
-        users: rows.
-        films: columns.
-        dimensions: of the embeddings.
+        users: number of rows.
+        films: number of columns.
+        dimensions: number of dimensions of the embeddings.
         seed: 0 to 2**32 - 1.
 
     Returns:
         The matrix; `name` is "movielens-generated".
 
     Raises:
-        ValueError: when a size is no whole number of at least 1.
+        ValueError: when a size is not a whole number of at least 1.
 
     Example:
         >>> import phalanx as phx

@@ -1,4 +1,4 @@
-"""Independent chains on every device: HMC on a Gaussian in the plane, against its exact mean and covariance."""
+"""Independent chains on every device: HMC on a Gaussian in the plane, compared with its mean and covariance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 
-from phalanx.demos.options import Options, Sizes, choose, mesh_with
+from phalanx.demos.options import DemoOptions, Sizes, choose, mesh_with
 from phalanx.demos.pictures.softmax import cloud
 from phalanx.demos.show import finish, introduce
 from phalanx.kernels.hmc import hmc
@@ -20,12 +20,12 @@ PER_DEVICE = 2
 
 
 def model() -> None:
-    """A Gaussian in the plane."""
+    """Model a point in the plane as Gaussian."""
     sample("x", dist.MultivariateNormal(MEAN, covariance_matrix=COVARIANCE))
 
 
-def main(options: Options) -> Posterior:
-    """Run the demo."""
+def main(options: DemoOptions) -> Posterior:
+    """Run the demo, and write its report to `options.out`."""
     mesh = mesh_with(options.data_shards or 1)
     sizes = choose(options, Sizes(chains=PER_DEVICE * jax.device_count(), warmup=1000, draws=1000))
     introduce("Chains on every device", "\n    x ~ Normal([1, -1], [[1, 0.6], [0.6, 0.8]])\n", "none")

@@ -1,6 +1,8 @@
-"""The No-U-Turn sampler on a regression of 581,012 rows: is a cell of forest covered by lodgepole pine?"""
+"""NUTS on a logistic regression of 581,012 rows: is a cell of forest covered by lodgepole pine?"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -8,7 +10,7 @@ import numpyro.distributions as dist
 from jax import Array
 
 from phalanx.datasets import LabelledRows, covertype, generate_covertype
-from phalanx.demos.options import Options, Sizes, choose, mesh_with
+from phalanx.demos.options import DemoOptions, Sizes, choose, mesh_with
 from phalanx.demos.pictures.coefficients import WIDE, intervals
 from phalanx.demos.scoring.binary_scores import BinaryScores, score_binary
 from phalanx.demos.show import finish, introduce
@@ -19,10 +21,13 @@ from phalanx.posterior.posterior import Posterior
 from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 DEFAULT = Sizes(chains=8, warmup=400, draws=800)
 
 TARGET_ACCEPTANCE = 0.85
-"""Of soils with few rows, all or none may be pine: coefficients have a long tail, where longer steps diverge."""
+"""Higher than the default: coefficients of rare soils have a long tail, in which longer steps diverge."""
 
 MATHEMATICS = """
     w ~ Normal(0, 1)                  [{columns}]
@@ -36,13 +41,13 @@ PANELS = (
 
 
 def model(x: Array, y: Array) -> None:
-    """Logistic regression: `x` is (rows, columns), `y` the labels 0 and 1."""
+    """Model labels `y`, 0 or 1, by a logistic regression on `x` (rows, columns)."""
     w = sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]))
     sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
 
-def main(options: Options) -> Posterior:
-    """Run the demo: data over every device, since reading them is what a leapfrog takes its time for."""
+def main(options: DemoOptions) -> Posterior:
+    """Run the demo, with rows sharded over every device, since reading them takes most of a leapfrog's time."""
     sizes = choose(options, DEFAULT)
     mesh = mesh_with(jax.device_count() if options.data_shards is None else options.data_shards)
     data = load(options)
@@ -65,7 +70,7 @@ def main(options: Options) -> Posterior:
     numbers, words = headline(data, scores, draws)
     names = [name.replace("_", " ").lower() for name in data.columns]
     unseen = np.ptp(data.train_x, axis=0) == 0
-    unseen[-1] = False  # the intercept is the same in all rows, and they tell it
+    unseen[-1] = False  # the intercept is constant, too, but rows inform it
     ones = "lodgepole pine" if data.true_weights is None else "ones"
     figures = {
         "coefficients": intervals(draws, names, PANELS, unseen, data.true_weights),
@@ -75,19 +80,21 @@ def main(options: Options) -> Posterior:
     return posterior
 
 
-def load(options: Options) -> LabelledRows:
-    """The real rows, all or those there are; generated ones for who has none, but not for who named a folder."""
+def load(options: DemoOptions) -> LabelledRows:
+    """Return the real rows, or generated ones if they are missing and the user named no folder."""
     try:
         return covertype(options.data)
     except FileNotFoundError as error:
         if options.data is not None:
             raise
-        print(f"The rows are generated, because there are no real ones. {error}")
+        print(f"The rows are generated, because real ones are missing. {error}")
         return generate_covertype()
 
 
-def headline(data: LabelledRows, scores: BinaryScores, draws: np.ndarray) -> tuple[dict[str, object], str]:
-    """The numbers worth reading first, by name and in words; `draws` of the weights are `(chain, draw, columns)`."""
+def headline(
+    data: LabelledRows, scores: BinaryScores, draws: Float[np.ndarray, "chain draw column"]
+) -> tuple[dict[str, object], str]:
+    """Return the main results, by name and in words; `draws` of the weights are `(chain, draw, columns)`."""
     numbers: dict[str, object] = {
         "data": data.name,
         "source": data.source,

@@ -1,25 +1,28 @@
-"""A deep ensemble on images: networks from different beginnings, and what they say together."""
+"""Deep ensemble on images: networks with different initial weights, and their averaged predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from phalanx.datasets import Classification, digits, mnist
 from phalanx.demos.models.cnn import make_cnn
-from phalanx.demos.options import Options
+from phalanx.demos.options import DemoOptions
 from phalanx.demos.pictures.ensemble import curves, disagreed_upon
 from phalanx.demos.show import introduce, save
 from phalanx.ensembles import Prediction, classification_loss, ensemble, nnx_learner
 from phalanx.extras import require
 from phalanx.report import console, reliability_figure
 
+if TYPE_CHECKING:
+    from jaxtyping import Shaped, UInt8
+
 MEMBERS, RATE, MOMENTUM = 8, 0.1, 0.9
 LARGE = 10_000
-"""Images from which on they are many: fewer epochs of larger batches."""
+"""Number of images from which on training has fewer epochs of larger batches."""
 
 WORDS = """
     conv 32, conv 64, dense 256, {classes} classes
@@ -28,10 +31,11 @@ WORDS = """
 """
 
 Row = dict[str, Any]
+"""Losses and accuracies after an epoch, by name."""
 
 
-def main(options: Options) -> Prediction:
-    """Train, print every epoch, and write pictures and `result.json` to `options.out`."""
+def main(options: DemoOptions) -> Prediction:
+    """Train the ensemble, print every epoch, and write pictures and `result.json` to `options.out`."""
     from rich.progress import Progress  # slow to import
 
     optax = require("optax")
@@ -65,8 +69,8 @@ def main(options: Options) -> Prediction:
     return prediction
 
 
-def load(options: Options) -> Classification:
-    """MNIST where there is a folder, scikit-learn's digits elsewhere."""
+def load(options: DemoOptions) -> Classification:
+    """Return MNIST, or scikit-learn's digits if MNIST is missing and the user named no folder."""
     try:
         return mnist(options.data)
     except FileNotFoundError:
@@ -75,13 +79,13 @@ def load(options: Options) -> Classification:
         return digits()
 
 
-def as_bytes(images: np.ndarray) -> np.ndarray:
-    """Pixels from 0 to 255."""
+def as_bytes(images: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
+    """Return images with pixels as bytes from 0 to 255."""
     return images if images.dtype == np.uint8 else np.round(255 * images / images.max()).astype(np.uint8)
 
 
 def row(measured: Mapping[str, np.ndarray], prediction: Prediction, labels: np.ndarray) -> Row:
-    """What is known after an epoch."""
+    """Return the losses and accuracies after an epoch."""
     return {
         "train_loss": measured["loss"].tolist(),
         "train_accuracy": measured["accuracy"].tolist(),
@@ -91,7 +95,7 @@ def row(measured: Mapping[str, np.ndarray], prediction: Prediction, labels: np.n
 
 
 def line(epoch: int, epochs: int, row: Row) -> str:
-    """An epoch in words."""
+    """Return an epoch in words."""
     loss, accuracy, test = (np.array(row[name]) for name in ("train_loss", "train_accuracy", "test_accuracy"))
     return (
         f"epoch {epoch:>{len(str(epochs))}}/{epochs}  loss {loss.mean():.4f} ({loss.min():.4f} to {loss.max():.4f})  "
@@ -100,8 +104,8 @@ def line(epoch: int, epochs: int, row: Row) -> str:
     )
 
 
-def write(options: Options, data: Classification, history: list[Row], prediction: Prediction) -> None:
-    """Print the scores; write pictures and the result."""
+def write(options: DemoOptions, data: Classification, history: list[Row], prediction: Prediction) -> None:
+    """Print the scores; write pictures and `result.json`."""
     labels = data.test_labels
     whole, each = prediction.scores(labels), prediction.member_scores(labels)
     mean = {name: float(np.mean([getattr(score, name) for score in each])) for name in whole._fields}

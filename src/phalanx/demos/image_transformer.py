@@ -1,23 +1,25 @@
-"""A transformer over the pixels of an image: exact log likelihood, samples, and halves of images completed."""
+"""Transformer over the pixels of images: exact log likelihood, samples, and completions of half images."""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from phalanx.datasets import Classification
 from phalanx.demos.ensemble import LARGE, as_bytes, load
-from phalanx.demos.options import Options, data_and_model
+from phalanx.demos.options import DemoOptions, data_and_model
 from phalanx.demos.pictures.images import bits_curve, image_rows
 from phalanx.demos.show import introduce, save
 from phalanx.extras import require
 from phalanx.language.tracing import sample
 from phalanx.learning.batches import batches
+from phalanx.networks import Network
 from phalanx.networks.parameters import network
 from phalanx.networks.pixels import image_transformer, levels, pixel_sampler
 from phalanx.report import console
@@ -25,28 +27,31 @@ from phalanx.variational.fit import fit
 from phalanx.variational.monitoring.options import training
 from phalanx.variational.result import Fit
 
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
+
 WIDTH, LAYERS, HEADS, WINDOW = 64, 2, 2, 28
 BATCH, RATE, HELD_OUT = 16, 3e-3, 480
 TEMPERATURES = (0.8, 0.9, 1.0)
 SHOWN = 10
-"""Images in a row of a picture."""
+"""Images in one row of a picture."""
 
 WORDS = """
     p(image) = product over pixels of p(pixel | pixels before it), 256 levels each: {rows} x {columns} pixels
     transformer: {layers} layers of width {width}, {heads} heads, each sees {window} pixels back; {weights:,} weights
     Adam, steps from {rate} to 0 along a cosine: {steps:,} batches of {batch} images, {epochs:.2f} epochs
-    batch over {data} devices, heads and hidden units over {model}
+    batches sharded over {data} devices, heads and hidden units over {model}
 """
 
 
-def main(options: Options) -> Fit:
-    """Learn, draw and complete images, and write pictures and `result.json` to `options.out`."""
+def main(options: DemoOptions) -> Fit:
+    """Train the transformer, sample and complete images, and write pictures and `result.json` to `options.out`."""
     optax, data, mesh = require("optax"), load(options), data_and_model(options, BATCH)
     train, test = (as_bytes(x).reshape(len(x), -1) for x in (data.train_images, data.test_images))
     rows, columns = data.train_images.shape[1:3]
     transformer = image_transformer(rows, columns, width=WIDTH, layers=LAYERS, heads=HEADS, window=WINDOW)
 
-    def model(pixels: Any) -> None:
+    def model(pixels: Array) -> None:
         outputs = network("transformer", transformer)(pixels)
         sample("pixels", levels(outputs).to_event(1), obs=pixels)
 
@@ -72,18 +77,20 @@ def main(options: Options) -> Fit:
     return learned
 
 
-def number_of_steps(options: Options, rows: int) -> int:
-    """As many epochs as were asked for; else what takes minutes on two cores."""
+def number_of_steps(options: DemoOptions, rows: int) -> int:
+    """Return the steps of the requested epochs, or by default those that take minutes on two cores."""
     if options.epochs is not None:
         return options.epochs * (rows // BATCH)
     return 2400 if rows >= LARGE else 800
 
 
-def bits_per_dimension(transformer: Any, weights: Any, images: np.ndarray, batch: int = 50) -> float:
-    """The exact negative log likelihood of images `(images, pixels)`, in bits per pixel."""
+def bits_per_dimension(
+    transformer: Network, weights: Any, images: UInt8[np.ndarray, "image pixel"], batch: int = 50
+) -> float:
+    """Return the exact negative log likelihood of images, in bits per pixel."""
 
     @jax.jit
-    def nats(weights: Any, pixels: Any) -> Any:
+    def nats(weights: Any, pixels: Array) -> Array:
         return -jnp.sum(jnp.asarray(levels(transformer.apply(weights, pixels)).log_prob(pixels)))
 
     total = sum(float(nats(weights, images[i : i + batch])) for i in range(0, len(images), batch))
@@ -91,12 +98,17 @@ def bits_per_dimension(transformer: Any, weights: Any, images: np.ndarray, batch
 
 
 def write(
-    options: Options, data: Classification, transformer: Any, learned: Fit, test: np.ndarray, run: dict[str, Any]
+    options: DemoOptions,
+    data: Classification,
+    transformer: Network,
+    learned: Fit,
+    test: np.ndarray,
+    run: dict[str, Any],
 ) -> None:
-    """Print how good it is; draw pictures, complete halves, and write all with the result."""
+    """Print the test score; sample images, complete halves, and write pictures and `result.json`."""
     weights, side, to = learned.params["transformer"], data.train_images.shape[1:3], console()
     bits = bits_per_dimension(transformer, weights, test)
-    words = f"{bits:.3f} bits per dimension on {len(test):,} test images of {data.name}, 8 bits: exact, no bound"
+    words = f"{bits:.3f} bits per dimension on {len(test):,} test images of {data.name}, 8 bits (exact, not a bound)"
     to.print(words, style="bold", highlight=False)
     sampler, key = pixel_sampler(transformer, levels), jax.random.key(options.seed)
     blank, half = jnp.zeros((SHOWN, test.shape[1]), jnp.uint8), test.shape[1] // 2
@@ -104,7 +116,7 @@ def write(
     began = time.perf_counter()
     drawn = {f"T = {t}": np.asarray(sampler(weights, key, blank, 0, t)) for t in TEMPERATURES}
     rate = len(TEMPERATURES) * SHOWN / (time.perf_counter() - began)
-    to.print(f"{rate:.1f} images drawn per second, {SHOWN} at a time", highlight=False)
+    to.print(f"{rate:.1f} images sampled per second, {SHOWN} at a time", highlight=False)
     given = test[:SHOWN]
     completed = {"test image": given, "given": np.where(np.arange(given.shape[1]) < half, given, 0)}
     for number in range(3):

@@ -1,4 +1,4 @@
-"""A billion samples of random-walk Metropolis, none of them stored, from a mixture whose answer is known."""
+"""Random-walk Metropolis with a billion draws, reduced without storage, on a mixture with exact answers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import jax
 from numpyro.distributions import Categorical, ImproperUniform, MixtureSameFamily, Normal, constraints
 
 from phalanx import reducers
-from phalanx.demos.mixture_race import Ours, Race
+from phalanx.demos.mixture_race import PhalanxWays, Race
 from phalanx.demos.models.mixture_density import LOC, SCALE, WEIGHT, density, exact_moments, exact_quantile, log_density
-from phalanx.demos.options import Options, Sizes, choose, mesh_with
+from phalanx.demos.options import DemoOptions, Sizes, choose, mesh_with
 from phalanx.demos.pictures.mixture import density_figure, memory_figure, time_figure
 from phalanx.demos.show import finish, introduce
 from phalanx.diagnostics.judging.checks import HIGH_RHAT
@@ -24,24 +24,24 @@ STEP_SIZE = 0.1
 SAMPLES, CHAINS = 10**9, 10_000
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SHOWN = 200_000
-"""Samples in the picture."""
+"""Draws in the picture."""
 
 WARMUP_SHARE = 5
-"""Draws for each of warm-up: steps are short against the mixture, and chains begin near zero."""
+"""Draws per warm-up iteration: warm-up is long, since steps are short and chains begin near zero."""
 
 
 def model() -> None:
-    """The mixture, its four components written out: all of the density is elementwise."""
+    """Model the mixture with its four components written out, so that the density is elementwise."""
     factor("mixture", log_density(sample("x", ImproperUniform(constraints.real, (), ()))))
 
 
 def model_as_written() -> None:
-    """The mixture as one writes it."""
+    """Model the mixture by NumPyro's distribution."""
     sample("x", MixtureSameFamily(Categorical(WEIGHT), Normal(LOC, SCALE)))
 
 
-def main(options: Options) -> Posterior:
-    """Run the demo."""
+def main(options: DemoOptions) -> Posterior:
+    """Run the demo, time it against plain loops, and write pictures to `options.out`."""
     chains = CHAINS if options.chains is None else options.chains
     draws = (SAMPLES if options.samples is None else options.samples) // chains
     sizes = choose(options, Sizes(chains, draws // WARMUP_SHARE, draws))
@@ -57,7 +57,7 @@ def main(options: Options) -> Posterior:
     posterior = sampler.run(options.seed, num_warmup=sizes.warmup, num_samples=sizes.draws)
     headline, words = _headline(posterior, sizes)
     console().print(f"\n{words}\n", style="bold", markup=False, highlight=False)
-    race = Race(STEP_SIZE, options.seed, _ours(options.seed))
+    race = Race(STEP_SIZE, options.seed, _phalanx_ways(options.seed))
     total = sizes.chains * sizes.draws
     by_samples, by_chains, memory = race.by_samples(total), race.by_chains(total), race.memory(total)
     figures = {
@@ -70,9 +70,9 @@ def main(options: Options) -> Posterior:
     finish(
         posterior,
         headline,
-        f"Time and memory, beside a loop in NumPy and one in JAX: see the pictures. Loops run on one device, Phalanx "
+        f"The pictures compare time and memory with a loop in NumPy and one in JAX. Loops run on one device, Phalanx "
         f"on up to {jax.device_count()}; the loop in JAX is compiled with the same flags. Phalanx samples the density "
-        f"with its components written out, as the loops have it, and as MixtureSameFamily, as one writes it.",
+        f"with its components written out, as the loops do, and as MixtureSameFamily.",
         figures,
         options.out,
     )
@@ -112,17 +112,17 @@ def _headline(posterior: Posterior, sizes: Sizes) -> tuple[dict[str, object], st
 
 
 def _judged(r_hat: float, sizes: Sizes) -> str:
-    """Whether the figures are those of the mixture: with few draws each chain has seen a part of it alone."""
+    """Return whether the chains agree, in words: with few draws each chain covers only a part of the mixture."""
     if r_hat < HIGH_RHAT:
         return "Good to use: the chains agree."
     return (
-        f"Not good to use: the chains are still where they began, and mean and quantiles with them. Steps of "
-        f"{STEP_SIZE} need tens of thousands to cross the mixture, and each chain made {sizes.draws:,}. Give more "
-        f"--samples, or fewer --chains."
+        f"Not good to use: the chains are still near their starts, which biases mean and quantiles. A chain needs tens "
+        f"of thousands of steps of {STEP_SIZE} to cross the mixture, and each made {sizes.draws:,}. Pass a larger "
+        f"--samples, or a smaller --chains."
     )
 
 
-def _ours(seed: int) -> Ours:
+def _phalanx_ways(seed: int) -> PhalanxWays:
     return {
         "Phalanx": lambda chains, draws: _timed(model, chains, draws, seed),
         "Phalanx, MixtureSameFamily": lambda chains, draws: _timed(model_as_written, chains, draws, seed),
@@ -130,7 +130,7 @@ def _ours(seed: int) -> Ours:
 
 
 def _timed(model: Program, chains: int, draws: int, seed: int) -> tuple[float, float]:
-    """Seconds of compiling and of sampling."""
+    """Return the seconds of compiling and of sampling."""
     devices = jax.device_count()
     run = mcmc(
         model, kernel=rwmh(step_size=STEP_SIZE), num_chains=chains, num_warmup=0, num_samples=draws, seed=seed,

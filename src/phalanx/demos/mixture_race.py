@@ -1,4 +1,4 @@
-"""The same samples by a loop in NumPy, by a plain loop in JAX and by Phalanx: how long they take, in what memory."""
+"""Time and memory of the same sampling by a loop in NumPy, by a plain loop in JAX and by Phalanx."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from phalanx.demos.models.mixture_density import log_density, log_density_in_num
 from phalanx.run.device.executables import WIDE
 
 BUDGET = 20.0
-"""Seconds that a point may be expected to take, from the point before; longer ones are left out."""
+"""Longest expected seconds of a point, extrapolated from the previous one; longer ones are left out."""
 
 Points = dict[str, list[tuple[int, float, float]]]
-"""For each way: size, seconds of compiling, seconds of sampling."""
+"""Points by way: size, seconds of compiling, seconds of sampling."""
 
-Ours = Mapping[str, Callable[[int, int], tuple[float, float]]]
+PhalanxWays = Mapping[str, Callable[[int, int], tuple[float, float]]]
+"""Functions of chains and draws, by name, that return seconds of compiling and of sampling."""
 
 
 class Race:
-    """Random-walk Metropolis on the mixture, by several ways.
+    """Race of several ways to run random-walk Metropolis on the mixture.
 
     Args:
         step_size: standard deviation of proposals.
-        seed: of all ways.
-        ours: by name, `ours[name](chains, draws)` gives seconds of compiling and of sampling.
+        seed: seed of all ways.
+        phalanx_ways: runs of Phalanx, by name.
     """
 
-    def __init__(self, step_size: float, seed: int, ours: Ours):
+    def __init__(self, step_size: float, seed: int, phalanx_ways: PhalanxWays):
         self._step_size, self._seed = step_size, seed
-        self._ways = {"NumPy": self._numpy, "JAX, one loop": self._jax, **ours}
+        self._ways = {"NumPy": self._numpy, "JAX, one loop": self._jax, **phalanx_ways}
 
     def by_samples(self, most: int) -> Points:
-        """1,000 chains, ever more draws."""
+        """Time 1,000 chains with increasing numbers of draws."""
         return self._points([(10**k, 1000, 10**k) for k in range(3, 7) if 10 ** (k + 3) <= most])
 
     def by_chains(self, most: int) -> Points:
-        """1,000 draws, ever more chains."""
+        """Time 1,000 draws of increasing numbers of chains."""
         return self._points([(10**k, 10**k, 1000) for k in range(1, 7) if 10 ** (k + 3) <= most])
 
     def memory(self, most: int) -> list[tuple[int, float]]:
-        """Resident memory in MB after ever more samples of 10,000 chains, where the system tells."""
+        """Return the resident MB after runs of 10,000 chains with increasing samples, if the system reports them."""
         found = []
         for samples in (10**k for k in range(6, 10) if 10**k <= most):
             self._ways["Phalanx"](10_000, samples // 10_000)
@@ -66,7 +67,7 @@ class Race:
         return found
 
     def _numpy(self, chains: int, draws: int) -> tuple[float, float]:
-        """A loop over draws, each for all chains at once; the moments are added up."""
+        """Run a loop over draws of all chains at once, with running sums for the moments."""
         generator, x = np.random.default_rng(self._seed), np.zeros(chains, np.float32)
         height = log_density_in_numpy(x)
         total, squares = np.zeros(chains), np.zeros(chains)
@@ -80,7 +81,7 @@ class Race:
         return 0.0, time.perf_counter() - began
 
     def _jax(self, chains: int, draws: int) -> tuple[float, float]:
-        """One jitted `fori_loop` over draws, with the flags that runs are compiled with; the moments are added up."""
+        """Run one jitted `fori_loop` over draws, compiled with the flags of Phalanx, with sums for the moments."""
 
         def step(number: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
             key, x, height, total, squares = carry
@@ -101,7 +102,7 @@ class Race:
 
 
 def resident_bytes() -> int | None:
-    """Memory that this process holds now; None where the system does not tell."""
+    """Return the resident memory of this process, or None if the system does not report it."""
     status = Path("/proc/self/statm")
     if not status.exists():
         return None

@@ -1,11 +1,11 @@
-"""The digits' model at scale: all 60,000 images of MNIST, 100 leapfrogs a draw, data over every device."""
+"""Bayesian softmax regression on all 60,000 images of MNIST, sharded over every device, 100 leapfrogs a draw."""
 
 from __future__ import annotations
 
 import jax
 
 from phalanx.datasets import mnist
-from phalanx.demos.options import Options, Sizes, choose
+from phalanx.demos.options import DemoOptions, Sizes, choose
 from phalanx.demos.softmax_regression import run
 from phalanx.kernels.hmc import hmc
 from phalanx.posterior.posterior import Posterior
@@ -13,8 +13,8 @@ from phalanx.posterior.posterior import Posterior
 DEFAULT = Sizes(chains=4, warmup=1000, draws=1000)
 
 
-def main(options: Options) -> Posterior:
-    """Run the workload: 100 leapfrogs, from steps of 1e-2 that are tuned in the first half of warm-up."""
+def main(options: DemoOptions) -> Posterior:
+    """Run the demo with 100 leapfrogs a draw; the first half of warm-up tunes the step size from 1e-2."""
     sizes = choose(options, DEFAULT)
     kernel = hmc(
         num_steps=100,

@@ -1,9 +1,9 @@
-"""Matrix factorisation of who watches what: a user's variables live on the device that holds the user's row."""
+"""Matrix factorisation of users and films: a user's variables live on the device that holds the user's row."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,9 @@ from jax import Array
 from phalanx import reducers
 from phalanx.datasets import Watched, generate_movielens, movielens
 from phalanx.demos.models.factorisation import MATHEMATICS, Entries, hide, model
-from phalanx.demos.options import Options, Sizes, choose, mesh_with
+from phalanx.demos.options import DemoOptions, Sizes, choose, mesh_with
 from phalanx.demos.pictures.movielens import by_genre, recommendations, traces
-from phalanx.demos.scoring.held_out import HeldOut, score_held_out
+from phalanx.demos.scoring.held_out import HiddenEntryScores, score_held_out
 from phalanx.demos.show import finish, introduce
 from phalanx.extras import require
 from phalanx.inputs.placement import shard
@@ -27,14 +27,17 @@ from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
 from phalanx.variational.maximum import maximize
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 DEFAULT = Sizes(chains=2, warmup=1000, draws=500)
 HIDDEN = 0.05
 DIMENSIONS, DIMENSIONS_GENERATED = 20, 3
 
 
-def main(options: Options) -> Posterior:
-    """Run the workload: 100 leapfrogs a draw, from steps of 1e-2 that are tuned in the first half of warm-up."""
-    require("sklearn.metrics")  # needed after the run: better missed before it
+def main(options: DemoOptions) -> Posterior:
+    """Run the demo with 100 leapfrogs a draw; the first half of warm-up tunes the step size from 1e-2."""
+    require("sklearn.metrics")  # needed after the run: fail before it
     sizes, data = choose(options, DEFAULT), load(options)
     dimensions = DIMENSIONS_GENERATED if data.name == "movielens-generated" else DIMENSIONS
     entries, two = hide(data.matrix, HIDDEN, options.seed), ends_of(data.matrix)
@@ -82,25 +85,25 @@ def main(options: Options) -> Posterior:
     return posterior
 
 
-def load(options: Options) -> Watched:
-    """The real ratings; a smaller matrix from the model for who has none, but not for who named a folder."""
+def load(options: DemoOptions) -> Watched:
+    """Return the real ratings, or a smaller simulated matrix if they are missing and no folder is named."""
     try:
         return movielens(options.data)
     except FileNotFoundError as error:
         if options.data is not None:
             raise
-        print(f"The matrix is generated, because there is no real one. {error}")
+        print(f"The matrix is generated, because the real one is missing. {error}")
         return generate_movielens()
 
 
 def ends_of(watched: np.ndarray) -> dict[str, int]:
-    """The users with the most and the fewest films."""
+    """Return the users with the most and the fewest films."""
     counts = watched.sum(1, dtype=np.int64)
     return {"most": int(counts.argmax()), "fewest": int(counts.argmin())}
 
 
 def best_of(users: Mapping[str, int], entries: Entries) -> Reduce:
-    """How often each film is the best, of those a user is not known to have watched: `(users, films)` counts."""
+    """Return a reducer that counts how often each film ranks first among a user's unwatched films, `(users, films)`."""
     numbers = list(users.values())
     known = entries.watched[numbers].astype(bool) & entries.shown[numbers]
 
@@ -113,16 +116,16 @@ def best_of(users: Mapping[str, int], entries: Entries) -> Reduce:
 
 
 def popularity(entries: Entries) -> np.ndarray:
-    """Probabilities of the hidden entries from how many of the users shown have watched the film."""
+    """Return probabilities of the hidden entries from the fraction of shown users who watched the film."""
     shown = entries.shown.sum(0, dtype=np.int64)
     rate = ((entries.watched * entries.shown).sum(0, dtype=np.int64) + 1) / (shown + 2)
     return rate[entries.columns]
 
 
 def headline(
-    data: Watched, scores: Mapping[str, HeldOut], shares: np.ndarray, two: Mapping[str, int]
+    data: Watched, scores: Mapping[str, HiddenEntryScores], shares: np.ndarray, two: Mapping[str, int]
 ) -> tuple[dict[str, Any], str]:
-    """The numbers worth reading first, by name and in words."""
+    """Return the main results, by name and in words."""
     numbers: dict[str, Any] = {"data": data.name, "source": data.source}
     lines = []
     for name, score in scores.items():
@@ -132,13 +135,13 @@ def headline(
         films, watched = int((share > 0).sum()), int(data.matrix[user].sum())
         numbers |= {f"films_recommended_{which}": films, f"effective_films_{which}": effective(share)}
         lines.append(
-            f"user {user}, who watched {watched:,} films: {films} different films come out best, as different as "
-            f"{effective(share):.1f} equally frequent ones"
+            f"user {user}, who watched {watched:,} films: {films} different films rank first in some draw, "
+            f"as diverse as {effective(share):.1f} equally frequent ones"
         )
     return numbers, "\n".join(lines)
 
 
-def effective(share: np.ndarray) -> float:
-    """How many equally frequent films would be as different: the exponential of the entropy."""
+def effective(share: Float[np.ndarray, "film"]) -> float:
+    """Return the effective number of films: the exponential of the entropy of their shares."""
     positive = share[share > 0]
     return float(np.exp(-np.sum(positive * np.log(positive))))

@@ -1,4 +1,4 @@
-"""What a demo prints and writes: its model, the worst rows of the summary, the headline, the files."""
+"""Output of the demos: introduction, summary, headline and files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def introduce(title: str, mathematics: str, source: str) -> None:
-    """Print what is about to be run."""
+    """Print the title, the model and the source of the data."""
     to = console()
     to.rule(f"[bold]{title}")
     to.print(mathematics, markup=False, highlight=False)
@@ -25,7 +25,7 @@ def introduce(title: str, mathematics: str, source: str) -> None:
 def finish(
     posterior: Posterior, headline: Mapping[str, Any], words: str, figures: Mapping[str, Figure], out: Path
 ) -> None:
-    """Print the run and the headline figures; write the report, the pictures and `result.json` to `out`."""
+    """Print the summary and the headline; write the report, the pictures and `result.json` to `out`."""
     print_run(posterior)
     to = console()
     to.print(f"\n{words}", style="bold", markup=False, highlight=False)
@@ -33,7 +33,7 @@ def finish(
 
 
 def save(figures: Mapping[str, Figure], result: Mapping[str, Any], out: Path) -> None:
-    """Write pictures and `result.json` to `out`, and print which files these are."""
+    """Write pictures and `result.json` to `out`, and print their paths."""
     _print_written([*save_pictures(figures, out), write_result(result, out)])
 
 

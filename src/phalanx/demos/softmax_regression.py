@@ -1,4 +1,4 @@
-"""Bayesian softmax regression on images, the model of two demos: data over `data`, chains over `chain`."""
+"""Bayesian softmax regression on images, for two demos: rows sharded over `data`, chains over `chain`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 from jax import Array
 
 from phalanx.datasets import Classification
-from phalanx.demos.options import Options, Sizes, mesh_with
+from phalanx.demos.options import DemoOptions, Sizes, mesh_with
 from phalanx.demos.pictures import softmax as pictures
 from phalanx.demos.scoring.scores import score
 from phalanx.demos.show import finish, introduce
@@ -28,10 +28,10 @@ MATHEMATICS = """
 
 
 def model(x: Array, y: Array) -> None:
-    """Softmax regression: `x` is (images, pixels), from 0 to 1 or bytes, `y` the classes. Bytes stay bytes."""
+    """Model classes `y` by a softmax regression on `x` (images, pixels), from 0 to 1 or bytes."""
     w = sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1], 10]))
     b = sample("b", dist.Normal(0.0, 1.0).expand([10]))
-    scaled = w / 255 if x.dtype == jnp.uint8 else w  # the weights once, and not every pixel
+    scaled = w / 255 if x.dtype == jnp.uint8 else w  # scales the weights once instead of every pixel
 
     def rows(x: Array) -> dist.Distribution:
         return dist.CategoricalLogits(x.astype(w.dtype) @ scaled + b[None])
@@ -39,8 +39,8 @@ def model(x: Array, y: Array) -> None:
     sample("y", blocked(rows, x), obs=y)
 
 
-def run(data: Classification, kernel: Kernel, sizes: Sizes, data_shards: int, options: Options) -> Posterior:
-    """Fit, print, draw, and write everything to `options.out`."""
+def run(data: Classification, kernel: Kernel, sizes: Sizes, data_shards: int, options: DemoOptions) -> Posterior:
+    """Sample the posterior, score it on the test images, and write report and pictures to `options.out`."""
     images, test_images = _flat(data.train_images), _from_zero_to_one(_flat(data.test_images))
     mesh = mesh_with(data_shards)
     mathematics = MATHEMATICS.format(pixels=images.shape[1], rows=len(images))
@@ -82,7 +82,7 @@ def run(data: Classification, kernel: Kernel, sizes: Sizes, data_shards: int, op
 
 
 def _flat(images: np.ndarray) -> np.ndarray:
-    """Images as rows of pixels."""
+    """Return images as rows of pixels."""
     return images.reshape(len(images), -1)
 
 

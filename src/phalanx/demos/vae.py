@@ -1,4 +1,4 @@
-"""A variational autoencoder of handwritten digits: prior, decoder and encoder are three programs."""
+"""Variational autoencoder of handwritten digits, whose prior, decoder and encoder are three programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from phalanx.datasets import Classification
 from phalanx.demos.ensemble import LARGE, as_bytes, load
 from phalanx.demos.models.vae_programs import VAE
-from phalanx.demos.options import Options, data_and_model
+from phalanx.demos.options import DemoOptions, data_and_model
 from phalanx.demos.pictures.vae import draw_pictures
 from phalanx.demos.show import introduce, save
 from phalanx.extras import require
@@ -25,29 +25,29 @@ from phalanx.variational.result import Fit
 
 EPOCHS, EPOCHS_OF_FEW, BATCH, RATE, CLIP = 16, 100, 100, 1e-3, 200.0
 OFTEN = 100
-"""Steps from one look to the next, at least."""
+"""Least steps between two evaluations."""
 
 WEIGHED, DRAWS = 200, 5000
-"""Test images whose importance-weighted bound is taken, and draws of each."""
+"""Test images with an importance-weighted bound, and its draws for each."""
 
 MATHEMATICS = """
     z ~ prior: {latent} normals through {layers} masked autoregressive layers
     x | z ~ decoder: {pixels} pixels, {likelihood}
-    z | x ~ encoder: normals through {layers} inverse autoregressive layers that hear of x
+    z | x ~ encoder: normals through {layers} inverse autoregressive layers, given x
     hidden layers of {hidden} units; Adam, from {rate} to 0, batches of {batch}, {epochs} epochs
     devices: {data} along data, {model} along model
 """
 
 
-def main(options: Options) -> Fit:
-    """Train, say how good it is, and write pictures, a log, a checkpoint and `result.json` to `options.out`."""
+def main(options: DemoOptions) -> Fit:
+    """Train the model, print its test scores, and write pictures, log, checkpoint and result to `options.out`."""
     optax = require("optax")
     data, mesh = load(options), data_and_model(options, BATCH)
     train, held_out, test = images_of(data, options)
     vae = VAE(train.shape[1], binary=options.binary)
     default = EPOCHS if len(train) >= LARGE else EPOCHS_OF_FEW
     epochs = default if options.epochs is None else options.epochs
-    likelihood = "black or white, drawn anew in each step" if vae.binary else "a mixture of 2 logistics on 0 to 255"
+    likelihood = "black or white, sampled anew in each step" if vae.binary else "a mixture of 2 logistics on 0 to 255"
     words = MATHEMATICS.format(
         latent=vae.latent, layers=vae.layers, pixels=vae.pixels, likelihood=likelihood, hidden=vae.hidden, rate=RATE,
         batch=BATCH, epochs=epochs, data=mesh.shape["data"], model=mesh.shape["model"],
@@ -79,8 +79,8 @@ def main(options: Options) -> Fit:
     return learned
 
 
-def images_of(data: Classification, options: Options) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Images as rows of pixels from 0 to 255: to train on, held out of these, and to test with."""
+def images_of(data: Classification, options: DemoOptions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the training, held-out and test images, as rows of pixels from 0 to 255."""
     train, test = (as_bytes(x).reshape(len(x), -1) for x in (data.train_images, data.test_images))
     order = np.random.default_rng(options.seed).permutation(len(train))
     held_out = max(BATCH, len(train) // 12 // BATCH * BATCH)
@@ -88,7 +88,7 @@ def images_of(data: Classification, options: Options) -> tuple[np.ndarray, np.nd
 
 
 def rows_of(images: np.ndarray, vae: VAE, seed: int, size: int = BATCH) -> Batches:
-    """Batches of images; of black or white pixels each is drawn, white with the probability that its grey says."""
+    """Return batches of images; a binary model samples each pixel, white with the probability of its grey."""
 
     def binarise(batch: dict[str, np.ndarray], rng: np.random.Generator) -> Mapping[str, Any]:
         return {"x": (rng.random(batch["x"].shape) < batch["x"] / 255).astype(np.uint8)}
@@ -96,8 +96,8 @@ def rows_of(images: np.ndarray, vae: VAE, seed: int, size: int = BATCH) -> Batch
     return batches({"x": images}, size, seed=seed, transform=binarise if vae.binary else None)
 
 
-def write(options: Options, data: Classification, vae: VAE, learned: Fit, test: np.ndarray) -> None:
-    """Print how good the model is, and of which data and by which bound; write pictures and the result."""
+def write(options: DemoOptions, data: Classification, vae: VAE, learned: Fit, test: np.ndarray) -> None:
+    """Print the bounds on the test images with their data; write pictures and `result.json`."""
     bound = learned.row_bounds({"x": test}, 1, seed=options.seed).elbo
     some = test[:WEIGHED]
     weighted = learned.row_bounds({"x": some}, DRAWS, seed=options.seed)

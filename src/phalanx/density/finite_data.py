@@ -1,8 +1,8 @@
-"""NaN and infinite numbers in data: refused before anything is compiled, where they reach the log density.
+"""Check for NaN and infinite numbers in data that make the log density non-finite, before a run is compiled.
 
-A model may handle them (a mask, an imputed latent variable, an infinite bound), so their presence alone is no error.
-The program is evaluated with the data as given and with finite values in their place: data are refused if the log
-density, its gradient or an observed value is wrong with the former at every position tried, and right with the latter.
+A model may handle such numbers (a mask, an imputed latent variable, an infinite bound), so their presence alone is not
+an error. The program is evaluated with the given data and with finite values instead: the check raises if the log
+density, its gradient or an observed value is invalid with the former at all positions, and valid with the latter.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -25,19 +25,22 @@ from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained, to_unconstrained
 from phalanx.programs.validity import VALUE, doubts_of
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 POSITIONS = 4
-"""Positions at which the log density is evaluated: zero, and random ones where chains may begin."""
+"""Number of positions at which the log density is evaluated: zero, and random positions."""
 
 RADIUS = 2.0
-"""Random positions are uniform on (-2, 2), as initial ones are."""
+"""Random positions are uniform on (-2, 2), as initial positions are."""
 
 GRADIENT = ""
-"""In the place of a variable's name: the gradient of a log density that is finite."""
+"""Key, instead of a variable's name, for the gradient of a finite log density."""
 
 
 @dataclass(frozen=True)
 class NonFinite:
-    """The numbers of one array that are not finite: how many, the index of the first, and its value."""
+    """Numbers of one array that are not finite: their counts, the index of the first, and its value."""
 
     nans: int
     infinities: int
@@ -45,7 +48,7 @@ class NonFinite:
     value: float
 
     def describe(self, name: str) -> str:
-        """Say it of the argument `name`."""
+        """Return the description for a message about the argument `name`."""
         kinds = [(self.nans, "NaN"), (self.infinities, "infinite")]
         counts = " and ".join(f"{count:,} {kind}" for count, kind in kinds if count)
         if not self.index:
@@ -58,20 +61,20 @@ def check_finite_data(
     program: Program, arguments: Arguments, axes: Iterable[str], *, gradient: bool = True, any_latent: bool = False,
     minibatch: Minibatch | None = None,
 ) -> None:  # fmt: skip
-    """Refuse data whose NaN or infinite numbers reach the log density, its gradient or an observed value.
+    """Raise if NaN or infinite numbers in the data invalidate the log density, its gradient or an observed value.
 
-    Data that are finite cost one pass over them, on the devices where they lie.
+    Finite data cost one pass over them, on their devices.
 
     Args:
         program: the model; its keyword arguments are the data.
         arguments: the data.
         axes: names of the mesh axes that the program may name.
-        gradient: whether the gradient matters.
-        any_latent: whether latent variables may be discrete.
-        minibatch: how rows are drawn, where the program sees some of them at a time.
+        gradient: True to check the gradient, too.
+        any_latent: True if latent variables may be discrete.
+        minibatch: rule for drawing rows, if the program is evaluated on batches.
 
     Raises:
-        ValueError: naming the argument, how many numbers are wrong, the first of them, and the way on.
+        ValueError: naming the argument, the number of invalid values, the first of them, and what to do.
     """
     suspects = find_not_finite(arguments.arrays)
     if not suspects:
@@ -93,10 +96,10 @@ def check_finite_data(
             raise ValueError(f"data: {found.describe(name)}{_consequence(name, found, guilty)}")
 
 
-def locate(array: Any, rows: int | None = None) -> NonFinite:
-    """Count and place the numbers of an array that are not finite; of a padded one only the first `rows` count.
+def locate(array: Array | np.ndarray, rows: int | None = None) -> NonFinite:
+    """Return the numbers of an array that are not finite; in a padded array only the first `rows` rows count.
 
-    Of a sharded array nothing leaves a device but the counts, and the row in which the first lies.
+    Only the counts, and the row with the first such number, leave the devices of a sharded array.
     """
     nans, infinities, first = (int(to_host(x)) for x in _counts(array, rows))
     row = array[first] if np.ndim(array) else array
@@ -107,17 +110,17 @@ def locate(array: Any, rows: int | None = None) -> NonFinite:
 
 
 def find_not_finite(arrays: Sequence[Any]) -> list[int]:
-    """Return the numbers of the arrays that hold NaN or infinite values, after one pass over each where it lies."""
+    """Return the indices of the arrays that hold NaN or infinite values, after one pass over each on its devices."""
     floats = [i for i, a in enumerate(arrays) if jnp.issubdtype(a.dtype, jnp.floating) and a.size]
     on_devices = [i for i in floats if isinstance(arrays[i], Array)]
     found = dict(zip(on_devices, _are_finite([arrays[i] for i in on_devices]), strict=True))
     for i in floats:
         if i not in found:
             array = arrays[i]
-            # The least and the greatest show a NaN or an infinity, and take no memory.
+            # Minimum and maximum reveal a NaN or an infinity without a temporary array.
             with np.errstate(invalid="ignore"):
                 found[i] = np.isfinite(np.min(array)) and np.isfinite(np.max(array))
-    # Every process must decide alike: one that goes on alone would wait for the others.
+    # Every process must decide the same: otherwise one would wait for the others for ever.
     finite = agreed(np.array([bool(to_host(found[i])) for i in floats], bool)) if floats else []
     return [i for i, is_finite in zip(floats, finite, strict=True) if not is_finite]
 
@@ -136,8 +139,8 @@ def _counts(array: Array, rows: int | None) -> tuple[Array, Array, Array]:
 
 
 @jax.jit
-def mend(array: Array) -> Array:
-    """Return the array with the largest finite value of each column in the place of its values that are not finite."""
+def mend(array: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Return the array with its non-finite values replaced by the largest finite value of the column."""
     finite = jnp.isfinite(array)
     known = jnp.where(finite, array, -jnp.inf)
     largest = jnp.max(known, axis=0, keepdims=True) if array.ndim else known
@@ -148,8 +151,8 @@ def _faults(
     program: Program, arguments: Arguments, axes: tuple[str, ...], gradient: bool, any_latent: bool,
     arrays: Sequence[Array],
 ) -> dict[str, Array]:  # fmt: skip
-    """Return the faulty variables at each position, `(position,)`, and GRADIENT where the gradient alone is."""
-    # A minibatch has fewer rows than there are, and none is padded.
+    """Return for each variable whether it is invalid at each position, `(position,)`, and the same for GRADIENT."""
+    # A minibatch has fewer rows than the data, without padding.
     whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, arguments.shardings, strict=True)]
     data = arguments.layout.join(whole)
 
@@ -174,7 +177,7 @@ def _faults(
         if start is not None:  # the log density of a function may be improper elsewhere
             return {name: fault[None] for name, fault in at(to_unconstrained(program, start, data)).items()}
         zero = run(None).position
-        if not zero:  # all is observed, as for maximum likelihood
+        if not zero:  # all variables are observed, as for maximum likelihood
             return {name: fault[None] for name, fault in at({}).items()}
         return lax.map(at, {name: _positions(name, value) for name, value in zero.items()})
 
@@ -182,7 +185,7 @@ def _faults(
 
 
 def _positions(name: str, zero: Array) -> Array:
-    """Zero, and random positions."""
+    """Return zero and random values of a variable, `(position, ...)`."""
     if not jnp.issubdtype(zero.dtype, jnp.floating):
         return jnp.broadcast_to(zero, (POSITIONS, *zero.shape))
     key = random.fold_in(random.key(0), sum(name.encode()))
@@ -191,7 +194,7 @@ def _positions(name: str, zero: Array) -> Array:
 
 
 def _by_variable(evaluation: Evaluation) -> dict[str, Array]:
-    """By variable, whether its term of the log density is not finite, or an observed value cannot be."""
+    """Return for each variable whether its term of the log density is not finite or an observed value is invalid."""
     faults: dict[str, Array] = {}
     for (name, _), term in evaluation.terms().items():
         is_bad = ~jnp.isfinite(term).all()
@@ -209,14 +212,14 @@ def _everywhere(faults: Mapping[str, Array]) -> dict[str, bool]:
 def _consequence(name: str, found: NonFinite, guilty: Sequence[str]) -> str:
     if guilty == [GRADIENT]:
         return (
-            f". The log density is finite, and its gradient is not: jnp.where chooses a value, and the derivative of "
-            f"what it leaves out is computed all the same. {_drop(name, found)}; or give finite numbers in their "
-            f"place, np.nan_to_num({name}), and the mask as an argument of its own."
+            f". The log density is finite, but its gradient is not: jnp.where selects a value, but the derivatives of "
+            f"both branches are computed. {_drop(name, found)}; or give finite numbers instead, "
+            f"np.nan_to_num({name}), and the mask as another argument."
         )
     variables = " and ".join(repr(name) for name in guilty if name != GRADIENT)
     return (
-        f". With it the log density of variable {variables} is not finite wherever chains begin, and with a finite "
-        f"number in its place it is. {_drop(name, found)}; or mask them, as in dist.Normal(...).mask("
+        f". With it the log density of variable {variables} is not finite at any starting position, and with a finite "
+        f"number instead it is. {_drop(name, found)}; or mask them, as in dist.Normal(...).mask("
         f"np.isfinite({name})) with np.nan_to_num({name}) as data; or impute them: make each missing entry a latent "
         f"variable."
     )

@@ -1,8 +1,8 @@
-"""Whether the indices that a model computes from its data point inside what they pick from.
+"""Check that indices which a model computes from its data are inside of the arrays that they index.
 
-JAX takes another entry where one is asked for that does not exist, and drops what is written there: codes 1 to 3 into
-three groups run, and the answer is garbage. So the part of the program that computes indices from data alone is run
-once, on the data, before the first draw. `mode=` in a call of the user's says what is meant, and is left alone.
+For an invalid index JAX reads another entry and drops updates: with codes 1 to 3 for three groups a model runs, and its
+results are wrong. Therefore the part of the program that computes indices from data alone is evaluated once, before the
+first draw. Calls in which the user gives `mode=` are not checked.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
 from phalanx.inputs.arguments import Arguments
-from phalanx.jaxprs.lookups import Lookup, Value, follow
-from phalanx.jaxprs.source_lines import Place, called, counts_from_zero, place_of
+from phalanx.jaxprs.lookups import KnownValue, Lookup, follow
+from phalanx.jaxprs.source_lines import SourceLine, called, counts_from_zero, source_line_of
 from phalanx.mesh.space import RowSharding
 from phalanx.programs.traced_program import TracedProgram
 
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """Looks at the indices of a program, with one data set after the other.
+    """Check of the indices of a program, for any number of data sets.
 
     Attributes:
         program: the trace of the program on the whole data; its last inputs are the data's arrays.
-        positions: how many of its outputs, the first, are the position that it was traced at.
-        unknown: how many of its inputs, the first, are not data.
+        positions: number of leading outputs that are the position at which the program was traced.
+        unknown: number of leading inputs that are not data.
     """
 
     program: ClosedJaxpr
@@ -40,14 +40,14 @@ class IndexCheck:
 
     @classmethod
     def of(cls, whole: TracedProgram) -> IndexCheck:
-        """Of a model's trace."""
+        """Return the check of a traced program."""
         return cls(whole.at_zero, len(whole.position))
 
     def check(self, arguments: Arguments) -> list[str]:
-        """Refuse data with an index outside of what the model picks from.
+        """Raise if the data lead to an invalid index.
 
         Returns:
-            A sentence for each line that could not be looked at.
+            A sentence for each line that could not be checked.
 
         Raises:
             ValueError: naming the line, the index, and the data that it comes from.
@@ -58,53 +58,53 @@ class IndexCheck:
             if (lookup.outside is not None and not bool(lookup.outside[0])) or _is_meant(lookup):
                 continue
             if lookup.outside is None:
-                unseen.append(f"The indices in {_place(lookup)} could not be checked against the data before the run.")
+                unseen.append(f"The indices in {_line(lookup)} could not be checked against the data before the run.")
             else:
-                _refuse(lookup, _place(lookup), arguments, inputs)
+                _refuse(lookup, _line(lookup), arguments, inputs)
         return list(dict.fromkeys(unseen))
 
     def check_or_warn(self, arguments: Arguments) -> None:
-        """The same where there is no display: what could not be looked at is a warning."""
+        """Check the data; warn about each line that could not be checked."""
         for sentence in self.check(arguments):
             warnings.warn(sentence, stacklevel=3)
 
     @property
-    def looks(self) -> bool:
-        """Whether anything is picked by indices that follow from data."""
-        inputs = [Value(None, frozenset([number])) for number in range(len(self.program.in_avals) - self.unknown)]
+    def applies(self) -> bool:
+        """True if data alone determine some index to be checked."""
+        inputs = [KnownValue(None, frozenset([number])) for number in range(len(self.program.in_avals) - self.unknown)]
         return not all(map(_is_meant, self._lookups(inputs, dry=True)))
 
     def any_outside(self, arrays: Sequence[Array], shardings: Sequence[RowSharding]) -> Array:
-        """Whether an index is outside, of data on devices: to be compiled."""
+        """Return whether data on devices lead to an invalid index. Call it inside a compiled function."""
         inputs = values_of(arrays, shardings)
         found = [x.outside[0] for x in self._lookups(inputs) if x.outside is not None and not _is_meant(x)]
         return jnp.any(jnp.stack(found)) if found else jnp.bool_(False)
 
-    def _lookups(self, inputs: Sequence[Value], dry: bool = False) -> list[Lookup]:
+    def _lookups(self, inputs: Sequence[KnownValue], dry: bool = False) -> list[Lookup]:
         latent = {v for v in self.program.jaxpr.outvars[: self.positions] if not isinstance(v, Literal)}
         return follow(self.program, [*[None] * self.unknown, *inputs], latent, dry)[0]
 
 
-def values_of(arrays: Sequence[Any], shardings: Sequence[RowSharding]) -> list[Value]:
-    """Data as what a program is followed with, without padded rows."""
+def values_of(arrays: Sequence[Any], shardings: Sequence[RowSharding]) -> list[KnownValue]:
+    """Return data, without padded rows, as known values for `jaxprs.lookups.follow`."""
     return [
-        Value(lambda a=a, s=s: jnp.asarray(a)[: s.rows] if s.axes else jnp.asarray(a), frozenset([number]))
+        KnownValue(lambda a=a, s=s: jnp.asarray(a)[: s.rows] if s.axes else jnp.asarray(a), frozenset([number]))
         for number, (a, s) in enumerate(zip(arrays, shardings, strict=True))
     ]
 
 
-def _place(lookup: Lookup) -> Place:
-    place = place_of(lookup.within)
-    assert place is not None, "a lookup is one of the model's own"
-    return place
+def _line(lookup: Lookup) -> SourceLine:
+    line = source_line_of(lookup.within)
+    assert line is not None, "every lookup has a line in the model"
+    return line
 
 
 def _is_meant(lookup: Lookup) -> bool:
-    """Whether the user says what becomes of an index outside."""
-    return lookup.silent and _place(lookup).says_mode()
+    """Return whether the user gives `mode=` for invalid indices."""
+    return lookup.silent and _line(lookup).has_mode()
 
 
-def _refuse(lookup: Lookup, place: Place, arguments: Arguments, inputs: Sequence[Value]) -> None:
+def _refuse(lookup: Lookup, line: SourceLine, arguments: Arguments, inputs: Sequence[KnownValue]) -> None:
     assert lookup.outside is not None
     least, most = (int(x) for x in lookup.outside[1:])
     names = [arguments.names[number] for number in sorted(lookup.sources)]
@@ -118,15 +118,15 @@ def _refuse(lookup: Lookup, place: Place, arguments: Arguments, inputs: Sequence
             at = ", ".join(str(int(i)) for i in np.unravel_index(first, values.shape))
             where = f"it is {names[0]}[{at}]" if at else f"it is {names[0]}"
         elif wrong < 0 and not counts_from_zero(called(lookup.equation)):
-            wrong -= lookup.size  # the axis's size was added, to count from the end
+            wrong -= lookup.size  # JAX added the size of the axis, to count from the end
     habit = least == 1 and most == lookup.last + 1
     advice = (
         f"Entries are numbered from 0, and {names[0]} from 1: give {names[0]} - 1."
         if habit and len(names) == 1
-        else "Check the numbering, which begins at 0, and the size of what is picked from; or say what is meant with "
-        "mode=, as in a.at[i].get(mode='clip')."
+        else "Check the numbering, which begins at 0, and the size of the indexed array; or choose the treatment of "
+        "invalid indices with mode=, as in a.at[i].get(mode='clip')."
     )
     raise ValueError(
-        f"{place.expression([name.partition('[')[0] for name in names])}: {wrong} is outside 0..{lookup.last}, "
-        f"in {place}; {where}. JAX would pick another entry, or none, without a word. {advice}"
+        f"{line.expression([name.partition('[')[0] for name in names])}: {wrong} is outside 0..{lookup.last}, "
+        f"in {line}; {where}. JAX would read another entry, or drop an update, without a warning. {advice}"
     )

@@ -1,8 +1,8 @@
-r"""Minibatches: a few rows in each step, whose terms stand for those of all rows.
+r"""Minibatches: estimates of a log density from a few rows in each step.
 
-A term that adds up over $N$ rows counts $N/B$ times when $B$ of them are seen, a prior counts once. Which is which is
-read off the program as it is for devices: a batch is to the data what one device's rows are. Terms that see only how
-many rows there are add up too, and the local variables of an amortised guide are weighted in model and guide alike.
+A term that adds up over $N$ rows is weighted by $N/B$ if a batch has $B$ of them; a prior has weight one. The share
+rule distinguishes them: a batch is treated like the rows of one device. Terms that depend only on the number of rows
+add up, too. The local variables of an amortised guide have the same weight in model and guide.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,44 +18,48 @@ import numpy as np
 from jax import Array, ShapeDtypeStruct, lax, random
 from jax.sharding import Mesh, PartitionSpec
 
-from phalanx.exactness.sharding_check import read_rows_apart
+from phalanx.exactness.sharding_check import read_sharding_check
 from phalanx.exactness.share_rule import read_shares
 from phalanx.inputs.arguments import Arguments
 from phalanx.mesh.space import RowSharding
 from phalanx.programs.traced_program import TracedProgram
 
 STREAM = 0x62617463
-"""Sets the keys that rows are drawn with apart from those of particles."""
+"""Number folded into keys, so that rows and particles have different random numbers."""
 
 ROWS = "data"
-"""The axis along which a batch is one part of many."""
+"""Mesh axis over which the share rule is evaluated: a batch is one shard along it."""
 
 
 @dataclass(frozen=True)
 class Minibatch:
-    """How rows are drawn.
+    """Rule for drawing the rows of a batch.
 
     Attributes:
-        size: rows of a batch.
-        total: rows of the data.
-        of_rows: which of the data's arrays have these rows.
-        axes: mesh axes that the rows are spread over.
+        size: number of rows of a batch.
+        total: number of rows of the data.
+        of_rows: True for each array of the data that has these rows.
+        axes: mesh axes that the rows are sharded over.
+        is_streamed: True if the data are one batch of a stream, used whole; else rows are drawn from them.
     """
 
     size: int
     total: int
     of_rows: tuple[bool, ...]
     axes: tuple[str, ...]
+    is_streamed: bool = False
 
-    argument: ClassVar[str] = "batch_size"
-    """What the user has asked for it by."""
+    @property
+    def argument(self) -> str:
+        """Name of the user's argument that asks for batches."""
+        return "num_rows" if self.is_streamed else "batch_size"
 
     @classmethod
     def of(cls, batch_size: Any, arguments: Arguments, mesh: Mesh) -> Minibatch:
-        """Batches of so many rows.
+        """Return batches of `batch_size` rows.
 
         Raises:
-            ValueError: when there are no rows, fewer than asked for, or they do not divide over the devices.
+            ValueError: when the data have fewer rows, or rows do not divide evenly over the devices.
         """
         if not isinstance(batch_size, int | np.integer) or isinstance(batch_size, bool) or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number of rows, at least 1; got {batch_size!r}.")
@@ -73,8 +77,8 @@ class Minibatch:
         axes = sharded[0].axes if sharded else ()
         if other := [s for s in sharded if (s.axes, s.rows) != (axes, total)]:
             raise ValueError(
-                f"batch_size={batch_size}: of the data {total} rows are spread over {axes}, and {other[0].rows} over "
-                f"{other[0].axes}; a batch is of one kind of rows. Leave the others unsharded, or look at all rows."
+                f"batch_size={batch_size}: {total} rows of the data are sharded over {axes}, and {other[0].rows} over "
+                f"{other[0].axes}; a batch has one kind of rows. Leave the others unsharded, or use all rows."
             )
         devices = _devices(axes, mesh)
         if total % devices or batch_size % devices:
@@ -86,13 +90,13 @@ class Minibatch:
 
     @property
     def weight(self) -> float:
-        """How often a row of a batch counts."""
+        """Weight of a row of a batch."""
         return self.total / self.size
 
     def rows(self, key: Array) -> Array:
-        """Numbers of the rows that a device draws among its own, with replacement; or of all, where all are wanted.
+        """Return the indices of the rows that a device draws among its own, with replacement; or of all its rows.
 
-        Which device follows from where it is called, as in `shard_map`; those that hold the same rows draw alike.
+        Call it inside `shard_map` if rows are sharded. Devices that hold the same rows draw the same.
         """
         key, devices = random.fold_in(key, STREAM), 1
         if self.axes:
@@ -103,11 +107,13 @@ class Minibatch:
         return random.randint(key, (self.size // devices,), 0, self.total // devices)
 
     def take(self, arrays: Sequence[Array], rows: Array | slice) -> list[Array]:
-        """The arrays with these rows, those without rows as they are."""
+        """Return the arrays with these rows only; arrays without rows are unchanged."""
         return [array[rows] if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
 
     def draw(self, arrays: Sequence[Array], key: Array, mesh: Mesh) -> list[Array]:
-        """The arrays with the rows of one batch, drawn with replacement; each device draws from its own rows."""
+        """Return the arrays with one batch of rows, drawn with replacement; each device draws from its own rows."""
+        if self.is_streamed:
+            return list(arrays)
         if not self.axes:
             return self.take(arrays, self.rows(key))
         spec = RowSharding(self.axes, self.total, self.total // _devices(self.axes, mesh)).spec()
@@ -122,24 +128,24 @@ class Minibatch:
     def _check_continuous(
         self, program: Callable[..., Any], batch: Arguments, sizes: Mapping[str, int], what: str
     ) -> None:
-        """Refuse latent variables that no position moves, such as discrete ones."""
-        found = TracedProgram.of_whole(program, batch, sizes, closely=True)
+        """Raise if a latent variable has no unconstrained position, such as a discrete one."""
+        found = TracedProgram.of_whole(program, batch, sizes, checking=True)
         for name in found.without_bijection:
             distribution = found.variables[name].distribution
             support = getattr(distribution, "support", None)
             kind = "is discrete" if support is not None and support.is_discrete else "has no density to move in"
             raise ValueError(
-                f"{self.argument}: variable {name!r} of the {what} {kind} ({type(distribution).__name__}), and some "
-                f"rows at a time can stand for all only where latent variables are continuous. Sum it out of the "
-                f"model, as with numpyro.distributions.MixtureSameFamily; or give all rows at once, without "
-                f"{self.argument}=, and a guide that draws it."
+                f"{self.argument}: variable {name!r} of the {what} {kind} ({type(distribution).__name__}), and batches "
+                f"of rows need continuous latent variables. Sum it out of the model, as with "
+                f"numpyro.distributions.MixtureSameFamily; or give all rows at once, without {self.argument}=, and a "
+                f"guide that draws it."
             )
 
     def terms_of_rows(self, program: Callable[..., Any], arguments: Arguments, what: str) -> set[str]:
-        """The variables of a program whose terms add up over rows; `what` is what messages call it.
+        """Return the variables of a program whose terms add up over rows; messages call the program `what`.
 
         Raises:
-            ValueError: naming the variable, when a term neither adds up over rows nor is the same for any of them.
+            ValueError: naming the variable, when a term neither adds up over rows nor is independent of them.
         """
         parts = max(2, self.total // self.size)
         sharding = RowSharding((ROWS,), parts * self.size, self.size)
@@ -155,26 +161,27 @@ class Minibatch:
         try:
             whole = TracedProgram.of_whole(program, batch, sizes)
             shares, local = read_shares(program, batch, sizes, whole)
-            apart = read_rows_apart(program, batch, sizes, shares, whole, local)
+            proof = read_sharding_check(program, batch, sizes, shares, whole, local)
         except ValueError as error:
             raise ValueError(
                 f"{self.argument}: the {what} cannot be learned from some rows at a time. {error}"
             ) from error
-        if apart.check is not None and apart.check.names:
+        if proof.check is not None and proof.check.names:
             raise ValueError(
-                f"{self.argument}: that the rows of {', '.join(map(repr, apart.check.names))} in the {what} do not "
-                f"mix, so that some of them can stand for all, cannot be proved from the program. Compute what looks "
-                f"at all rows (a mean, a scale) once and pass it in as data, or give all rows at once."
+                f"{self.argument}: Phalanx cannot prove from the {what} that the rows of "
+                f"{', '.join(map(repr, proof.check.names))} do not mix, so that a batch can stand for all rows. "
+                f"Compute what depends on all rows (a mean, a scale) once and pass it in as data, or give all rows at "
+                f"once."
             )
         return {name for (name, _), where in shares.terms.items() if where.axes}
 
 
-class Estimate(NamedTuple):
-    """How a log density is estimated from some rows.
+class MinibatchEstimate(NamedTuple):
+    """Rule for estimating a log density from some rows.
 
     Attributes:
-        minibatch: how rows are drawn.
-        weights: how often the terms of a variable count; once, where nothing is said.
+        minibatch: rule for drawing rows.
+        weights: weight of the terms of a variable; 1 for variables that are not in it.
     """
 
     minibatch: Minibatch
@@ -182,7 +189,7 @@ class Estimate(NamedTuple):
 
     @classmethod
     def of(cls, minibatch: Minibatch, program: Callable[..., Any], arguments: Arguments, names: Iterable[str]) -> Self:
-        """The estimate of a program's log density, whose latent variables have these names.
+        """Return the estimate of a program's log density, whose latent variables have these names.
 
         Raises:
             ValueError: when one has an element for each row; or as `Minibatch.terms_of_rows`.
@@ -190,13 +197,12 @@ class Estimate(NamedTuple):
         of_rows = minibatch.terms_of_rows(program, arguments, "model")
         if local := sorted(of_rows.intersection(names)):
             raise ValueError(
-                f"{minibatch.argument}: variable {local[0]!r} has an element for each row, of which a batch moves "
-                f"some and leaves the others where they are. Marginalise it, or use a kernel that looks at all rows, "
-                f"such as phx.nuts()."
+                f"{minibatch.argument}: variable {local[0]!r} has an element for each row, and a batch moves only "
+                f"some of them. Marginalise it, or use a kernel that uses all rows, such as phx.nuts()."
             )
         return cls(minibatch, dict.fromkeys(sorted(of_rows), minibatch.weight))
 
 
 def _devices(axes: Sequence[str], mesh: Mesh) -> int:
-    """How many devices have rows of their own."""
+    """Return the number of devices that have rows of their own."""
     return math.prod(mesh.shape[axis] for axis in axes)

@@ -1,6 +1,6 @@
-"""Whether what is observed can be, and the parameters that data give to distributions, as far as data alone decide.
+"""Check of observed values and parameters of distributions against their supports, as far as data alone determine them.
 
-The density of a value that a distribution cannot take may still look like one: that of 2 under a Bernoulli is finite.
+The density of a value outside of a support may be finite, such as that of 2 under a Bernoulli distribution.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from phalanx.density.indices import values_of
 from phalanx.inputs.arguments import Arguments
-from phalanx.jaxprs.lookups import Value, follow
+from phalanx.jaxprs.lookups import KnownValue, follow
 from phalanx.mesh.space import RowSharding
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.validity import Doubt, Wrong, nan_hint
@@ -24,13 +24,13 @@ from phalanx.programs.validity import Doubt, Wrong, nan_hint
 
 @dataclass(frozen=True)
 class SupportCheck:
-    """Looks at the observed values and parameters of a program, with one data set after the other.
+    """Check of the observed values and parameters of a program, for any number of data sets.
 
     Attributes:
-        program: the trace of the program; its last inputs are the data's arrays, and its last outputs those of doubts.
-        doubts: what may be wrong, by variable and parameter, as `phalanx.programs.validity` finds it.
-        positions: how many of the trace's outputs, the first, are the position that it was traced at.
-        unknown: how many of its inputs, the first, are not data.
+        program: the trace of the program; its last inputs are the data's arrays, its last outputs those of `doubts`.
+        doubts: values that may be invalid, by variable and parameter, see `phalanx.programs.validity`.
+        positions: number of leading outputs that are the position at which the program was traced.
+        unknown: number of leading inputs that are not data.
     """
 
     program: ClosedJaxpr
@@ -40,19 +40,17 @@ class SupportCheck:
 
     @classmethod
     def of(cls, whole: TracedProgram) -> SupportCheck:
-        """Of a model's trace that looks closely."""
+        """Return the check of a program traced with `checking=True`."""
         return cls(whole.at_zero, whole.doubts, len(whole.position))
 
     def check(self, arguments: Arguments) -> list[str]:
-        """Refuse data with a value that cannot be.
-
-        What latent variables have a say in is for the log density to tell.
+        """Raise if the data have an invalid value. Values that depend on latent variables are not checked.
 
         Returns:
-            A sentence for each variable that could not be looked at.
+            A sentence for each variable that could not be checked.
 
         Raises:
-            ValueError: naming the variable, the value, and what it can be.
+            ValueError: naming the variable, the value, and the allowed values.
         """
         unseen: list[str] = []
         for key, (values, bad) in self._known(values_of(arguments.arrays, arguments.shardings)).items():
@@ -64,22 +62,24 @@ class SupportCheck:
         return list(dict.fromkeys(unseen))
 
     @property
-    def looks(self) -> bool:
-        """Whether there is anything to look at."""
-        inputs = [Value(None, frozenset([number])) for number in range(len(self.program.in_avals) - self.unknown)]
+    def applies(self) -> bool:
+        """True if data alone determine some value to be checked."""
+        inputs = [KnownValue(None, frozenset([number])) for number in range(len(self.program.in_avals) - self.unknown)]
         return bool(self._known(inputs, dry=True))
 
     def any_outside(self, arrays: Sequence[Array], shardings: Sequence[RowSharding]) -> Array:
-        """Whether there is such a value, or there may be, of data on devices: to be compiled."""
+        """Return whether an invalid value may exist in data on devices. Call it inside a compiled function."""
         known = [_computed(bad) for _, bad in self._known(values_of(arrays, shardings)).values()]
         bad = [jnp.bool_(True) if flags is None else jnp.any(jnp.asarray(flags)) for flags in known]
         return jnp.any(jnp.stack(bad)) if bad else jnp.bool_(False)
 
-    def _known(self, inputs: Sequence[Value], dry: bool = False) -> dict[tuple[str, str], tuple[Value, Value]]:
-        """The doubts that data alone decide: values, and which are wrong."""
+    def _known(
+        self, inputs: Sequence[KnownValue], dry: bool = False
+    ) -> dict[tuple[str, str], tuple[KnownValue, KnownValue]]:
+        """Return the doubts that data alone determine: values, and whether each is invalid."""
         latent = {v for v in self.program.jaxpr.outvars[: self.positions] if not isinstance(v, Literal)}
         outputs = follow(self.program, [*[None] * self.unknown, *inputs], latent, dry)[1]
-        found: dict[tuple[str, str], tuple[Value, Value]] = {}
+        found: dict[tuple[str, str], tuple[KnownValue, KnownValue]] = {}
         last = outputs[len(outputs) - 2 * len(self.doubts) :]
         for key, values, bad in zip(self.doubts, last[::2], last[1::2], strict=True):
             if values is not None and bad is not None:
@@ -87,8 +87,8 @@ class SupportCheck:
         return found
 
 
-def _computed(value: Value) -> Any:
-    """A value; None where it follows from an operation that runs within a compiled program only."""
+def _computed(value: KnownValue) -> Any:
+    """Return a value; None if it needs an operation that runs only inside a compiled program."""
     try:
         return value.get()
     except Exception:

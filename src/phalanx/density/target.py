@@ -1,4 +1,4 @@
-"""The target of inference: a model and its data as a log density of unconstrained positions, on a mesh."""
+"""Target of inference: a model and its data as a log density of unconstrained positions, on a mesh."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from phalanx.density.indices import IndexCheck
-from phalanx.density.minibatch import Estimate, Minibatch
+from phalanx.density.minibatch import Minibatch, MinibatchEstimate
 from phalanx.distributions.row_sums import total_of
-from phalanx.exactness.sharding_check import check_level, read_rows_apart
+from phalanx.exactness.sharding_check import check_level, read_sharding_check
 from phalanx.exactness.share_rule import read_shares
 from phalanx.inputs.arguments import Arguments, Layout, split_arguments
 from phalanx.inputs.needed_values import trace_with_values
@@ -42,16 +42,16 @@ INITIAL_RADIUS = 2.0
 
 @dataclass(frozen=True)
 class Density:
-    """A target on one device, its data in place: what kernels see. Use it inside `shard_map`.
+    """A target on one device with its data: the density that kernels use. Use it inside `shard_map`.
 
-    Every method gives what the whole log density gives, on every device; only `share` is one device's part.
+    Every method returns the result for the whole log density, on every device; only `share` is one device's part.
 
     Attributes:
-        program, layout: the model and how its data are put together.
+        program, layout: the model, and the structure of its data.
         arrays: the data on this device.
-        shares: what is local.
-        lanes: how many chains of this device are moved at once.
-        estimate: how some rows are drawn that stand for all, for kernels that look at some.
+        shares: the terms and variables that are local.
+        lanes: number of chains that this device advances together.
+        estimate: rule for drawing minibatches, for kernels that use them.
     """
 
     program: Program
@@ -59,26 +59,26 @@ class Density:
     arrays: Sequence[Array]
     shares: Shares
     lanes: int = 1
-    estimate: Estimate | None = None
+    estimate: MinibatchEstimate | None = None
 
     def of_rows(self, rows: Array) -> Density:
-        """What these rows of this device say of the log density: of rows drawn at random, the same on average."""
+        """Return the density estimated from these rows of this device, unbiased if they are drawn at random."""
         assert self.estimate is not None
         minibatch, weights = self.estimate
         return replace(self, arrays=minibatch.take(self.arrays, rows), shares=replace(self.shares, weights=weights))
 
     def share(self, position: ByVariable) -> Total:
-        """This device's share of the log density: differentiable code with no collective of ours in it."""
+        """Return this device's share of the log density: differentiable code without a collective of Phalanx."""
         totals = self._totals(position)
         weighed = [self.shares.weigh(term, total) for term, total in totals.items()]
         return sum(weighed[1:], start=weighed[0])
 
     def total(self, position: ByVariable) -> Total:
-        """The log density."""
+        """Return the log density."""
         return self._add(with_group_sums(self.share)(position))
 
     def value_and_grad(self, position: ByVariable) -> tuple[Total, ByVariable]:
-        """Log density and its gradient; one sum over devices for both."""
+        """Return the log density and its gradient; one sum over devices for both."""
 
         def share(position: ByVariable) -> tuple[Array, Array]:
             total = self.share(position)
@@ -90,9 +90,9 @@ class Density:
 
     @property
     def log_density(self) -> Callable[[ByVariable], Array]:
-        """The log density as a function that code which knows no mesh may differentiate: in a single float."""
+        """The log density, in one float, as a function that any code may differentiate."""
 
-        # The arrays are an argument: a custom_vjp must not close over values of the trace it is called in.
+        # The arrays are an argument: a custom_vjp must not close over values of the surrounding trace.
         @jax.custom_vjp
         def of(position, arrays):
             density = replace(self, arrays=arrays)
@@ -109,30 +109,30 @@ class Density:
         return lambda position: of(position, self.arrays)
 
     def constrain(self, position: ByVariable) -> dict[str, Array]:
-        """Values of the latent and deterministic variables at a position."""
+        """Return the values of the latent and deterministic variables at a position."""
         return self._run(position).values()
 
     def unconstrain(self, values: Mapping[str, Array]) -> ByVariable:
-        """The position at which the latent variables have these values."""
+        """Return the position at which the latent variables have these values."""
         return to_unconstrained(self.program, values, self.layout.join(self.arrays))
 
     def at_values(
         self, position: ByVariable, values: Mapping[str, Array], wanted: Mapping[str, Array]
     ) -> tuple[ByVariable, dict[str, Array]]:
-        """`position`, with the `wanted` variables at these values; and which of them no position gives."""
+        """Return `position` with the `wanted` variables at these values, and which values no position can give."""
         found, misfits = at_values(self.program, position, values, wanted, self.layout.join(self.arrays))
         return found, jax.tree.map(lambda wrong: self._add(wrong.astype(jnp.int32)) > 0, misfits)
 
     def initial_position(self, key: Array, radius: Array | float = INITIAL_RADIUS) -> ByVariable:
-        """A random position near zero, equal on all devices for global variables, different for spread ones."""
+        """Return a random position near zero: equal on all devices for global variables, different for sharded ones."""
         start = getattr(self.program, "start", None)
-        if start is not None:  # the user said where: a log density given as a function may be improper elsewhere
+        if start is not None:  # a log density given as a function may be improper elsewhere
             return self.unconstrain(start)
         layout = self.shares.layout
         return jax.tree.map(lambda x, zero: radius * x + zero, layout.uniform(key, -1.0, 1.0), layout.zeros())
 
     def contributions(self, position: ByVariable) -> dict[str, Array]:
-        """Each variable's contribution to the log density, a scalar: what to look at when the sum is not finite."""
+        """Return each variable's contribution to the log density, which shows the cause if the sum is not finite."""
         totals: dict[str, Total] = {}
         for (name, part), total in self._totals(position).items():
             share = self.shares.weigh((name, part), total)
@@ -140,7 +140,7 @@ class Density:
         return {name: self._add(total).value for name, total in totals.items()}
 
     def invalid(self) -> dict[tuple[str, str], Array]:
-        """How many observed values and parameters their distribution cannot take, by variable and parameter."""
+        """Return the number of observed values and parameters that are invalid, by variable and parameter."""
         zero = self.initial_position(jax.random.key(0), 0.0)
         found = doubts(self._run(zero), self._run(self.initial_position(jax.random.key(1))))
         return {key: self._add(jnp.sum(doubt.bad)) for key, doubt in found.items()}
@@ -149,7 +149,7 @@ class Density:
         return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share
 
     def _totals(self, position: ByVariable) -> dict[Term, Total]:
-        """The terms added up over the rows of this device, padded ones left out."""
+        """Return the terms summed over the rows of this device, without padded rows."""
         totals = self._run(position).totals(self.shares.terms, self.lanes)
         if self.shares.masks is not None:
             for term, value in self.shares.masks.terms(position, self.arrays).items():
@@ -161,10 +161,10 @@ class Density:
 
 
 def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
-    """The mesh asked for, else the one the data lie on, else one device.
+    """Return the given mesh, else the mesh of the data, else one device.
 
     Raises:
-        ValueError: when the data lie on several meshes or on another than the one asked for, or it has no `chain` axis.
+        ValueError: when data are on several meshes or on another than the given one, or it has no axis `chain`.
     """
     sharded = [array for array, s in zip(arguments.arrays, arguments.shardings, strict=True) if s.axes]
     meshes = {with_auto_axes(found) for array in sharded if (found := mesh_of(array)) is not None}
@@ -189,7 +189,7 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
 
 
 def _check_all_processes(mesh: Mesh) -> None:
-    """Refuse a mesh without devices of some process: it would wait for the others for ever."""
+    """Raise if some process has no device in the mesh: it would wait for the others for ever."""
     if jax.process_count() > 1 and len({device.process_index for device in mesh.devices.flat}) < jax.process_count():
         raise ValueError(
             f"mesh: there are {jax.process_count()} processes, and the mesh of shape {dict(mesh.shape)} has no devices "
@@ -198,20 +198,21 @@ def _check_all_processes(mesh: Mesh) -> None:
 
 
 class Target:
-    r"""A model with its data, as the log density of an unconstrained position.
+    r"""A model with its data as the log density of an unconstrained position.
 
     Constrained values $x$ and the position $u$ are related by $x = T(u)$, `numpyro.distributions.biject_to` of each
     support, and $\log \pi(u) = \log p(T(u), \text{data}) + \log|\det T'(u)|$. Supports may depend on other variables.
 
     Args:
         model: a program whose keyword arguments are the data.
-        data: the keyword arguments; arrays placed with `phx.shard` are spread out, and with them what depends on them.
-        mesh: the devices; by default those the data were placed on, or one.
-        check: what to do where it can neither be proved nor tried that the devices' shares add up to the whole: "warn",
-            "strict" (an error) or "off" (nothing is tried). What is found is in `rows`.
+        data: the keyword arguments. Arrays placed with `phx.shard` are sharded, and so are variables that depend on
+            them.
+        mesh: the devices; by default those of the data, or one.
+        check: the action if Phalanx can neither prove nor test that the devices' shares add up to the whole: "warn",
+            "strict" (an error), or "off" (no test). The result of the check is in `rows`.
 
     Raises:
-        TypeError: when `data` is no dict or does not fit the model.
+        TypeError: when `data` is not a dict or does not fit the model.
         ValueError: when the model has no latent variables, an array is empty, or the sharding contradicts the model.
 
     Example:
@@ -239,7 +240,7 @@ class Target:
     def of(
         cls, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None, check: str = "warn"
     ) -> Target:
-        """The target of a model and arguments that have been split already; `whole` is as for `read_shares`."""
+        """Return the target of a model and its split arguments; `whole` is as for `read_shares`."""
         target = cls.__new__(cls)
         target._fill(model, arguments, mesh, whole, check)
         return target
@@ -249,108 +250,108 @@ class Target:
     ) -> None:
         self.program, self.mesh, self.arguments = model, mesh, arguments
         sizes = axes_but_chain(mesh)
-        if whole is None:  # who traced it has looked at its indices
+        if whole is None:  # the caller that traced it has checked its indices
             arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(model, a, sizes))
             self.arguments = arguments
             IndexCheck.of(whole).check_or_warn(arguments)
         check_latents(model, whole)
         self.shares: Shares
         self.shares, local = read_shares(model, arguments, sizes, whole)
-        self.rows = read_rows_apart(model, arguments, sizes, self.shares, whole, local)
-        self.rows = self.rows.look(arguments, check)
-        self.estimate: Estimate | None = None
+        self.rows = read_sharding_check(model, arguments, sizes, self.shares, whole, local)
+        self.rows = self.rows.compare(arguments, check)
+        self.estimate: MinibatchEstimate | None = None
 
     def with_arguments(self, arguments: Arguments, check: str = "warn") -> Target:
-        """The same target with other data of the same shapes, nothing traced again; what is not proved is checked."""
+        """Return the target with other data of the same shapes, without tracing; unproved shares are tested."""
         other = copy.copy(self)
-        other.arguments, other.rows = arguments, self.rows.look(arguments, check)
+        other.arguments, other.rows = arguments, self.rows.compare(arguments, check)
         return other
 
     def in_batches(self, batch_size: Any) -> Target:
-        """The same target, whose log density can also be estimated from so many rows.
+        """Return the target with a log density that can also be estimated from `batch_size` rows.
 
         Raises:
-            ValueError: when there are fewer rows, a term of the log density neither adds up over rows nor is the same
-                for any of them, or a variable has an element for each row.
+            ValueError: when there are fewer rows, a term of the log density neither adds up over rows nor is
+                independent of them, or a variable has an element for each row.
         """
         if self.shares.masks is not None:
             raise ValueError(
-                f"Variable {next(iter(self.shares.masks.outputs))[0]!r}: its log density is added up in the model, and "
+                f"Variable {next(iter(self.shares.masks.outputs))[0]!r}: the model sums its log density over rows, and "
                 f"the rows of the data do not divide evenly over devices, so it cannot be estimated from some rows. "
-                f"Keep the rows apart (no sum over them), or give a number of rows that divides evenly."
+                f"Keep one term per row (no sum over rows), or give a number of rows that divides evenly."
             )
         other = copy.copy(self)
         minibatch, names = Minibatch.of(batch_size, self.arguments, self.mesh), (v.name for v in self.shares.latents)
-        other.estimate = Estimate.of(minibatch, self.program, self.arguments, names)
+        other.estimate = MinibatchEstimate.of(minibatch, self.program, self.arguments, names)
         return other
 
     def with_arrays(self, arrays: Sequence[Array]) -> Target:
-        """The same target with these arrays in the place of its data's, which have been looked at."""
+        """Return the target with these arrays, which have been checked, instead of its data."""
         other = copy.copy(self)
         other.arguments = self.arguments.with_arrays(arrays)
         return other
 
     def without_arrays(self) -> Target:
-        """The same target without its data."""
+        """Return the target without its data."""
         other = copy.copy(self)
         other.arguments = self.arguments.without_arrays()
         return other
 
     def of_program(self, program: Program) -> Target:
-        """The same target of another program whose trace is the same."""
+        """Return the target of another program whose trace is the same."""
         other = copy.copy(self)
         other.program = program
         return other
 
     @property
     def layout(self) -> Layout:
-        """The part of the data that is compiled in."""
+        """Structure of the data, which is compiled in."""
         return self.arguments.layout
 
     def on_device(self, arrays: Sequence[Array], lanes: int = 1) -> Density:
-        """The target with one device's arrays in place, for `lanes` chains at once. Call it inside `shard_map`."""
+        """Return the density on one device, for `lanes` chains at once. Call it inside `shard_map`."""
         program = giving_own_rows(self.program, self.shares.own_rows)
         return Density(program, self.layout, arrays, self.shares, lanes, self.estimate)
 
     def array_specs(self) -> tuple[PartitionSpec, ...]:
-        """How the data's arrays are laid out."""
+        """Return the partition of each array of the data."""
         return tuple(sharding.spec() for sharding in self.arguments.shardings)
 
     def sharding(self, name: str) -> RowSharding:
-        """Where a latent or deterministic variable lives."""
+        """Return the sharding of a latent or deterministic variable."""
         by_name = {latent.name: latent.sharding for latent in self.shares.latents}
         return by_name[name] if name in by_name else self.shares.others.get(name, GLOBAL)
 
     def position_specs(self, *leading: str | None) -> dict[str, PartitionSpec]:
-        """How positions are laid out, after `leading` dimensions such as the chains'."""
+        """Return the partition of positions whose first dimensions are `leading`, such as that of the chains."""
         return {latent.name: latent.sharding.spec(*leading) for latent in self.shares.latents}
 
     def place_arrays(self) -> tuple[Array, ...]:
-        """The data's arrays on the mesh: sharded ones where they are, others copied to every device."""
+        """Return the data's arrays on the mesh: sharded arrays are not moved, others are copied to every device."""
         return tuple(
             to_devices(array, NamedSharding(self.mesh, spec))
             for array, spec in zip(self.arguments.arrays, self.array_specs(), strict=True)
         )
 
     def log_density(self, position: Mapping[str, ArrayLike]) -> Array:
-        """Log density at a position (a dict of whole, unpadded, unconstrained values): a scalar."""
+        """Return the log density at a position, a dict of whole, unpadded, unconstrained values: a scalar."""
         return self._whole(lambda density, u: density.log_density(u), PartitionSpec())(position)
 
     def value_and_grad(self, position: Mapping[str, ArrayLike]) -> tuple[Array, dict[str, Array]]:
-        """Log density and its gradient at a position."""
+        """Return the log density and its gradient at a position."""
         total, gradient = self._whole(
             lambda density, u: density.value_and_grad(u), (PartitionSpec(), self.position_specs())
         )(position)
         return total.value, {name: self.trim(name, leaf) for name, leaf in gradient.items()}
 
     def constrain(self, position: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """Values of the latent variables, and of the deterministic ones, at a position."""
+        """Return the values of the latent and deterministic variables at a position."""
         specs = {name: self.sharding(name).spec() for name in self.value_names()}
         values = self._whole(lambda density, u: density.constrain(u), specs)(position)
         return {name: self.trim(name, leaf) for name, leaf in values.items()}
 
     def unconstrain(self, values: Mapping[str, Any]) -> dict[str, Array]:
-        """The position at which the latent variables have these values.
+        """Return the position at which the latent variables have these values.
 
         Raises:
             ValueError: when a latent variable has no value.
@@ -359,20 +360,20 @@ class Target:
         return {name: self.trim(name, leaf) for name, leaf in position.items()}
 
     def initial_position(self, key: Array) -> dict[str, Array]:
-        """A random position, uniform on (-2, 2) in every unconstrained coordinate."""
+        """Return a random position, uniform on (-2, 2) in every unconstrained coordinate."""
         position = self._whole(lambda density, _: density.initial_position(key), self.position_specs())({})
         return {name: self.trim(name, leaf) for name, leaf in position.items()}
 
     def value_names(self) -> list[str]:
-        """Names of the latent variables, then of the deterministic ones."""
+        """Return the names of the latent variables, then of the deterministic ones."""
         return [*(latent.name for latent in self.shares.latents), *self.shares.others]
 
     def trim(self, name: str, values: Any, leading: int = 0) -> Any:
-        """Whole `values` of a variable without padded rows, which lie behind `leading` dimensions."""
+        """Return whole `values` of a variable without padded rows; rows follow `leading` dimensions."""
         return self.sharding(name).trim(values, leading)
 
     def _whole(self, f: Callable[[Density, Any], Any], out_specs: Any) -> Callable[[Mapping[str, Any]], Any]:
-        """`f(density, tree)` on whole arrays by name, rows padded on the way in."""
+        """Return `f(density, tree)` as a function of whole arrays by name, whose rows are padded."""
 
         def call(tree: Mapping[str, Any]) -> Any:
             specs = {name: self.sharding(name).spec() for name in tree}

@@ -1,13 +1,15 @@
 """Checks on draws `(chain, draw, ...)`, all elements at once, in NumPy: `phx.diagnostics`.
 
-R-hat, effective sample sizes and Monte-Carlo errors agree with ArviZ; `judge` makes a `Verdict` of `Finding`s.
+In: arrays of draws and of statistics by name. Out: R-hat, effective sample sizes and Monte-Carlo errors, which agree
+with ArviZ, a summary table, and, by `judge`, a `Verdict` of `Finding`s. Read `element_statistics.py` first, then
+`judging/verdict.py`.
 """
 
 from phalanx.diagnostics.convergence import ess, mcse, rhat
 from phalanx.diagnostics.energy import ebfmi
 from phalanx.diagnostics.exchange import to_arviz
 from phalanx.diagnostics.interval import hdi
-from phalanx.diagnostics.judging.checks import Check, Evidence
+from phalanx.diagnostics.judging.checks import Check, CheckedRun
 from phalanx.diagnostics.judging.finding import Finding
 from phalanx.diagnostics.judging.folded import judge_folded
 from phalanx.diagnostics.judging.verdict import Verdict, judge, judged
@@ -15,6 +17,6 @@ from phalanx.diagnostics.nested import nested_rhat
 from phalanx.diagnostics.summary import summary_table
 
 __all__ = [
-    "Check", "Evidence", "Finding", "Verdict", "ebfmi", "ess", "hdi", "judge", "judge_folded", "judged", "mcse",
+    "Check", "CheckedRun", "Finding", "Verdict", "ebfmi", "ess", "hdi", "judge", "judge_folded", "judged", "mcse",
     "nested_rhat", "rhat", "summary_table", "to_arviz",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Draws and statistics in ArviZ's own container, for everything ArviZ can do with them."""
+"""Conversion of draws and statistics to ArviZ's container."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from phalanx.diagnostics.elements import Names, axis_names
 from phalanx.extras import require
 
-# Where ArviZ has its own word for a statistic.
+# ArviZ's names of statistics that differ from ours
 _ARVIZ_NAMES = {"num_steps": "n_steps", "log_density": "lp", "reached_max_depth": "reached_max_treedepth"}
 
 
@@ -21,11 +21,11 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], l
         draws: arrays of shape `(chain, draw, ...)` by variable name: the group `posterior`.
         stats: arrays of shape `(chain, draw)` by name: the group `sample_stats`, where `num_steps` is called `n_steps`,
             `log_density` is called `lp`, and `reached_max_depth` is called `reached_max_treedepth`.
-        labels: by variable, what its entries are called along each axis, or None for an axis that is numbered.
+        labels: labels of the entries along each axis, by variable; None for an axis that is numbered.
 
     Returns:
-        `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x. Dimensions are called `chain`, `draw`
-        and `<name>_dim_0`, ..., as ArviZ calls them; the coordinates along these are labels or numbers.
+        `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x. Dimensions are `chain`, `draw` and
+        `<name>_dim_0`, ..., the names that ArviZ uses; the coordinates along these are labels or numbers.
 
     Raises:
         ImportError: when ArviZ is not installed.
@@ -57,13 +57,13 @@ def _check_names(draws: Mapping[str, np.ndarray]) -> None:
     taken = {"chain", "draw", *(f"{name}_dim_{axis}" for name, v in draws.items() for axis in range(v.ndim - 2))}
     if clash := [name for name in draws if name in taken]:
         raise ValueError(
-            f"to_arviz: the variable {clash[0]!r} has the name of a dimension there. Rename it in the model; or "
-            f"convert it under another name, dataclasses.replace(posterior, draws={{...}}).to_arviz()."
+            f"to_arviz: the variable {clash[0]!r} has the name of a dimension of ArviZ's container. Rename it in the "
+            f"model; or convert it under another name, dataclasses.replace(posterior, draws={{...}}).to_arviz()."
         )
 
 
 def _dataset(arrays: Mapping[str, np.ndarray], labels: Names | None = None) -> Any:
-    """Lay out arrays `(chain, draw, ...)` as ArviZ does, whose own converter warns of more chains than draws."""
+    """Return arrays `(chain, draw, ...)` as ArviZ's data set; ArviZ's own converter warns of more chains than draws."""
     variables, coords = {}, {}
     for name, value in arrays.items():
         dims = ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.ndim - 2)))

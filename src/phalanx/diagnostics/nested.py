@@ -1,4 +1,4 @@
-"""Do groups of chains agree, whose chains started at one point? R-hat for many short chains."""
+"""Nested R-hat for many short chains, in groups that start at one point."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from phalanx.diagnostics.elements import as_draws, measure
 
 
 def nested_rhat(draws: np.ndarray, superchains: int) -> np.ndarray:
-    r"""Nested R-hat: how much wider all superchains together are than each superchain alone.
+    r"""Return nested R-hat: the spread of all superchains together over that of each superchain.
 
-    A superchain is a group of `M` chains that started at one point and went their own ways. With $\bar x_{mk}$ the mean
-    of chain `m` of superchain `k`, $s^2_{mk}$ the variance within it, and $\bar x_k$ the mean of the superchain,
+    A superchain is a group of `M` chains that started at one point, with random numbers of their own. With
+    $\bar x_{mk}$ the mean of chain `m` of superchain `k`, $s^2_{mk}$ the variance within it, and $\bar x_k$ the mean of
+    the superchain,
 
     $$\hat R_\nu = \sqrt{1 + \frac{\hat B}{\hat W}}, \qquad \hat B = \operatorname{var}_k(\bar x_k), \qquad
     \hat W = \operatorname{mean}_k \left( \operatorname{var}_m(\bar x_{mk}) + \operatorname{mean}_m(s^2_{mk}) \right),$$
 
-    where of one chain per superchain $\operatorname{var}_m$ is 0, and of one draw per chain $s^2$ is. Superchains that
-    still differ remember where they started. Of those that have forgotten it, $\hat R_\nu$ is about
-    $\sqrt{1 + 1 / (M n)}$, with `n` the effective draws of a chain: it is below 1.01 when a superchain has more than
-    some 50 effective draws, however short its chains, where R-hat asks that of every half chain.
+    where $\operatorname{var}_m$ is 0 for one chain per superchain, and $s^2$ is 0 for one draw per chain. Superchains
+    that still differ have not forgotten their starts. Once they have, $\hat R_\nu$ is about $\sqrt{1 + 1 / (M n)}$,
+    with `n` the effective draws of a chain: it is below 1.01 when a superchain has more than about 50 effective draws,
+    however short its chains, where R-hat needs that many of every half chain.
 
-    Chains that started at points of their own, as those of `phx.mcmc` do, must not be grouped: their groups have means
-    that agree whether or not the chains have forgotten anything.
+    Do not group chains that started at points of their own, as those of `phx.mcmc` do: the means of their groups agree
+    whether or not the chains have converged.
 
     Args:
         draws: `(chain, draw, ...)`; one draw is enough if a superchain has several chains. The first
             `chain // superchains` chains are the first superchain, and so on.
-        superchains: how many superchains there are: two at least, and all of one size.
+        superchains: the number of superchains: at least two, and all of one size.
 
     Returns:
         Nested R-hat of each element, of shape `draws.shape[2:]`; NaN where an element is constant or not finite.
 
     Raises:
-        TypeError: when `superchains` is no whole number.
+        TypeError: when `superchains` is not a whole number.
         ValueError: when there are no draws, an axis is missing, there are fewer than two superchains, the chains cannot
             be divided evenly among them, or each has a single draw.
 
@@ -55,7 +56,7 @@ def nested_rhat(draws: np.ndarray, superchains: int) -> np.ndarray:
     if not isinstance(superchains, Integral):
         raise TypeError(f"nested_rhat: superchains must be a whole number; got {superchains!r}.")
     if superchains < 2:
-        raise ValueError(f"nested_rhat: superchains must be 2 or more, to be compared; got {superchains}.")
+        raise ValueError(f"nested_rhat: superchains must be at least 2; got {superchains}.")
     if chains % superchains:
         raise ValueError(
             f"nested_rhat: {chains} chains cannot be divided evenly among {superchains} superchains; give a divisor of "

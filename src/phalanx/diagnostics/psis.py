@@ -1,4 +1,4 @@
-"""Importance weights with a smoothed tail, and the shape of that tail, which says whether they can be averaged."""
+"""Pareto-smoothed importance weights, and the shape of their tail, which decides whether they can be averaged."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Float64
 
 LEAST_TAIL = 5
-"""Weights in the tail below which no tail is fitted."""
+"""Fewest weights in a tail that is fitted."""
 
-ALIKE = 1e-3
-"""Logarithms of the largest weights that are no further apart are those of equal weights."""
+EQUAL = 1e-3
+"""Range of the logarithms of the largest weights below which they count as equal."""
 
 LITTLE = 0.05
-"""Logarithms of all weights that are no further apart have a tail of which nothing hangs on the shape: that of weights
-within 3% of each other was found to be 4."""
+"""Range of the logarithms of all weights below which the shape of their tail does not matter: for weights within 3% of
+each other the fitted shape was 4."""
 
 
 class Smoothed(NamedTuple):
     """Smoothed weights.
 
     Attributes:
-        log_weights: logarithms, `(draw,)`, as large as they were given.
-        k_hat: shape of the generalised Pareto distribution of the largest: infinite where there is none to fit, and
-            minus infinity where all are alike.
+        log_weights: logarithms, `(draw,)`, on the scale of the input.
+        k_hat: shape of the generalised Pareto distribution of the largest: infinity if it cannot be fitted, and minus
+            infinity if all weights are equal.
     """
 
     log_weights: np.ndarray
@@ -35,7 +35,7 @@ class Smoothed(NamedTuple):
 
 
 def threshold(count: int) -> float:
-    r"""The $\hat k$ up to which so many draws suffice: $\min(1 - 1/\log_{10} S, 0.7)$."""
+    r"""Return the largest $\hat k$ for which this number of draws suffices: $\min(1 - 1/\log_{10} S, 0.7)$."""
     return min(1.0 - 1.0 / math.log10(max(count, 11)), 0.7)
 
 
@@ -72,19 +72,19 @@ def smooth(log_weights: Float[np.ndarray, "draw"]) -> Smoothed:
     order = np.argsort(shifted, kind="stable")
     tail, below = order[-length:], shifted[order[-length - 1]]
     excess = np.exp(shifted[tail]) - np.exp(below)
-    if below > -ALIKE or shifted.min() > -LITTLE:  # equal but for rounding, or nearly equal
+    if below > -EQUAL or shifted.min() > -LITTLE:
         return Smoothed(log_weights, -math.inf)
     scale, shape = _pareto(np.maximum(excess, np.finfo(float).tiny))
     if not math.isfinite(shape):
         return Smoothed(log_weights, math.inf)
     quantiles = _quantiles((np.arange(length) + 0.5) / length, scale, shape) + np.exp(below)
     smoothed = shifted.copy()
-    smoothed[tail] = np.minimum(np.log(quantiles), 0.0)  # none above the largest there was
+    smoothed[tail] = np.minimum(np.log(quantiles), 0.0)  # at most the largest weight before
     return Smoothed(smoothed + log_weights.max(), shape)
 
 
 def _pareto(excess: Float64[np.ndarray, "tail"]) -> tuple[float, float]:
-    """Scale and shape of a generalised Pareto distribution for ascending numbers (Zhang and Stephens, 2009)."""
+    """Return scale and shape of a generalised Pareto distribution of ascending numbers (Zhang and Stephens, 2009)."""
     count = len(excess)
     grid = 30 + int(math.sqrt(count))
     points = 1.0 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))
@@ -104,5 +104,5 @@ def _quantiles(probabilities: Float64[np.ndarray, "tail"], scale: float, shape: 
     survival = np.log1p(-probabilities)
     if abs(shape) < 1e-12:
         return -scale * survival
-    with np.errstate(over="ignore"):  # a quantile of a very heavy tail may be infinite: no weight is set that high
+    with np.errstate(over="ignore"):  # a quantile of a very heavy tail may be infinite; weights are bounded later
         return scale * np.expm1(-shape * survival) / shape

@@ -1,4 +1,4 @@
-"""Ranks of known values among draws that claim to be of their posterior: uniform, if the claim is true.
+"""Ranks of true values among posterior draws given simulated data: uniform, if the method is correct.
 
 Source:
     Talts, Betancourt, Simpson, Vehtari, Gelman (2018), Validating Bayesian inference algorithms with simulation-based
@@ -24,24 +24,25 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FALSE_ALARM = 0.01
-"""Probability that something is found where all is right, over all elements together."""
+"""Probability of a finding about a correct method, over all elements together."""
 
 PER_BIN = 10
-"""Simulations in each bin of a histogram of ranks, at least."""
+"""Fewest simulations in each bin of a histogram of ranks."""
 
 ADVICE = (
-    "posterior.verdict() of single runs, a longer warm-up or another kernel; of a fit a guide that can do more. If "
-    "they are good, the model that simulates is not the one that is inferred"
+    "posterior.verdict() of single runs, a longer warm-up or another kernel; for a fit a more flexible guide. If these "
+    "are good, the model that simulates differs from the one that is inferred"
 )
 
 
 class Uniformity(NamedTuple):
-    """Three questions to the ranks of one element.
+    """Three tests of the ranks of one element.
 
     Attributes:
-        location: by how many standard errors the true values lie above the middle of the draws.
-        width: by how many they lie farther out than they should: above zero the draws are too narrow.
-        p_value: the smallest of these two and of a chi-squared test, for three questions.
+        location: mean excess of the true values over the middle of the draws, in standard errors.
+        width: mean excess of their squared distance from the middle, in standard errors: above zero the draws are too
+            narrow.
+        p_value: the smallest of these two tests and of a chi-squared test, corrected for three tests.
     """
 
     location: float
@@ -51,11 +52,11 @@ class Uniformity(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks of the values that data were simulated from among draws given these data.
+    """Ranks of the values from which data were simulated among draws given these data.
 
     Attributes:
         ranks: whole numbers from 0 to `num_draws`, `(simulation, ...)` by variable.
-        num_draws: draws that each was compared with.
+        num_draws: draws with which each value was compared.
     """
 
     ranks: Mapping[str, np.ndarray]
@@ -63,41 +64,42 @@ class Ranks:
 
     @property
     def num_simulations(self) -> int:
-        """How often data were simulated."""
+        """The number of simulated data sets."""
         return len(next(iter(self.ranks.values())))
 
     @cached_property
     def uniformity(self) -> dict[str, Uniformity]:
-        """How far the ranks of each element are from uniform."""
+        """Tests of the ranks of each element."""
         return {name: self._uniformity(ranks) for name, ranks in self.elements()}
 
     def elements(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Ranks of each scalar element, `(simulation,)`, with its name."""
+        """Yield each scalar element's name and ranks, `(simulation,)`."""
         for name, ranks in self.ranks.items():
             yield from zip(element_names(name, ranks.shape[1:]), ranks.reshape(len(ranks), -1).T, strict=True)
 
     def summary(self) -> DataFrame:
-        """A row for each element: `location` and `width` in standard errors, and a `p_value`."""
+        """Return a row for each element: `location` and `width` in standard errors, and a `p_value`."""
         from pandas import DataFrame
 
         return DataFrame.from_dict(self.uniformity, orient="index", columns=list(Uniformity._fields))
 
     def verdict(self) -> Verdict:
-        """Whether the ranks are as they should be; a right method is found fault with once in a hundred times."""
+        """Return a verdict that is good if all ranks are uniform; a correct method fails once in a hundred times."""
         limit = FALSE_ALARM / len(self.uniformity)
         bad = sorted((found.p_value, name) for name, found in self.uniformity.items() if found.p_value < limit)
-        even = f"the ranks of {count(len(self.uniformity), 'element')} in {self.num_simulations} simulations are even"
+        elements = count(len(self.uniformity), "element")
+        uniform = f"the ranks of {elements} in {self.num_simulations} simulations are uniform"
         if not bad:
-            return judged((), (f"{even[0].upper()}{even[1:]}.",), even)
+            return judged((), (f"{uniform[0].upper()}{uniform[1:]}.",), uniform)
         problem = first_few([name for _, name in bad], self._problem, "; ")
         return judged([Finding("ranks that are not uniform", f"{problem}.", ADVICE)], ())
 
     def histogram(self, name: str) -> np.ndarray:
-        """How many ranks of an element lie in each of several bins of equal width."""
+        """Return the number of ranks of an element in each of several bins of equal width."""
         return self._binned(dict(self.elements())[name])
 
     def _uniformity(self, ranks: np.ndarray) -> Uniformity:
-        from scipy import stats  # here, because it takes a while to import
+        from scipy import stats  # slow to import
 
         values = np.arange(self.num_draws + 1) - self.num_draws / 2.0
         off = ranks - self.num_draws / 2.0
@@ -116,7 +118,7 @@ class Ranks:
 
     def _problem(self, name: str) -> str:
         found = self.uniformity[name]
-        words = "its ranks are uneven"
+        words = "its ranks are not uniform"
         if max(abs(found.location), abs(found.width)) > 3.0:
             if abs(found.location) >= abs(found.width):
                 words = f"draws are too {'low' if found.location > 0 else 'high'}"
@@ -126,6 +128,6 @@ class Ranks:
 
 
 def rank_of(truth: np.ndarray, draws: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """How many draws `(draw, ...)` lie below a value; among equal ones, a place at random."""
+    """Return the number of draws `(draw, ...)` below a value; its rank among equal draws is random."""
     below, equal = (draws < truth).sum(0), (draws == truth).sum(0)
     return below + generator.integers(0, equal + 1)

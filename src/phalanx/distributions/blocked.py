@@ -1,9 +1,9 @@
 r"""Likelihoods of many rows, evaluated block by block: value and gradient in one pass over the data.
 
-Of $\ell = \sum_i \log p(y_i \mid x_i, \theta)$ ordinary differentiation computes all rows' values, keeps what it needs
-of them, and goes over all rows again. Here each block of rows gives its value and its gradient while it is in the
-cache, both are added up, and nothing of its size is left. Data keep the type they are stored in, and are widened block
-by block by the function that reads them.
+To differentiate $\ell = \sum_i \log p(y_i \mid x_i, \theta)$, JAX computes the values of all rows, keeps intermediate
+results of all rows, and passes over all rows again. Here each block of rows gives its value and its gradient while it
+is in the cache; both are added up, and the block's intermediate results are dropped. Data keep the type they are stored
+in; the function that reads them widens them block by block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro.distributions import Distribution, Unit
 
-from phalanx.distributions.bernoulli import mended
+from phalanx.distributions.bernoulli import with_exact_gradient
 from phalanx.distributions.row_blocks import rows_of_block, sum_over_rows
 from phalanx.distributions.row_sums import total_of
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
@@ -25,16 +25,16 @@ from phalanx.mesh.space import only_rows
 from phalanx.mesh.total import Total
 
 Rows = Any
-"""A pytree of arrays with one leading dimension, of rows."""
+"""A pytree of arrays whose leading dimension is that of the rows."""
 
 
 class Blocked(Distribution):
-    """The distribution of many independent rows, whose log density is added up block by block; see `blocked`.
+    """Distribution of many independent rows, whose log density is added up block by block; see `blocked`.
 
     Attributes:
         fn: from rows to their distribution, or to their log densities.
-        rows: what `fn` is called with.
-        block: rows of a block; None where they are to be chosen.
+        rows: arguments of `fn`.
+        block: number of rows in a block; None chooses it.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -46,11 +46,11 @@ class Blocked(Distribution):
         count = _count_rows(rows)
         shapes: list[tuple[int, ...]] = []
 
-        def look(*rows: Rows) -> None:
+        def note_shapes(*rows: Rows) -> None:
             found = self._of(rows)
             shapes.extend((tuple(found.batch_shape), tuple(found.event_shape)))
 
-        jax.eval_shape(look, *rows)
+        jax.eval_shape(note_shapes, *rows)
         batch_shape, event_shape = shapes
         if batch_shape[:1] != (count,):
             raise ValueError(
@@ -62,22 +62,22 @@ class Blocked(Distribution):
 
     @property
     def count(self) -> int:
-        """How many rows there are. Of the rows, for a distribution that crossed a transformation has these alone."""
+        """Number of rows, from the rows themselves: only they survive a JAX transformation."""
         return len(jax.tree.leaves(self.rows)[0])
 
     @property
     def is_term(self) -> bool:
-        """Whether `fn` gives log densities: a term of the density, and no variable."""
-        return self.event_shape == (0,)  # that of NumPyro's Unit, and of no variable; asking it evaluates no row
+        """True if `fn` returns log densities: a term of the density, and no variable."""
+        return self.event_shape == (0,)  # that of NumPyro's Unit; known without evaluating rows
 
     @cached_property
     def whole(self) -> Distribution:
-        """The distribution of all rows at once."""
+        """Distribution of all rows at once."""
         return self._of(self.rows)
 
     @property
     def support(self) -> Any:
-        """Where the rows' values lie."""
+        """Support of the rows' values."""
         return self.whole.support
 
     def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:
@@ -85,19 +85,19 @@ class Blocked(Distribution):
         return jnp.asarray(self.whole.sample(key, sample_shape))
 
     def log_prob(self, value: Any, intermediates: Any = None) -> Array:
-        """Log densities, row by row."""
+        """Return the log densities, row by row."""
         return jnp.asarray(self.whole.log_prob(value))
 
     def total(self, value: Array, real: Array | None = None, lanes: int = 1, scale: Any = 1.0) -> Total:
-        """Sum of the rows' log densities.
+        """Return the sum of the rows' log densities.
 
         Args:
-            value: of all rows.
-            real: which rows count; None where all do.
-            lanes: chains that are worked on at once, and share the cache.
-            scale: factor on each of them.
+            value: values of all rows.
+            real: mask of the rows that count; None if all do.
+            lanes: chains that the device advances together, which share the cache.
+            scale: factor on each log density.
         """
-        if jnp.shape(value)[:1] != (self.count,):  # draws of draws, which only a user's own call has
+        if jnp.shape(value)[:1] != (self.count,):  # with sample dimensions in front, as only a user's own call has
             return total_of(scale * self.log_prob(value))
         leaves, tree = jax.tree.flatten((jnp.asarray(value), self.rows))
 
@@ -113,32 +113,32 @@ class Blocked(Distribution):
         return sum_over_rows(of_block, block, real, leaves)
 
     def _of(self, rows: tuple[Rows, ...]) -> Distribution:
-        with unvalidated():  # of traced values its checks see nothing
+        with unvalidated():  # NumPyro cannot check traced values
             found = self.fn(*rows)
-        return mended(found) if isinstance(found, Distribution) else Unit(found)
+        return with_exact_gradient(found) if isinstance(found, Distribution) else Unit(found)
 
 
 def blocked(fn: Callable[..., Any], *rows: Rows, block: int | None = None) -> Blocked:
-    r"""The distribution of many independent rows, evaluated block by block: with it memory does not grow with the rows.
+    r"""Return the distribution of many independent rows, evaluated block by block, so that memory stays small.
 
-    $\sum_i \log p(y_i \mid x_i, \theta)$ and its gradient are added up over blocks of rows in one pass; no array as
-    long as the data is made. The same model needs no other change, on one device or many.
+    $\sum_i \log p(y_i \mid x_i, \theta)$ and its gradient are added up over blocks of rows in one pass, without an
+    array as long as the data. The model needs no other change, on one device or many.
 
     Args:
         fn: from a block of `rows` to the distribution of their values, whose first dimension is that of the rows, or
             to an array of log densities (for `phx.factor`). It may use any other variables of the program. Data may
-            come in a narrow type (`uint8` pixels, `bfloat16`) and be widened in it.
-        *rows: what `fn` is called with, cut into blocks: arrays, or trees of arrays, with one leading row for each
-            value; data or latent variables.
-        block: rows of a block; None chooses by what they take of a cache. (Blocks are of the distribution as it is:
-            under `.mask`, `.to_event` or a scale for every row it is evaluated in one piece.)
+            have a narrow type (`uint8` pixels, `bfloat16`), which `fn` widens.
+        *rows: arguments of `fn`, cut into blocks: arrays, or trees of arrays, with one leading row for each value; data
+            or latent variables.
+        block: number of rows in a block; None fits a block into a core's cache. (Under `.mask`, `.to_event` or a scale
+            for every row the distribution is evaluated in one piece.)
 
     Returns:
         A distribution, for `phx.sample(name, ..., obs=...)`; or for `phx.factor(name, ...)`.
 
     Raises:
-        ValueError: when `rows` differ in length, there are none, or `fn` has not one entry for each. (A function that
-            mixes rows, by their mean say, cannot be told: give it what it needs of all rows from outside.)
+        ValueError: when `rows` differ in length or are empty, or `fn` has not one entry for each. (A function that
+            mixes rows, by their mean for instance, is not detected: compute such values of all rows outside of `fn`.)
 
     Example:
         >>> import jax.numpy as jnp, numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -153,7 +153,7 @@ def blocked(fn: Callable[..., Any], *rows: Rows, block: int | None = None) -> Bl
         (4, 100, 4)
     """
     if block is not None and (not isinstance(block, int) or isinstance(block, bool) or block < 1):
-        raise ValueError(f"phx.blocked: block must be a whole number of at least 1, got {block!r}; None chooses one.")
+        raise ValueError(f"phx.blocked: block must be a whole number of at least 1; got {block!r}. None chooses one.")
     if not callable(fn) or isinstance(fn, Distribution):
         raise TypeError(f"phx.blocked: the first argument must be a function of rows, got {type(fn).__name__}.")
     return Blocked(fn, rows, block)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from phalanx.jaxprs.walking import equations_within
 from phalanx.mesh.compatibility.workarounds import Workaround
@@ -24,19 +24,19 @@ BLOCK_ELEMENTS = 2**19
 """Elements of the widest array of a block: 2 MiB in float32, which a core's cache holds."""
 
 BLOCK_ELEMENTS_ACCELERATOR = 2**25
-"""The same where there is no such cache, but many threads to be kept busy: 128 MiB."""
+"""The same on accelerators, whose many threads need long arrays: 128 MiB."""
 
 LEAST_ROWS = 16
-"""Rows of a block at least."""
+"""Smallest number of rows in a block."""
 
 OfBlock = Callable[..., Total]
-"""`f(which rows are real, their arrays, *what it closes over)`: the sum of their log densities."""
+"""`f(mask of real rows, arrays of the rows, *arrays it closes over)`, the sum of the rows' log densities."""
 
 
 def rows_of_block(
     f: OfBlock, real: Bool[Array, "rows"] | None, leaves: list[Shaped[Array, "rows ..."]], lanes: int
 ) -> int:
-    """As many rows as a cache holds, with what differs from lane to lane there for each lane; a divisor if possible."""
+    """Return the number of rows for which the arrays of all lanes fit into a core's cache; a divisor if possible."""
     count = len(leaves[0])
     converted, closed_over = jax.closure_convert(f, real, leaves)
     shared, own = _widest(jax.make_jaxpr(converted)(real, leaves, *closed_over), len(closed_over))
@@ -48,7 +48,7 @@ def rows_of_block(
 def sum_over_rows(
     f: OfBlock, block: int, real: Bool[Array, "rows"] | None, leaves: list[Shaped[Array, "rows ..."]]
 ) -> Total:
-    """Sum of `f(which are real, rows)` over blocks of so many rows. `f` may close over what is differentiated."""
+    """Return the sum of `f(real, rows)` over blocks of `block` rows. `f` may close over differentiated arrays."""
     some = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[:block], (real, leaves)))
     converted, closed_over = jax.closure_convert(f, *some)
     return _sum(converted, block, real, leaves, closed_over)
@@ -59,39 +59,41 @@ def _sum(f: OfBlock, block: int, real: Array | None, leaves: list[Array], closed
     def add(total: Total, start: Array, real: Array | None, rows: list[Array]) -> Total:
         return (total + f(real, rows, *closed_over)).settled()
 
-    return _over_blocks(add, _nothing(), block, real, leaves)
+    return _over_blocks(add, _zero_total(), block, real, leaves)
 
 
 def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -> tuple[Total, Any]:
-    """The gradient at once: that of a sum needs nothing that is not known yet."""
-    of_rows, of_all = ([p.perturbed for p in primals] for primals in (leaves, closed_over))
+    """Return the value, and the gradient as residuals: that of a sum does not depend on the cotangent."""
+    rows_vary, rest_varies = ([p.perturbed for p in primals] for primals in (leaves, closed_over))
     real, leaves, closed_over = jax.tree.map(lambda p: p.value, (real, leaves, closed_over), is_leaf=_is_primal)
 
     def value_and_grad(real: Array | None, rows: list[Array], closed_over: list[Array]) -> Any:
-        def of(rows_in: list[Array], all_in: list[Array]) -> tuple[Array, Array]:
-            total = f(real, _put(rows, rows_in, of_rows), *_put(closed_over, all_in, of_all))
+        def value(varying_rows: list[Array], varying_rest: list[Array]) -> tuple[Array, Array]:
+            total = f(real, _put(rows, varying_rows, rows_vary), *_put(closed_over, varying_rest, rest_varies))
             return total.fine, total.coarse
 
-        differentiated = _take(rows, of_rows), _take(closed_over, of_all)
-        (fine, coarse), gradients = jax.value_and_grad(of, (0, 1), has_aux=True)(*differentiated)
+        differentiated = _take(rows, rows_vary), _take(closed_over, rest_varies)
+        (fine, coarse), gradients = jax.value_and_grad(value, (0, 1), has_aux=True)(*differentiated)
         return Total(coarse, fine), *gradients
 
     example = jax.tree.map(lambda leaf: leaf[:block], (real, leaves))
     of_block, transpose = _without_last_transposes(value_and_grad, *example, closed_over)
-    found_of = jax.eval_shape(of_block, *example, closed_over)
+    shapes = jax.eval_shape(of_block, *example, closed_over)
 
     def add(carry: Any, start: Array, real: Array | None, rows: list[Array]) -> Any:
-        total, of_the_rows, of_the_rest = carry
-        value, of_these, of_all_rows = of_block(real, rows, closed_over)
-        of_the_rows = [_add_at(start, whole, part) for whole, part in zip(of_the_rows, of_these, strict=True)]
-        return (total + value).settled(), of_the_rows, jax.tree.map(jnp.add, of_the_rest, of_all_rows)
+        total, for_rows, for_rest = carry
+        value, for_these_rows, for_rest_here = of_block(real, rows, closed_over)
+        for_rows = [_add_at(start, whole, part) for whole, part in zip(for_rows, for_these_rows, strict=True)]
+        return (total + value).settled(), for_rows, jax.tree.map(jnp.add, for_rest, for_rest_here)
 
-    nothing = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in found_of[2]]
-    no_rows = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in _take(leaves, of_rows)]
-    total, found_rows, found = _over_blocks(add, (_nothing(), no_rows, nothing), block, real, leaves)
-    found_rows = [g.astype(leaf.dtype) for g, leaf in zip(found_rows, _take(leaves, of_rows), strict=True)]
-    found = [g.astype(leaf.dtype) for g, leaf in zip(transpose(found), _take(closed_over, of_all), strict=True)]
-    return total, (_put([None] * len(leaves), found_rows, of_rows), _put([None] * len(closed_over), found, of_all))
+    no_rest = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in shapes[2]]
+    no_rows = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in _take(leaves, rows_vary)]
+    total, for_rows, for_rest = _over_blocks(add, (_zero_total(), no_rows, no_rest), block, real, leaves)
+    for_rows = [g.astype(leaf.dtype) for g, leaf in zip(for_rows, _take(leaves, rows_vary), strict=True)]
+    rest = _take(closed_over, rest_varies)
+    for_rest = [g.astype(leaf.dtype) for g, leaf in zip(transpose(for_rest), rest, strict=True)]
+    gradients = _put([None] * len(leaves), for_rows, rows_vary), _put([None] * len(closed_over), for_rest, rest_varies)
+    return total, gradients
 
 
 def _backward(f: OfBlock, block: int, gradients: Any, cotangent: Any) -> Any:
@@ -102,13 +104,13 @@ def _backward(f: OfBlock, block: int, gradients: Any, cotangent: Any) -> Any:
 _sum.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _nothing() -> Total:
+def _zero_total() -> Total:
     zero = jnp.zeros((), jnp.result_type(float))
     return Total(zero, zero)
 
 
 def _over_blocks(add: Callable[..., Any], carry: Any, block: int, real: Array | None, leaves: list[Array]) -> Any:
-    """`carry` after `add(carry, where a block starts, which are real, its rows)` for all blocks."""
+    """Return `carry` after `add(carry, start of the block, mask of its real rows, its rows)` for all blocks."""
     count = len(leaves[0])
     if block == count:
         return add(carry, jnp.int32(0), real, leaves)
@@ -116,7 +118,7 @@ def _over_blocks(add: Callable[..., Any], carry: Any, block: int, real: Array | 
     def body(number: Array, carry: Any) -> Any:
         start = jnp.minimum(number * block, count - block)
         real_here, rows = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, block), (real, leaves))
-        if count % block:  # the last block has rows of the one before, which count once
+        if count % block:  # the last block overlaps the one before, whose rows count once
             real_here = real_here & (start + jnp.arange(block) >= number * block)
         return add(carry, start, real_here, rows)
 
@@ -126,10 +128,11 @@ def _over_blocks(add: Callable[..., Any], carry: Any, block: int, real: Array | 
 def _without_last_transposes(
     f: Callable[..., Any], *example: Any
 ) -> tuple[Callable[..., Any], Callable[[list[Array]], list[Array]]]:
-    """`f` without the transposes that its last result, a list, ends in; and what applies them.
+    """Return `f` without the transposes that end its last result, a list; and a function that applies them.
 
-    The gradient of a matrix is a product, transposed. XLA folds the transpose into the product, which on a CPU makes it
-    slower (by how much, benchmarks/mnist_leapfrog.py tells); products are added up as they are, and transposed once.
+    The gradient of a matrix is a transposed product. On a CPU, XLA folds the transpose into the product, which makes
+    the product slower (benchmarks/mnist_leapfrog.py measures it); so untransposed products are added up and their sum
+    is transposed once.
     """
     if not Workaround.PRODUCTS_AS_THEY_ARE.is_on:
         return f, lambda results: results
@@ -138,21 +141,21 @@ def _without_last_transposes(
     first, last = jaxpr.outvars[: len(jaxpr.outvars) - count], jaxpr.outvars[len(jaxpr.outvars) - count :]
     transposes = {eqn.outvars[0]: eqn for eqn in jaxpr.eqns if eqn.primitive.name == "transpose"}
     made_by = [None if isinstance(var, Literal) else transposes.get(var) for var in last]
-    before_them = [var if eqn is None else eqn.invars[0] for var, eqn in zip(last, made_by, strict=True)]
-    run = jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(outvars=[*first, *before_them]), program.consts))
+    untransposed = [var if eqn is None else eqn.invars[0] for var, eqn in zip(last, made_by, strict=True)]
+    run = jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(outvars=[*first, *untransposed]), program.consts))
 
-    def before(*given: Any) -> Any:
-        return structure.unflatten(run(*jax.tree.leaves(given)))
+    def without(*args: Any) -> Any:
+        return structure.unflatten(run(*jax.tree.leaves(args)))
 
     def transpose(results: list[Array]) -> list[Array]:
         pairs = zip(results, made_by, strict=True)
         return [x if eqn is None else x.transpose(eqn.params["permutation"]) for x, eqn in pairs]
 
-    return before, transpose
+    return without, transpose
 
 
 def _widest(program: ClosedJaxpr, parameters: int) -> tuple[int, int]:
-    """Elements of the largest array of a program, and of the largest that depends on its last `parameters` inputs."""
+    """Return the sizes of a program's largest array, and of the largest that depends on its last inputs."""
     jaxpr, largest, of_parameters = program.jaxpr, 0, 0
     depend = set(jaxpr.invars[len(jaxpr.invars) - parameters :])
     for equation in jaxpr.eqns:
@@ -164,14 +167,14 @@ def _widest(program: ClosedJaxpr, parameters: int) -> tuple[int, int]:
     return largest, of_parameters
 
 
-def _largest(equation: Any) -> int:
-    """Elements of the largest array that an equation makes, in the programs that it calls too."""
+def _largest(equation: JaxprEqn) -> int:
+    """Return the size of the largest array that an equation computes, also inside of the programs that it calls."""
     made = (atom for e in (equation, *equations_within(equation)) for atom in e.outvars)
     return max((math.prod(atom.aval.shape) for atom in made), default=0)
 
 
-def _wide(leaf: Any) -> Any:
-    """The type that gradients are added up in: over many blocks, half precision would lose what blocks say."""
+def _wide(leaf: Array | jax.ShapeDtypeStruct) -> jnp.dtype:
+    """Return the type in which gradients are added up: half precision loses digits over many blocks."""
     return jnp.promote_types(leaf.dtype, jnp.float32)
 
 
@@ -185,7 +188,7 @@ def _take(values: list[Any], wanted: list[bool]) -> list[Any]:
 
 
 def _put(values: list[Any], new: list[Any], wanted: list[bool]) -> list[Any]:
-    """`values` with those that are wanted replaced, in their order."""
+    """Return `values` with the wanted ones replaced by those of `new`, in order."""
     following = iter(new)
     return [next(following) if want else value for value, want in zip(values, wanted, strict=True)]
 

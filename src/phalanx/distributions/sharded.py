@@ -1,7 +1,7 @@
 """`Sharded`: one distribution, a piece on every device, for hand-written SPMD code.
 
-`phx.mcmc` does not need it: there, what is spread out follows from the data. Write it where you call `shard_map`
-yourself, or `phx.spmd`.
+`phx.mcmc` does not need it: there the data determine the sharded variables. Use it where you call `shard_map` yourself,
+or `phx.spmd`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro.distributions import Distribution
 
-from phalanx.distributions.bernoulli import mended
+from phalanx.distributions.bernoulli import with_exact_gradient
 from phalanx.mesh.compatibility.jax_internals import tracked_axes
 
 
 class Sharded(Distribution):
-    r"""A distribution whose value is spread over mesh axes, each device holding an independent piece.
+    r"""A distribution whose value is sharded over mesh axes, each device holding an independent piece.
 
     $\log p(x) = \sum_{d} \log p(x_d)$ over the devices $d$ along `axis`, equal on all of them. Its gradient with
     respect to the value is the local piece's; with respect to a global parameter, the sum over all devices.
 
     Args:
         distribution: the distribution of one device's piece.
-        axis: the mesh axis, or several. `Sharded(Sharded(d, "i"), "j")` knows both.
+        axis: the mesh axis, or several. `Sharded(Sharded(d, "i"), "j")` is sharded over both.
 
     Raises:
         ValueError: when `axis` is None, or an axis is named twice.
@@ -41,7 +41,7 @@ class Sharded(Distribution):
 
     def __init__(self, distribution: Distribution, axis: str | Sequence[str] | None, *, validate_args=None):
         if axis is None:
-            raise ValueError("Sharded: axis is None; name the mesh axis, or axes, that the value is spread over.")
+            raise ValueError("Sharded: axis is None; name the mesh axis, or axes, that the value is sharded over.")
         axes = (axis,) if isinstance(axis, str) else tuple(axis)
         inner = distribution.axes if isinstance(distribution, Sharded) else ()
         self.distribution = distribution.distribution if isinstance(distribution, Sharded) else distribution
@@ -52,21 +52,21 @@ class Sharded(Distribution):
 
     @property
     def support(self):  # pyright: ignore[reportIncompatibleVariableOverride]  # numpyro declares an attribute
-        """The support of one device's piece."""
+        """Support of one device's piece."""
         return self.distribution.support
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A piece per device from one key, different on every device."""
+        """Draw a piece per device from one key, different on every device."""
         for axis in self.axes:
             self._check_types(axis)
             key = random.fold_in(key, lax.axis_index(axis))
         return jnp.asarray(self.distribution.sample(key, sample_shape))
 
     def log_prob(self, value: Any, intermediates=None) -> Array:
-        """Log density of the whole, equal on every device along the axes."""
+        """Return the log density of the whole, equal on every device along the axes."""
         for axis in self.axes:
             self._check_types(axis)
-        log_prob = jnp.asarray(mended(self.distribution).log_prob(value))
+        log_prob = jnp.asarray(with_exact_gradient(self.distribution).log_prob(value))
         return lax.psum(log_prob, self.axes) if self.axes else log_prob
 
     @staticmethod
@@ -75,8 +75,8 @@ class Sharded(Distribution):
             index = lax.axis_index(axis)
         except NameError:
             raise RuntimeError(
-                f"Sharded over {axis!r}: no such mesh axis here. Call it inside phx.spmd or jax.shard_map over a "
-                f"mesh with that axis."
+                f"Sharded over {axis!r}: there is no mesh axis of this name here. Call it inside phx.spmd or "
+                f"jax.shard_map over a mesh with that axis."
             ) from None
         varying = tracked_axes(index)
         if axis not in varying:

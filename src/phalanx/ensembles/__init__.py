@@ -1,4 +1,10 @@
-"""Many networks trained side by side, and what they say together."""
+"""Ensembles: many networks trained side by side, and their averaged predictions.
+
+In: the code of one network, `init` and `update`, or a network, a loss and an optimiser; data with one row for each
+example. Out: an `Ensemble`, and a `Prediction` with the probabilities by all members. The other files are a Gaussian
+about a network's weights (`swag.py`, `laplace.py`), the members on their devices (`members.py`, `placement.py`) and
+training with its log and checkpoint (`epochs.py`, `watching.py`). Read `ensemble.py` first.
+"""
 
 from phalanx.ensembles.ensemble import Ensemble as Ensemble
 from phalanx.ensembles.ensemble import ensemble as ensemble

@@ -1,4 +1,8 @@
-"""An ensemble on disk: its members' arrays, one after the other, without where they were, and an index of them."""
+"""Folder of an ensemble: arrays of all members in the order of the members, without their placement, and an index.
+
+`ensemble.save` writes one, and so does training with `checkpoint=`, which adds the identity of the training and how far
+it has come. Both are read by `ensemble.restore`.
+"""
 
 from __future__ import annotations
 
@@ -13,78 +17,105 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from phalanx.store.checkpoint import SealedFolder
+from phalanx.ensembles.members import Members
+from phalanx.learning.checkpoint import Checkpoint
 
-ARRAYS, INDEX = "arrays", "ensemble.json"
+ARRAYS = "arrays"
+"""Name of the arrays that `ensemble.save` writes."""
 
-ENTRIES = ("epoch", "steps", "members", "seed", "arrays")
+KIND, ENTRIES = "ensemble", ("epoch", "steps", "members", "seed", "arrays")
 
 ADVICE = "Take a copy of the folder if there is one, or train the ensemble anew."
 """Advice on a damaged folder."""
 
-Described = Mapping[str, tuple[tuple[int, ...], str]]
-"""Shape and type of a member's arrays, by name."""
+
+def checkpoint_of(folder: str | os.PathLike[str], called: str = "") -> Checkpoint:
+    """Return the folder of an ensemble, by the name that messages call it."""
+    path = Path(folder).absolute()
+    return Checkpoint(path, KIND, called or f"ensemble: {str(path)!r}", ADVICE, ENTRIES)
 
 
-def save(folder: str | os.PathLike[str], members: Any, described: Described, counts: Mapping[str, int]) -> None:
-    """Write arrays `(members, ...)` and counts; an ensemble that is there is replaced when the new one is whole.
+def is_there(folder: Path) -> bool:
+    """Return True if a folder holds an ensemble."""
+    return checkpoint_of(folder).sealed.is_there
+
+
+def entries_of(members: Members, epoch: int) -> dict[str, Any]:
+    """Return the entries of an index that say which members a folder holds."""
+    arrays = [[name, list(shape), dtype] for name, (shape, dtype) in members.described.items()]
+    return {"epoch": epoch, "steps": members.steps, "members": members.count, "seed": members.seed, "arrays": arrays}
+
+
+def save(folder: str | os.PathLike[str], members: Members, epoch: int) -> None:
+    """Write all members; an ensemble that is there is replaced when the new one is whole.
 
     Raises:
         FileExistsError: when something else is there.
     """
     path = Path(folder).absolute()
-    _sealed(path).refuse_others(f"ensemble.save: {path}", "ensemble")
+    checkpoint_of(path).sealed.refuse_others(f"ensemble.save: {path}", KIND)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
-        arrays = [[name, list(shape), dtype] for name, (shape, dtype) in described.items()]
-        _sealed(beside / "new").write({ARRAYS: jax.tree.map(np.asarray, members)}, {**counts, "arrays": arrays})
+        states = {ARRAYS: jax.tree.map(np.asarray, members.together())}
+        checkpoint_of(beside / "new").write(states, entries_of(members, epoch))
         _replace(path, beside / "new", beside / "old")
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def restore(
-    folder: str | os.PathLike[str], like: Any, described: Described, expected: Mapping[str, int]
-) -> tuple[Any, dict[str, int]]:
-    """Arrays in the structure of `like`, and counts; those of `expected` must be as they are there.
+def restore(folder: str | os.PathLike[str], members: Members) -> dict[str, Any]:
+    """Put the members of a folder in place of these, and return the entries of its index.
 
     Raises:
         FileNotFoundError: when there is no ensemble.
         ValueError: when another ensemble was saved.
     """
     path = Path(folder).absolute()
-    if not _sealed(path).is_there:
+    checkpoint = checkpoint_of(path)
+    if not checkpoint.sealed.is_there:
         what = "there is no folder" if not path.exists() else "no ensemble was saved to"
         raise FileNotFoundError(f"ensemble.restore: {what} {path}.")
-    index = _sealed(path).read()
-    for name, value in expected.items():
-        if index.get(name) != value:
+    index = checkpoint.sealed.read()
+    check_members(f"ensemble.restore: {path}", index, members)
+    put_members(checkpoint, index, members)
+    return index
+
+
+def check_members(called: str, index: Mapping[str, Any], members: Members) -> None:
+    """Raise unless a folder holds as many members, of the same seed and with the same arrays.
+
+    Raises:
+        ValueError: when it does not; the message names what differs.
+    """
+    for name, value in (("members", members.count), ("seed", members.seed)):
+        if index[name] != value:
             raise ValueError(
-                f"ensemble.restore: {path} was saved with {name} {index.get(name)}, and this ensemble has {value}. "
-                f"Make one with the same."
+                f"{called} was saved with {name} {index[name]}, and this ensemble has {value}. Make one with the same."
             )
-    saved = {name: (tuple(shape), dtype) for name, shape, dtype in index.pop("arrays")}
+    described = members.described
+    saved = {name: (tuple(shape), dtype) for name, shape, dtype in index["arrays"]}
     for name in {**saved, **described}:
         if saved.get(name) != described.get(name):
-            there, here = ("{1} {0}".format(*d[name]) if name in d else "no such array" for d in (saved, described))
+            there, here = ("{1} {0}".format(*d[name]) if name in d else "missing" for d in (saved, described))
             raise ValueError(
-                f"ensemble.restore: {path} holds other networks: {name or 'the state'} is {there} there and {here} "
-                f"in this ensemble. Use the code they were trained with."
+                f"{called} holds other networks: {name or 'the state'} is {there} there and {here} in this ensemble. "
+                f"Use the code they were trained with."
             )
-    # on the host, wherever they were: a blank takes no memory
-    blank = [np.broadcast_to(jnp.zeros((), dtype), (index["members"], *shape)) for shape, dtype in described.values()]
-    return _sealed(path).restore(ARRAYS, jax.tree.unflatten(jax.tree.structure(like), blank)), index
 
 
-def _sealed(path: Path) -> SealedFolder:
-    return SealedFolder(
-        path, INDEX, f"ensemble: {str(path)!r}", ADVICE, ("epoch", "steps", "members", "seed", "arrays")
-    )
+def put_members(checkpoint: Checkpoint, index: Mapping[str, Any], members: Members) -> None:
+    """Read the arrays of a folder that has passed `check_members`, and put them in place of the members' own."""
+    # read to the host, whatever devices they were on: an array that repeats one zero takes no memory
+    blank = [
+        np.broadcast_to(jnp.zeros((), dtype), (members.count, *shape)) for shape, dtype in members.described.values()
+    ]
+    like = jax.tree.unflatten(jax.tree.structure(members.like), blank)
+    members.put(checkpoint.sealed.restore(index.get("state", ARRAYS), like), index["steps"])
 
 
 def _replace(path: Path, new: Path, old: Path) -> None:
-    """Put `new` where `path` is; what was there goes to `old`, or back where it was."""
+    """Put the folder `new` at `path`; a folder that was there goes to `old`, or back if that fails."""
     if path.exists():
         path.rename(old)
     try:

@@ -1,8 +1,9 @@
-"""What cannot be trained as an ensemble is refused, by name."""
+"""Checks of the arguments of ensembles: functions, states, rows and labels."""
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,13 +17,17 @@ from phalanx.density.finite_data import find_not_finite, locate, mend
 from phalanx.learning.batches import ORDERS
 
 NAMED = 4
-"""Arrays that a message names at most."""
+"""Greatest number of arrays that a message names."""
 
 RETURNS = "as in `return state, {'loss': loss}`"
 
 
 def count_rows(what: str, tree: Any) -> int:
-    """How many leading rows the arrays of a tree have, all of them."""
+    """Return the number of leading rows of the arrays of a tree.
+
+    Raises:
+        ValueError: when arrays differ in it, or there are no rows.
+    """
     shapes = {keystr(path): np.shape(leaf) for path, leaf in tree_leaves_with_path(tree)}
     counts = {shape[0] if shape else 0 for shape in shapes.values()}
     if len(counts) != 1 or 0 in counts:
@@ -34,22 +39,41 @@ def count_rows(what: str, tree: Any) -> int:
 
 
 def check_order(order: Any) -> None:
-    """Refuse an order that is none."""
+    """Raise unless `order` is one of `ORDERS`."""
     if order not in ORDERS:
         raise ValueError(f"ensemble.train: order must be one of {', '.join(map(repr, ORDERS))}; got {order!r}.")
 
 
-def check_labelled(data: Any) -> None:
-    """Refuse data of which the ensemble's own accuracy cannot be told."""
+def check_labelled(what: str, data: Any) -> None:
+    """Raise unless data are inputs and labels, which the accuracy of the ensemble is computed from."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError(
-            f"ensemble.train: with apply= the data must be a pair, (inputs, labels); got {type(data).__name__}. Leave "
-            f"it out, and ask ensemble.predict(apply, inputs).scores(labels)."
+            f"ensemble.train: with apply= the {what} must be a pair, (inputs, labels); got {type(data).__name__}. "
+            f"Leave it out, and ask ensemble.predict(apply, inputs).scores(labels)."
         )
 
 
+def check_held_out(held_out: Any, apply: Any) -> None:
+    """Raise unless held-out rows are inputs and labels, and there is a function that predicts."""
+    if apply is None:
+        raise ValueError(
+            "ensemble.train: held_out= needs apply=, the logits of one network, such as that of phx.ensembles.learner."
+        )
+    check_labelled("held-out rows", held_out)
+    count_rows("ensemble.train: held_out", held_out)
+
+
+def check_paths(checkpoint: Any, log: Any) -> None:
+    """Raise unless a checkpoint and a log, where given, are paths."""
+    for name, path in (("checkpoint", checkpoint), ("log", log)):
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise TypeError(f"ensemble.train: {name} must be a path, such as 'out/{name}'; got {path!r}.")
+    if log is not None and os.path.isdir(log):
+        raise ValueError(f"ensemble.train: log={os.fspath(log)!r} is a folder. Name a CSV file, which may lie in it.")
+
+
 def check_functions(init: Any, update: Any) -> None:
-    """Refuse pieces that are no functions, or take other arguments."""
+    """Raise unless `init` and `update` are functions of their arguments."""
     for name, f in (("init", init), ("update", update)):
         if not callable(f):
             raise TypeError(f"phx.ensemble: {name} must be a function, got {type(f).__name__}.")
@@ -73,7 +97,7 @@ def check_functions(init: Any, update: Any) -> None:
 
 @contextmanager
 def one_network(what: str) -> Iterator[None]:
-    """For code of one network: a collective over the others in it is refused, by name."""
+    """Raise a ValueError that names the axis of a collective over the members: `what` is the code of one network."""
     try:
         yield
     except NameError as error:
@@ -81,14 +105,14 @@ def one_network(what: str) -> Iterator[None]:
             raise
         axis = str(error).split("unbound axis name:")[-1].split(".")[0].strip()
         raise ValueError(
-            f"phx.ensemble: {what} asks for the axis {axis!r}, as in jax.lax.pmean(x, {axis!r}), and there is none: it "
-            f"is the code of one network, which does not see the others. Of all members take what `update` measures, "
-            f"or `ensemble.map(f)`, and average it outside."
+            f"phx.ensemble: {what} asks for the axis {axis!r}, as in jax.lax.pmean(x, {axis!r}), which does not "
+            f"exist: it is the code of one network, which does not see the others. Average over the members outside of "
+            f"it, what `update` measures or `ensemble.map(f)` returns."
         ) from error
 
 
 def check_begun(state: Any) -> None:
-    """Refuse a state that is not made of arrays."""
+    """Raise unless a state is a tree of arrays."""
     leaves = tree_leaves_with_path(state)
     if not leaves:
         raise ValueError("phx.ensemble: init must return a tree of arrays; there is no array in what it returned.")
@@ -96,15 +120,15 @@ def check_begun(state: Any) -> None:
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
             raise TypeError(
                 f"phx.ensemble: init must return a tree of arrays; {keystr(path) or 'it'} is {type(leaf).__name__}. "
-                f"Keep what is no array out of the state (of an Equinox module, eqx.partition tells them apart)."
+                f"Keep other values out of the state (eqx.partition takes the arrays of an Equinox module)."
             )
 
 
 def check_step(returned: Any, state: Any) -> tuple[Any, Mapping[str, Any]]:
-    """What an update of `state` has returned, if that is a state of the same arrays, and scalars it measured."""
+    """Return the state and the scalars that an update of `state` has returned, after checking both."""
     if type(returned) is not tuple or len(returned) != 2:
         raise TypeError(
-            f"phx.ensemble: update must return the new state and a dict of what it measured, {RETURNS}; got "
+            f"phx.ensemble: update must return the new state and a dict of measured scalars, {RETURNS}; got "
             f"{type(returned).__name__}."
         )
     new, measured = returned
@@ -118,22 +142,20 @@ def check_step(returned: Any, state: Any) -> tuple[Any, Mapping[str, Any]]:
         )
     if not isinstance(measured, Mapping):
         raise TypeError(
-            f"phx.ensemble: update must return, after the state, a dict of what it measured, {RETURNS}; got "
+            f"phx.ensemble: update must return, after the state, a dict of measured scalars, {RETURNS}; got "
             f"{type(measured).__name__}."
         )
     for name, shape in ((keystr(path), np.shape(leaf)) for path, leaf in tree_leaves_with_path(measured)):
         if shape:
-            raise ValueError(
-                f"phx.ensemble: what update measures must be scalars, and {name} has shape {shape}; take its mean."
-            )
+            raise ValueError(f"phx.ensemble: update must measure scalars, and {name} has shape {shape}; take its mean.")
     return new, measured
 
 
 def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data: Any, size: int) -> None:
-    """Refuse data whose NaN or infinite numbers make the first step of a network anything but finite.
+    """Raise if NaN or infinite numbers in the data make the first step of a network not finite.
 
     Args:
-        step: `step(state, batch)`, of one network.
+        step: `step(state, batch)`, a step of one network.
         begin: makes the state of one network.
         data: a tree of arrays with a leading row for each example.
         size: rows of a batch.
@@ -163,28 +185,28 @@ def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data
             name = f"data{keystr(paths[i][0])}"
             raise ValueError(
                 f"ensemble.train: {found.describe(name)}, and with it a step is not finite: every member would be NaN "
-                f"from there on. Drop such rows from all arrays; or put finite numbers in their place, and give update "
+                f"from then on. Drop such rows from all arrays; or put finite numbers in their place, and give update "
                 f"a mask that leaves them out."
             )
 
 
 def check_logits(logits: Any, rows: int) -> None:
-    """Refuse what is no logit of each class for each row."""
+    """Raise unless logits have the shape `(rows, classes)`."""
     shape = np.shape(logits)
     if len(shape) != 2 or shape[0] != rows or shape[1] < 2:
         raise ValueError(
             f"ensemble.predict: apply must return logits (rows, classes), of at least 2 classes; for {rows} rows it "
-            f"returned shape {shape}. (Of one logit z for each row make two: jnp.stack([jnp.zeros_like(z), z], -1).)"
+            f"returned shape {shape}. (Make two of one logit z for each row: jnp.stack([jnp.zeros_like(z), z], -1).)"
         )
 
 
 def describe(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and type of every array of a tree, by name."""
+    """Return the shape and dtype of every array of a tree, by name."""
     return {keystr(path): (np.shape(leaf), str(jnp.result_type(leaf))) for path, leaf in tree_leaves_with_path(tree)}
 
 
 def _said(described: Mapping[str, tuple[tuple[int, ...], str]], name: str) -> str:
-    return "{1} {0}".format(*described[name]) if name in described else "not there"
+    return "{1} {0}".format(*described[name]) if name in described else "missing"
 
 
 def _listed(items: Any) -> str:

@@ -1,128 +1,134 @@
-"""Many networks side by side: the code is that of one, members lie on lanes and devices."""
+"""Ensemble of networks: `phx.ensemble` and its methods. The user writes the code of one network."""
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
-from jax.sharding import Mesh, PartitionSpec
+from jax import Array
+from jax.sharding import Mesh
 
-from phalanx.ensembles import checkpoint, checks
-from phalanx.ensembles.epochs import Epoch, Epochs
+from phalanx.ensembles import checkpoint as checkpoints
+from phalanx.ensembles import checks
+from phalanx.ensembles.epochs import Epochs
+from phalanx.ensembles.members import Members, State
 from phalanx.ensembles.placement import Placement
 from phalanx.ensembles.prediction import Prediction
-from phalanx.errors.model_errors import model_errors
+from phalanx.ensembles.watching import EnsembleWatch, Measured, Origin
 from phalanx.kernels.protocol.options import whole
-from phalanx.learning.batches import rows_of_epoch
+from phalanx.learning.batches import EpochBatches
 from phalanx.learning.loop import Loop, Stop
 from phalanx.mesh.interrupts import Interrupts
 from phalanx.mesh.keys import check_seed
 from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.watchdog import watched
 
-State = Any
-"""What is trained of one network: a pytree of arrays."""
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
-EVERYWHERE = PartitionSpec()
 
-MOST_MAPPED = 8
-"""Functions of the members that are kept compiled."""
+class _Saved(NamedTuple):
+    """Checkpoint that the ensemble as it is comes from, after so many steps, and where its training began."""
 
-IN_STEPS, IN_FUNCTIONS = 0xFFFFFFFE, 0xFFFFFFFF
-"""What a member's key is folded with before the number of the step: `init` may split the key itself into any few."""
+    folder: Path
+    steps: int
+    begun: Origin
 
 
 class Ensemble:
     """Networks trained side by side; make one with `phx.ensemble`.
 
     Attributes:
-        num_members: how many.
+        num_members: number of members.
         epoch: epochs trained.
-        steps: updates made.
-        interrupted: whether Ctrl-C ended the latest `train` before its last epoch.
+        interrupted: True if Ctrl-C ended the latest `train` before its last epoch.
+        history: averages of each epoch of the latest `train`, those before a resumption included; the names of nested
+            ones are joined by dots.
     """
 
-    def __init__(self, init: Callable[..., State], update: Callable[..., Any], placement: Placement, seed: int):
-        self._update, self._placement, self._seed = update, placement, seed
-        self._takes_key = "key" in inspect.signature(update).parameters
-        self.num_members, self.epoch, self.steps = placement.count, 0, 0
-        self.interrupted, self._interrupts = False, Interrupts()
-        self._programs: dict[Any, Any] = {}
-        self._mapped: dict[Any, Any] = {}
+    def __init__(self, members: Members):
+        self._members, self._interrupts = members, Interrupts()
+        self.num_members, self.epoch, self.interrupted = members.count, 0, False
+        self.history: list[Measured] = []
+        self._saved: _Saved | None = None
 
-        def begin_one(key: Array) -> State:
-            with checks.one_network("init"):
-                state = init(random.wrap_key_data(key))
-            checks.check_begun(state)
-            return state
-
-        def begin(keys: Array) -> State:
-            return placement.each(begin_one, keys)
-
-        begin_group = placement.on_mesh(begin, placement.members, placement.members)
-        self._states = [begin_group(keys) for keys in self._keys]
+    @property
+    def steps(self) -> int:
+        """Steps made."""
+        return self._members.steps
 
     def member_key(self, member: int) -> Array:
-        """The key from which a member begins: `fold_in(key(seed), member)`."""
-        return random.fold_in(random.key(self._seed), member)
+        """Return the key from which a member begins: `fold_in(key(seed), member)`."""
+        return self._members.key(member)
 
     def member(self, member: int) -> State:
-        """The state of one member, as `init` and `update` of one network have it."""
+        """Return the state of one member, as `init` and `update` of one network have it."""
         if not -self.num_members <= member < self.num_members:
             raise IndexError(f"ensemble: there is no member {member}; there are {self.num_members}.")
-        state = self._placement.take(self._states, member % self.num_members)
-        # a copy: the next step may put its own numbers where these are
-        return jax.tree.map(lambda leaf: _like(np.array(_as_data(leaf)), leaf), state)
+        return self._members.take(member % self.num_members)
 
     @property
     def members(self) -> State:
         """The states of all members, `(members, ...)`, on the host."""
-        return self._placement.join([jax.tree.map(_as_data, state) for state in self._states])
+        return self._members.together()
 
-    def update(self, batch: Any) -> dict[str, np.ndarray]:
-        """One step of every member on the same batch; what `update` measured, `(members,)` each."""
-        placed = self._placement.everywhere(batch)
+    def update(self, batch: Any) -> Measured:
+        """Make one step of every member on the same batch; return the values that `update` measured, `(members,)`."""
+        placement = self._members.placement
+        placed = placement.everywhere(batch)
         with self._interrupts.held():
-            measured = self._step(placed, None)
-        return self._fetch([measured])
+            measured = self._members.step(placed, None)
+        return jax.tree.map(lambda values: values.astype(np.float64), placement.join(measured))
 
     def train(
         self, data: Any, *, batch_size: int, num_epochs: int = 1, order: str = "shared", seed: int = 0,
-        drop_last: bool = False, apply: Callable[[State, Any], Array] | None = None, progress: bool = False,
-    ) -> Iterator[dict[str, np.ndarray]]:  # fmt: skip
+        drop_last: bool = False, apply: Callable[[State, Any], Array] | None = None, held_out: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None, log: str | os.PathLike[str] | None = None,
+        progress: bool = False,
+    ) -> Iterator[Measured]:  # fmt: skip
         """Train epoch by epoch; the data are on each device once.
 
-        Ctrl-C ends training after the step under way: the last that is handed over are averages over the steps that the
-        epoch has made, if any, and `interrupted` is True. That epoch does not count as trained.
+        Ctrl-C ends training after the step under way: the last averages that are handed over are those of the steps
+        that the epoch has made, if any, and `interrupted` is True. Without a checkpoint the next `train` begins that
+        epoch anew; with one the same call continues with the next batch.
 
         Args:
             data: arrays with one leading row for each example, or a tree of such; `update` is given batches of it.
-            batch_size: rows of a batch; the last of an epoch may have fewer. On a mesh with a `data` axis they lie over
-                it, where they come out even.
-            num_epochs: how often all rows are seen.
+            batch_size: rows of a batch; the last of an epoch may have fewer. On a mesh with a `data` axis the rows are
+                sharded over it, where it divides them.
+            num_epochs: number of times that all rows are seen.
             order: "shared", the same batches for all; "own", an order for each member; "bootstrap", rows drawn with
                 replacement for each member.
-            seed: of the order.
-            drop_last: leave out a last batch that has fewer rows; which rows it has is another matter in every epoch.
+            seed: seed of the order.
+            drop_last: leave out a last batch that has fewer rows, other rows in each epoch.
             apply: `apply(state, inputs)`, the logits of one network, where the data are inputs and labels: after each
                 epoch `ensemble_loss` and `ensemble_accuracy` are those of the mean of the members' probabilities on
                 the training data, whatever the placement.
-            progress: whether to show steps and what `update` measured, also within an epoch.
+            held_out: inputs and labels that training does not use: with `apply`, `held_out_loss` and
+                `held_out_accuracy` are those of the mean of the members' probabilities on them.
+            checkpoint: a folder. Training is saved there, by Orbax, every ten seconds or less often where saving takes
+                longer than a fiftieth of the time, at its end, and after Ctrl-C. The same call resumes it, also on
+                other devices: only epochs that are left are trained and handed over, `history` has all, and on the same
+                devices members and averages are bit for bit those of a training that was never interrupted. A larger
+                `num_epochs` trains longer. Another network, loss, optimiser, seed, batch size, order or data are
+                refused; the message names what differs.
+            log: a CSV file with a line for each epoch: epochs, steps, seconds, and averages over the members.
+            progress: whether to show steps and the values that `update` measured, also within an epoch.
 
         Returns:
-            An iterator that trains an epoch whenever it is asked for the next of what `update` measured, averaged over
-            the epoch's rows, `(members,)` each.
+            An iterator that trains an epoch whenever it is asked for the next averages of the values that `update`
+            measured, over the epoch's rows, `(members,)` each.
 
         Raises:
-            ValueError: when rows differ in number, there are none or fewer than a batch with `drop_last`, or an
-                argument is out of range.
+            FileExistsError: when the checkpoint's folder holds something else.
+            ImportError: when Orbax, which a checkpoint needs, is not installed.
+            ValueError: when arrays differ in their number of rows, rows are fewer than one, or than a batch with
+                `drop_last`, an argument is out of range, or the checkpoint is damaged or of another training.
         """
         rows = checks.count_rows("ensemble.train: the data", data)
         size = whole("ensemble.train", "batch_size", batch_size)
@@ -134,56 +140,61 @@ class Ensemble:
         if drop_last and rows < size:
             raise ValueError(f"ensemble.train: with drop_last=True the {rows} rows make no batch of {size}.")
         if apply is not None:
-            checks.check_labelled(data)
-        checks.check_finite(self._first_step, lambda: self.member(0), data, min(size, rows))
+            checks.check_labelled("data", data)
+        if held_out is not None:
+            checks.check_held_out(held_out, apply)
+        checks.check_paths(checkpoint, log)
+        checks.check_finite(self._members.first_step, lambda: self.member(0), data, min(size, rows))
+        batches = EpochBatches(rows, size, order, int(seed), self.num_members, bool(drop_last))
+        begun = Origin(self.epoch, self.steps, "") if checkpoint is None else self._begun(Path(checkpoint).absolute())
+        watch = EnsembleWatch(self._members, begun, batches, data, held_out, checkpoint, log)
 
-        def batches() -> tuple[np.ndarray, ...]:
-            of_epoch = rows_of_epoch(order, seed, self.epoch, self.num_members, rows)
-            cut = (of_epoch[..., first : first + size] for first in range(0, rows, size))
-            return tuple(batch for batch in cut if batch.shape[-1] == size or not drop_last)
+        def scores() -> Measured:
+            own = {} if apply is None else self._scores("ensemble", apply, data)
+            return own if apply is None or held_out is None else {**own, **self._scores("held_out", apply, held_out)}
 
-        return self._epochs(data, batches, epochs, apply, bool(progress))
+        return self._epochs(data, batches, epochs, scores, watch, bool(progress))
 
     def predict(self, apply: Callable[[State, Any], Array], inputs: Any, *, batch_size: int = 1000) -> Prediction:
-        """What every member says of rows, as probabilities.
+        """Return the probabilities of rows by every member.
 
         Args:
-            apply: `apply(state, inputs)` gives the logits of one network, `(rows, classes)`. It is compiled once for
-                each function: give one that is kept, and not a new one in every call.
+            apply: `apply(state, inputs)`, the logits of one network, `(rows, classes)`. It is compiled once for each
+                function: give the same function in every call.
             inputs: an array with one leading row for each example, or a tree of such.
-            batch_size: rows worked on at once.
+            batch_size: rows evaluated at once.
 
         Returns:
             The members' probabilities.
 
         Raises:
-            ValueError: when there are no rows, `batch_size` is no whole number of at least 1, or what `apply` returns
-                has another shape.
+            ValueError: when there are no rows, `batch_size` is not a whole number of at least 1, or `apply` returns
+                another shape.
         """
         rows = checks.count_rows("ensemble.predict: inputs", inputs)
         size = min(whole("ensemble.predict", "batch_size", batch_size), rows)
 
-        def of(state: State, some: Any) -> Array:
-            logits = apply(state, self._placement.rows(some))
+        def of(state: State, some: Any) -> Float[Array, "rows classes"]:
+            logits = apply(state, self._members.placement.rows(some))
             checks.check_logits(logits, len(jax.tree.leaves(some)[0]))
             return jax.nn.softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
 
-        probabilities = self._each("predict", apply, of)
+        probabilities = self._members.each("predict", apply, of)
         parts = []
         for first in range(0, rows, size):
-            # the last batch goes back a little, so that one program serves all
+            # the last batch overlaps the one before, so that all have one shape and one program
             start = min(first, rows - size)
             some = jax.tree.map(lambda leaf, start=start: leaf[start : start + size], inputs)
             parts.append(probabilities(some)[:, first - start :])
         return Prediction(np.concatenate(parts, axis=1))
 
     def map(self, f: Callable[..., Any], *shared: Any) -> Any:
-        """`f(state, *shared)` of every member, `(members, ...)`, on the host.
+        """Return `f(state, *shared)` of every member, `(members, ...)`, on the host.
 
         An `f` with an argument `key` is given a key of each member, another one after every step. It is compiled once
-        for each `f`: give a function that is kept, and not a new one in every call.
+        for each `f`: give the same function in every call.
         """
-        return self._each("map", f, f)(*shared)
+        return self._members.each("map", f, f)(*shared)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all members to a folder, with Orbax; an ensemble that was saved there before is replaced.
@@ -192,171 +203,94 @@ class Ensemble:
             ImportError: when Orbax is not installed.
             FileExistsError: when the folder holds anything else.
         """
-        counts = {"epoch": self.epoch, "steps": self.steps, **self._identity}
-        checkpoint.save(folder, self.members, self._described, counts)
+        checkpoints.save(folder, self._members, self.epoch)
 
     def restore(self, folder: str | os.PathLike[str]) -> None:
-        """Go on from a folder that an ensemble of as many such networks and the same seed was saved to, on any devices.
+        """Continue from a folder that an ensemble of as many such networks and the same seed was saved to.
+
+        The devices may be others. The folder of `train(..., checkpoint=)` is read, too.
 
         Raises:
             ImportError: when Orbax is not installed.
             FileNotFoundError: when there is no ensemble.
-            ValueError: when what was saved is of other networks, of another number or with another seed.
+            ValueError: when the folder holds other networks, another number of them or those of another seed.
         """
-        members, counts = checkpoint.restore(folder, self._states[0], self._described, self._identity)
-        groups = zip(self._placement.split(members), self._states, strict=True)
-        self._states = [jax.tree.map(_like, new, old) for new, old in groups]
-        self.epoch, self.steps = counts["epoch"], counts["steps"]
+        index = checkpoints.restore(folder, self._members)
+        self.epoch = index["epoch"]
+        begun = index.get("begun")
+        self._saved = None if begun is None else _Saved(Path(folder).absolute(), self.steps, Origin(*begun))
+
+    def _begun(self, folder: Path) -> Origin:
+        """Return the ensemble that training with this checkpoint began with: this one, unless it comes from there."""
+        saved = self._saved
+        if saved is not None and saved[:2] == (folder, self.steps) and checkpoints.is_there(folder):
+            return saved.begun
+        return Origin.of(self._members, self.epoch)
 
     def _epochs(
-        self, data: Any, batches: Callable[[], tuple[np.ndarray, ...]], num_epochs: int,
-        apply: Callable[[State, Any], Array] | None, progress: bool,
-    ) -> Iterator[dict[str, np.ndarray]]:  # fmt: skip
-        placed, join, self.interrupted = self._placement.everywhere(data), self._placement.join, False
-        method = Epochs(batches, lambda rows: self._step(placed, rows), join, self.num_members, num_epochs, progress)
-        loop, ended = Loop(method, method.init(None)), 0
-
-        def measured(state: Epoch) -> dict[str, np.ndarray]:
-            found = self._fetch(state.measured, [rows.shape[-1] for rows in state.batches[: state.made]])
-            return found if apply is None else {**found, **self._own_scores(apply, data)}
-
-        with watched(make_progress(progress)) as display:
-            for state in loop.blocks(display):
-                if state.epochs > ended:
-                    ended, self.epoch = state.epochs, self.epoch + 1
-                    yield measured(state)
+        self, data: Any, batches: EpochBatches, num_epochs: int, scores: Callable[[], Measured], watch: EnsembleWatch,
+        progress: bool,
+    ) -> Iterator[Measured]:  # fmt: skip
+        placed, self.interrupted = self._members.placement.everywhere(data), False
+        method = Epochs(self._members, placed, batches, num_epochs, scores, watch, progress)
+        loop = Loop(method, method.init(None))
+        ended = loop.state.epochs
+        self.epoch, self.history = method.epoch_of(loop.state), [look.measured for look in watch.looks]
+        try:
+            with watched(make_progress(progress)) as display:
+                for state in loop.blocks(display):
+                    if state.epochs > ended and state.found is not None:
+                        ended = self._note(method, state, watch)
+                        yield state.found
+        except GeneratorExit:  # the caller's loop was left
+            method.save_whole(loop.state)
+            raise
+        finally:
+            self._saved = None if watch.folder is None else _Saved(watch.folder, self.steps, watch.begun)
         state, self.interrupted = loop.state, loop.stopped is Stop.INTERRUPTED
-        if self.interrupted and (state.epochs > ended or 0 < state.made < len(state.batches)):
-            self.epoch += state.epochs - ended
-            yield measured(state)
+        if state.epochs > ended and state.found is not None:
+            self._note(method, state, watch)
+            yield state.found
+        elif self.interrupted and state.is_within:
+            yield method.averages(state)
 
-    def _first_step(self, state: State, batch: Any) -> Any:
-        """Return the result of a step of one network on a batch."""
-        with checks.one_network("update"):
-            return self._update(state, batch, **({"key": self.member_key(0)} if self._takes_key else {}))
+    def _note(self, method: Epochs, state: Any, watch: EnsembleWatch) -> int:
+        """Note the epochs that have ended, and return their number."""
+        self.epoch, self.history = method.epoch_of(state), [look.measured for look in watch.looks]
+        return state.epochs
 
-    def _own_scores(self, apply: Callable[[State, Any], Array], data: Any) -> dict[str, np.ndarray]:
-        """Loss and accuracy of the mean of the members' probabilities."""
+    def _scores(self, name: str, apply: Callable[[State, Any], Array], data: Any) -> Measured:
+        """Return loss and accuracy of the mean of the members' probabilities."""
         inputs, labels = data
         scores = self.predict(apply, inputs).scores(np.asarray(labels))
-        return {"ensemble_loss": np.asarray(scores.nll), "ensemble_accuracy": np.asarray(scores.accuracy)}
-
-    def _each(self, what: str, name: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
-        """`f(state, *shared)` of every member as one function of `shared`, compiled once for each `name`."""
-        placement, takes_key = self._placement, "key" in inspect.signature(f).parameters
-
-        def on_device(states: tuple[State, ...], keys: tuple[Array, ...], shared: Any, number: Array) -> Any:
-            def one(state: State, key: Array) -> Any:
-                with checks.one_network("a function of the members"):
-                    if not takes_key:
-                        return f(state, *shared)
-                    return f(state, *shared, key=_key_of(key, IN_FUNCTIONS, number))
-
-            return tuple(placement.each(one, state, key) for state, key in zip(states, keys, strict=True))
-
-        if (what, name) not in self._mapped:
-            specs = placement.members, placement.members, EVERYWHERE, EVERYWHERE
-            self._mapped[what, name] = placement.on_mesh(on_device, specs, placement.members)
-            while len(self._mapped) > MOST_MAPPED:
-                self._mapped.pop(next(iter(self._mapped)))
-        run = self._mapped[what, name]
-
-        def all_members(*shared: Any) -> Any:
-            placed, number = placement.everywhere(shared), jnp.uint32(self.steps)
-            groups = [
-                placement.in_turn(run(tuple(self._states[s]), tuple(self._keys[s]), placed, number))
-                for s in placement.runs()
-            ]
-            return placement.join([group for part in groups for group in part])
-
-        return all_members
-
-    @property
-    def _described(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        return checks.describe(jax.eval_shape(lambda: jax.tree.map(_as_data, self._placement.take(self._states, 0))))
-
-    @property
-    def _identity(self) -> dict[str, int]:
-        return {"members": self.num_members, "seed": self._seed}
-
-    @cached_property
-    def _keys(self) -> list[Array]:
-        data = np.stack([np.asarray(random.key_data(self.member_key(m))) for m in range(self.num_members)])
-        return self._placement.split(data)
-
-    def _step(self, data: Any, rows: np.ndarray | None) -> list[Any]:
-        """One step of every member, on the batch or on rows of the data; what was measured, by group."""
-        own = rows is not None and rows.ndim == 2
-        chosen = self._placement.split(rows) if own else self._placement.everywhere(rows)
-        if own not in self._programs:
-            self._programs[own] = self._compile_step(own)
-        measured, number = [], jnp.uint32(self.steps)
-        for some in self._placement.runs():
-            states, keys = tuple(self._states[some]), tuple(self._keys[some])
-            of_these = tuple(chosen[some]) if own else chosen
-            self._states[some], found = self._programs[own](states, keys, data, of_these, number)
-            measured += self._placement.in_turn(found)
-        self.steps += 1
-        return measured
-
-    def _compile_step(self, own: bool) -> Any:
-        """A step of a few groups, each with rows of its own or all with the same; compiled when it is first called."""
-        placement = self._placement
-
-        def one(state: State, key: Array, data: Any, rows: Any, number: Array) -> tuple[State, Any]:
-            batch = placement.rows(data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data))
-            own = {"key": _key_of(key, IN_STEPS, number)} if self._takes_key else {}
-            arguments = {"state": state, "batch": batch}
-            with checks.one_network("update"), model_errors(self._update, arguments=arguments):
-                new = self._update(state, batch, **own)
-            return checks.check_step(new, state)
-
-        def on_device(states: tuple[State, ...], keys: tuple[Array, ...], data: Any, rows: Any, number: Array) -> Any:
-            new = []
-            for i, (state, key) in enumerate(zip(states, keys, strict=True)):
-                if own:
-                    new.append(placement.each(lambda s, k, r: one(s, k, data, r, number), state, key, rows[i]))
-                else:
-                    new.append(placement.each(lambda s, k: one(s, k, data, rows, number), state, key))
-            return tuple(zip(*new, strict=True))
-
-        members = placement.members
-        specs = members, members, EVERYWHERE, members if own else EVERYWHERE, EVERYWHERE
-        return placement.on_mesh(on_device, specs, (members, members), donate=(0,))
-
-    def _fetch(self, measured: Sequence[list[Any]], weights: Sequence[int] | None = None) -> dict[str, np.ndarray]:
-        """Averages over steps of what was measured, `(members,)`."""
-        steps = [self._placement.join(groups) for groups in measured]
-        return jax.tree.map(
-            lambda *values: np.average(np.stack(values).astype(np.float64), axis=0, weights=weights), *steps
-        )
+        return {f"{name}_loss": np.asarray(scores.nll), f"{name}_accuracy": np.asarray(scores.accuracy)}
 
 
 def ensemble(
     init: Callable[..., State], update: Callable[..., Any], num_members: int, *, mesh: Mesh | None = None, seed: int = 0
 ) -> Ensemble:
-    """Train many networks side by side with the code for one.
+    """Train many networks side by side with the code of one.
 
-    Member `k` is, step for step, the network that would be trained alone from `fold_in(key(seed), k)`: `init` is given
-    this key, and `update` at step `n` the key `fold_in(fold_in(that, 2**32 - 2), n)`.
+    Member `k` is, step for step, the network that would be trained alone from the key `c = fold_in(key(seed), k)`:
+    `init` is given `c`, and `update` at step `n` the key `fold_in(fold_in(c, 2**32 - 2), n)`.
 
     Args:
         init: `init(key)` makes the state of one network: parameters, the optimiser's state, whatever is trained.
         update: `update(state, batch)` or `update(state, batch, key)` makes one step of one network and returns the new
-            state and a dict of what it measured, scalars. `phx.ensembles.learner` makes both from a network and an
+            state and a dict of scalars that it measured. `phx.ensembles.learner` makes both from a network and an
             optimiser of optax.
-        num_members: how many, on however many devices.
-        mesh: the devices, from `phx.make_mesh`: members lie along `chain`, and the rows of each member's batches along
-            `data`; by default all along `chain`, of a CPU one for each core.
+        num_members: number of members, whatever the number of devices.
+        mesh: the devices, from `phx.make_mesh`: members are sharded over `chain`, and the rows of each member's batches
+            over `data`; by default all devices are along `chain`, on a CPU one for each core.
         seed: a whole number.
 
     Returns:
-        The ensemble, its members begun.
+        The ensemble, before its first step.
 
     Raises:
-        TypeError: when `init` or `update` is no function of what they are given, or returns something else; the latter
+        TypeError: when `init` or `update` is not a function of these arguments, or returns something else; of `update`
             at the first step.
-        ValueError: when `num_members` is no whole number of at least 1, or the mesh has devices off its `chain` and
+        ValueError: when `num_members` is not a whole number of at least 1, or the mesh has devices off its `chain` and
             `data` axes.
 
     Example:
@@ -380,20 +314,5 @@ def ensemble(
     """
     checks.check_functions(init, update)
     check_seed(seed)
-    return Ensemble(init, update, Placement.of(whole("phx.ensemble", "num_members", num_members), mesh), seed)
-
-
-def _key_of(key: Array, purpose: int, number: Array) -> Array:
-    """A member's key for one purpose at a step."""
-    return random.fold_in(random.fold_in(random.wrap_key_data(key), purpose), number)
-
-
-def _as_data(leaf: Array) -> Array:
-    """Keys of random numbers as plain numbers."""
-    return random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
-
-
-def _like(new: Any, old: Array) -> Array:
-    """Plain numbers as keys again where they were."""
-    of_keys = jnp.issubdtype(old.dtype, jax.dtypes.prng_key)
-    return random.wrap_key_data(new, impl=random.key_impl(old)) if of_keys else jnp.asarray(new)
+    placement = Placement.of(whole("phx.ensemble", "num_members", num_members), mesh)
+    return Ensemble(Members(init, update, placement, seed))

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
+from phalanx.ensembles.members import Members
+from phalanx.ensembles.watching import EnsembleWatch, EpochLook, Measured, TrainingProgress, average, flat
+from phalanx.learning.batches import EpochBatches
 from phalanx.learning.loop import Stop
 from phalanx.run.compile.block_length import Pace
 from phalanx.run.progress.report import Report
 
+if TYPE_CHECKING:
+    from jaxtyping import Integer
+
 
 @dataclass(frozen=True)
 class EpochReport(Report):
-    """How far the training of an ensemble has come.
+    """Progress of the training of an ensemble.
 
     Attributes:
-        epoch, epochs: the epoch of the last step, and how many there are.
-        measured: what `update` measured in the last step, on average over the members.
+        epoch, epochs: the epoch of the last step, and the number of epochs.
+        measured: values that `update` measured in the last step, on average over the members.
     """
 
     epoch: int = 0
@@ -31,7 +38,7 @@ class EpochReport(Report):
 
     @property
     def what(self) -> str:
-        """What is counted."""
+        """The word for what is counted."""
         return "steps"
 
     def __str__(self) -> str:
@@ -39,79 +46,159 @@ class EpochReport(Report):
 
 
 class Epoch(NamedTuple):
-    """An epoch as a value; the members themselves are the ensemble's, since each step reuses their memory.
+    """Training as a value; the ensemble holds the members themselves, since each step reuses their memory.
 
     Attributes:
-        batches: rows of the batches.
-        measured: what was measured in each step, by group of members; steps add to this list.
+        batches: rows of the batches of the epoch.
+        measured: values measured in its steps after the first `kept`, by group of members; steps append to this list.
         made: steps of the epoch that were made.
+        earlier: values measured in its first `kept` steps, `(step, members)`.
+        kept: number of steps whose values a checkpoint holds.
+        last: values measured in the last step, by group of members.
         epochs: epochs that have ended.
         steps: steps made, of all epochs.
+        found: averages of the latest epoch that has ended.
     """
 
-    batches: tuple[np.ndarray, ...]
+    batches: tuple[Integer[np.ndarray, "*members batch"], ...]
     measured: list[list[Any]]
-    made: int
-    epochs: int
-    steps: int
+    made: int = 0
+    earlier: Any = None
+    kept: int = 0
+    last: Sequence[Any] = ()
+    epochs: int = 0
+    steps: int = 0
+    found: Measured | None = None
+
+    @property
+    def is_within(self) -> bool:
+        """True if some steps of the epoch were made, and not all."""
+        return 0 < self.made < len(self.batches)
 
 
 @dataclass
 class Epochs:
-    """The method of epochs.
+    """Method of epochs.
 
     Attributes:
-        batches: makes the rows of the batches of the next epoch.
-        one: makes one step of every member on rows of the data, and returns what was measured, by group of members.
-        join: puts values of groups together, `(members,)`.
-        members: how many there are.
-        num_epochs: epochs in all.
-        shown: whether progress is shown: blocks are then short, and waited for. Otherwise a block is an epoch.
+        members: the ensemble.
+        data: all rows, on every device.
+        batches: rows of the batches.
+        num_epochs: number of epochs.
+        scores: returns scores of the ensemble as it is.
+        watch: evaluations, log and checkpoint.
+        shown: whether progress is shown.
     """
 
-    batches: Callable[[], tuple[np.ndarray, ...]]
-    one: Callable[[np.ndarray], list[Any]]
-    join: Callable[[list[Any]], Any]
-    members: int
+    members: Members
+    data: Any
+    batches: EpochBatches
     num_epochs: int
+    scores: Callable[[], Measured]
+    watch: EnsembleWatch
     shown: bool
     _pace: Pace = field(default_factory=Pace)
+    _began: float = field(default_factory=time.monotonic)
 
     def init(self, start: None) -> Epoch:
-        """Return the state before the first epoch."""
-        return Epoch((), [], 0, 0, 0)
+        """Return the state before the first epoch, or where the checkpoint is."""
+        if (resumed := self.watch.resume()) is None:
+            return Epoch((), [])
+        self._began -= resumed.seconds
+        if resumed.epochs > self.num_epochs:
+            warnings.warn(
+                f"ensemble.train: the training in the checkpoint has {resumed.epochs:,} epochs, more than num_epochs="
+                f"{self.num_epochs:,}; the members are those after all of them. Give a larger num_epochs to train "
+                f"longer, or another folder to begin anew.",
+                stacklevel=4,
+            )
+        state = Epoch((), [], epochs=resumed.epochs, steps=resumed.steps)
+        if not resumed.made:
+            return state
+        return self._begin(state)._replace(made=resumed.made, earlier=resumed.measured, kept=resumed.made)
 
     def step(self, state: Epoch, say: Callable[[str], None]) -> Iterator[Epoch]:
-        """Make steps of one epoch: all of them, or as many as take half a second."""
+        """Make steps of one epoch: as many as take half a second where something waits for them, else all."""
         if state.made == len(state.batches):
-            state = Epoch(self.batches(), [], 0, state.epochs, state.steps)
-        most, began = self._pace.ticks if self.shown else len(state.batches), time.perf_counter()
+            state = self._begin(state)
+        waits = self.shown or self.watch.saves
+        most, began = self._pace.ticks if waits else len(state.batches), time.perf_counter()
         now = state.batches[state.made : state.made + most]
         for rows in now:
-            state.measured.append(self.one(rows))
-            made = state.made + 1
-            ended = state.epochs + (made == len(state.batches))
-            state = state._replace(made=made, epochs=ended, steps=state.steps + 1)
+            found = self.members.step(self.data, rows)
+            state.measured.append(found)
+            state = state._replace(made=state.made + 1, steps=state.steps + 1, last=found)
+            if state.made == len(state.batches):
+                state = self._ended(state)
             yield state
-        if self.shown:
-            jax.block_until_ready(state.measured[-1])
+        if waits:
+            jax.block_until_ready(state.last)
             self._pace.learn(len(now), time.perf_counter() - began)
+        if self.watch.is_due:
+            state = self.save(state)
+            yield state
 
     def done(self, state: Epoch) -> bool:
         """Return whether all epochs have ended."""
         return state.epochs >= self.num_epochs
 
     def stop(self, state: Epoch, reason: Stop) -> str:
-        """Return a line about an interruption."""
-        return f"Interrupted: {state.epochs:,} of {self.num_epochs:,} epochs were trained."
+        """Save a training that Ctrl-C has interrupted, and return a line about it."""
+        words = f"Interrupted: {state.epochs:,} of {self.num_epochs:,} epochs were trained."
+        if not self.watch.saves:
+            return words
+        return f"{words} The same call continues." if self.save_whole(state) else words
 
     def report(self, state: Epoch) -> EpochReport:
         """Return how many steps were made and, where progress is shown, what the last of them measured."""
-        shown = self.join(state.measured[-1]) if self.shown else {}
-        paths = jax.tree_util.tree_leaves_with_path(shown)
-        means = {jax.tree_util.keystr(path, simple=True, separator="."): float(np.mean(v)) for path, v in paths}
+        shown = flat(self.members.placement.join(state.last)) if self.shown else {}
+        means = {name: float(np.mean(values)) for name, values in shown.items()}
         epoch = state.epochs + (state.made < len(state.batches))
         return EpochReport(
-            "training", state.steps, len(state.batches) * self.num_epochs, self.members, math.nan, 0,
+            "training", state.steps, len(state.batches) * self.num_epochs, self.members.count, math.nan, 0,
             epoch=epoch, epochs=self.num_epochs, measured=means,
         )  # fmt: skip
+
+    def save(self, state: Epoch) -> Epoch:
+        """Save the members, and what was measured within the epoch."""
+        measured = self._measured(state) if state.is_within else None
+        made = state.made if state.is_within else 0
+        seconds = time.monotonic() - self._began
+        self.watch.save(TrainingProgress(state.epochs, made, state.steps, seconds, measured), self.epoch_of(state))
+        return state._replace(earlier=measured, kept=made, measured=[])
+
+    def save_whole(self, state: Epoch) -> bool:
+        """Save if all members have made the same steps, those of the state; return whether they have."""
+        is_whole = self.members.is_whole and self.members.steps == self.watch.begun.steps + state.steps
+        if is_whole:
+            self.save(state)
+        return is_whole
+
+    def epoch_of(self, state: Epoch) -> int:
+        """Return the number of epochs that the ensemble was trained for, in this training and before."""
+        return self.watch.begun.epoch + state.epochs
+
+    def averages(self, state: Epoch) -> Measured:
+        """Return averages over the rows of the epoch's steps so far, and scores."""
+        sizes = [rows.shape[-1] for rows in state.batches[: state.made]]
+        return {**average(self._measured(state), sizes), **self.scores()}
+
+    def _begin(self, state: Epoch) -> Epoch:
+        """Begin the next epoch."""
+        return Epoch(self.batches.of_epoch(self.epoch_of(state)), [], epochs=state.epochs, steps=state.steps)
+
+    def _ended(self, state: Epoch) -> Epoch:
+        """Evaluate, log and save at the end of an epoch."""
+        found = self.averages(state)
+        state = state._replace(epochs=state.epochs + 1, found=found, earlier=None, kept=0, measured=[])
+        seconds = time.monotonic() - self._began
+        self.watch.add(EpochLook(self.epoch_of(state), self.members.steps, seconds, flat(found)))
+        return self.save(state) if self.watch.saves and self.done(state) else state
+
+    def _measured(self, state: Epoch) -> Any:
+        """Return the values measured in the epoch's steps so far, `(step, members)` by name, on the host."""
+        # a second Ctrl-C within a step may have left one that the state does not count
+        steps = [self.members.placement.join(groups) for groups in state.measured[: state.made - state.kept]]
+        parts = [jax.tree.map(lambda *values: np.stack(values).astype(np.float64), *steps)] if steps else []
+        parts = parts if state.earlier is None else [state.earlier, *parts]
+        return jax.tree.map(lambda *values: np.concatenate(values), *parts)

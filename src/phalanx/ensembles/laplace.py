@@ -1,4 +1,4 @@
-r"""Laplace's approximation of a classifier's last layer: a Gaussian over its weights, the rest of the network fixed.
+r"""Laplace approximation of a classifier's last layer: a Gaussian over its weights, the rest of the network fixed.
 
 With features $\phi$, a constant one among them, and $p$ the classes' probabilities, the posterior of the weights is
 $N(\hat W, H^{-1})$, $H = \sum_i (\mathrm{diag}(p_i) - p_i p_i^\top) \otimes \phi_i \phi_i^\top + \lambda I$.
@@ -6,7 +6,7 @@ $N(\hat W, H^{-1})$, $H = \sum_i (\mathrm{diag}(p_i) - p_i p_i^\top) \otimes \ph
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,30 +14,33 @@ from jax import Array, lax, random
 
 from phalanx.kernels.protocol.options import whole
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 BLOCK = 256
-"""Rows whose curvature is added up at once."""
+"""Rows whose curvature is summed at once."""
 
 
 class LastLayer(NamedTuple):
-    """A Gaussian over a last layer's weights: `mean` `(features, classes)`, and the precision's Cholesky factor."""
+    """Gaussian over a last layer's weights: its mean, and the Cholesky factor of its precision, classes first."""
 
-    mean: Array
-    factor: Array
+    mean: Float[Array, "features classes"]
+    factor: Float[Array, "weights weights"]
 
 
 def last_layer_laplace(features: Array, weights: Array, prior_precision: float) -> LastLayer:
-    """Fit the Gaussian at the weights that training has found.
+    """Fit the Gaussian about the weights that training has found.
 
     Args:
-        features: what the last layer is given, `(rows, features)`; with a column of ones where it has a bias.
-        weights: of the last layer, `(features, classes)`; the biases as the row of the ones.
-        prior_precision: of the weights' normal prior, which weight decay stands for.
+        features: inputs of the last layer, `(rows, features)`; with a column of ones where it has a bias.
+        weights: weights of the last layer, `(features, classes)`; the biases are the row of the ones.
+        prior_precision: precision of the weights' normal prior, which corresponds to weight decay.
 
     Returns:
-        The Gaussian. Of an ensemble: `jax.vmap`, or `ensemble.map`.
+        The Gaussian. For an ensemble call it by `jax.vmap` or `ensemble.map`.
 
     Raises:
-        ValueError: when shapes do not fit, or the precision is not positive.
+        ValueError: when shapes do not match, or the precision is not positive.
 
     Example:
         >>> import jax.numpy as jnp, phalanx as phx
@@ -60,7 +63,7 @@ def last_layer_laplace(features: Array, weights: Array, prior_precision: float) 
     features, weights = features.astype(dtype), weights.astype(dtype)
     size, classes = weights.shape
     rows = -(-len(features) // BLOCK) * BLOCK
-    padded = jnp.pad(features, ((0, rows - len(features)), (0, 0)))  # rows of zeros have no curvature
+    padded = jnp.pad(features, ((0, rows - len(features)), (0, 0)))  # a row of zeros adds no curvature
 
     def add(total: Array, block: Array) -> tuple[Array, None]:
         p = jax.nn.softmax(block @ weights)
@@ -73,8 +76,17 @@ def last_layer_laplace(features: Array, weights: Array, prior_precision: float) 
     return LastLayer(weights, jnp.linalg.cholesky(whole))
 
 
-def last_layer_probabilities(fitted: LastLayer, features: Array, key: Array, draws: int = 100) -> Array:
-    """Mean probabilities of rows over draws of the last layer's weights: `(rows, classes)`."""
+def last_layer_probabilities(
+    fitted: LastLayer, features: Float[Array, "rows features"], key: Array, draws: int = 100
+) -> Float[Array, "rows classes"]:
+    """Return the mean probabilities of rows over draws of the last layer's weights.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, phalanx as phx
+        >>> fitted = phx.ensembles.last_layer_laplace(jnp.ones((20, 3)), jnp.zeros((3, 2)), 1.0)
+        >>> phx.ensembles.last_layer_probabilities(fitted, jnp.ones((4, 3)), jax.random.key(0)).shape
+        (4, 2)
+    """
     draws = whole("last_layer_probabilities", "draws", draws)
     size, classes = fitted.mean.shape
     normals = random.normal(key, (classes * size, draws), fitted.mean.dtype)

@@ -1,10 +1,10 @@
-"""From a network, a loss and an optimiser to what an ensemble trains: `init` and `update` of one network."""
+"""Learners: `init`, `update` and `apply` of one network, made from a network, a loss and an optimiser of optax."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,21 @@ from phalanx.networks.module import Module
 from phalanx.networks.network import Network
 from phalanx.networks.nnx import nnx_module
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer
+
 Loss = Callable[..., Any]
-"""`loss(outputs, targets)`: a scalar, or a scalar and a dict of other scalars to be told."""
+"""`loss(outputs, targets)`: a scalar, or a scalar and a dict of other scalars to report."""
 
 
 class Trained(NamedTuple):
-    """The state of one network: what is differentiated, what is not (statistics of batches, say), the optimiser's."""
+    """State of one network.
+
+    Attributes:
+        params: parameters, which are differentiated.
+        rest: other arrays, such as statistics of batches.
+        optimizer: state of the optimiser.
+    """
 
     params: Any
     rest: Any
@@ -29,12 +38,12 @@ class Trained(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """What trains one network.
+    """Functions that train one network.
 
     Attributes:
-        init: `init(key)`, its state.
-        update: `update(state, (inputs, targets), key)`, the state after a step, and what it measured.
-        apply: `apply(state, inputs)`, its outputs when nothing is trained.
+        init: `init(key)`, its first state.
+        update: `update(state, (inputs, targets), key)`, the state after a step, and the scalars that it measured.
+        apply: `apply(state, inputs)`, its outputs when it predicts.
     """
 
     init: Callable[[Array], Any]
@@ -45,22 +54,22 @@ class Learner(NamedTuple):
 def learner(
     network: Network | Callable[[Array], Any], apply: Any = None, loss: Any = None, optimizer: Any = None
 ) -> Learner:
-    """A network, `learner(network, loss, optimizer)`, or two functions, `learner(init, apply, loss, optimizer)`.
+    """Make a learner of a network, `learner(network, loss, optimizer)`, or of functions, `learner(init, apply, ...)`.
 
     Args:
-        network: from `phx.networks.from_nnx`, `from_linen` or `from_equinox`; or a function of a key that makes
-            parameters, a tree of arrays. For modules with statistics of batches or dropout there are `nnx_learner` and
-            `linen_learner`.
-        apply: of such a function, `apply(params, inputs)`, the outputs; or with a third argument `key`, for dropout:
-            None when nothing is trained.
-        loss: `loss(outputs, targets)`, a scalar, or a scalar and a dict of others to be told.
-        optimizer: of optax.
+        network: a network from `phx.networks.from_nnx`, `from_linen` or `from_equinox`; or a function of a key that
+            makes parameters, a tree of arrays. For modules with statistics of batches or dropout there are
+            `nnx_learner` and `linen_learner`.
+        apply: with such a function, `apply(params, inputs)`, the outputs; or with a third argument `key`, for dropout,
+            which is None when it predicts.
+        loss: `loss(outputs, targets)`, a scalar, or a scalar and a dict of other scalars to report.
+        optimizer: an optimiser of optax.
 
     Returns:
         `init`, `update` and `apply` for `phx.ensemble(*learner[:2], num_members)` and `ensemble.predict`.
 
     Raises:
-        TypeError: when the optimiser is none.
+        TypeError: when the optimiser is not one of optax's.
         ValueError: when `init` makes collections of Flax that are not all parameters.
 
     Example:
@@ -75,11 +84,9 @@ def learner(
         (10, 3)
     """
     if isinstance(network, Network):
-        given = [each for each in (apply, loss, optimizer) if each is not None]  # one place is free, the first or last
+        given = [each for each in (apply, loss, optimizer) if each is not None]  # the first or the last is left out
         if len(given) != 2:
-            raise TypeError(
-                "learner: of a network it takes a loss and an optimizer, learner(network, loss, optimizer)."
-            )
+            raise TypeError("learner: give a network with a loss and an optimizer, learner(network, loss, optimizer).")
         return _learner(_of_functions(network.init, network.apply), *given)
     return _learner(_of_functions(network, apply), loss, optimizer)
 
@@ -92,8 +99,8 @@ def _of_functions(init: Callable[[Array], Any], apply: Callable[..., Any]) -> Mo
         if isinstance(params, Mapping) and "params" in params and len(params) > 1:
             others = ", ".join(repr(name) for name in params if name != "params")
             raise ValueError(
-                f"learner: init makes, besides parameters, the collections {others}, which are no parameters and would "
-                f"be trained as such. Use phx.ensembles.linen_learner(module, example, loss, optimizer)."
+                f"learner: init makes, besides parameters, the collections {others}, which would be trained like "
+                f"parameters. Use phx.ensembles.linen_learner(module, example, loss, optimizer)."
             )
         return params, ()
 
@@ -104,16 +111,16 @@ def _of_functions(init: Callable[[Array], Any], apply: Callable[..., Any]) -> Mo
 
 
 def nnx_learner(make: Callable[[Any], Any], loss: Loss, optimizer: Any) -> Learner:
-    """A network of Flax NNX.
+    """Make a learner of a network of Flax NNX.
 
     Args:
-        make: `make(rngs)` makes the module, from `nnx.Rngs`. It is called with the inputs; layers that train otherwise
-            than they predict (dropout, batch normalisation) are put in the right mode.
-        loss: `loss(outputs, targets)`, a scalar, or a scalar and a dict of others to be told.
-        optimizer: of optax.
+        make: `make(rngs)` makes the module, from `nnx.Rngs`. The module is called with the inputs; layers that differ
+            between training and prediction (dropout, batch normalisation) are put in the right mode.
+        loss: `loss(outputs, targets)`, a scalar, or a scalar and a dict of other scalars to report.
+        optimizer: an optimiser of optax.
 
     Returns:
-        `init`, `update` and `apply`, as `learner` does.
+        `init`, `update` and `apply`, as those of `learner`.
 
     Raises:
         ImportError: when Flax is not installed.
@@ -133,22 +140,22 @@ def linen_learner(
     module: Any, example: Any, loss: Loss, optimizer: Any, *, train: Mapping[str, Any] | None = None,
     predict: Mapping[str, Any] | None = None,
 ) -> Learner:  # fmt: skip
-    """A network of Flax Linen.
+    """Make a learner of a network of Flax Linen.
 
     Args:
         module: the module. It is called with the inputs; collections other than its parameters (statistics of batches)
-            go along without being trained, and random numbers are there for dropout.
-        example: inputs, of which the shapes count.
-        loss: `loss(outputs, targets)`, a scalar, or a scalar and a dict of others to be told.
-        optimizer: of optax.
-        train: keyword arguments with which it is called while it is trained, such as `{"train": True}`.
-        predict: those with which it predicts.
+            are kept in the state without a gradient, and dropout is given random numbers.
+        example: inputs, of which the shapes matter only.
+        loss: `loss(outputs, targets)`, a scalar, or a scalar and a dict of other scalars to report.
+        optimizer: an optimiser of optax.
+        train: keyword arguments of the module while it is trained, such as `{"train": True}`.
+        predict: keyword arguments of the module when it predicts.
 
     Returns:
-        `init`, `update` and `apply`, as `learner` does.
+        `init`, `update` and `apply`, as those of `learner`.
 
     Raises:
-        TypeError: when the optimiser is none.
+        TypeError: when the optimiser is not one of optax's.
 
     Example:
         >>> import jax.numpy as jnp, optax, phalanx as phx
@@ -162,7 +169,7 @@ def linen_learner(
 
 
 def _learner(module: Module, loss: Loss, optimizer: Any) -> Learner:
-    """What trains a module, whichever library's."""
+    """Return the learner of a module."""
 
     def init(key: Array) -> Trained:
         params, rest = module.begin(key)
@@ -192,7 +199,7 @@ def _update(forward: Callable[..., Any], loss: Loss, optimizer: Any) -> Callable
             return value, (rest, others)
 
         (value, (rest, others)), gradient = jax.value_and_grad(of, has_aux=True)(state.params)
-        # some optimisers look at the loss, or evaluate it along a line
+        # some optimisers read the loss, or evaluate it along a line
         change, optimizer_state = optimizer.update(
             gradient, state.optimizer, state.params,
             value=value, grad=gradient, value_fn=lambda params: of(params)[0],
@@ -203,14 +210,22 @@ def _update(forward: Callable[..., Any], loss: Loss, optimizer: Any) -> Callable
     return update
 
 
-def classification_loss(logits: Array, labels: Array) -> tuple[Array, dict[str, Array]]:
-    """Cross-entropy of classes, and the accuracy: the loss of a classifier.
+def classification_loss(
+    logits: Float[Array, "... classes"], labels: Integer[Array, "..."]
+) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+    """Return the mean cross-entropy of classes and, in a dict, the accuracy: the loss of a classifier.
 
-    A label that is no class, such as -1 or a number of 1 to C where classes are numbered from 0, makes it NaN.
+    A label that is not a class, such as -1 or a number of 1 to C where classes are numbered from 0, makes it NaN.
 
     Raises:
-        TypeError: when labels are no whole numbers.
-        ValueError: when there is not one for each row of the logits.
+        TypeError: when labels are not whole numbers.
+        ValueError: when the number of labels differs from the number of rows of the logits.
+
+    Example:
+        >>> import jax.numpy as jnp, phalanx as phx
+        >>> loss, measured = phx.ensembles.classification_loss(jnp.zeros((4, 2)), jnp.array([0, 0, 0, 1]))
+        >>> print(round(float(loss), 4), float(measured["accuracy"]))
+        0.6931 0.75
     """
     optax = require("optax")
     if not jnp.issubdtype(jnp.result_type(labels), jnp.integer):

@@ -1,14 +1,14 @@
-"""Where the members of an ensemble are: so many groups, in each a few members on every device.
+"""Placement of the members of an ensemble: groups of members, each with as many members on every device.
 
-Members that share a device are written out one after the other in one program, or batched by `vmap`. On a CPU they are
-written out: a batch of convolutions is slower there than one after the other. An accelerator is filled by a batch.
+Members that share a device are unrolled one after the other in one program, or batched by `vmap`. On a CPU they are
+unrolled: a batch of convolutions is slower there than one after the other. An accelerator needs a batch to be busy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,22 +20,25 @@ from phalanx.mesh.compatibility.jax_release import check_jax
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN, make_mesh, use_every_core
 
+if TYPE_CHECKING:
+    from jaxtyping import Integer
+
 WRITTEN_OUT = 8
-"""Members of a device that are written out in one program at most: compiling takes longer with each."""
+"""Greatest number of members of a device that one program unrolls: each adds to the time of compiling."""
 
 DATA = "data"
-"""The axis over which the rows of a batch lie."""
+"""Axis over which the rows of a batch are sharded."""
 
 MEMBERS = "members of the ensemble"
-"""The axis of devices. It is not called `chain`: over that, networks would average by devices and not by members."""
+"""Axis of devices. It is not called `chain`: a network that averages over `chain` would average over devices."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Members on devices.
+    """Placement of members on devices.
 
     Attributes:
-        count: members.
+        count: number of members.
         mesh: the devices, along members and, for each member, along the rows of its batches.
         width: members of a device in one group.
     """
@@ -46,9 +49,9 @@ class Placement:
 
     @classmethod
     def of(cls, count: int, mesh: Mesh | None) -> Placement:
-        """The placement of `count` members on the devices of a mesh, or on all: of a CPU a device for each core."""
+        """Return the placement of members on the devices of a mesh; None for all, on a CPU one for each core."""
         if mesh is None:
-            use_every_core()  # where JAX has started with one device, that one's program has all cores
+            use_every_core()  # no effect where JAX has started with one device, whose program then has all cores
             mesh = make_mesh()
         if not isinstance(mesh, Mesh):
             raise TypeError(f"phx.ensemble: mesh must be one of phx.make_mesh's, got {type(mesh).__name__}.")
@@ -66,68 +69,68 @@ class Placement:
 
     @property
     def devices(self) -> int:
-        """How many there are along members."""
+        """Number of devices along members."""
         return self.mesh.shape[MEMBERS]
 
     @property
     def shards(self) -> int:
-        """Over how many devices the rows of a batch lie."""
+        """Number of devices over which the rows of a batch are sharded."""
         return self.mesh.shape[DATA]
 
     @property
     def groups(self) -> int:
-        """Groups of members, each as many on every device; places of the last may be empty."""
+        """Number of groups of members; the last may be filled up with copies of the last member."""
         return -(-self.count // (self.devices * self.width))
 
     @property
     def bare(self) -> bool:
-        """Whether a group is one member on one device: its arrays are the member's, without dimensions in front.
+        """True if a group is one member on one device: its arrays are the member's, without leading dimensions.
 
-        They would cost a tenth of the time of a small network: what only reshapes still stands between operations.
+        Leading dimensions cost a tenth of the time of a small network: a reshape keeps XLA from fusing across it.
         """
         return self.devices == self.width == 1
 
     @property
     def members(self) -> PartitionSpec:
-        """How arrays of a group are laid out: members lie along the mesh."""
+        """Partition spec of the arrays of a group."""
         return PartitionSpec() if self.bare else PartitionSpec(MEMBERS)
 
-    def numbers(self, group: int) -> np.ndarray:
-        """Numbers of a group's members, `(devices, width)`. Places beyond the last member repeat it."""
+    def numbers(self, group: int) -> Integer[np.ndarray, "devices width"]:
+        """Return the numbers of a group's members; places beyond the last member repeat it."""
         size = self.devices * self.width
         numbers = np.arange(group * size, (group + 1) * size).reshape(self.devices, self.width)
         return np.minimum(numbers, self.count - 1)
 
     def runs(self) -> Iterator[slice]:
-        """Groups that go through one program together: as many in each, or one less, so that few programs differ."""
+        """Yield runs of groups that one program advances: of equal lengths or one less, so that few programs differ."""
         runs = -(-self.groups // WRITTEN_OUT)
         for run in range(runs):
             yield slice(run * self.groups // runs, (run + 1) * self.groups // runs)
 
     def in_turn(self, made: Any) -> Any:
-        """What a run has made, waited for where runs sum over devices: under way at once they may wait for each other.
+        """Return the results of a run, after waiting for them where runs sum over devices.
 
-        They do not depend on each other, and a CPU's devices may begin them in different orders.
+        Runs are independent, so the devices of a CPU may begin them in different orders, and deadlock in their sums.
         """
         return jax.block_until_ready(made) if self.shards > 1 and self.groups > WRITTEN_OUT else made
 
     def take(self, groups: Sequence[Any], member: int) -> Any:
-        """The arrays of one member, from those of the groups."""
+        """Return the arrays of one member, from those of the groups."""
         group, place = divmod(member, self.devices * self.width)
         if self.bare:
             return groups[group]
         return jax.tree.map(lambda leaf: leaf[divmod(place, self.width)], groups[group])
 
     def place(self, values: Any) -> Any:
-        """Arrays of a group, `(devices, width, ...)` or bare, on their devices."""
+        """Put arrays of a group, `(devices, width, ...)` or bare, on their devices."""
         return jax.device_put(values, NamedSharding(self.mesh, self.members))
 
     def everywhere(self, values: Any) -> Any:
-        """Arrays on every device."""
+        """Put arrays on every device."""
         return jax.device_put(values, NamedSharding(self.mesh, PartitionSpec()))
 
     def split(self, members: Any) -> list[Any]:
-        """Arrays `(members, ...)` as those of the groups."""
+        """Return arrays `(members, ...)` as those of the groups, on their devices."""
 
         def of(group: int) -> Any:
             numbers = self.numbers(group)
@@ -136,7 +139,7 @@ class Placement:
         return [self.place(of(group)) for group in range(self.groups)]
 
     def join(self, groups: Sequence[Any]) -> Any:
-        """The inverse of `split`, on the host."""
+        """Return the arrays of the groups as arrays `(members, ...)`, on the host."""
 
         def together(*leaves: Array) -> np.ndarray:
             parts = [np.asarray(leaf)[None, None] if self.bare else np.asarray(leaf) for leaf in leaves]
@@ -145,8 +148,8 @@ class Placement:
 
         return jax.tree.map(together, *groups)
 
-    def each(self, f: Any, *mapped: Any) -> Any:
-        """`f` of every member of a group, on one device; arrays of `mapped` are `(1, width, ...)`, or bare."""
+    def each(self, f: Callable[..., Any], *mapped: Any) -> Any:
+        """Return `f` of every member of a group on one device; arrays of `mapped` are `(1, width, ...)`, or bare."""
         if self.bare:
             return jax.tree.map(_strong, f(*mapped))
         if self.width == 1:
@@ -156,38 +159,40 @@ class Placement:
         return jax.tree.map(lambda leaf: _strong(leaf)[None], result)
 
     def rows(self, batch: Any) -> Any:
-        """A member's batch, its rows over the devices that work on it; as it is where they do not come out even.
+        """Shard the rows of a member's batch over its devices, where the number of devices divides theirs.
 
-        What follows is one program on all of the rows: the compiler adds up over devices.
+        The program that follows is one on all rows: XLA inserts the sums over devices.
         """
         if self.shards == 1:
             return batch
         over = NamedSharding(jax.sharding.get_abstract_mesh(), PartitionSpec(DATA))
 
-        def spread(leaf: Array) -> Array:
+        def sharded(leaf: Array) -> Array:
             even = jnp.ndim(leaf) and leaf.shape[0] % self.shards == 0
             return jax.lax.with_sharding_constraint(leaf, over) if even else leaf
 
-        return jax.tree.map(spread, batch)
+        return jax.tree.map(sharded, batch)
 
-    def on_mesh(self, f: Any, in_specs: Any, out_specs: Any, donate: tuple[int, ...] = ()) -> Any:
-        """`f` for the members of every device, jitted."""
+    def on_mesh(
+        self, f: Callable[..., Any], in_specs: Any, out_specs: Any, donate: tuple[int, ...] = ()
+    ) -> Callable[..., Any]:
+        """Return `f`, jitted, as a function of the members of all devices."""
         mapped = jax.shard_map(
             f, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False,
             axis_names={MEMBERS} if self.shards > 1 else {MEMBERS, DATA},
         )  # fmt: skip
-        # networks are whole on each of the devices that work on one: the compiler might leave them in parts
+        # states are replicated over the devices of one member: without this XLA might shard them
         places = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), out_specs)
         return jax.jit(mapped, donate_argnums=donate, out_shardings=places)
 
 
 def _chain_first(mesh: Mesh) -> np.ndarray:
-    """The devices of a mesh, those of a chain together."""
+    """Return the devices of a mesh, the `chain` axis first."""
     axes = sorted(range(len(mesh.axis_names)), key=lambda i: mesh.axis_names[i] != CHAIN)
     return mesh.devices.transpose(axes)
 
 
 def _strong(leaf: Any) -> Array:
-    """An array whose type is its own: of a Python number's it would change, and what is compiled with it, in a step."""
+    """Return an array without a weak type, which the first step would change, so that the second compiles again."""
     array = jnp.asarray(leaf)
     return array.astype(array.dtype) if jax.typeof(array).weak_type else array

@@ -1,22 +1,25 @@
-"""What an ensemble says of rows: the mean of its members' probabilities, and how far they disagree."""
+"""Prediction of an ensemble: the mean of its members' probabilities, and measures of their disagreement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from phalanx.diagnostics.calibration import Calibration, calibrate
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Shaped
+
 SMALLEST = 1e-12
-"""Probabilities are not taken to be smaller, so that a logarithm is finite."""
+"""Least probability in a logarithm, which then is finite."""
 
 
 class Scores(NamedTuple):
-    """How good probabilities are: `accuracy`, mean negative log likelihood, Brier score, expected calibration error."""
+    """Scores of probabilities: accuracy, mean negative log likelihood, Brier score, expected calibration error."""
 
     accuracy: float
     nll: float
@@ -29,23 +32,32 @@ class Prediction:
     """Probabilities of classes by every member.
 
     Attributes:
-        probabilities: `(members, rows, classes)`.
-        weights: of the members, adding up to one; None where all weigh the same.
+        probabilities: probabilities by member, row and class.
+        weights: weights of the members, with sum one; None for equal weights.
+
+    Example:
+        >>> import numpy as np, phalanx as phx
+        >>> two = phx.ensembles.Prediction(np.array([[[0.9, 0.1]], [[0.5, 0.5]]]))
+        >>> print(two.mean, two.mutual_information.round(3))
+        [[0.7 0.3]] [0.102]
     """
 
-    probabilities: np.ndarray
-    weights: np.ndarray | None = None
+    probabilities: Float[np.ndarray, "members rows classes"]
+    weights: Float[np.ndarray, "members"] | None = None
 
     @cached_property
-    def mean(self) -> np.ndarray:
-        """The ensemble's probabilities, the (weighted) mean of its members': `(rows, classes)`."""
+    def mean(self) -> Float[np.ndarray, "rows classes"]:
+        """The ensemble's probabilities, the (weighted) mean of its members'."""
         return np.average(self.probabilities, axis=0, weights=self.weights)
 
     def subset(self, members: int | Sequence[int] | np.ndarray) -> Prediction:
-        """The prediction of some of the members.
+        """Return the prediction of some of the members.
+
+        Args:
+            members: their numbers, or a mask.
 
         Raises:
-            ValueError: when there is no such member, none is chosen, or all that are have weight 0.
+            ValueError: when a number is out of range, no member is chosen, or all chosen ones have weight 0.
         """
         chosen, count = np.atleast_1d(np.asarray(members)), len(self.probabilities)
         if chosen.dtype == bool and chosen.shape == (count,):
@@ -58,10 +70,10 @@ class Prediction:
         return subset if self.weights is None else subset.weighted(self.weights[chosen])
 
     def weighted(self, weights: Sequence[float] | np.ndarray) -> Prediction:
-        """The prediction with other weights of the members.
+        """Return the prediction with other weights of the members.
 
         Raises:
-            ValueError: when there is not one weight for each member, one is negative, or all are zero.
+            ValueError: when the number of weights differs from that of members, one is negative, or all are zero.
         """
         values = np.asarray(weights, np.float64)
         if values.shape != self.probabilities.shape[:1] or not (values >= 0).all() or not 0 < values.sum() < np.inf:
@@ -72,39 +84,42 @@ class Prediction:
         return Prediction(self.probabilities, values / values.sum())
 
     @property
-    def vote_entropy(self) -> np.ndarray:
-        """Entropy, in nats, of the members' votes for the most probable class: `(rows,)`; 0 where they agree."""
+    def vote_entropy(self) -> Float[np.ndarray, "rows"]:
+        """Entropy, in nats, of the members' votes for the most probable class; 0 where they agree."""
         classes = self.probabilities.shape[-1]
         votes = self.probabilities.argmax(-1)[..., None] == np.arange(classes)
         return _entropy(np.average(votes, axis=0, weights=self.weights))
 
     @property
-    def mutual_information(self) -> np.ndarray:
-        """Entropy of the mean less the mean of entropies, in nats, `(rows,)`: what members do not agree on."""
+    def mutual_information(self) -> Float[np.ndarray, "rows"]:
+        """Entropy of the mean less the mean of entropies, in nats: the disagreement of the members."""
         own = np.average(_entropy(self.probabilities), axis=0, weights=self.weights)
         return np.maximum(_entropy(self.mean) - own, 0.0)
 
     def scores(self, labels: np.ndarray) -> Scores:
-        """How good the ensemble is; `labels` are `(rows,)`.
+        """Return the scores of the ensemble.
+
+        Args:
+            labels: classes of the rows, `(rows,)`.
 
         Raises:
-            ValueError: when labels are not one class for each row, or members predict what is not finite.
+            ValueError: when labels are not one class for each row, or some probabilities are not finite.
         """
         self._check_finite()
         return score(self.mean, labels)
 
     def member_scores(self, labels: np.ndarray) -> list[Scores]:
-        """How good each member is; raises as `scores` does."""
+        """Return the scores of each member; raises as `scores` does."""
         self._check_finite()
         return [score(values, labels) for values in self.probabilities]
 
     def calibration(self, labels: np.ndarray) -> Calibration:
-        """How often the ensemble's most probable class is the true one, given its probability; raises as `scores`."""
+        """Return how often the most probable class is the true one, given its probability; raises as `scores` does."""
         self._check_finite()
         return calibrate(self.mean.max(-1), self.mean.argmax(-1) == check_labels(labels, self.mean))
 
     def temperature(self, labels: np.ndarray) -> float:
-        r"""The $T$ at which the mean's $p^{1/T}$, normalised, is most likely; to be found on held-out rows.
+        r"""Return the $T$ for which the mean's $p^{1/T}$, normalised, is most likely; give labels of held-out rows.
 
         Source: Guo, Pleiss, Sun, Weinberger (2017), On calibration of modern neural networks.
         """
@@ -115,11 +130,11 @@ class Prediction:
         found = minimize_scalar(lambda log_t: score(_tempered(self.mean, np.exp(log_t)), labels).nll, bounds=(-3, 3))
         return float(np.exp(found.x))
 
-    def tempered(self, temperature: float) -> np.ndarray:
-        """The ensemble's probabilities at a temperature, `(rows, classes)`.
+    def tempered(self, temperature: float) -> Float[np.ndarray, "rows classes"]:
+        """Return the ensemble's probabilities at a temperature.
 
         Raises:
-            ValueError: when it is not positive.
+            ValueError: when the temperature is not positive.
         """
         if not 0 < temperature < np.inf:
             raise ValueError(f"Prediction.tempered: the temperature must be positive, got {temperature!r}.")
@@ -129,16 +144,22 @@ class Prediction:
         lost = [m for m, values in enumerate(self.probabilities) if not np.isfinite(values).all()]
         if lost:
             raise ValueError(
-                f"Prediction: of members {lost} some probabilities are not finite: they have probably diverged in "
+                f"Prediction: members {lost} predict probabilities that are not finite: they have probably diverged in "
                 f"training. Train with smaller steps, or leave them out with prediction.subset."
             )
 
 
-def score(probabilities: np.ndarray, labels: np.ndarray) -> Scores:
-    """How good probabilities `(rows, classes)` are for labels `(rows,)`.
+def score(probabilities: Float[np.ndarray, "rows classes"], labels: Shaped[np.ndarray, "..."]) -> Scores:
+    """Return the scores of probabilities for labels `(rows,)`.
 
     Raises:
         ValueError: when labels are not one class for each row.
+
+    Example:
+        >>> import numpy as np, phalanx as phx
+        >>> scores = phx.ensembles.score(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0]))
+        >>> print(scores.accuracy, round(scores.nll, 3), round(scores.brier, 3))
+        0.5 0.511 0.37
     """
     labels = check_labels(labels, probabilities)
     of_truth = np.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0].astype(np.float64)
@@ -152,8 +173,14 @@ def score(probabilities: np.ndarray, labels: np.ndarray) -> Scores:
     )
 
 
-def check_labels(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """Labels, one class for each row of probabilities `(rows, classes)`."""
+def check_labels(
+    labels: Shaped[np.ndarray, "..."], probabilities: Float[np.ndarray, "rows classes"]
+) -> Int[np.ndarray, "rows"]:
+    """Return labels, after checking that they are one class for each row of probabilities.
+
+    Raises:
+        ValueError: when they are not.
+    """
     labels, (rows, classes) = np.asarray(labels), probabilities.shape
     if labels.shape != (rows,):
         raise ValueError(f"labels: {rows} rows were predicted, but labels have shape {labels.shape}.")

@@ -1,8 +1,8 @@
-"""SWAG: a Gaussian around the way that training takes, from its mean and the spread along it."""
+"""SWAG: a Gaussian over the weights of a network, from the mean and the spread of those that training passes."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,22 +11,25 @@ from jax import Array, random
 from phalanx.ensembles.learner import Learner, Trained
 from phalanx.kernels.protocol.options import whole
 
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
 
 class Averaged(NamedTuple):
-    """A network in training, and moments of the weights it passed.
+    """State of a network in training, with moments of the weights that it has passed.
 
     Attributes:
         trained: the network.
         step: updates made.
-        count: weights taken into the moments.
-        mean: of the weights.
-        squares: sum of their squared deviations from it.
-        deviations: the last weights taken less their mean, `(rank, ...)`, newest over oldest.
+        count: number of weights that the moments are of.
+        mean: mean of these weights.
+        squares: sum of their squared deviations from the mean.
+        deviations: the last of them less their mean, `(rank, ...)`; the newest replaces the oldest.
     """
 
     trained: Trained
-    step: Array
-    count: Array
+    step: Int[Array, ""]
+    count: Int[Array, ""]
     mean: Any
     squares: Any
     deviations: Any
@@ -36,18 +39,18 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
     r"""Collect a Gaussian while a network is trained: $N(\bar w, \tfrac12(\Sigma_{diag} + \tfrac{1}{K-1} D D^\top))$.
 
     Args:
-        learner: what trains the network; let its steps be large enough from `start` on to go about.
-        start: updates that are not looked at.
-        every: updates from one whose weights are taken to the next; the first is number `start + every`.
+        learner: learner of the network; from `start` on its steps should be large enough to explore.
+        start: number of updates before the first weights are averaged.
+        every: number of updates between averaged weights; the first are those after `start + every` updates.
         rank: $K$, columns of the low-rank part.
 
     Returns:
-        `init`, `update` and `apply`; predictions are at the mean. `swag_draw(state, key)` draws weights. (What is not
-        trained, such as the statistics of batch normalisation, is the last network's: for a network that has such, let
-        it see the data once more with the weights drawn before it predicts.)
+        `init`, `update` and `apply`; predictions are at the mean. `swag_draw(state, key)` draws weights. Other arrays,
+        such as the statistics of batch normalisation, are those of the last network: a network that has them should see
+        the data once more with the weights drawn before it predicts.
 
     Raises:
-        TypeError: when the learner is not one of `phx.ensembles`' of a network.
+        TypeError: when the learner is not one that `phx.ensembles` makes of a network.
         ValueError: when a number is out of range.
 
     Example:
@@ -74,12 +77,12 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
         trained, zero = learner.init(key), jnp.zeros((), jnp.int32)
         if not isinstance(trained, Trained):
             raise TypeError(
-                f"swag: the learner must be of a network, from learner, nnx_learner or linen_learner of "
-                f"phx.ensembles; its init made {type(trained).__name__}."
+                f"swag: the learner must come from learner, nnx_learner or linen_learner of phx.ensembles; its init "
+                f"made {type(trained).__name__}."
             )
-        nothing = jax.tree.map(jnp.zeros_like, trained.params)
+        zeros = jax.tree.map(jnp.zeros_like, trained.params)
         deviations = jax.tree.map(lambda leaf: jnp.zeros((rank, *leaf.shape), leaf.dtype), trained.params)
-        return Averaged(trained, zero, zero, nothing, nothing, deviations)
+        return Averaged(trained, zero, zero, zeros, zeros, deviations)
 
     def update(state: Averaged, batch: Any, key: Array) -> tuple[Averaged, dict[str, Array]]:
         trained, measured = learner.update(state.trained, batch, key)
@@ -104,7 +107,7 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
         return Averaged(trained, step, count, mean, squares, deviations), measured
 
     def apply(state: Averaged, inputs: Any) -> Any:
-        # before the first weights are taken there is no mean
+        # before the first weights are averaged their mean is zero, and the network's own weights predict
         params = jax.tree.map(lambda m, w: jnp.where(state.count > 0, m, w), state.mean, state.trained.params)
         return learner.apply(state.trained._replace(params=params), inputs)
 
@@ -112,7 +115,19 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
 
 
 def swag_draw(state: Averaged, key: Array, scale: float = 1.0) -> Averaged:
-    """The state with weights drawn from the Gaussian in place of the mean; `scale` multiplies its covariance."""
+    """Return the state with weights drawn from the Gaussian in place of the mean; `scale` multiplies its covariance.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np, optax, phalanx as phx
+        >>> loss = lambda out, y: jnp.mean((out - y) ** 2)
+        >>> one = phx.ensembles.learner(lambda key: jnp.zeros(2), lambda w, x: x @ w, loss, optax.sgd(0.1))
+        >>> averaged = phx.ensembles.swag(one, start=0, every=1, rank=2)
+        >>> state, (x, y) = averaged.init(jax.random.key(0)), (np.eye(2), np.ones(2))
+        >>> for step in range(3):
+        ...     state, measured = averaged.update(state, (x, y), jax.random.key(step))
+        >>> phx.ensembles.swag_draw(state, jax.random.key(1)).mean.shape
+        (2,)
+    """
     rank = jax.tree.leaves(state.deviations)[0].shape[0]
     columns = jnp.minimum(state.count, rank)
     key_low, key_diagonal = random.split(key)

@@ -1,8 +1,8 @@
-"""Errors in a user's function that JAX traces, told of the function: file and line, variable, and what to do instead.
+"""Errors in a user's function that JAX traces, with the file and line, the variable involved, and the remedy.
 
-While a program is traced its values are no numbers yet. What Python or NumPy then cannot do with them ends in errors
-that speak of tracers and of our files. Here they are told again; the user's own exceptions stay what they are, with a
-note of where.
+While a program is traced its values are not numbers yet. Operations of Python or NumPy that need numbers raise errors
+about tracers and about our files. Here these become errors about the user's function; the user's own exceptions are
+kept, with a note of the line.
 """
 
 from __future__ import annotations
@@ -18,61 +18,61 @@ from jax.core import Tracer
 from jax.errors import UnexpectedTracerError
 
 from phalanx.errors.remedies import LEAKED, is_untraceable, remedy
-from phalanx.errors.user_code import Place, place_of, raised_by_library, raised_by_us
+from phalanx.errors.user_code import CodeLine, raised_by_library, raised_by_phalanx, user_line
 
 _TRACERS = re.compile(r"\b\w*Tracer\b(\([^()]*\))?")
 
 
 class ModelError(TypeError, ValueError):
-    """A user's function does what cannot be traced, or what does not fit together; the message says where."""
+    """Error in a user's function: it cannot be traced, or shapes do not match. The message names the line."""
 
 
 @contextmanager
 def model_errors(
     function: Any, variables: Mapping[str, Any] | None = None, arguments: Mapping[str, Any] | None = None
 ) -> Iterator[None]:
-    """Tell errors of the `with` block, in which `function` is called, as errors of that function.
+    """Turn errors of the `with` block, in which `function` is called, into errors about that function.
 
     Args:
         function: the user's function, for its name.
-        variables: random variables met so far, by name; looked at when something goes wrong.
-        arguments: what the function is given, by name.
+        variables: random variables sampled so far, by name; read when an error occurs.
+        arguments: arguments of the function, by name.
 
     Raises:
-        ModelError: from JAX's, NumPy's and NumPyro's errors.
+        ModelError: from errors of JAX, NumPy and NumPyro.
     """
     try:
         yield
     except ModelError:
         raise
     except Exception as error:
-        place = place_of(error)
-        if place is None or raised_by_us(error):
+        line = user_line(error)
+        if line is None or raised_by_phalanx(error):
             raise
         name = _name(function)
         if not is_untraceable(error) and not raised_by_library(error):
-            error.add_note(f"In {name}, {place}{_after(variables)}.")
+            error.add_note(f"In {name}, {line}{_after(variables)}.")
             raise
-        raise ModelError(_message(error, name, place, variables or {}, arguments or {})) from error
+        raise ModelError(_message(error, name, line, variables or {}, arguments or {})) from error
 
 
 def asks_for_values(error: ModelError) -> bool:
-    """Return whether the function asked for a number where there is none yet."""
+    """Return whether the function needed the value of a tracer."""
     cause = error.__cause__
     return isinstance(cause, Exception) and is_untraceable(cause) and not isinstance(cause, UnexpectedTracerError)
 
 
 def check_nothing_leaked(function: Any, constants: Sequence[Any]) -> None:
-    """Refuse a function that has read values of an earlier trace of it.
+    """Raise if a function has read values of an earlier trace.
 
     Args:
         function: the user's function.
-        constants: what its trace has read from outside.
+        constants: values that its trace has read from outside.
 
     Raises:
-        ModelError: saying what to do.
+        ModelError: with the remedy.
     """
-    # Within a trace of the user's own its values are alive, and what is computed there is one of them.
+    # Inside of a trace by the user, tracers of that trace are valid, and even constants are tracers.
     alone = not isinstance(jnp.zeros(()), Tracer)
     if alone and any(isinstance(value, Tracer) for value in constants):
         raise ModelError(f"{_name(function)} reads a value of an earlier call. {LEAKED}")
@@ -83,38 +83,38 @@ def _name(function: Any) -> str:
 
 
 def _message(
-    error: Exception, name: str, place: Place, variables: Mapping[str, Any], arguments: Mapping[str, Any]
+    error: Exception, name: str, line: CodeLine, variables: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> str:
-    begin = f"{name}, {place}: {place.code!r}" if place.code else f"{name}, {place}"
-    # A name of a variable is a string, too, and in order; data that are one may be meant as numbers.
-    words = [f"{n} is the string {value!r}" for n, value in place.strings().items() if arguments.get(n) is value]
+    begin = f"{name}, {line}: {line.code!r}" if line.code else f"{name}, {line}"
+    # Only strings among the data are reported, for they may be meant as numbers: names of variables are strings, too.
+    words = [f"{n} is the string {value!r}" for n, value in line.strings().items() if arguments.get(n) is value]
     if is_untraceable(error) and words:
         return f"{begin} cannot be computed: {' and '.join(words)}, and not a number.{_last(variables)}"
     if is_untraceable(error):
-        values = _origins(place, variables, arguments)
+        values = _origins(line, variables, arguments)
         came = "" if isinstance(error, UnexpectedTracerError) else f" {_known_later(values)}"
-        return f"{begin} cannot be computed.{came} {remedy(error, place)}{'' if values else _last(variables)}"
-    shapes = [f"{n} has shape {value.shape}" for n, value in place.arrays().items()]
+        return f"{begin} cannot be computed.{came} {remedy(error, line)}{'' if values else _last(variables)}"
+    shapes = [f"{n} has shape {value.shape}" for n, value in line.arrays().items()]
     what = _TRACERS.sub("array", str(error).strip().partition("\n")[0]).rstrip(".:")
     facts = [", ".join(shapes), *words] if shapes else words
     here = f" Here {', and '.join(facts)}." if facts else ""
-    return f"{begin}: {what}.{here} {remedy(error, place)}".rstrip() + _last(variables)
+    return f"{begin}: {what}.{here} {remedy(error, line)}".rstrip() + _last(variables)
 
 
 def _known_later(values: list[str]) -> str:
-    what = ", ".join(values) if values else "a value in it"
+    what = ", ".join(values) if values else "a part of it"
     has = "have" if len(values) > 1 else "has"
     return (
-        f"It asks for a number, and {what} {has} none yet: the function is traced once, for all values of variables "
+        f"It needs a number, but {what} {has} no value yet: the function is traced once, for all values of variables "
         f"and arrays."
     )
 
 
-def _origins(place: Place, variables: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    """What the values in the failing expression come from: variables, and arguments."""
+def _origins(line: CodeLine, variables: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
+    """Return the variables and arguments that the failing expression was computed from."""
     given = {id(leaf): f"the argument {key!r}" for key, tree in arguments.items() for leaf in jax.tree.leaves(tree)}
     drawn = {id(variable.value): f"the variable {key!r}" for key, variable in variables.items()}
-    return place.sources({**given, **drawn})
+    return line.sources({**given, **drawn})
 
 
 def _after(variables: Mapping[str, Any] | None) -> str:
@@ -122,4 +122,4 @@ def _after(variables: Mapping[str, Any] | None) -> str:
 
 
 def _last(variables: Mapping[str, Any]) -> str:
-    return f" (The last variable met: {list(variables)[-1]!r}.)" if variables else ""
+    return f" (The last variable sampled: {list(variables)[-1]!r}.)" if variables else ""

@@ -1,4 +1,4 @@
-"""What to write instead, by the kind of error and the line that raised it."""
+"""Remedies for errors of tracing: the code to write instead, by the kind of error and the line that raised it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax.errors import (
     UnexpectedTracerError,
 )
 
-from phalanx.errors.user_code import Place
+from phalanx.errors.user_code import CodeLine
 
 _UNTRACEABLE = (
     ConcretizationTypeError,
@@ -25,13 +25,13 @@ _UNTRACEABLE = (
 
 
 def is_untraceable(error: Exception) -> bool:
-    """Whether an error says that a value is no number yet."""
+    """Return whether an error reports that a value is not a number yet."""
     return isinstance(error, _UNTRACEABLE) or "sequences of concrete values" in str(error)
 
 
 LEAKED = (
     "A value outlived the trace that it belongs to: it was kept in a global, a list or an object from an earlier call, "
-    "or came out of jax.lax.scan, cond, jit or vmap by the back door (phx.sample inside of one does so). Return values "
+    "or left jax.lax.scan, cond, jit or vmap as a side effect (phx.sample inside of one does so). Return values "
     "instead of keeping them, and call phx.sample outside, with one leading dimension for all steps."
 )
 
@@ -41,70 +41,69 @@ _SIZES = ("unique", "nonzero", "where", "argwhere", "flatnonzero", "bincount", "
 _SIZED = re.compile(rf"\bnp\.({'|'.join((*_SIZES, 'ones', 'full', 'eye', 'reshape', 'tile', 'split'))})\b|expand|plate")
 
 
-def remedy(error: Exception, place: Place) -> str:
-    """What to do about an error at a place."""
+def remedy(error: Exception, line: CodeLine) -> str:
+    """Return advice on an error that a line raised; an empty string if there is none."""
     if isinstance(error, UnexpectedTracerError):
         return LEAKED
     if isinstance(error, NonConcreteBooleanIndexError):
         return (
-            "Which entries a mask selects decides a shape. Keep all and use jnp.where(mask, value, other); a mask of "
-            "data alone: select outside of the model."
+            "The entries that a mask selects determine a shape. Keep all and use jnp.where(mask, value, other); if the "
+            "mask depends on data alone, select outside of the model."
         )
     if isinstance(error, TracerBoolConversionError):
-        return _of_a_branch(place)
+        return _for_branch(line)
     if is_untraceable(error):
-        return _of_a_number(error, place)
-    return _of_use(str(error))
+        return _for_number(error, line)
+    return _for_misuse(str(error))
 
 
-def _of_a_branch(place: Place) -> str:
-    line = place.text
-    if line.startswith("while"):
+def _for_branch(line: CodeLine) -> str:
+    if line.text.startswith("while"):
         return "Use jax.lax.while_loop, or jax.lax.fori_loop."
-    if re.search(r"\b(min|max|sorted)\(", place.code):
+    if re.search(r"\b(min|max|sorted)\(", line.code):
         return "Use jnp.minimum, jnp.maximum or jnp.sort."
-    if re.search(r"\b(and|or|not)\b", line):
+    if re.search(r"\b(and|or|not)\b", line.text):
         return "Use &, | and ~ (or jnp.logical_and, ...) on arrays, and jnp.where(condition, a, b) to choose."
-    if line.startswith("assert"):
+    if line.text.startswith("assert"):
         return "Check data outside of the model; a constraint on a variable is its distribution's support."
     return (
-        "Use jnp.where(condition, a, b), or jax.lax.cond(condition, f, g) for whole branches. If the condition is of "
-        "data alone, compute it outside of the model and give it as a flag."
+        "Use jnp.where(condition, a, b), or jax.lax.cond(condition, f, g) for whole branches. If the condition depends "
+        "on data alone, compute it outside of the model and give it as a flag."
     )
 
 
-def _of_a_number(error: Exception, place: Place) -> str:
-    if found := re.search(r"\bmath\.(\w+)", place.code):
+def _for_number(error: Exception, line: CodeLine) -> str:
+    if found := re.search(r"\bmath\.(\w+)", line.code):
         return f"Use jnp.{found[1]} instead of math.{found[1]}."
-    if place.code.endswith("]"):
+    if line.code.endswith("]"):
         return (
             f"To index a list or a NumPy array with it, make that a jnp.asarray(...) first; to choose between "
-            f"functions use jax.lax.switch. If it is of data alone, {_OUTSIDE}"
+            f"functions use jax.lax.switch. If it depends on data alone, {_OUTSIDE}"
         )
-    if re.search(r"\brange\(", place.code):
-        return f"Use jax.lax.fori_loop or jax.lax.scan. If the number is of data alone, {_OUTSIDE}"
-    if _SIZED.search(place.code) or "sequences of concrete values" in str(error) or "size argument" in str(error):
-        return f"A size must be known before anything is computed: {_OUTSIDE}"
-    if found := re.search(r"\b(?:np|numpy|onp)\.([\w.]+)", place.code):
+    if re.search(r"\brange\(", line.code):
+        return f"Use jax.lax.fori_loop or jax.lax.scan. If the number depends on data alone, {_OUTSIDE}"
+    if _SIZED.search(line.code) or "sequences of concrete values" in str(error) or "size argument" in str(error):
+        return f"Sizes must be known before tracing: {_OUTSIDE}"
+    if found := re.search(r"\b(?:np|numpy|onp)\.([\w.]+)", line.code):
         return f"Use jnp.{found[1]} instead of np.{found[1]}."
-    if found := re.search(r"\bscipy\.([\w.]+)", place.code):
+    if found := re.search(r"\bscipy\.([\w.]+)", line.code):
         return f"Use jax.scipy.{found[1]} instead of scipy.{found[1]}."
-    if found := re.search(r"\b(int|float|bool|complex|round)\(", place.code):
+    if found := re.search(r"\b(int|float|bool|complex|round)\(", line.code):
         instead = {"int": ".astype(int)", "float": ".astype(float)", "round": "jnp.round(...)"}.get(found[1], "jnp")
-        return f"Leave out {found[1]}(...), or use {instead}. If it is of data alone, {_OUTSIDE}"
-    return f"Use functions of jax.numpy (jnp) on it. If it is of data alone, {_OUTSIDE}"
+        return f"Leave out {found[1]}(...), or use {instead}. If it depends on data alone, {_OUTSIDE}"
+    return f"Use functions of jax.numpy (jnp) on it. If it depends on data alone, {_OUTSIDE}"
 
 
-def _of_use(message: str) -> str:
+def _for_misuse(message: str) -> str:
     if "manual axis types do not match" in message:
         return (
-            "In a loop the values to start from must differ from device to device as what comes out does: "
+            "The initial values of a loop must vary over the same mesh axes as its results: "
             "jax.lax.pcast(start, axis, to='varying')."
         )
     if "setting an array element" in message:
         return "Use jnp arrays, which are changed by a = a.at[index].set(value)."
     if "__format__" in message:
-        return "To look at values use jax.debug.print('{}', value)."
+        return "To print values use jax.debug.print('{}', value)."
     if re.search(r"broadcast|shape|dimension|dot_general|concatenat", message):
         return (
             "Dimensions must be equal, or one: reshape an array (x[:, None] adds a dimension), or .expand the "

@@ -1,4 +1,4 @@
-"""Where in the user's code an exception came from, read off its traceback."""
+"""Line of the user's code that an exception came from, with the names and values in it, from the traceback."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from typing import Any
 import jax
 import numpy as np
 
-OURS = str(Path(__file__).parents[1])
-"""Phalanx itself."""
+PHALANX = str(Path(__file__).parents[1])
+"""Folder of Phalanx."""
 
 LIBRARIES = ("jax", "jaxlib", "numpyro", "numpy", "scipy", "blackjax", "flax", "optax", "equinox")
-"""What raises errors on a user's behalf. Their frames, and those of Python's own library, are not the user's code."""
+"""Libraries that raise errors about their arguments; their frames and those of Python's own are not the user's code."""
 
 
 _TO_TARGETS = ("STORE", "UNPACK")
-"""Instructions of which Python knows the targets alone, and not what is to be put there."""
+"""Instructions whose positions in the code are those of the targets, without the values assigned to them."""
 
 
 @cache
-def _foreign() -> tuple[str, ...]:
+def _library_folders() -> tuple[str, ...]:
     specs = [find_spec(name) for name in LIBRARIES]
     found = [folder for spec in specs if spec is not None for folder in spec.submodule_search_locations or ()]
-    return (*found, OURS, "<frozen")
+    return (*found, PHALANX, "<frozen")
 
 
 _PYTHON = sysconfig.get_paths()["stdlib"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """A line of the user's code, at which an exception was raised or went through.
+class CodeLine:
+    """A line of the user's code that raised an exception or that an exception passed through.
 
     Attributes:
         traceback: the entry of the traceback.
@@ -51,26 +51,26 @@ class Place:
     traceback: TracebackType
 
     def __str__(self) -> str:
-        return f"line {self.line} of {self.frame.f_code.co_filename}"
+        return f"line {self.number} of {self.frame.f_code.co_filename}"
 
     @property
     def frame(self) -> FrameType:
-        """The function's frame, with its local values."""
+        """Frame of the function, with its local values."""
         return self.traceback.tb_frame
 
     @property
-    def line(self) -> int:
-        """The line's number."""
+    def number(self) -> int:
+        """Number of the line."""
         return self.traceback.tb_lineno
 
     @property
     def text(self) -> str:
-        """The line."""
-        return linecache.getline(self.frame.f_code.co_filename, self.line, self.frame.f_globals).strip()
+        """Text of the line."""
+        return linecache.getline(self.frame.f_code.co_filename, self.number, self.frame.f_globals).strip()
 
     @cached_property
     def code(self) -> str:
-        """The expression that failed, or the line where Python does not know which."""
+        """Expression that failed, or the line if Python does not know the expression."""
         positions = self.frame.f_code.co_positions()
         begin, end, left, right = next(itertools.islice(positions, self.traceback.tb_lasti // 2, None), (None,) * 4)
         if begin is None or begin != end or left is None or right is None or self.operation.startswith(_TO_TARGETS):
@@ -80,7 +80,7 @@ class Place:
 
     @property
     def operation(self) -> str:
-        """The instruction of Python's that was at work."""
+        """Name of the failing bytecode instruction."""
         return dis.opname[self.frame.f_code.co_code[self.traceback.tb_lasti]]
 
     @cached_property
@@ -92,11 +92,11 @@ class Place:
             return []
 
     def value(self, name: str) -> Any:
-        """What a name stands for there."""
+        """Return the value of a name at the line."""
         return self.frame.f_locals.get(name, self.frame.f_globals.get(name))
 
     def arrays(self) -> dict[str, Any]:
-        """Arrays in the failing expression, by name."""
+        """Return the arrays in the failing expression, by name."""
         values = {name: self.value(name) for name in self.names}
         return {name: value for name, value in values.items() if isinstance(value, jax.Array | np.ndarray | np.generic)}
 
@@ -106,28 +106,28 @@ class Place:
         return {name: value for name, value in values.items() if isinstance(value, str)}
 
     def sources(self, known: dict[int, str]) -> list[str]:
-        """Which of the `known` objects, described by their id, the failing expression was computed from."""
+        """Return the descriptions of the objects in `known`, by id, that the failing expression was computed from."""
         found, seen, left = [], set(), list(self.names)
         while left:
             name = left.pop(0)
             if name in seen:
                 continue
             seen.add(name)
-            leaves = jax.tree.leaves(self._meant(self.frame.f_locals.get(name)))
+            leaves = jax.tree.leaves(self._named_entries(self.frame.f_locals.get(name)))
             described = [known[id(leaf)] for leaf in leaves if id(leaf) in known]
             found += [words for words in described if words not in found]
             left += [] if described else self._assigned.get(name, [])
         return found
 
-    def _meant(self, value: Any) -> Any:
-        """Of a dict the entries that the expression names."""
+    def _named_entries(self, value: Any) -> Any:
+        """Return the entries of a dict that the expression names, or all; another value is returned as it is."""
         if not isinstance(value, dict):
             return value
         return {k: v for k, v in value.items() if repr(k) in self.code or f'"{k}"' in self.code} or value
 
     @cached_property
     def _assigned(self) -> dict[str, list[str]]:
-        """Names that each name of the function was computed from, in the lines before."""
+        """Names that each name of the function was computed from, in the lines above."""
         try:
             lines, first = getsourcelines(self.frame.f_code)
             tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -135,31 +135,31 @@ class Place:
             return {}
         found: dict[str, list[str]] = {}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Assign | ast.AugAssign) and node.lineno + first - 1 < self.line:
+            if isinstance(node, ast.Assign | ast.AugAssign) and node.lineno + first - 1 < self.number:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 for target in itertools.chain.from_iterable(map(_names, targets)):
                     found.setdefault(target, []).extend(_names(node.value))
         return found
 
 
-def place_of(error: BaseException) -> Place | None:
-    """The innermost line of the user's code that an exception went through; None when there is none."""
-    entries = [entry for entry in _entries(error) if not _is_foreign(entry)]
-    return Place(entries[-1]) if entries else None
+def user_line(error: BaseException) -> CodeLine | None:
+    """Return the innermost line of the user's code that an exception passed through, or None."""
+    entries = [entry for entry in _entries(error) if not _is_library(entry)]
+    return CodeLine(entries[-1]) if entries else None
 
 
-def raised_by_us(error: BaseException) -> bool:
-    """Whether Phalanx itself raised it."""
-    return _file(_entries(error)[-1]).startswith(OURS)
+def raised_by_phalanx(error: BaseException) -> bool:
+    """Return whether Phalanx itself raised an error."""
+    return _file(_entries(error)[-1]).startswith(PHALANX)
 
 
 def raised_by_library(error: BaseException) -> bool:
-    """Whether JAX, NumPy or NumPyro raised it, of what they were given; as far as it is one of their kinds."""
+    """Return whether JAX, NumPy or NumPyro raised an error about their arguments, as far as its type allows."""
     if not isinstance(error, TypeError | ValueError | IndexError | NotImplementedError):
         return False
     last = _entries(error)[-1]
-    # JAX takes its own frames away, and NumPy's are not Python's; what the user raised, the instruction tells
-    return _is_foreign(last) or Place(last).operation != "RAISE_VARARGS"
+    # JAX hides its own frames, and NumPy's are not Python's: only a raise statement shows that the user raised it
+    return _is_library(last) or CodeLine(last).operation != "RAISE_VARARGS"
 
 
 def _entries(error: BaseException) -> list[TracebackType]:
@@ -170,9 +170,9 @@ def _entries(error: BaseException) -> list[TracebackType]:
     return found
 
 
-def _is_foreign(entry: TracebackType) -> bool:
+def _is_library(entry: TracebackType) -> bool:
     file = _file(entry)
-    return file.startswith(_foreign()) or (file.startswith(_PYTHON) and "-packages" not in file)
+    return file.startswith(_library_folders()) or (file.startswith(_PYTHON) and "-packages" not in file)
 
 
 def _file(entry: TracebackType) -> str:

@@ -1,8 +1,8 @@
-"""The shares tried out on the user's own rows: value and gradient of the devices' against those of the whole.
+"""Numeric test on the user's rows: sums of the devices' shares against the whole, in value and gradient.
 
-What is not proved to add up is run both ways, in double precision on the host, at a few positions. What then differs by
-more than rounding is refused. How large rounding may be is measured: by how much the result changes when the position
-does in its last digits.
+Terms that are not proved to add up are evaluated both ways, in double precision on the host, at a few positions. A
+difference beyond rounding is an error. Rounding is measured by the change of the result when the position changes in
+its last digits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from phalanx.exactness.row_sample import Sample, fraction, samples
+from phalanx.exactness.row_sample import RowSample, fraction, samples
 from phalanx.inputs.arguments import Arguments
 from phalanx.jaxprs.branches import MOST_SITES, Branches
 from phalanx.jaxprs.walking import extent
@@ -31,34 +31,34 @@ from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.unconstrained import run_unconstrained
 
 LARGEST = 1 << 22
-"""Numbers that a check has in hand at most: data and position together; half of them where it does not run so."""
+"""Most numbers in data and position together; a second attempt has one 64th of them."""
 
 WIDEST = 1 << 26
-"""Elements of the largest array that it may make on the way."""
+"""Most elements of an intermediate array."""
 
 RADII = (2.0, 0.5, 0.1, 0.01, 0.0)
-"""How far from zero positions are tried, until the log density is finite."""
+"""Radii of random positions, tried in order until the log density is finite."""
 
 FORCED_NUMBERS, FEWEST_PLANS = 2**23, 4
-"""Numbers that forced branches are evaluated for, in all; and how many ways of forcing them are tried in any case."""
+"""Most numbers in all evaluations with forced branches together; and the least number of such evaluations."""
 
 POSITIONS = 2
-"""Random positions at which it is looked at."""
+"""Number of random positions."""
 
 Position = dict[str, np.ndarray]
 
 
 class TooLarge(Exception):
-    """The check would need more memory than it may."""
+    """The test would need more memory than allowed."""
 
 
 @dataclass
 class RowCheck:
-    """Runs a program both ways.
+    """Numeric test of the share rule: evaluates a program in the whole and as shares of devices.
 
     Attributes:
-        program, sizes, shares: what is checked.
-        terms, others: which terms of the log density, and which other values, are not proved.
+        program, sizes, shares: the program, the devices along each mesh axis, and the shares to test.
+        terms, others: terms of the log density, and other values, that are not proved.
     """
 
     program: Program
@@ -75,17 +75,17 @@ class RowCheck:
 
     @property
     def shardings(self) -> dict[str, RowSharding]:
-        """Where latent variables live."""
+        """Shardings of the latent variables."""
         return {latent.name: latent.sharding for latent in self.shares.latents}
 
-    def look(self, arguments: Arguments, positions: Sequence[Position] = ()) -> tuple[int, dict[str, str]]:
+    def compare(self, arguments: Arguments, positions: Sequence[Position] = ()) -> tuple[int, dict[str, str]]:
         """Compare at `positions`, whole and unpadded, or at random ones.
 
         Returns:
-            How many rows were looked at, and of each name that could not be checked the reason.
+            The number of rows in the test, and the reason for each name that could not be checked.
 
         Raises:
-            ValueError: naming the variable, where the two ways differ.
+            ValueError: naming the variable, when shares and whole differ.
         """
         if not self.terms and not self.others:
             return 0, {}
@@ -94,22 +94,22 @@ class RowCheck:
             for most in (LARGEST, LARGEST // 64):
                 try:
                     with jax.enable_x64(x64), jax.default_device(host), jax.default_matmul_precision("float32"):
-                        return self._look(arguments, positions, most, x64)
+                        return self._compare(arguments, positions, most, x64)
                 except _Differs as found:
                     raise ValueError(str(found)) from None
                 except TooLarge as error:
                     why = str(error)
-                except Exception as error:  # a model that only runs on so many rows, or in single precision
+                except Exception as error:  # a model that runs only with all rows, or in single precision
                     why = why or f"it does not run on the host: {(str(error).splitlines() or [repr(error)])[0][:200]}"
         return 0, dict.fromkeys(self.names, why)
 
-    def _look(
+    def _compare(
         self, arguments: Arguments, positions: Sequence[Position], most: int, x64: bool
     ) -> tuple[int, dict[str, str]]:
         shapes = {latent.name: _whole_shape(latent) for latent in self.shares.latents}
         share = fraction(arguments, shapes, self.shardings, most)
         if share <= 0:
-            raise TooLarge(f"the model has more than {most:,} numbers that all devices share")
+            raise TooLarge(f"data and variables that are replicated have more than {most:,} numbers")
         unseen, rows, unfollowed = set(self.names), 0, ""
         for sample in samples(arguments, list(self.shardings.values()), self.sizes, share):
             both = self._both(arguments, sample, x64)
@@ -128,7 +128,7 @@ class RowCheck:
         found = dict.fromkeys(self.names if unfollowed else (), unfollowed)
         return rows, found | dict.fromkeys(sorted(unseen), "it is not finite at any position that was tried")
 
-    def _both(self, arguments: Arguments, sample: Sample, x64: bool) -> _Both:
+    def _both(self, arguments: Arguments, sample: RowSample, x64: bool) -> _Both:
         shardings = tuple(sample.sharding(s) for s in arguments.shardings)
         key = shardings, arguments.layout, tuple((a.shape, str(a.dtype)) for a in arguments.arrays), x64
         if key not in self._compiled:
@@ -137,11 +137,11 @@ class RowCheck:
 
 
 class _Differs(Exception):
-    """The devices' shares are not the whole."""
+    """The devices' shares do not add up to the whole."""
 
 
 class _Forced(NamedTuple):
-    """The two ways with branches forced."""
+    """Both evaluations with forced branches."""
 
     branches: Branches
     whole: Callable[..., Any]
@@ -150,7 +150,7 @@ class _Forced(NamedTuple):
 
 @dataclass(frozen=True)
 class _Both:
-    """The two ways, compiled for samples of one size; `forced` with the program's branches forced, see `branches`."""
+    """Both evaluations, compiled for samples of one size; `forced` takes codes of branches, see `jaxprs.branches`."""
 
     check: RowCheck
     whole: Callable[..., Any]
@@ -162,7 +162,7 @@ class _Both:
     forced: _Forced
 
     @classmethod
-    def of(cls, check: RowCheck, arguments: Arguments, sample: Sample, shardings: Sequence[RowSharding]) -> _Both:
+    def of(cls, check: RowCheck, arguments: Arguments, sample: RowSample, shardings: Sequence[RowSharding]) -> _Both:
         shares, sizes = check.shares, check.sizes
         program = giving_own_rows(check.program, shares.own_rows)
         of_latents = {name: sample.sharding(sharding) for name, sharding in check.shardings.items()}
@@ -174,7 +174,7 @@ class _Both:
             return found.terms(), _values(found, check.others)
 
         def differentiated(run: Callable[..., Any], share: Callable[..., Any], *given: Any) -> tuple[Any, Any]:
-            """Each term and the sum of its absolute entries, as `share` has them, with its gradient; and the others."""
+            """Return each term and its sum of absolute entries, as `share` adds them, with the gradient; and others."""
 
             def total(position: Any, *rest: Any, term: Any) -> tuple[Any, Any]:
                 values = run(position, *rest)[0][term]
@@ -207,7 +207,7 @@ class _Both:
             return jax.jit(on_virtual_mesh(*ways)), jax.jit(on_virtual_mesh(partial(on_device, run_here), sizes))
 
         def forced(traced: TracedProgram) -> tuple[Branches, Callable[..., Any]]:
-            """The program as a function of position, data and codes of its branches; gives what is not proved."""
+            """Return the unproved outputs of the program as a function of position, data and codes of branches."""
             wanted = [traced.outputs.index(output) for output in (*check.terms, *check.others)]
             depends = [True] * len(jax.tree.leaves(traced.position)) + [False] * len(traced.shapes)
             branches = Branches(traced.jaxpr, depends, wanted)
@@ -236,24 +236,24 @@ class _Both:
         return cls(check, *compiled(run, run), traced.position, step, rounding, sample.count, ways)
 
     def position(self, number: int, radius: float) -> Position:
-        """A random position."""
+        """Return a random position."""
         random = np.random.default_rng(number)
         return {
             n: random.uniform(-radius, radius, size=s.shape).astype(s.dtype) for n, s in sorted(self.shapes.items())
         }
 
     def compare(self, position: Position, arrays: Sequence[Any]) -> set[str]:
-        """Return the variables that could be compared; those that differ raise."""
+        """Return the variables that could be compared; raise if one differs."""
         return self._compare(self.whole, self.devices, position, arrays)
 
     def compare_branches(self, position: Position, arrays: Sequence[Any]) -> str:
-        """Compare with the branches forced that depend on the position, where they are large some of them.
+        """Compare with forced branches; only with some codes if the data are large.
 
         Returns:
-            Why the branches could not be followed, if they could not.
+            The reason if the branches could not be followed, else an empty text.
 
         Raises:
-            _Differs: where the two ways differ.
+            _Differs: when shares and whole differ.
         """
         most = max(FEWEST_PLANS, FORCED_NUMBERS // max(sum(np.size(array) for array in arrays), 1))
         try:
@@ -263,7 +263,7 @@ class _Both:
                 self._compare(whole, devices, position, arrays, forced=True)
         except _Differs:
             raise
-        except Exception as error:  # a primitive that does not run by itself
+        except Exception as error:  # a primitive that cannot be evaluated alone
             reason = (str(error).splitlines() or [repr(error)])[0][:200]
             return f"its branches (of jnp.where, lax.cond) could not be followed: {reason}"
         return ""
@@ -284,7 +284,7 @@ class _Both:
             (summed, _), summed_gradient = found[term]
             (moved, _), moved_gradient = near[term]
             is_number = np.isfinite(value), np.isfinite(summed)
-            if not any(is_number) or (forced and not all(is_number)):  # a forced branch may be out of its domain
+            if not any(is_number) or (forced and not all(is_number)):  # a forced branch may leave its domain
                 unseen.add(term[0])
                 continue
             noise = 4 * abs(moved - summed) + self.rounding * (size + abs(value))
@@ -299,8 +299,8 @@ class _Both:
                 continue
             if _differ(values, found_others[name], near_others[name], self.rounding):
                 raise _Differs(
-                    f"The deterministic value {name!r} is not on one device what it is on the whole data"
-                    f"{_IN_BRANCH if forced else ''}: it depends on how many rows there are, or mixes them. Compute it "
+                    f"The deterministic value {name!r} differs between one device and the whole data"
+                    f"{_IN_BRANCH if forced else ''}: it depends on the number of rows, or mixes rows. Compute it "
                     f"from the draws, or from data outside of the model."
                 )
             seen.add(name)
@@ -324,13 +324,13 @@ class _Both:
         return (
             f"Variable {name!r}: {what} on the whole data is not {of} on the rows of each "
             f"device along {named_axes(shares.axes)}; on {self.rows} of your rows it is {whole:.{digits}g} instead of "
-            f"{summed:.{digits}g}{where}. The model mixes rows, by a mean, a normalisation or a difference to the row "
-            f"before, say. Do so outside of the model; or over all devices, as in "
+            f"{summed:.{digits}g}{where}. The model mixes rows, for instance by a mean, a normalisation or a "
+            f"difference to the row before. Do so outside of the model; or over all devices, as in "
             f"jax.lax.pmean(x.mean(0), {axes!r}); or do not shard these data."
         )
 
 
-_IN_BRANCH = ", where a branch (of jnp.where, lax.cond, a maximum) is taken that other values of the variables take"
+_IN_BRANCH = ", in a branch (of jnp.where, lax.cond, a maximum) that other values of the variables select"
 
 
 def _with_codes(way: Callable[..., Any], codes: np.ndarray, *given: Any) -> Any:
@@ -362,8 +362,8 @@ def _whole_shape(latent: Any) -> Any:
     return jax.ShapeDtypeStruct((latent.sharding.rows, *shape[1:]) if latent.sharding.axes else shape, np.float32)
 
 
-def _resized(sample: Sample, sharding: RowSharding) -> RowSharding:
-    """Where a term lives in the sample."""
+def _resized(sample: RowSample, sharding: RowSharding) -> RowSharding:
+    """Return the sharding of a term in the sample."""
     if not sharding.rows:
         return sharding
     found = [new for old, new in sample.rows.items() if (old.axes, old.rows) == (sharding.axes, sharding.rows)]

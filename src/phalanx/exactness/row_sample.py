@@ -1,4 +1,4 @@
-"""Which rows of the data a numeric check looks at: all of them where they are few, else some that tell much."""
+"""Rows of the data for a numeric check: all rows if they are few, otherwise blocks of rows and informative rows."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from phalanx.mesh.processes import to_host
 from phalanx.mesh.space import RowSharding
 
 LEVELS = 64
-"""Levels of a code of which a row each is taken, and columns of which the extremes are."""
+"""Most levels of a code of which one row each is sampled, and most columns whose extremes are."""
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Rows of the data: for each sharding their numbers, and how they are sharded in the sample.
+class RowSample:
+    """Some rows of the data.
 
     Attributes:
-        rows: the sharding in the sample of each sharding of the data.
-        numbers: which rows they are.
+        rows: for each sharding of the data, the sharding in the sample.
+        numbers: for each sharding of the data, the indices of the rows.
     """
 
     rows: Mapping[RowSharding, RowSharding]
     numbers: Mapping[RowSharding, np.ndarray] = field(repr=False)
 
     def sharding(self, sharding: RowSharding) -> RowSharding:
-        """How something that is sharded like this lies in the sample."""
+        """Return the sharding in the sample of something with this sharding in the data."""
         return self.rows.get(sharding, sharding)
 
     def take(self, values: Any, sharding: RowSharding) -> np.ndarray:
-        """The sample's rows of an array."""
+        """Return the rows of an array that are in the sample."""
         if not sharding.axes:
             return to_host(values)
         numbers = self.numbers[sharding]
@@ -44,40 +44,45 @@ class Sample:
 
     @property
     def count(self) -> int:
-        """Rows, of the data that have most."""
+        """Number of rows in the sample of the largest array."""
         return max(sharding.rows for sharding in self.rows.values())
 
 
 def samples(
     arguments: Arguments, shardings: Sequence[RowSharding], sizes: Mapping[str, int], most: float
-) -> Iterator[Sample]:
-    """All rows, if they are not more than this share of the data; else pieces as they lie, then telling rows.
+) -> Iterator[RowSample]:
+    """Yield one sample of all rows if `most` is 1; otherwise a sample of blocks, and one of informative rows.
 
-    What lies where no data do is whole in each: the program says how many rows it has.
+    Args:
+        arguments: the data.
+        shardings: shardings of the latent variables. Those over axes without data keep all rows: the program fixes
+            their number.
+        sizes: devices along each mesh axis.
+        most: the largest fraction of the rows in a sample.
     """
     shardings = list(dict.fromkeys(sharding for sharding in (*arguments.shardings, *shardings) if sharding.axes))
     if most >= 1:
-        yield Sample({s: s for s in shardings}, {s: np.arange(s.rows) for s in shardings})
+        yield RowSample({s: s for s in shardings}, {s: np.arange(s.rows) for s in shardings})
         return
     smaller = {s: max(1, int(s.local_rows * most)) if _is_of_data(s, arguments) else s.local_rows for s in shardings}
     devices = {s: int(np.prod([sizes[axis] for axis in s.axes])) for s in shardings}
     rows = {s: RowSharding(s.axes, count * devices[s], count) for s, count in smaller.items()}
-    yield Sample(rows, {s: _pieces(s, count, devices[s]) for s, count in smaller.items()})
-    yield Sample(rows, {s: _telling(arguments, s, rows[s].rows) for s in shardings})
+    yield RowSample(rows, {s: _blocks(s, count, devices[s]) for s, count in smaller.items()})
+    yield RowSample(rows, {s: _informative(arguments, s, rows[s].rows) for s in shardings})
 
 
 def _is_of_data(sharding: RowSharding, arguments: Arguments) -> bool:
     return any(set(sharding.axes) & set(other.axes) for other in arguments.shardings)
 
 
-def _pieces(sharding: RowSharding, count: int, devices: int) -> np.ndarray:
-    """The first rows of each device, in order."""
+def _blocks(sharding: RowSharding, count: int, devices: int) -> np.ndarray:
+    """Return the indices of the first rows of each device."""
     starts = np.arange(devices) * sharding.local_rows
     return np.minimum((starts[:, None] + np.arange(count)[None]).ravel(), sharding.rows - 1)
 
 
-def _telling(arguments: Arguments, sharding: RowSharding, count: int) -> np.ndarray:
-    """Rows with extremes, with NaN, of every level of a code, and others, in the order of the data."""
+def _informative(arguments: Arguments, sharding: RowSharding, count: int) -> np.ndarray:
+    """Return the indices of rows with extremes, with NaN, of every level of a code, and of random rows, sorted."""
     found: list[int] = []
     for array, other in zip(arguments.arrays, arguments.shardings, strict=True):
         if (other.axes, other.rows) == (sharding.axes, sharding.rows):
@@ -103,7 +108,7 @@ def _extremes(array: Any, rows: int) -> list[int]:
 def fraction(
     arguments: Arguments, positions: Mapping[str, Any], shardings: Mapping[str, RowSharding], most: int
 ) -> float:
-    """The share of the rows at which data and position have `most` numbers; 0 where what is replicated has more."""
+    """Return the fraction of rows at which data and position have `most` numbers; 0 if replicated arrays have more."""
     leaves = [
         *zip(arguments.arrays, arguments.shardings, strict=True),
         *((positions[n], s) for n, s in shardings.items()),

@@ -1,4 +1,4 @@
-"""Is the share rule right for this program? Proved where it can be, else tried out on the user's rows; and said."""
+"""Check of the share rule for one program: prove that shares sum to the whole, otherwise test numerically; report."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LEVELS = ("warn", "strict", "off")
 
 
 @dataclass(frozen=True)
-class RowsApart:
-    """What is known of the share rule for a program and its data.
+class ShardingCheck:
+    """Result of the check of the share rule for a program and its data.
 
     Attributes:
         proved: variables whose terms and values are proved to add up over the devices.
-        checked: those that were run both ways on `rows` rows of the data, and agreed.
-        unchecked: those that could be neither, with the reason.
-        rows: rows that were looked at.
-        check: runs what is not proved both ways.
-        differs: where the two ways differed at draws of a run.
+        checked: variables whose shares agreed with the whole in a numeric test on `rows` rows of the data.
+        unchecked: variables that were neither proved nor tested, each with the reason.
+        rows: number of rows in the test.
+        check: the numeric test of the variables that are not proved.
+        differs: a message if shares and whole differed at draws of a run; else empty.
     """
 
     proved: tuple[str, ...] = ()
@@ -40,32 +40,32 @@ class RowsApart:
 
     @property
     def passed(self) -> str:
-        """What was found in order, in a sentence; empty where nothing is sharded, or something is not checked."""
+        """Sentence about a passed check; empty if no data are sharded or some variable is not checked."""
         if self.unchecked or self.differs:
             return ""
         if self.checked:
             return (
-                f"The devices' shares add up to the whole: {_names(self.checked)} tried on {self.rows:,} of your rows, "
-                f"everything else proved from the program."
+                f"The devices' shares add up to the whole: {_names(self.checked)} tested on {self.rows:,} of your "
+                f"rows, everything else proved from the program."
             )
         return "The devices' shares add up to the whole: proved from the program." if self.proved else ""
 
     @property
     def problem(self) -> str:
-        """What could not be checked, in a sentence; empty where there is none."""
+        """Sentence about the variables that could not be checked; empty if all were."""
         if not self.unchecked:
             return ""
         reason = next(iter(self.unchecked.values()))
         return (
-            f"Whether the devices' shares of {_names(tuple(self.unchecked))} add up to the whole could not be checked: "
+            f"Phalanx could not check that the devices' shares of {_names(tuple(self.unchecked))} add up to the whole: "
             f"{reason}."
         )
 
-    def look(self, arguments: Arguments, level: str = "warn", positions: Sequence[Any] = ()) -> RowsApart:
-        """The same for these data, after running what is not proved both ways, at these positions or at random ones.
+    def compare(self, arguments: Arguments, level: str = "warn", positions: Sequence[Any] = ()) -> ShardingCheck:
+        """Return the result for these data, after a test of what is not proved, at these or at random positions.
 
         Raises:
-            ValueError: when the two ways differ; and with the level "strict", when something could not be checked.
+            ValueError: when shares and whole differ; with the level "strict", also when a variable cannot be checked.
         """
         if self.check is None or not self.check.names:
             return self
@@ -73,37 +73,37 @@ class RowsApart:
         if level == "off":
             rows, unchecked = 0, dict.fromkeys(names, "check='off' was asked for")
         else:
-            rows, unchecked = self.check.look(arguments, positions)
-        found = RowsApart(self.proved, tuple(n for n in names if n not in unchecked), unchecked, rows, self.check)
+            rows, unchecked = self.check.compare(arguments, positions)
+        found = ShardingCheck(self.proved, tuple(n for n in names if n not in unchecked), unchecked, rows, self.check)
         if level == "strict" and unchecked:
             raise ValueError(
-                f"{found.problem} With check='strict' such a model is refused. Write it so that each row sees only "
-                f"itself, do not shard these data, or accept it with check='warn'."
+                f"{found.problem} check='strict' refuses such a model. Write it so that each row depends on itself "
+                f"only, do not shard these data, or accept it with check='warn'."
             )
         return found
 
 
 ADVICE = "the same run on unsharded data, or on a part of them, and compare"
-"""What to try where something could not be checked."""
+"""Advice to users where a variable could not be checked."""
 
 
 def check_level(level: Any) -> None:
-    """Refuse a level of the check that is none."""
+    """Raise unless `level` is a level of the check."""
     if level not in LEVELS:
         raise ValueError(f"check must be one of {', '.join(map(repr, LEVELS))}; got {level!r}.")
 
 
-def read_rows_apart(
+def read_sharding_check(
     program: Program, arguments: Arguments, sizes: Mapping[str, int], shares: Shares, whole: Any, local: TracedProgram
-) -> RowsApart:
-    """What is proved of a program, and what must be tried. Nothing where nothing is spread out."""
+) -> ShardingCheck:
+    """Prove the share rule for a program as far as possible; the result holds the test of the rest."""
     if not shares.axes and not any(sharding.axes for sharding in arguments.shardings):
-        return RowsApart()
+        return ShardingCheck()
     latents = {latent.name: latent.sharding for latent in shares.latents}
     groups = Groups([*arguments.shardings, *latents.values()], sizes)
     inputs = [*(latents[name] for name in sorted(local.position)), *arguments.shardings]
     kinds = dict(zip(local.outputs, read_kinds(whole.jaxpr, local.jaxpr, inputs, groups), strict=True))
-    masked = () if shares.masks is None else shares.masks.outputs  # of which the share rule has the proof
+    masked = () if shares.masks is None else shares.masks.outputs  # already proved by the share rule
     terms = tuple(
         t for t in shares.terms if t not in masked and not adds_up(kinds[t], shares.terms[t], groups)
     )  # fmt: skip
@@ -112,7 +112,7 @@ def read_rows_apart(
     check = RowCheck(program, sizes, shares, terms, others)
     names = dict.fromkeys([*(name for name, _ in shares.terms), *values])
     proved = tuple(name for name in names if name not in check.names)
-    return RowsApart(proved, check=check)
+    return ShardingCheck(proved, check=check)
 
 
 def _names(names: Sequence[str]) -> str:

@@ -1,13 +1,12 @@
-"""The share rule: which terms and variables of a program are local to a device, read off the program before compiling.
+"""Share rule: the terms and variables of a program that are local to a device, determined before compiling.
 
-Each device evaluates its *share* of the log density: the terms that live on it, plus 1/n of each term that n devices
-compute alike. The shares add up to the log density, and the gradients of the shares to its gradient, with one sum and
-no collective inside what is differentiated.
+Each device evaluates its *share* of the log density: its local terms, plus 1/n of each term that n devices all compute.
+The shares add up to the log density, and the gradients of the shares to its gradient, with a single sum and no
+collective in differentiated code.
 
-What is local follows from the program. It is traced twice, once with the shapes of the whole data and once with those
-of one device. A variable whose leading size shrinks with the data has its rows on the devices; a term or parameter that
-depends on sharded values, through the jaxpr, is local too. Making a variable local may make others so: repeat until
-nothing changes.
+The program is traced twice, with the shapes of the whole data and with those of one device. A variable whose leading
+size shrinks with the data has its rows on the devices. A term or parameter that depends on sharded values is local,
+too. A variable that becomes local may make others local: this is repeated until no further one does.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from numpyro.distributions import Independent
 
 from phalanx.exactness.proof.proof import adds_up, has_rows, read_kinds
 from phalanx.inputs.arguments import Arguments
-from phalanx.jaxprs.dependence import Axes, compute_alike, uses_collective, varying_axes
-from phalanx.jaxprs.row_masks import Masks, Plan
+from phalanx.jaxprs.dependence import Axes, are_equal, uses_collective, varying_axes
+from phalanx.jaxprs.row_masks import MaskPlan, Masks
 from phalanx.jaxprs.sharding_state import Groups
 from phalanx.language.tracing import Program
 from phalanx.mesh.space import GLOBAL, RowSharding
@@ -38,13 +37,13 @@ from phalanx.programs.traced_program import TracedProgram
 def read_shares(
     program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram
 ) -> tuple[Shares, TracedProgram]:
-    """Read off `program` what is local on a mesh with `sizes` devices along its axes, the chains' axis apart.
+    """Return the shares of `program` on a mesh with `sizes` devices along its axes, and its trace on one device.
 
-    `whole` is its trace on the whole data. The trace on the rows of one device comes back with the shares.
+    `sizes` excludes the axis of the chains; `whole` is the trace on the whole data.
 
     Raises:
-        ValueError: naming the variable, when it contradicts how the data are sharded, has no rows to spread, or
-            cannot leave padded rows out.
+        ValueError: naming the variable, when it contradicts the sharding of the data, has no rows to shard, or padded
+            rows cannot be masked.
     """
     _check_axes(arguments, sizes)
     _check_declared(whole, sizes)
@@ -59,7 +58,7 @@ def _check_axes(arguments: Arguments, sizes: Mapping[str, int]) -> None:
     for name, sharding in zip(arguments.names, arguments.shardings, strict=True):
         if other := [axis for axis in sharding.axes if axis not in sizes]:
             raise ValueError(
-                f"data: {name} is sharded over {named_axes(other)}, the axis that chains are spread over, so each "
+                f"data: {name} is sharded over {named_axes(other)}, the axis that chains are sharded over, so each "
                 f"chain would see a part of it. Shard it over {' or '.join(map(repr, sizes))}."
             )
 
@@ -79,13 +78,13 @@ def _check_declared(whole: TracedProgram, sizes: Mapping[str, int]) -> None:
         for axis in variable.axes:
             if axis not in sizes:
                 raise ValueError(
-                    f"Variable {name!r}: axis={axis!r} is no axis that a variable can be spread over; choose from "
+                    f"Variable {name!r}: axis={axis!r} is not an axis that a variable can be sharded over; choose from "
                     f"{', '.join(map(repr, sizes))}."
                 )
 
 
 class _Reading:
-    """The two traces of a program side by side, and what they say."""
+    """The two traces of a program side by side."""
 
     def __init__(self, program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram):
         self.arguments, self.whole = arguments, whole
@@ -116,7 +115,7 @@ class _Reading:
         }
         masks = self._masks(terms, shardings, others)
         used = {axis for sharding in (*terms.values(), *shardings.values()) for axis in sharding.axes}
-        # Differentiated, the model's own sum over devices gives the gradient of the sum of the shares: so add those.
+        # The derivative of the model's own sum over devices is that of the sum of the shares: add these axes.
         used |= {axis for axis in self.sizes if uses_collective(self.jaxpr, axis)}
         axes = tuple(axis for axis in self.sizes if axis in used)
         latents = tuple(replace(latent, sharding=shardings[latent.name]) for latent in self.local.latents())
@@ -136,7 +135,7 @@ class _Reading:
                 shardings[name] = self._widen(name, sharding, outputs[name, "density"])
 
     def _first_guess(self, name: str) -> RowSharding:
-        """Where the variable says it lives, or where its shape says so."""
+        """Return the sharding that a variable declares; otherwise that which its shapes imply."""
         axes = tuple(axis for axis in self.sizes if axis in self.whole.variables[name].axes)
         before, after = self.whole.variables[name].shape, self.local.variables[name].shape
         if not axes:
@@ -145,7 +144,7 @@ class _Reading:
             devices = math.prod(self.sizes[axis] for axis in axes)
             raise ValueError(
                 f"Variable {name!r} is declared axis={named_axes(axes)}, but its shape is {before} on the whole data "
-                f"and {after} on one of {devices} devices: its rows are not spread over them. Take its size from the "
+                f"and {after} on one of {devices} devices: its rows are not sharded over them. Take its size from the "
                 f"data, as in .expand([x.shape[0]]), or leave out axis=."
             )
         return self._rows(f"Variable {name!r}", frozenset(axes), before, after)
@@ -161,7 +160,10 @@ class _Reading:
         return self._rows(f"Variable {name!r}", found | set(sharding.axes), before, after)
 
     def _rows(self, what: str, axes: Axes | None, before: tuple[int, ...], after: tuple[int, ...]) -> RowSharding:
-        """The spread of something shaped `before` in the whole and `after` on one device; axes None: read them off."""
+        """Return the sharding of an array of shape `before` in the whole and `after` on one device.
+
+        With `axes=None` the shapes determine the axes.
+        """
         if axes is None:
             if before == after:
                 return GLOBAL
@@ -172,15 +174,15 @@ class _Reading:
         devices = math.prod(self.sizes[axis] for axis in names)
         if not self._has_rows(names, before, after):
             raise ValueError(
-                f"{what} lives with data sharded over {named_axes(names)}, so it needs one leading row for each of "
-                f"theirs; but its shape is {before} on the whole data and {after} on one of {devices} devices. Take "
-                f"its size from the data, as in .expand([x.shape[0]]); or, if it is meant to be global, make what it "
-                f"depends on equal everywhere first, with jax.lax.pmean or psum over {named_axes(names)}."
+                f"{what} depends on data sharded over {named_axes(names)}, so it needs one leading row for each row "
+                f"of the data; but its shape is {before} on the whole data and {after} on one of {devices} devices. "
+                f"Take its size from the data, as in .expand([x.shape[0]]); or, if it is meant to be global, make its "
+                f"inputs equal on all devices first, with jax.lax.pmean or psum over {named_axes(names)}."
             )
         return RowSharding(names, before[0], after[0])
 
     def _has_rows(self, axes: tuple[str, ...], before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-        """Whether the leading dimension is spread over `axes` as the rows of the data are."""
+        """Return whether the leading dimension is sharded over `axes` as the rows of the data are."""
         if not before or not after or before[1:] != after[1:]:
             return False
         if not any(self._is_padded(axis) for axis in axes):
@@ -198,20 +200,20 @@ class _Reading:
         if len(found) == 1:
             return found.pop()
         if found:
-            where = " as over ".join(sorted(named_axes(tuple(axes)) for axes in found))
+            where = " and others over ".join(sorted(named_axes(tuple(axes)) for axes in found))
             raise ValueError(
-                f"{what} has one row for each of the data's, but data of {before[0]} rows are sharded over {where}: "
-                f"say which, as in phx.sample(name, distribution, axis='data')."
+                f"{what} has one row for each row of the data, but some data of {before[0]} rows are sharded over "
+                f"{where}: choose one, as in phx.sample(name, distribution, axis='data')."
             )
         raise ValueError(
-            f"{what} has shape {before} on the whole data but {after} on one device: its size follows the sharded "
-            f"rows, yet its leading dimension is not theirs. Give it one leading row for each row of the data."
+            f"{what} has shape {before} on the whole data but {after} on one device: its size depends on the sharded "
+            f"rows, but they are not its leading dimension. Give it one leading row for each row of the data."
         )
 
     # -- terms of the log density -------------------------------------------------------------------------------
 
     def _outputs(self, shardings: Mapping[str, RowSharding]) -> dict[Any, Axes]:
-        """The axes that each term and deterministic value varies over, given where the latent variables live."""
+        """Return the axes that each term and value varies over, given the shardings of the latent variables."""
         position = [frozenset(shardings[name].axes) for name in sorted(self.local.position)]
         arrays = [frozenset(sharding.axes) for sharding in self.arguments.shardings]
         found = [axes & self.sizes.keys() for axes in varying_axes(self.jaxpr, [*position, *arrays])]
@@ -237,10 +239,10 @@ class _Reading:
         latents: Mapping[str, RowSharding],
         others: Mapping[str, RowSharding],
     ) -> Masks | None:
-        """The terms of which padded rows are left out while the program adds them up, where that is proved to be right.
+        """Return the terms that the program sums itself, to be evaluated with masks; None if padding affects no term.
 
         Raises:
-            ValueError: naming the variable, where it is not.
+            ValueError: naming the variable, when masks are not proved to be right.
         """
         padded = [axis for axis in self.sizes if self._is_padded(axis)]
         adds = any(uses_collective(self.jaxpr, axis) for axis in padded)
@@ -249,7 +251,7 @@ class _Reading:
             return None
         groups = Groups([*self.arguments.shardings, *latents.values()], self.sizes)
         inputs = [*(latents[name] for name in sorted(self.local.position)), *self.arguments.shardings]
-        plan, outputs = Plan(), self.local.outputs
+        plan, outputs = MaskPlan(), self.local.outputs
         plain, masked = (
             dict(zip(outputs, read_kinds(self.whole.jaxpr, self.jaxpr, inputs, groups, masks), strict=True))
             for masks in (None, plan)
@@ -264,9 +266,9 @@ class _Reading:
         for name in known if adds else ():
             if not has_rows(plain[name], known[name], groups):
                 raise ValueError(
-                    f"The value of {name!r} depends on what the model adds or gathers over devices itself, or it could "
-                    f"not be proved that it does not; and the rows of the data do not divide evenly over them: padded "
-                    f"rows would count. Give a number of rows that divides evenly."
+                    f"The value of {name!r} depends, or may depend, on values that the model itself adds or gathers "
+                    f"over devices, and the rows of the data do not divide evenly over them: padded rows would count. "
+                    f"Give a number of rows that divides evenly."
                 )
         return masks if unfit else None
 
@@ -276,10 +278,10 @@ class _Reading:
         what = "adds or gathers over devices itself" if adds else "adds up rows itself, or takes their number"
         return (
             f"Variable {term[0]!r}: the rows of the data do not divide evenly over {devices} devices, and the model "
-            f"{what}, in a way of which it is not proved that padded rows can be left out (its log density has shape "
-            f"{before} on the whole data). A sum over rows, jnp.sum, x.T @ x or jax.lax.psum of one, is; a mean, "
-            f"x.shape[0] or a loop over rows is not. Keep the rows apart (no to_event or sum over them), give the "
-            f"number of rows as data, or a number of rows divisible by {devices}."
+            f"{what}, in a way for which Phalanx cannot prove that padded rows can be masked (its log density has "
+            f"shape {before} on the whole data). It can for a sum over rows (jnp.sum, x.T @ x, or jax.lax.psum of "
+            f"one), not for a mean, x.shape[0] or a loop over rows. Keep one term per row (no to_event or sum over "
+            f"rows), give the number of rows as data, or a number of rows divisible by {devices}."
         )
 
     def _is_padded(self, axis: str) -> bool:
@@ -287,7 +289,7 @@ class _Reading:
         return any(s.rows != s.local_rows * devices[s.axes] for s in self.arguments.shardings if axis in s.axes)
 
     def _check_event(self, name: str) -> None:
-        """A joint density over rows, such as a multivariate normal's, is not the product of the devices' densities."""
+        """Raise if a variable's event contains the rows, as for a multivariate normal: its density does not factor."""
         pair = []
         for traced in (self.whole, self.local):
             distribution = traced.variables[name].distribution
@@ -297,17 +299,17 @@ class _Reading:
         if pair[0].event_shape != pair[1].event_shape:
             raise ValueError(
                 f"Variable {name!r}: the event of {type(pair[0]).__name__} runs over the sharded rows (shape "
-                f"{pair[0].event_shape}), and its density is no product over rows, so it cannot be spread over "
+                f"{pair[0].event_shape}), and its density is no product over rows, so it cannot be sharded over "
                 f"devices. Do not shard these data."
             )
 
     def _if_only_shapes_differ(self, term: Term) -> Axes:
-        """The axes of a term that sees of the sharded data only how many rows there are.
+        """Return the axes of a term that depends on the sharded data through the number of rows only.
 
-        Such a term, -n log(scale) say, is alike on all devices, but it is a device's and not the whole's if it adds up
-        over them. The two traces tell: where their programs differ, their values at one point are compared.
+        Such a term, for instance -n log(scale), is equal on all devices, but local if it adds up over them. If the
+        programs of the two traces differ, their values at one point determine which.
         """
-        if compute_alike(self.whole.only_jaxpr(term), self.local.only_jaxpr(term)):
+        if are_equal(self.whole.only_jaxpr(term), self.local.only_jaxpr(term)):
             return frozenset()
         whole, local = _value_at_a_point(self.whole, term, {}), _value_at_a_point(self.local, term, self.sizes)
         if jnp.allclose(whole, local, rtol=1e-4):
@@ -316,7 +318,7 @@ class _Reading:
             if jnp.allclose(whole, math.prod(self.sizes[axis] for axis in axes) * local, rtol=1e-4):
                 return frozenset(axes)
         raise ValueError(
-            f"Variable {term[0]!r}: its log density depends on how many rows a device holds, and does not add up to "
+            f"Variable {term[0]!r}: its log density depends on the number of rows on a device, and does not add up to "
             f"that of the whole data. Pass the number of rows as data, for instance "
             f"data={{'num_rows': {self._rows_of_data()}, ...}}, and use it instead of x.shape[0]."
         )
@@ -326,7 +328,7 @@ class _Reading:
 
 
 def _own_rows(whole: TracedProgram, arguments: Arguments, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Variables declared to lie over axes that no data lie over, with their rows in the whole."""
+    """Return the variables declared to be sharded over axes without data, with their numbers of rows in the whole."""
     of_data = {axis for sharding in arguments.shardings for axis in sharding.axes}
     found: dict[str, int] = {}
     for name, variable in whole.variables.items():
@@ -336,19 +338,19 @@ def _own_rows(whole: TracedProgram, arguments: Arguments, sizes: Mapping[str, in
         found[name] = rows = variable.shape[0]
         if rows % devices:
             raise ValueError(
-                f"Variable {name!r}: axis={named_axes(variable.axes)} spreads its {rows} rows over {devices} devices, "
-                f"which does not come out even. Give it a number of rows divisible by {devices}, or leave out axis=."
+                f"Variable {name!r}: axis={named_axes(variable.axes)} shards its {rows} rows over {devices} devices, "
+                f"and they do not divide evenly. Give it a number of rows divisible by {devices}, or leave out axis=."
             )
     return found
 
 
 def _value_at_a_point(traced: TracedProgram, term: Term, sizes: Mapping[str, int]) -> Array:
-    """A term's value at one generic position, the same on all devices, with ones for data."""
+    """Return a term's value at one position, the same on all devices, with data of ones."""
     shapes = jax.tree.leaves(traced.position)
     keys = jax.tree.unflatten(jax.tree.structure(traced.position), list(random.split(random.key(0), len(shapes))))
 
     def value():
-        # row by row alike, so that the whole's rows and one device's have equal means
+        # all rows are equal, so that the whole and one device have equal means over rows
         position = jax.tree.map(
             lambda k, a: jnp.broadcast_to(random.normal(k, a.shape[1:], a.dtype), a.shape), keys, traced.position
         )

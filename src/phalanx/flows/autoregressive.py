@@ -1,10 +1,10 @@
-"""Autoregressive transforms: each coordinate is moved and scaled by what the ones before it say."""
+"""Autoregressive transforms: each coordinate is shifted and scaled by functions of the coordinates before it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,16 @@ import numpy as np
 from jax import Array, lax
 from numpyro.distributions import constraints
 
-from phalanx.flows.both_at_once import BothAtOnce
 from phalanx.flows.networks import Weights, apply_dense, init_dense, shift_and_log_scale
+from phalanx.flows.single_pass import SinglePassTransform
 from phalanx.mesh.compatibility.numpyro_internals import MASKS, refuse_without
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
-class _Autoregressive(BothAtOnce):
-    """What the two directions share: a masked network, and the way back, a coordinate at a time."""
+
+class _Autoregressive(SinglePassTransform):
+    """Base of both autoregressive transforms: a masked network, and the solution of one direction by coordinates."""
 
     domain: Any = constraints.real_vector
     codomain: Any = constraints.real_vector
@@ -26,7 +29,7 @@ class _Autoregressive(BothAtOnce):
     def __init__(self, weights: Weights, order: Sequence[int] | None = None, context: Array | None = None):
         if (context is None) != ("context" not in weights):
             raise ValueError(
-                "context: weights from init(key, size, context=n) take a context of n numbers, and others none."
+                "context: weights from init(key, size, context=n) need a context of n numbers, and others take none."
             )
         self.weights, self.context = weights, context
         self.order = tuple(range(weights["linear"].shape[0])) if order is None else tuple(map(int, order))
@@ -37,48 +40,52 @@ class _Autoregressive(BothAtOnce):
 
     @staticmethod
     def init(key: Array, size: int, hidden: Sequence[int] = (32, 32), context: int = 0) -> Weights:
-        """Weights with which it is the identity.
+        """Return weights with which the transform is the identity.
 
         Args:
             key: a JAX key.
-            size: coordinates.
+            size: number of coordinates.
             hidden: widths of the network's layers.
-            context: numbers that are known beside, such as what an encoder says of an image.
+            context: number of additional inputs, such as an encoder's outputs for an image.
         """
         return init_dense(key, size, 2 * size, hidden, context)
 
-    def affine(self, known: Array) -> tuple[Array, Array]:
-        """Shift and log scale of each coordinate, from those before it."""
+    def affine(
+        self, known: Float[Array | np.ndarray, "*batch size"]
+    ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch size"]]:
+        """Return shift and log scale of each coordinate, from the coordinates before it."""
         hidden = tuple(len(bias) for _, bias in self.weights["layers"][:-1])
         return shift_and_log_scale(apply_dense(self.weights, known, masks_of(self.order, hidden), self.context))
 
-    def one_by_one(self, step: Any, like: Array) -> Array:
-        """The fixed point of `step`, which knows a coordinate when it knows those before it."""
-        place = np.empty(len(self.order), int)
-        place[list(self.order)] = np.arange(len(self.order))
+    def _solve(
+        self, step: Callable[[Array], Array], like: Float[Array | np.ndarray, "*batch size"]
+    ) -> Float[Array, "*batch size"]:
+        """Return the fixed point of `step`, whose result for a coordinate depends only on the coordinates before it."""
+        rank = np.empty(len(self.order), int)
+        rank[list(self.order)] = np.arange(len(self.order))
 
         def next_one(i: Array, known: Array) -> Array:
-            return jnp.where(place.reshape(*(1,) * (like.ndim - 1), -1) == i, step(known), known)
+            return jnp.where(rank.reshape(*(1,) * (like.ndim - 1), -1) == i, step(known), known)
 
         return lax.fori_loop(0, len(self.order), next_one, jnp.zeros_like(like))
 
     def tree_flatten(self) -> Any:
-        """Weights and context are leaves."""
+        """Return weights and context as the leaves."""
         return (self.weights, self.context), (("weights", "context"), {"order": self.order})
 
 
 class InverseAutoregressive(_Autoregressive):
     r"""$y_i = x_i e^{s_i(x_{<i})} + m_i(x_{<i})$: one pass forward, one pass for each coordinate back.
 
-    For what is drawn from and looked at in its own draws, as a guide.
+    Suited to a guide, whose density is evaluated at its own draws.
 
     Args:
         weights: a pytree, from `init`; or a `phx.param` of it.
-        order: the coordinates, as they follow one another; by default as they are.
-        context: what is known beside, `(..., context)`, and has a say in every coordinate; of weights made for one.
+        order: the coordinates in the order in which they depend on one another; by default their own.
+        context: additional inputs of every coordinate, `(..., context)`, for weights made with `context=`.
 
     Raises:
-        ValueError: when `order` is no order of the coordinates, or weights and context do not go together.
+        ValueError: when `order` is not a permutation of the coordinates, or weights and context do not match.
 
     Example:
         >>> import jax, jax.numpy as jnp, phalanx as phx
@@ -91,34 +98,38 @@ class InverseAutoregressive(_Autoregressive):
         autoregressive flow; Germain, Gregor, Murray, Larochelle (2015), MADE, for the masks.
     """
 
-    def forth(self, x: Array) -> tuple[Array, Array]:
-        """Forward, and the log determinant `(...)`."""
+    def forward_and_log_det(
+        self, x: Float[Array | np.ndarray, "*batch size"]
+    ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
+        """Return the image of `x`, and the log determinant `(...)`."""
         shift, log_scale = self.affine(x)
         return x * jnp.exp(log_scale) + shift, jnp.sum(log_scale, -1)
 
-    def back(self, y: Array) -> tuple[Array, Array]:
-        """The inverse, and the log determinant of the way forward."""
+    def inverse_and_log_det(
+        self, y: Float[Array | np.ndarray, "*batch size"]
+    ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
+        """Return the inverse image of `y`, and the log determinant of the forward direction there."""
 
         def step(x: Array) -> Array:
             shift, log_scale = self.affine(x)
             return (y - shift) * jnp.exp(-log_scale)
 
-        x = self.one_by_one(step, y)
+        x = self._solve(step, y)
         return x, jnp.sum(self.affine(x)[1], -1)
 
 
 class MaskedAutoregressive(_Autoregressive):
     r"""$y_i = x_i e^{s_i(y_{<i})} + m_i(y_{<i})$: one pass back, one pass for each coordinate forward.
 
-    For what is learned from data, whose density takes a single pass.
+    Suited to densities of data, which take a single pass.
 
     Args:
         weights: a pytree, from `init`; or a `phx.param` of it.
-        order: the coordinates, as they follow one another; by default as they are.
-        context: what is known beside, `(..., context)`, and has a say in every coordinate; of weights made for one.
+        order: the coordinates in the order in which they depend on one another; by default their own.
+        context: additional inputs of every coordinate, `(..., context)`, for weights made with `context=`.
 
     Raises:
-        ValueError: when `order` is no order of the coordinates, or weights and context do not go together.
+        ValueError: when `order` is not a permutation of the coordinates, or weights and context do not match.
 
     Example:
         >>> import jax, numpyro.distributions as dist, phalanx as phx
@@ -131,32 +142,38 @@ class MaskedAutoregressive(_Autoregressive):
         Papamakarios, Pavlakou, Murray (2017), Masked autoregressive flow for density estimation.
     """
 
-    def forth(self, x: Array) -> tuple[Array, Array]:
-        """Forward, and the log determinant `(...)`."""
+    def forward_and_log_det(
+        self, x: Float[Array | np.ndarray, "*batch size"]
+    ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
+        """Return the image of `x`, and the log determinant `(...)`."""
 
         def step(y: Array) -> Array:
             shift, log_scale = self.affine(y)
             return x * jnp.exp(log_scale) + shift
 
-        y = self.one_by_one(step, x)
+        y = self._solve(step, x)
         return y, self.log_det(x, y)
 
-    def back(self, y: Array) -> tuple[Array, Array]:
-        """The inverse, and the log determinant of the way forward."""
+    def inverse_and_log_det(
+        self, y: Float[Array | np.ndarray, "*batch size"]
+    ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
+        """Return the inverse image of `y`, and the log determinant of the forward direction there."""
         shift, log_scale = self.affine(y)
         return (y - shift) * jnp.exp(-log_scale), jnp.sum(log_scale, -1)
 
-    def log_det(self, x: Array, y: Array) -> Array:
-        """The log determinant, which follows from what came out in one pass."""
+    def log_det(
+        self, x: Float[Array | np.ndarray, "*batch size"], y: Float[Array | np.ndarray, "*batch size"]
+    ) -> Float[Array, "*batch"]:
+        """Return the log determinant, from `y` in one pass."""
         return jnp.sum(self.affine(y)[1], -1)
 
 
 @cache
 def masks_of(order: tuple[int, ...], hidden: tuple[int, ...]) -> list[np.ndarray]:
-    """Which weights count, of each layer and of the linear part."""
+    """Return the masks of the weights of each layer and of the linear part."""
     size = len(order)
     with jax.ensure_compile_time_eval():
-        if not hidden:  # NumPyro's network has a hidden layer at least
+        if not hidden:  # NumPyro's network has at least one hidden layer
             linear = np.asarray(refuse_without(MASKS)(size, [1], np.array(order), 2)[1])
             return [linear, linear]
         masks, linear = refuse_without(MASKS)(size, list(hidden), np.array(order), 2)

@@ -1,29 +1,33 @@
-"""Coupling: a part of the coordinates stays, and says how the others are moved and scaled."""
+"""Couplings: a part of the coordinates stays, and determines shift and scale of the others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from phalanx.flows.both_at_once import BothAtOnce
 from phalanx.flows.networks import Weights, apply_dense, init_dense, shift_and_log_scale
+from phalanx.flows.single_pass import SinglePassTransform
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
 
-class Coupling(BothAtOnce):
+class Coupling(SinglePassTransform):
     r"""$y = x$ where `stays`, and $y = x e^{s(x_\text{stays})} + m(x_\text{stays})$ elsewhere; one pass either way.
 
     Args:
-        weights: a pytree, from `init`, or what `network` takes; or a `phx.param` of it.
-        stays: which elements of an event stay, True or False each: of the event's shape, a vector or an image.
-        network: a function of weights and an event, `(..., *event)`, of which what does not stay is zero, to shift and
-            log scale, of the event's shape each or side by side on a last axis of twice the length. None is the dense
-            network of `init`, which sees the event as a vector.
+        weights: a pytree, from `init`, or of `network`; or a `phx.param` of it.
+        stays: mask of the elements of an event that stay, of the event's shape, a vector or an image.
+        network: a function from weights and an event, `(..., *event)`, whose elements that do not stay are zero, to
+            shift and log scale, of the event's shape each or side by side on a last axis of twice the length. None is
+            the dense network of `init`, for which the event is flattened.
 
     Raises:
         ValueError: when no element stays, or all do.
@@ -39,11 +43,11 @@ class Coupling(BothAtOnce):
         Dinh, Sohl-Dickstein, Bengio (2017), Density estimation using Real NVP.
     """
 
-    def __init__(self, weights: Any, stays: Any, network: Callable[[Any, Array], Any] | None = None):
+    def __init__(self, weights: Any, stays: ArrayLike, network: Callable[[Any, Array], Any] | None = None):
         stays = np.asarray(stays, bool)
         if stays.ndim == 0 or stays.all() or not stays.any():
             raise ValueError(
-                f"Coupling: stays says of each element of an event whether it stays, some do and some do not; got "
+                f"Coupling: stays must be a mask of an event's elements, True for some and False for others; got "
                 f"{stays.tolist()!r}."
             )
         self.weights, self.network = weights, network
@@ -51,47 +55,51 @@ class Coupling(BothAtOnce):
 
     @staticmethod
     def init(key: Array, size: int, hidden: Sequence[int] = (32, 32)) -> Weights:
-        """Weights with which it is the identity.
+        """Return weights with which the transform is the identity.
 
         Args:
             key: a JAX key.
-            size: elements of an event.
+            size: number of elements of an event.
             hidden: widths of the network's layers.
         """
         return init_dense(key, size, 2 * size, hidden)
 
     @property
-    def stays(self) -> np.ndarray:
-        """Which elements of an event stay."""
+    def stays(self) -> Bool[np.ndarray, "*event"]:
+        """Mask of the elements of an event that stay."""
         return np.array(self.flags).reshape(self.shape)
 
     @property
-    def domain(self) -> Any:
-        """Real events."""
+    def domain(self) -> constraints.Constraint:
+        """Real events of the mask's rank."""
         return constraints.independent(constraints.real, len(self.shape))
 
     codomain = domain
 
-    def forth(self, x: Array) -> tuple[Array, Array]:
-        """Forward, and the log determinant, of the shape of the batch."""
+    def forward_and_log_det(
+        self, x: Float[Array | np.ndarray, "*shape"]
+    ) -> tuple[Float[Array, "*shape"], Float[Array, "..."]]:
+        """Return the image of `x`, and the log determinant, of the shape of the batch."""
         shift, log_scale = self._affine(x)
         return x * jnp.exp(log_scale) + shift, self._over_event(log_scale)
 
-    def back(self, y: Array) -> tuple[Array, Array]:
-        """The inverse, and the log determinant of the way forward."""
+    def inverse_and_log_det(
+        self, y: Float[Array | np.ndarray, "*shape"]
+    ) -> tuple[Float[Array, "*shape"], Float[Array, "..."]]:
+        """Return the inverse image of `y`, and the log determinant of the forward direction there."""
         shift, log_scale = self._affine(y)
         return (y - shift) * jnp.exp(-log_scale), self._over_event(log_scale)
 
     def tree_flatten(self) -> Any:
-        """Weights are leaves."""
+        """Return the weights as the leaves."""
         fixed = {"network": self.network, "shape": self.shape, "flags": self.flags}
         return (self.weights,), (("weights",), fixed)
 
     def _over_event(self, log_scale: Array) -> Array:
         return jnp.sum(log_scale, tuple(range(-len(self.shape), 0)))
 
-    def _affine(self, x: Array) -> tuple[Array, Array]:
-        """Shift and log scale, zero of what stays."""
+    def _affine(self, x: Float[Array | np.ndarray, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+        """Return shift and log scale, zero for the elements that stay."""
         if self.network is None:
             vector = x.reshape(*x.shape[: -len(self.shape)], -1)
             shift, log_scale = dense_affine(self.weights, self.stays.ravel(), vector)
@@ -102,12 +110,12 @@ class Coupling(BothAtOnce):
         return jnp.where(stays, 0.0, shift), jnp.where(stays, 0.0, log_scale)
 
 
-class Couplings(BothAtOnce):
-    """Couplings of a vector, one after another, as one loop: however many there are, one is compiled.
+class Couplings(SinglePassTransform):
+    """Composition of couplings of a vector in a loop, so that a single layer is compiled.
 
     Args:
         weights: a pytree, from `init`, each leaf with a leading axis of layers; or a `phx.param` of it.
-        stays: which coordinates stay, `(layer, coordinate)`.
+        stays: mask of the coordinates that stay, `(layer, coordinate)`.
 
     Example:
         >>> import jax, jax.numpy as jnp, phalanx as phx
@@ -123,35 +131,39 @@ class Couplings(BothAtOnce):
     domain: Any = constraints.real_vector
     codomain: Any = constraints.real_vector
 
-    def __init__(self, weights: Weights, stays: Any):
+    def __init__(self, weights: Weights, stays: ArrayLike):
         self.weights, self.flags = weights, tuple(map(tuple, np.asarray(stays, bool).tolist()))
 
     @staticmethod
-    def init(key: Array, stays: Any, hidden: Sequence[int] = (32,)) -> Weights:
-        """Weights with which it is the identity.
+    def init(key: Array, stays: ArrayLike, hidden: Sequence[int] = (32,)) -> Weights:
+        """Return weights with which the transform is the identity.
 
         Args:
             key: a JAX key.
-            stays: which coordinates stay, `(layer, coordinate)`.
+            stays: mask of the coordinates that stay, `(layer, coordinate)`.
             hidden: widths of the networks' layers.
         """
         layers, size = np.shape(stays)
         return jax.vmap(lambda key: Coupling.init(key, size, hidden))(random.split(key, layers))
 
-    def forth(self, x: Array) -> tuple[Array, Array]:
-        """Forward, and the log determinant, of shape `(...)`."""
+    def forward_and_log_det(
+        self, x: Float[Array | np.ndarray, "*batch size"]
+    ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
+        """Return the image of `x`, and the log determinant, of shape `(...)`."""
 
-        def layer(carry: tuple[Array, Array], given: Any) -> tuple[tuple[Array, Array], None]:
+        def layer(carry: tuple[Array, Array], given: tuple[Weights, Array]) -> tuple[tuple[Array, Array], None]:
             (x, total), (weights, stays) = carry, given
             shift, log_scale = dense_affine(weights, stays, x)
             return (x * jnp.exp(log_scale) + shift, total + jnp.sum(log_scale, -1)), None
 
         return lax.scan(layer, (x, jnp.zeros(x.shape[:-1], x.dtype)), self._layers)[0]
 
-    def back(self, y: Array) -> tuple[Array, Array]:
-        """The inverse, and the log determinant of the way forward."""
+    def inverse_and_log_det(
+        self, y: Float[Array | np.ndarray, "*batch size"]
+    ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
+        """Return the inverse image of `y`, and the log determinant of the forward direction there."""
 
-        def layer(carry: tuple[Array, Array], given: Any) -> tuple[tuple[Array, Array], None]:
+        def layer(carry: tuple[Array, Array], given: tuple[Weights, Array]) -> tuple[tuple[Array, Array], None]:
             (y, total), (weights, stays) = carry, given
             shift, log_scale = dense_affine(weights, stays, y)
             return ((y - shift) * jnp.exp(-log_scale), total + jnp.sum(log_scale, -1)), None
@@ -159,7 +171,7 @@ class Couplings(BothAtOnce):
         return lax.scan(layer, (y, jnp.zeros(y.shape[:-1], y.dtype)), self._layers, reverse=True)[0]
 
     def tree_flatten(self) -> Any:
-        """Weights are leaves."""
+        """Return the weights as the leaves."""
         return (self.weights,), (("weights",), {"flags": self.flags})
 
     @property
@@ -167,37 +179,44 @@ class Couplings(BothAtOnce):
         return self.weights, jnp.array(self.flags)
 
 
-def dense_affine(weights: Weights, stays: Any, x: Array) -> tuple[Array, Array]:
-    """Shift and log scale of a vector by the dense network of what stays; zero of that."""
+def dense_affine(
+    weights: Weights, stays: Bool[Array | np.ndarray, "size"], x: Float[Array | np.ndarray, "*batch size"]
+) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch size"]]:
+    """Return shift and log scale of a vector by the dense network of the coordinates that stay; zero for those."""
     stays = stays.reshape(*(1,) * (x.ndim - 1), -1)
     shift, log_scale = shift_and_log_scale(apply_dense(weights, jnp.where(stays, x, 0.0)))
     return jnp.where(stays, 0.0, shift), jnp.where(stays, 0.0, log_scale)
 
 
-def halves(size: int, second: bool = False) -> np.ndarray:
-    """What stays in a coupling of a vector: the first half, or the second.
+def halves(size: int, second: bool = False) -> Bool[np.ndarray, "size"]:
+    """Return the mask for a coupling of a vector in which the first half stays, or the second.
 
     Args:
-        size: coordinates, two at least.
+        size: number of coordinates, at least two.
         second: whether the second half stays.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.flows.halves(3).tolist()
+        [True, True, False]
     """
     return (np.arange(size) >= (size + 1) // 2) == second
 
 
-def digits(sizes: Sequence[int], within: int | None = None) -> np.ndarray:
-    """What stays in couplings by which any of several vectors, side by side, is told by any other.
+def digits(sizes: Sequence[int], within: int | None = None) -> Bool[np.ndarray, "layers size"]:
+    """Return masks for couplings in which each of several vectors, side by side, conditions every other.
 
-    The vectors are halved, and their halves, until each is alone, and then so are they themselves. Of each halving
-    there are two layers, finest halves first: in the first layer the second half stays, in the other the first. So the
-    last of all are those in which what comes first tells what comes after, as in a model that is drawn from.
+    The sequence of vectors is halved, and its halves, until each is a single vector; then each vector is halved in the
+    same way. Each halving gives two layers, finest halves first: in the first layer the second half stays, in the other
+    the first. So in the last layer earlier vectors determine later ones, as in the order of a model's draws.
 
     Args:
-        sizes: of the vectors.
-        within: how often vectors themselves are halved; None for as often as it goes, when any coordinate is told by
-            any other.
+        sizes: sizes of the vectors.
+        within: number of times that vectors themselves are halved; None halves down to single coordinates, so that each
+            coordinate conditions every other.
 
     Returns:
-        Of each layer, which coordinates stay: `(layer, coordinate)`.
+        The coordinates that stay in each layer: `(layer, coordinate)`.
 
     Example:
         >>> import phalanx as phx
@@ -206,33 +225,46 @@ def digits(sizes: Sequence[int], within: int | None = None) -> np.ndarray:
     """
     deepest = max(map(_length, sizes))
     deep = deepest if within is None else min(within, deepest)
-    # the leading digits of a coordinate's number tell halves of its vector, quarters, ...
+    # the leading binary digits of a coordinate's number determine its half of the vector, its quarter, ...
     codes = [
         _digits(vector, len(sizes)) + _digits(i, size).ljust(deepest, "0")[:deep]
         for vector, size in enumerate(sizes)
         for i in range(size)
     ]
     ones = [np.array([digit == "1" for digit in column]) for column in zip(*codes, strict=True)]
-    return np.array([stays for one in reversed(ones) if one.any() for stays in (one, ~one)]).reshape(-1, sum(sizes))
+    layers = [stays for one in reversed(ones) if one.any() for stays in (one, ~one)]
+    return np.array(layers, bool).reshape(-1, sum(sizes))
 
 
 def _length(count: int) -> int:
-    """How many binary digits it takes to tell as many things apart."""
+    """Return the number of binary digits that distinguish `count` things."""
     return (count - 1).bit_length()
 
 
 def _digits(number: int, count: int) -> str:
-    """The number in as many digits as numbers below `count` have."""
+    """Return a number in binary, with as many digits as the numbers below `count` need."""
     return f"{number:0{_length(count)}b}" if count > 1 else ""
 
 
-def checkerboard(shape: Sequence[int], odd: bool = False) -> np.ndarray:
-    """What stays in a coupling of images `(height, width, channel)`: the even pixels of a checkerboard, or the odd."""
+def checkerboard(shape: Sequence[int], odd: bool = False) -> Bool[np.ndarray, "height width channel"]:
+    """Return the mask for a coupling of images `(height, width, channel)`: the even squares of a checkerboard, or odd.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.flows.checkerboard((2, 2, 1))[..., 0].tolist()
+        [[True, False], [False, True]]
+    """
     height, width, channels = shape
     flags = (np.add.outer(np.arange(height), np.arange(width)) % 2 == 1) == odd
     return np.broadcast_to(flags[..., None], (height, width, channels))
 
 
-def channels(shape: Sequence[int], second: bool = False) -> np.ndarray:
-    """What stays in a coupling of images `(height, width, channel)`: the first half of the channels, or the second."""
+def channels(shape: Sequence[int], second: bool = False) -> Bool[np.ndarray, "height width channel"]:
+    """Return the mask for a coupling of images `(height, width, channel)`: the first half of the channels, or second.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.flows.channels((1, 1, 4)).tolist()
+        [[[True, True, False, False]]]
+    """
     return np.broadcast_to(halves(shape[-1], second), tuple(shape))

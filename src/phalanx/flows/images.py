@@ -1,23 +1,27 @@
-"""Images: pixels that become channels, and transforms of which a part of the channels is told at every scale."""
+"""Transforms of images: pixels that become channels, and a multi-scale transform with outputs at each scale."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import ComposeTransform, ParameterFreeTransform, Transform
 
-from phalanx.flows.both_at_once import BothAtOnce
+from phalanx.flows.single_pass import SinglePassTransform
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 IMAGE = constraints.independent(constraints.real, 3)
 
 
 class Unsqueeze(ParameterFreeTransform):
-    """From `(..., height, width, 4 channels)` to `(..., 2 height, 2 width, channels)`; its inverse squeezes.
+    """Transform from `(..., height, width, 4 channels)` to `(..., 2 height, 2 width, channels)`; its inverse squeezes.
 
     Example:
         >>> import jax.numpy as jnp, phalanx as phx
@@ -31,48 +35,48 @@ class Unsqueeze(ParameterFreeTransform):
     domain: Any = IMAGE
     codomain: Any = IMAGE
 
-    def __call__(self, x: Array) -> Array:
-        """Channels become pixels."""
+    def __call__(self, x: Array | np.ndarray) -> Array:
+        """Turn channels into pixels."""
         *batch, height, width, _ = x.shape
         doubled = self.forward_shape(x.shape)
         x = x.reshape(*batch, height, width, 2, 2, doubled[-1])
         return jnp.swapaxes(x, -4, -3).reshape(doubled)
 
-    def _inverse(self, y: Array) -> Array:
+    def _inverse(self, y: Array | np.ndarray) -> Array:
         halved = self.inverse_shape(y.shape)
         y = y.reshape(*y.shape[:-3], halved[-3], 2, halved[-2], 2, y.shape[-1])
         return jnp.swapaxes(y, -4, -3).reshape(halved)
 
-    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
-        """Zero, of the shape of the batch."""
+    def log_abs_det_jacobian(self, x: Array | np.ndarray, y: Array | np.ndarray, intermediates: Any = None) -> Array:
+        """Return zero, of the shape of the batch."""
         return jnp.zeros(x.shape[:-3], x.dtype)
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Twice as high and wide."""
+        """Return the shape of an image twice as high and wide."""
         if shape[-1] % 4:
             raise ValueError(f"Unsqueeze: channels must be a multiple of 4; got an image of shape {shape[-3:]}.")
         return (*shape[:-3], 2 * shape[-3], 2 * shape[-2], shape[-1] // 4)
 
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Half as high and wide."""
+        """Return the shape of an image half as high and wide."""
         if shape[-3] % 2 or shape[-2] % 2:
             raise ValueError(f"Unsqueeze: height and width must be even; got an image of shape {shape[-3:]}.")
         return (*shape[:-3], shape[-3] // 2, shape[-2] // 2, 4 * shape[-1])
 
 
-class MultiScale(BothAtOnce):
-    """From a vector of noise to an image, scale by scale, coarse ones first.
+class MultiScale(SinglePassTransform):
+    """Transform of a vector of noise to an image, scale by scale, coarse ones first.
 
-    From the image's side: at each scale it is squeezed and goes back through the scale's transform; half of its
-    channels are then done with and join the vector, and the others go on to the next scale. The last scale keeps all.
+    In the inverse direction, each scale squeezes the image and applies the inverse of its transform; half of the
+    channels then join the vector, and the others are the image of the next scale. At the last scale all join.
 
     Args:
-        shape: of the image, `(height, width, channel)`, height and width multiples of two to the number of scales.
-        scales: a transform of images for each scale, of the shapes that `shapes` tells, finest first. Compose layers
+        shape: `(height, width, channel)` of the image, height and width multiples of two to the number of scales.
+        scales: a transform of images for each scale, of the shapes that `shapes` returns, finest first. Compose layers
             with `numpyro.distributions.transforms.ComposeTransform`.
 
     Raises:
-        ValueError: when there is no scale, or the image cannot be halved as often.
+        ValueError: when `scales` is empty, or the image cannot be halved as often.
 
     Example:
         >>> import jax, jax.numpy as jnp, phalanx as phx
@@ -99,11 +103,11 @@ class MultiScale(BothAtOnce):
 
     @staticmethod
     def shapes(shape: Sequence[int], count: int) -> list[tuple[int, ...]]:
-        """Of the images that the transform of each scale sees."""
-        found, part = 2**count, tuple(shape)
-        if count < 1 or len(part) != 3 or part[0] % found or part[1] % found:
+        """Return the shape of the image at each scale."""
+        factor, part = 2**count, tuple(shape)
+        if count < 1 or len(part) != 3 or part[0] % factor or part[1] % factor:
             raise ValueError(
-                f"MultiScale: height and width must be multiples of {found}, to be halved {count} times; got an image "
+                f"MultiScale: height and width must be multiples of {factor}, to be halved {count} times; got an image "
                 f"of shape {part}."
             )
         shapes = []
@@ -113,32 +117,36 @@ class MultiScale(BothAtOnce):
             part = (*part[:-1], part[-1] // 2)
         return shapes
 
-    def back(self, y: Array) -> tuple[Array, Array]:
-        """The vector of an image, and the log determinant of the way forward."""
+    def inverse_and_log_det(
+        self, y: Float[Array | np.ndarray, "*batch height width channel"]
+    ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
+        """Return the vector of an image, and the log determinant of the forward direction there."""
         pieces, log_det = [], jnp.zeros(y.shape[:-3], y.dtype)
         for number, scale in enumerate(self.scales, 1):
             y = jnp.asarray(Unsqueeze().inv(y))
             for part in reversed(_parts(scale)):
                 x = jnp.asarray(part.inv(y))
                 log_det, y = log_det + part.log_abs_det_jacobian(x, y), x
-            done, y = (y, y) if number == len(self.scales) else jnp.split(y, 2, -1)
-            pieces.append(done.reshape(*done.shape[:-3], -1))
+            piece, y = (y, y) if number == len(self.scales) else jnp.split(y, 2, -1)
+            pieces.append(piece.reshape(*piece.shape[:-3], -1))
         return jnp.concatenate(pieces, -1), log_det
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """An image for each vector."""
+        """Return the shape of the image of a vector."""
         return (*shape[:-1], *self.shape)
 
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """A vector for each image."""
+        """Return the shape of the vector of an image."""
         return (*shape[:-3], math.prod(self.shape))
 
     def tree_flatten(self) -> Any:
-        """The scales' transforms hold the leaves."""
+        """Return the scales' transforms, which contain the leaves."""
         return (self.scales,), (("scales",), {"shape": self.shape, "_shapes": self._shapes})
 
-    def forth(self, x: Array) -> tuple[Array, Array]:
-        """The image of a vector, and the log determinant, of the shape of the batch."""
+    def forward_and_log_det(
+        self, x: Float[Array | np.ndarray, "*batch size"]
+    ) -> tuple[Float[Array, "*batch height width channel"], Float[Array, "*batch"]]:
+        """Return the image of a vector, and the log determinant, of the shape of the batch."""
         pieces, begin = [], 0
         for number, shape in enumerate(self._shapes):
             whole = number == len(self._shapes) - 1
@@ -151,12 +159,12 @@ class MultiScale(BothAtOnce):
             if number < len(self.scales) - 1:
                 image = jnp.concatenate([pieces[number], image], -1)
             for part in _parts(self.scales[number]):
-                there = jnp.asarray(part(image))
-                log_det, image = log_det + part.log_abs_det_jacobian(image, there), there
+                after = jnp.asarray(part(image))
+                log_det, image = log_det + part.log_abs_det_jacobian(image, after), after
             image = jnp.asarray(Unsqueeze()(image))
         return image, log_det
 
 
 def _parts(scale: Transform) -> list[Transform]:
-    """Transforms one by one: asked for its determinant, a composition goes through all but the last once more."""
+    """Return a scale's transforms one by one: the log determinant of a composition would apply them again."""
     return list(scale.parts) if isinstance(scale, ComposeTransform) else [scale]

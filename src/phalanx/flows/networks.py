@@ -1,34 +1,38 @@
-"""The networks in transforms: dense layers, and a linear part beside them, with weights as a plain pytree."""
+"""Networks of the transforms: dense layers plus a linear part, with weights as a plain pytree."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 FARTHEST = 1e4
-"""What a network sees of inputs that are farther from zero: beyond it shifts and scales stay as they are."""
+"""Bound to which inputs of a network are clipped: beyond it shifts and scales are constant."""
 
 MOST_LOG_SCALE = 10.0
-"""Of a single layer: e to this is a factor of 22,000."""
+"""Largest log scale of a single layer: a factor of 22,000."""
 
 Weights = dict[str, Any]
+"""Layers (kernel and bias each), linear part, and the kernels of a context if there is one."""
 
 
 def init_dense(key: Array, inputs: int, outputs: int, hidden: Sequence[int], context: int = 0) -> Weights:
-    """Weights of layers that give zero: a transform begins as the identity.
+    """Return weights of layers whose outputs are zero, so that a transform is the identity at first.
 
     Args:
         key: a JAX key.
-        inputs: how many numbers go in.
-        outputs: how many come out.
-        hidden: widths of the layers between.
-        context: how many numbers go in beside, which masks have no say in.
+        inputs: number of inputs.
+        outputs: number of outputs.
+        hidden: widths of the hidden layers.
+        context: number of additional inputs, to which masks do not apply.
     """
     sizes = [inputs, *hidden]
     key, beside = random.split(key) if context else (key, key)
@@ -40,38 +44,43 @@ def init_dense(key: Array, inputs: int, outputs: int, hidden: Sequence[int], con
     weights = {"layers": [*layers, last], "linear": jnp.zeros((inputs, outputs))}
     if not context:
         return weights
-    heard = random.normal(beside, (context, hidden[0])) / math.sqrt(context) if hidden else ()
-    return {**weights, "context": {"layers": heard, "linear": jnp.zeros((context, outputs))}}
+    kernel = random.normal(beside, (context, hidden[0])) / math.sqrt(context) if hidden else ()
+    return {**weights, "context": {"layers": kernel, "linear": jnp.zeros((context, outputs))}}
 
 
 def apply_dense(
-    weights: Weights, x: Array, masks: Sequence[np.ndarray] | None = None, context: Array | None = None
-) -> Array:
-    """From `(..., inputs)` to `(..., outputs)`.
+    weights: Weights,
+    x: Float[Array | np.ndarray, "*batch inputs"],
+    masks: Sequence[np.ndarray] | None = None,
+    context: Float[Array | np.ndarray, "*#batch context"] | None = None,
+) -> Float[Array, "*batch outputs"]:
+    """Return the outputs of the network.
 
     Args:
         weights: from `init_dense`.
         x: the inputs.
-        masks: of each layer and then of the linear part, which weights count; None for all.
-        context: `(..., context)`, which all of the first layer hears, and the outputs.
+        masks: masks of the weights of each layer and then of the linear part; None for no masks.
+        context: additional inputs of the first layer and of the outputs.
     """
     kernels = [kernel for kernel, _ in weights["layers"]] + [weights["linear"]]
     if masks is not None:
         kernels = [kernel * mask for kernel, mask in zip(kernels, masks, strict=True)]
     x = jnp.clip(x, -FARTHEST, FARTHEST)
-    found, heard = x @ kernels[-1], 0.0
+    outputs, from_context = x @ kernels[-1], 0.0
     if context is not None:
-        found += context @ weights["context"]["linear"]
-        heard = context @ weights["context"]["layers"] if len(kernels) > 2 else 0.0
+        outputs += context @ weights["context"]["linear"]
+        from_context = context @ weights["context"]["layers"] if len(kernels) > 2 else 0.0
     for kernel, (_, bias) in zip(kernels[:-2], weights["layers"][:-1], strict=True):
-        x, heard = jnp.tanh(x @ kernel + heard + _as_row(bias, x)), 0.0
-    return found + x @ kernels[-2] + _as_row(weights["layers"][-1][1], found)
+        x, from_context = jnp.tanh(x @ kernel + from_context + _as_row(bias, x)), 0.0
+    return outputs + x @ kernels[-2] + _as_row(weights["layers"][-1][1], outputs)
 
 
-def shift_and_log_scale(raw: Array) -> tuple[Array, Array]:
-    """The two halves of a network's last axis, the second kept from growing without bound.
+def shift_and_log_scale(
+    raw: Float[Array, "*batch outputs"],
+) -> tuple[Float[Array, "*batch half"], Float[Array, "*batch half"]]:
+    """Return the two halves of a network's last axis, the second bounded smoothly.
 
-    Up to half of the bound it is as it is, to 0.3%: a log scale that is linear in what stays must come out as linear.
+    Up to half of the bound the log scale changes by less than 0.3%, so that one that is linear in the inputs stays so.
     """
     shift, log_scale = jnp.split(raw, 2, -1)
     part = jnp.clip(log_scale / MOST_LOG_SCALE, -FARTHEST, FARTHEST)

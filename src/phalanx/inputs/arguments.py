@@ -1,9 +1,9 @@
 """A program's data: arrays become arguments of the compiled blocks, everything else is part of the program.
 
-A whole number, a string or a flag may decide a shape or a branch, so it is compiled in, as is a tuple of whole numbers,
-such as a shape; arrays, lists, tables and real numbers are passed, so that other values of the same shape need no new
-compilation. An array whose values the program needs while it is traced, for a size or a branch, is compiled in, too
-(see `needed_values`).
+A whole number, a string or a flag may determine a shape or a branch, so it is compiled in, and so is a tuple of whole
+numbers, such as a shape. Arrays, lists, tables and real numbers are passed, so that other values of the same shape need
+no new compilation. An array whose values the program needs while it is traced, for a size or a branch, is compiled in,
+too (see `needed_values`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import jax
 import numpy as np
 from jax import Array, ShapeDtypeStruct
 
-from phalanx.inputs.dataframe_input import Labels, columns_of, is_data, take
-from phalanx.inputs.dtype_checks import fitted
+from phalanx.inputs.dataframe_input import Labels, as_named_array, columns_of, is_data
+from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.inputs.placement import PaddedRows, check_alive, name_of, sharding_of
-from phalanx.inputs.recoding import take_again
+from phalanx.inputs.recoding import recode
 from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.space import RowSharding
@@ -32,18 +32,18 @@ COMPILED_IN = "its whole numbers, strings and flags"
 
 @dataclass(frozen=True)
 class Layout:
-    """How a program's keyword arguments are put together from arrays: hashable, equal for data of one structure."""
+    """Structure of a program's keyword arguments without their arrays: hashable, equal for data of one structure."""
 
-    tree: Any
-    fixed: tuple[Any, ...]  # what is compiled in, and _ARRAY in the place of each array
+    tree: jax.tree_util.PyTreeDef
+    fixed: tuple[Any, ...]  # the compiled-in values, and _ARRAY in the place of each array
 
     def join(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """The keyword arguments with `arrays` in their places."""
+        """Return the keyword arguments with `arrays` in their places."""
         values = self._in_place(arrays)
         return jax.tree.unflatten(self.tree, [x.array if isinstance(x, _Whole | _Constant) else x for x in values])
 
     def as_given(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """The keyword arguments as `split_arguments` takes them, to be split once more."""
+        """Return the keyword arguments in the form that `split_arguments` accepts."""
         values = self._in_place(arrays)
         values = [x.array if isinstance(x, _Constant) else x for x in values]
         return jax.tree.unflatten(self.tree, [x.numbers if isinstance(x, _Whole) else x for x in values])
@@ -55,13 +55,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Arguments:
-    """A program's keyword arguments, split.
+    """A program's keyword arguments, split into a compiled-in structure and arrays.
 
     Attributes:
         layout: the part that is compiled in.
         arrays: the arrays, padded where they are sharded unevenly.
-        shardings: where each array lives.
-        names: what to call each array in messages, e.g. `x` or `batch['x']`.
+        shardings: layout of each array on the mesh.
+        names: name of each array in messages, e.g. `x` or `batch['x']`.
         labels: the names that came with each array: of a table's columns, of a categorical's levels.
         constants: names of the arrays that are compiled in, whose values the program needs while it is traced.
     """
@@ -95,7 +95,7 @@ class Arguments:
         )  # fmt: skip
 
     def differing_constants(self, other: Arguments) -> list[str]:
-        """Return the names of arrays that are compiled in, of which another's values differ."""
+        """Return the names of the compiled-in arrays whose values differ in `other`."""
         mine, others = (
             {value.name: value for value in arguments.layout.fixed if isinstance(value, _Constant)}
             for arguments in (self, other)
@@ -103,21 +103,21 @@ class Arguments:
         return [name for name, value in mine.items() if others.get(name) != value]
 
     def whole_shapes(self) -> tuple[ShapeDtypeStruct, ...]:
-        """Shapes as the user knows them: all rows, no padding."""
+        """Return the shapes that the user passed: all rows, no padding."""
         return tuple(
             ShapeDtypeStruct((s.rows, *a.shape[1:]) if s.axes else a.shape, a.dtype)
             for a, s in zip(self.arrays, self.shardings, strict=True)
         )
 
     def local_shapes(self) -> tuple[ShapeDtypeStruct, ...]:
-        """Shapes as one device sees them."""
+        """Return the shapes on one device."""
         return tuple(
             ShapeDtypeStruct((s.local_rows, *a.shape[1:]) if s.axes else a.shape, a.dtype)
             for a, s in zip(self.arrays, self.shardings, strict=True)
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Return a checksum of each array by its name, and of what is compiled in under `COMPILED_IN`."""
+        """Return a checksum of each array by its name, and one of the compiled-in values under `COMPILED_IN`."""
         pairs = zip(self.names, self.arrays, self.shardings, strict=True)
         found = {name: fingerprint(array, s.rows if s.axes else None) for name, array, s in pairs}
         plain = [x.numbers if isinstance(x, _Whole) else x for x in self.layout.fixed]
@@ -125,11 +125,11 @@ class Arguments:
         return {**found, COMPILED_IN: hashlib.sha256(known.encode()).hexdigest()[:16]}
 
     def with_arrays(self, arrays: Sequence[Any]) -> Arguments:
-        """The same arguments with these arrays, placed and padded."""
+        """Return the same arguments with these arrays, which are placed and padded."""
         return replace(self, arrays=tuple(arrays))
 
     def without_arrays(self) -> Arguments:
-        """The same arguments with only shapes for arrays: what may be kept without keeping the data alive."""
+        """Return the same arguments with shapes in place of arrays, to be stored without keeping the data alive."""
         return replace(self, arrays=tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in self.arrays))
 
 
@@ -143,19 +143,19 @@ _ARRAY = _Array()
 
 @dataclass(frozen=True)
 class _Whole:
-    """A tuple of whole numbers: compiled in, and an array of known numbers to the model, which may be a shape."""
+    """A tuple of whole numbers, such as a shape: compiled in, and passed to the model as an array of known numbers."""
 
     numbers: tuple[int, ...]
 
     @property
     def array(self) -> np.ndarray:
-        """The numbers."""
+        """Array of the numbers."""
         return np.array(self.numbers)
 
 
 @dataclass(frozen=True)
 class _Constant:
-    """An array that is compiled in: equal to another of the same values."""
+    """An array that is compiled in, hashed and compared by its values."""
 
     name: str
     content: bytes = field(repr=False)
@@ -170,32 +170,34 @@ class _Constant:
 
     @property
     def array(self) -> np.ndarray:
-        """The values."""
+        """Array of the values."""
         return np.frombuffer(self.content, np.dtype(self.dtype)).reshape(self.shape)
 
 
-def first_time(name: str) -> Labels | None:
-    """Return None: no names are known yet, and levels are numbered as they come."""
+def _no_known_names(name: str) -> Labels | None:
+    """Return None: before the first data of a program, levels are numbered in the order of the data."""
     del name
     return None
 
 
-def split_arguments(program: Any, data: Any, known: Callable[[str], Labels | None] = first_time) -> Arguments:
-    """Split `data`, the keyword arguments of `program`: a dict, or a table whose columns they are.
+def split_arguments(
+    program: Callable[..., Any], data: Any, known: Callable[[str], Labels | None] = _no_known_names
+) -> Arguments:
+    """Split `data`, the keyword arguments of `program`: a dict, or a table that has them as columns.
 
-    Of a table only the columns that the program asks for are looked at.
+    Only the columns of a table that the program asks for are checked.
 
     Args:
         program: the program.
         data: its keyword arguments.
-        known: the names of the levels or columns of an array, `()` of one without, where the program has seen data
-            before: these are numbered in the same way. See `phalanx.inputs.known_data`.
+        known: names of the levels or columns of an array in earlier data of the program, which determine the numbering;
+            `()` for an array without names. See `phalanx.inputs.known_data`.
 
     Raises:
-        TypeError: when `data` is no dict, the program does not take these arguments, or one can neither be computed
-            with nor be part of a compiled program.
-        ValueError: when an array is empty, holds a number that JAX would cut off, or does not have the names that are
-            known; the place is named.
+        TypeError: when `data` is not a dict, the program does not take these arguments, or an argument is neither an
+            array of numbers nor hashable.
+        ValueError: when an array is empty, contains a number that JAX would cut off, or lacks the known names; the
+            message names the place.
     """
     check_program(program)
     data = by_keyword(program, data)
@@ -218,7 +220,7 @@ def split_arguments(program: Any, data: Any, known: Callable[[str], Labels | Non
 
 
 def check_program(program: Any, what: str = "model") -> None:
-    """Raise unless `program` can be called."""
+    """Raise unless `program` is callable."""
     if not callable(program):
         raise TypeError(
             f"{what}: expected a function that calls phx.sample(name, distribution), and whose arguments are the data; "
@@ -227,7 +229,7 @@ def check_program(program: Any, what: str = "model") -> None:
 
 
 def by_keyword(program: Any, data: Any) -> Mapping[str, Any]:
-    """The keyword arguments of a program, of a table the columns that it asks for."""
+    """Return the keyword arguments of a program; of a table, the columns that the program asks for."""
     columns = columns_of(data)
     if columns is not None:
         return {name: columns[name] for name in _asked_for(program, columns)}
@@ -240,7 +242,7 @@ def by_keyword(program: Any, data: Any) -> Mapping[str, Any]:
 
 
 def _words_as_array(value: Any) -> Any:
-    """A list of words as one array, which else would be a tree of them."""
+    """Return a list of words as one array, for JAX would treat the list as a tree."""
     is_words = isinstance(value, list | tuple) and any(isinstance(item, str) for item in value)
     return np.array(value, dtype=object) if is_words else value
 
@@ -250,16 +252,16 @@ def _is_leaf(value: Any) -> bool:
 
 
 def _as_argument(name: str, leaf: Any, known: Labels | None) -> tuple[Any, Labels]:
-    """`leaf` as an array to be passed, or as it is, to be compiled in; and the names of its levels or columns."""
+    """Return `leaf` as an array to pass, or unchanged to compile in; and the names of its levels or columns."""
     if isinstance(leaf, tuple) and all(type(item) is int for item in leaf) and not known:
         return _Whole(leaf), ()
     check_alive(f"data: {name}", leaf)
     if known is not None:
-        leaf, labels = take_again(f"data: {name}", leaf, known)
+        leaf, labels = recode(f"data: {name}", leaf, known)
     elif isinstance(leaf, PaddedRows):
         labels = leaf.labels
     else:
-        leaf, labels = take(f"data: {name}", leaf)
+        leaf, labels = as_named_array(f"data: {name}", leaf)
     if isinstance(leaf, float | complex | np.generic):
         leaf = np.asarray(leaf)
     if isinstance(leaf, np.ndarray):
@@ -267,7 +269,7 @@ def _as_argument(name: str, leaf: Any, known: Labels | None) -> tuple[Any, Label
             return leaf.item(), ()
         if 0 in leaf.shape:
             raise ValueError(f"data: {name} has shape {leaf.shape}: it is empty. Give it at least one row.")
-        return fitted(f"data: {name}", leaf), labels
+        return to_jax_dtype(f"data: {name}", leaf), labels
     if isinstance(leaf, Array | PaddedRows):
         if 0 in leaf.shape:
             raise ValueError(f"data: {name} has shape {leaf.shape}: it is empty. Give it at least one row.")
@@ -282,8 +284,8 @@ def _as_argument(name: str, leaf: Any, known: Labels | None) -> tuple[Any, Label
     return leaf, ()
 
 
-def _asked_for(program: Any, columns: Mapping[str, Any]) -> list[str]:
-    """The columns of a table that a program names; all of them where it takes any."""
+def _asked_for(program: Callable[..., Any], columns: Mapping[str, Any]) -> list[str]:
+    """Return the columns of a table that are parameters of a program; all columns if it takes any keyword argument."""
     try:
         parameters = inspect.signature(program).parameters
     except (TypeError, ValueError):
@@ -293,10 +295,10 @@ def _asked_for(program: Any, columns: Mapping[str, Any]) -> list[str]:
     return [name for name in columns if name in parameters]
 
 
-def _check_signature(program: Any, data: Mapping[str, Any]) -> None:
+def _check_signature(program: Callable[..., Any], data: Mapping[str, Any]) -> None:
     try:
         signature = inspect.signature(program)
-    except (TypeError, ValueError):  # built-ins and some callables show none
+    except (TypeError, ValueError):  # built-ins and some callables have no signature
         return
     try:
         signature.bind(**data)

@@ -1,6 +1,6 @@
-"""Data as people have them: series, tables, tensors and lists, each turned into one array.
+"""Conversion of series, tables, tensors and lists into one array each, with the names that come with them.
 
-No library is imported for it. What a library makes can only be met where the library has been imported already.
+It imports no library: an object of a library can only be passed after that library was imported.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.inputs.dtype_checks import fitted, refuse_first
+from phalanx.inputs.dtype_checks import refuse_first, to_jax_dtype
 
 Labels = tuple[str, ...]
-"""What the entries along the last axis are called; or, as `Levels`, what numbers stand for."""
+"""Names of the entries along the last axis; or, as `Levels`, of the levels that the numbers encode."""
 
 
 class Levels(tuple[str, ...]):
-    """What the numbers from 0 stand for, in their order."""
+    """Names of the levels that the codes 0, 1, ... stand for."""
 
     __slots__ = ()
 
 
-class Taken(NamedTuple):
-    """An array, and the names that came with it: of its columns, or of the categories that its numbers stand for."""
+class NamedArray(NamedTuple):
+    """An array, and the names that came with it: of its columns, or of the levels that its numbers stand for."""
 
     array: Any
     labels: Labels = ()
@@ -36,43 +36,43 @@ _CLASSES = {
     "xarray": ("DataArray", "Dataset"),
     "torch": ("Tensor",),
 }
-"""What is known of each library."""
+"""Classes that are converted, by library."""
 
 
 def is_data(value: Any) -> bool:
-    """Whether `value` is to become one array: what another library made, a range, or a list of numbers."""
+    """Return whether `value` becomes one array: an object of another library, a range, or a list of numbers."""
     return _library(value) is not None or isinstance(value, range) or _is_sparse(value) or _is_list_of_numbers(value)
 
 
-def take(name: str, value: Any) -> Taken:
-    """`value` as an array with what names it has; arrays, numbers and whatever else is unknown come back as they are.
+def as_named_array(name: str, value: Any) -> NamedArray:
+    """Return `value` as an array with its names; arrays, numbers and unknown objects are returned unchanged.
 
     Args:
-        name: what to call it in messages.
+        name: its name in messages.
         value: anything.
 
     Returns:
-        The array, not yet of a type that JAX computes with.
+        The array, not yet in a type that JAX computes with.
 
     Raises:
-        TypeError: when it holds something other than numbers, with the first place, or is no array at all.
-        ValueError: when a value is missing where there is no NaN for it, or its rows differ in length.
+        TypeError: when it contains something other than numbers, with the first place, or cannot become an array.
+        ValueError: when a value is missing and the type has no NaN, or its rows differ in length.
     """
     library = _library(value)
     if library is not None:
-        return _TAKERS[library](name, value)
+        return _CONVERTERS[library](name, value)
     if _is_sparse(value):
         raise TypeError(
-            f"{name} is a sparse {type(value).__name__}, and rows are spread and computed with as dense arrays. "
+            f"{name} is a sparse {type(value).__name__}, but Phalanx shards and computes with dense arrays. "
             f"Give {name}.toarray(), or its parts (data, indices) as arrays of their own."
         )
     if isinstance(value, range):
-        return Taken(np.arange(value.start, value.stop, value.step))
+        return NamedArray(np.arange(value.start, value.stop, value.step))
     if _is_list_of_numbers(value):
-        return Taken(_of_list(name, value))
+        return NamedArray(_of_list(name, value))
     if isinstance(value, np.ma.MaskedArray):
-        return Taken(_unmasked(name, value))
-    return Taken(value)
+        return NamedArray(_unmasked(name, value))
+    return NamedArray(value)
 
 
 def is_table(value: Any) -> bool:
@@ -81,7 +81,7 @@ def is_table(value: Any) -> bool:
 
 
 def is_categorical(value: Any) -> bool:
-    """Return whether `value` is a categorical series, which knows its levels."""
+    """Return whether `value` is a categorical series."""
     library = _library(value)
     if library == "pandas":
         return isinstance(getattr(value, "dtype", None), sys.modules["pandas"].CategoricalDtype)
@@ -97,7 +97,7 @@ def in_form_of(value: Any, array: np.ndarray) -> Any:
         made = pandas.Categorical.from_codes(array, dtype=value.dtype)
         return pandas.Series(made) if isinstance(value, pandas.Series) else made
     if library == "polars" and is_categorical(value):
-        polars, levels = sys.modules["polars"], take("", value).labels
+        polars, levels = sys.modules["polars"], as_named_array("", value).labels
         return polars.Series([levels[code] for code in array.tolist()], dtype=polars.Enum(levels))
     if is_table(value):
         made_by = sys.modules[library]  # pyright: ignore[reportArgumentType]
@@ -108,7 +108,7 @@ def in_form_of(value: Any, array: np.ndarray) -> Any:
 
 
 def columns_of(data: Any) -> Mapping[str, Any] | None:
-    """The columns of a table by name; None when `data` is no table."""
+    """Return the columns of a table by name; None when `data` is not a table."""
     library = _library(data)
     if library == "xarray" and isinstance(data, Mapping):
         return {str(name): data[name] for name in data}
@@ -121,7 +121,7 @@ def columns_of(data: Any) -> Mapping[str, Any] | None:
 def _library(value: Any) -> str | None:
     for library, names in _CLASSES.items():
         module = sys.modules.get(library)
-        classes = (getattr(module, name, None) for name in names)  # of a module that is only half imported, none
+        classes = (getattr(module, name, None) for name in names)  # None while the module is still being imported
         if any(known is not None and isinstance(value, known) for known in classes):
             return library
     return None
@@ -136,7 +136,7 @@ def _is_sparse(value: Any) -> bool:
 
 
 def _is_list_of_numbers(value: Any) -> bool:
-    """Whether a list or tuple is of numbers, or of such lists: a list of arrays, words or dicts is a tree of them."""
+    """Return whether a list or tuple contains numbers or such lists; one of arrays, words or dicts is a tree."""
     if not isinstance(value, list | tuple) or hasattr(value, "_fields"):
         return False
     if not value:
@@ -158,7 +158,7 @@ def _of_list(name: str, value: Any) -> np.ndarray:
         if item is None:
             raise ValueError(f"{name}{place} is None: a missing number is float('nan'), or leave the row out.")
         if not _is_number(item):
-            raise TypeError(f"{name}{place} is {item!r}, which is no number.")
+            raise TypeError(f"{name}{place} is {item!r}, which is not a number.")
     try:
         return np.array(value)
     except ValueError:
@@ -184,57 +184,57 @@ def _lengths(value: Any) -> str:
     return f"{shown}, ..." if len(lengths) > 5 else shown
 
 
-# -- what each library makes -------------------------------------------------------------------------------------------
+# -- objects of each library -------------------------------------------------------------------------------------------
 
 
 def _unmasked(name: str, value: np.ma.MaskedArray) -> np.ndarray:
     masked = np.ma.getmaskarray(value)
-    refuse_first(name, masked, lambda _: "is masked, and a model sees no mask", _LEAVE_OUT)
+    refuse_first(name, masked, lambda _: "is masked, and a model does not see masks", _LEAVE_OUT)
     return np.asarray(value.data)
 
 
-_LEAVE_OUT = "Leave such rows out, or give floats with NaN where the model is to deal with them."
+_LEAVE_OUT = "Leave such rows out, or give floats with NaN if the model handles them."
 
 
-def _pandas(name: str, value: Any) -> Taken:
+def _pandas(name: str, value: Any) -> NamedArray:
     if hasattr(value, "columns"):
         columns = list(value.columns)
         table = _table(
             name, columns, [_pandas_column(f"{name}[{c!r}]", value[c]) for c in _check_columns(name, columns)]
         )
-        return Taken(table.array) if _are_places(value.columns) else table
+        return NamedArray(table.array) if _are_positions(value.columns) else table
     return _pandas_column(name, value)
 
 
-def _are_places(columns: Any) -> bool:
-    """Return whether columns are numbered in order, as pandas does where no names are given."""
+def _are_positions(columns: Any) -> bool:
+    """Return whether columns are numbered in order, as pandas does if no names are given."""
     return isinstance(columns, sys.modules["pandas"].RangeIndex) and (columns.start, columns.step) == (0, 1)
 
 
-def _pandas_column(name: str, column: Any) -> Taken:
+def _pandas_column(name: str, column: Any) -> NamedArray:
     pandas = sys.modules["pandas"]
     missing = np.asarray(column.isna())
     if isinstance(column.dtype, pandas.CategoricalDtype):
         _refuse_missing(name, missing)
         codes = column.cat.codes if hasattr(column, "cat") else column.codes
-        return Taken(np.asarray(codes, np.int32), Levels(map(str, column.dtype.categories)))
+        return NamedArray(np.asarray(codes, np.int32), Levels(map(str, column.dtype.categories)))
     if column.dtype.kind == "M":
-        return Taken(column.to_numpy(dtype="datetime64[ns]"))
+        return NamedArray(column.to_numpy(dtype="datetime64[ns]"))
     if pandas.api.types.is_extension_array_dtype(column.dtype) and column.dtype.kind in "biufc":
         if column.dtype.kind == "f":
-            return Taken(column.to_numpy(dtype=column.dtype.type, na_value=np.nan))
+            return NamedArray(column.to_numpy(dtype=column.dtype.type, na_value=np.nan))
         _refuse_missing(name, missing)
-        return Taken(np.asarray(column.to_numpy(dtype=column.dtype.type)))
-    return Taken(np.asarray(column.to_numpy()))
+        return NamedArray(np.asarray(column.to_numpy(dtype=column.dtype.type)))
+    return NamedArray(np.asarray(column.to_numpy()))
 
 
-def _polars(name: str, value: Any) -> Taken:
+def _polars(name: str, value: Any) -> NamedArray:
     if hasattr(value, "columns"):
         return _table(name, value.columns, [_polars_column(f"{name}[{c!r}]", value[c]) for c in value.columns])
     return _polars_column(name, value)
 
 
-def _polars_column(name: str, column: Any) -> Taken:
+def _polars_column(name: str, column: Any) -> NamedArray:
     polars = sys.modules["polars"]
     missing = np.asarray(column.is_null())
     if column.dtype in (polars.Categorical, polars.Enum):
@@ -242,23 +242,23 @@ def _polars_column(name: str, column: Any) -> Taken:
         words = column.to_list()
         levels = column.dtype.categories.to_list() if column.dtype == polars.Enum else list(dict.fromkeys(words))
         number = {level: code for code, level in enumerate(levels)}
-        return Taken(np.array([number[word] for word in words], np.int32), Levels(levels))
+        return NamedArray(np.array([number[word] for word in words], np.int32), Levels(levels))
     if column.dtype.is_integer() or column.dtype == polars.Boolean:
         _refuse_missing(name, missing)
-    return Taken(np.asarray(column.to_numpy()))
+    return NamedArray(np.asarray(column.to_numpy()))
 
 
-def _table(name: str, columns: list[Any], taken: list[Taken]) -> Taken:
-    for column, (_, labels) in zip(columns, taken, strict=True):
+def _table(name: str, columns: list[Any], arrays: list[NamedArray]) -> NamedArray:
+    for column, (_, labels) in zip(columns, arrays, strict=True):
         if labels:
             raise TypeError(
-                f"{name}[{column!r}] is categorical, and its codes are no covariate. Give the column as an argument of "
-                f"its own, or 0-1 columns, as pandas.get_dummies makes them."
+                f"{name}[{column!r}] is categorical, and its codes must not be used as a covariate. Give the column as "
+                f"an argument of its own, or 0-1 columns, as pandas.get_dummies makes them."
             )
-    if not taken:
-        return Taken(np.zeros((0, 0)))
-    arrays = [fitted(f"{name}[{column!r}]", array) for column, (array, _) in zip(columns, taken, strict=True)]
-    return Taken(np.column_stack(arrays), tuple(map(str, columns)))
+    if not arrays:
+        return NamedArray(np.zeros((0, 0)))
+    narrow = [to_jax_dtype(f"{name}[{column!r}]", array) for column, (array, _) in zip(columns, arrays, strict=True)]
+    return NamedArray(np.column_stack(narrow), tuple(map(str, columns)))
 
 
 def _check_columns(name: str, columns: list[Any]) -> list[Any]:
@@ -274,20 +274,20 @@ def _refuse_missing(name: str, missing: np.ndarray) -> None:
     refuse_first(name, missing, lambda _: what, _LEAVE_OUT)
 
 
-def _xarray(name: str, value: Any) -> Taken:
+def _xarray(name: str, value: Any) -> NamedArray:
     if isinstance(value, Mapping):
         raise TypeError(f"{name} is an xarray Dataset; give its variables one by one, as in {name}['x'].")
     last = value.indexes.get(value.dims[-1]) if value.dims else None
     labels = () if last is None else tuple(last)
-    return Taken(np.asarray(value.values), labels if all(isinstance(label, str) for label in labels) else ())
+    return NamedArray(np.asarray(value.values), labels if all(isinstance(label, str) for label in labels) else ())
 
 
-def _torch(name: str, value: Any) -> Taken:
+def _torch(name: str, value: Any) -> NamedArray:
     torch = sys.modules["torch"]
     if value.layout is not torch.strided:
         raise TypeError(f"{name} is a sparse torch tensor; give {name}.to_dense().")
     value = value.detach().cpu().resolve_conj().resolve_neg()
-    return Taken((value.float() if value.dtype == torch.bfloat16 else value).numpy())
+    return NamedArray((value.float() if value.dtype == torch.bfloat16 else value).numpy())
 
 
-_TAKERS = {"pandas": _pandas, "polars": _polars, "xarray": _xarray, "torch": _torch}
+_CONVERTERS = {"pandas": _pandas, "polars": _polars, "xarray": _xarray, "torch": _torch}

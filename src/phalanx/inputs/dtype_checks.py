@@ -1,11 +1,11 @@
-"""Whether numbers survive the types that JAX computes with: 32 bits, unless 64 were asked for.
+"""Conversion of arrays to the types that JAX computes with, 32 bits unless 64 are enabled, with checks for loss.
 
-JAX itself cuts whole numbers off at 32 bits, and rounds times in seconds since 1970 to two minutes, without a word.
+JAX itself silently truncates whole numbers to 32 bits, and rounds times in seconds since 1970 to two minutes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -15,35 +15,35 @@ import numpy as np
 COARSE = 1e-3
 """A rounding error, in standard deviations of the column, that changes an answer."""
 
-TELLING = 1e-5
-"""A rounding error, in standard deviations, that may make neighbours equal."""
+MERGING = 1e-5
+"""A rounding error, in standard deviations, that may make neighbouring values equal."""
 
 NEIGHBOURS = 1024
-"""Values that are looked at for that: so few that ordinary measurements hardly ever share a float32."""
+"""Number of values that are compared for that: so few that ordinary measurements hardly ever share a float32."""
 
 TIES = 0.1
-"""Share of different values among neighbours that become equal, at which a column no longer tells rows apart."""
+"""Fraction of different values that become equal, above which a column no longer distinguishes rows."""
 
 NOISE = 1e-10
-"""Relative spread below which fractions are what computing has left of a constant."""
+"""Relative spread below which differences between fractions are rounding errors of a constant."""
 
 _X64 = 'enable 64 bits before the first array: jax.config.update("jax_enable_x64", True)'
 
 
-def fitted(name: str, array: np.ndarray, first: int = 0) -> np.ndarray:
-    """`array` in the type that JAX computes with.
+def to_jax_dtype(name: str, array: np.ndarray, first: int = 0) -> np.ndarray:
+    """Return `array` in the type that JAX computes with.
 
     Args:
-        name: what to call it in messages.
+        name: its name in messages.
         array: any array.
-        first: the number of its first row, where it is a piece of a longer one.
+        first: the number of its first row, if it is a piece of a longer array.
 
     Returns:
-        The array; itself where its type needs no change.
+        The array; itself if its type needs no change.
 
     Raises:
-        TypeError: when it holds something other than real numbers, with the first place.
-        ValueError: when a number does not fit the type, with its place, or the values can no longer be told apart.
+        TypeError: when it contains something other than real numbers, with the first place.
+        ValueError: when a number does not fit the type, with its place, or rounding makes different values equal.
     """
     _check_kind(name, array, first)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -66,16 +66,15 @@ def refuse_first(
     wrong: np.ndarray,
     what: Callable[[Any], str],
     advice: str,
-    error: type[Exception] = ValueError,
     first: int = 0,
 ) -> None:
-    """Raise about the first place where `wrong` is true: where it is, what is there, how many there are, a way out."""
+    """Raise if `wrong` is true anywhere; the message names the first place, its content, the count, and advice."""
     count = int(np.count_nonzero(wrong))
     if not count:
         return
     index = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), np.shape(wrong))))
     more = f" (and {count - 1:,} more)" if count > 1 else ""
-    raise error(f"{_place(name, index, first)} {what(index)}{more}. {advice}")
+    raise ValueError(f"{_place(name, index, first)} {what(index)}{more}. {advice}")
 
 
 def _place(name: str, index: tuple[int, ...], first: int) -> str:
@@ -90,12 +89,12 @@ def _check_kind(name: str, array: np.ndarray, first: int) -> None:
         return
     if kind == "M":
         raise TypeError(
-            f"{name} holds dates ({array.dtype}), and a model computes with numbers. Give the time since one of them, "
+            f"{name} holds dates ({array.dtype}), but a model computes with numbers. Give the time since one of them, "
             f"such as ({name} - {name}[0]) / np.timedelta64(1, 'D') for days."
         )
     if kind == "m":
         raise TypeError(
-            f"{name} holds durations ({array.dtype}), and a model computes with numbers. Give them in a unit, such as "
+            f"{name} holds durations ({array.dtype}), but a model computes with numbers. Give them in a unit, such as "
             f"{name} / np.timedelta64(1, 'D') for days."
         )
     if kind == "c":
@@ -105,19 +104,19 @@ def _check_kind(name: str, array: np.ndarray, first: int) -> None:
 
 
 def _first_word(name: str, array: np.ndarray, first: int) -> str:
-    """Of words or Python objects, the first that is no number, and how to make numbers of them."""
+    """Return a sentence on the first object that is not a number, with the way to convert words."""
     for index in np.ndindex(array.shape):
         item, place = array[index], _place(name, index, first)
         if isinstance(item, str | bytes):
             return (
-                f" {place} is {_shown(item)}; words are numbered as a pandas Categorical, or with "
+                f" {place} is {_shown(item)}; to number words use a pandas Categorical, or "
                 f"np.unique(words, return_inverse=True)[1]."
             )
         if not isinstance(item, bool | int | float | np.number | np.bool_):
             return f" {place} is {_shown(item)}, a {type(item).__name__}."
         if isinstance(item, int) and not -(2**63) <= item < 2**63:
             raise ValueError(f"{place} = {item} does not fit {_integer()}. Scale it, or give floats.")
-    return " Its items are numbers all the same: use .astype(float)."
+    return " Its items are numbers: use .astype(float)."
 
 
 def _integer() -> str:
@@ -131,7 +130,7 @@ def _check_range(name: str, array: np.ndarray, kept: np.iinfo, first: int) -> No
         name,
         (array > kept.max) | (array < kept.min),
         lambda i: f"= {array[i]} does not fit {kept.dtype}",
-        f"JAX would cut it off without a word. Subtract something, give floats (.astype('float64')), or {_X64}.",
+        f"JAX would silently truncate it. Subtract something, give floats (.astype('float64')), or {_X64}.",
         first=first,
     )
 
@@ -146,8 +145,8 @@ def _check_overflow(name: str, array: np.ndarray, narrow: np.ndarray, first: int
     )
 
 
-def _columns(name: str, array: np.ndarray, narrow: np.ndarray) -> Any:
-    """A matrix column by column, each of which has a spread of its own; other arrays as one."""
+def _columns(name: str, array: np.ndarray, narrow: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield the columns of a matrix, as each has a scale of its own; other arrays as one column."""
     if array.ndim != 2:
         yield name, array.ravel(), narrow.ravel()
         return
@@ -162,7 +161,7 @@ def _check_rounding(name: str, wide: np.ndarray, narrow: np.ndarray) -> None:
         return
     largest, spread = float(np.abs(wide).max()), float(np.std(wide))
     error = float(np.abs(wide - narrow).max())
-    if not np.isfinite(spread) or error <= TELLING * spread:
+    if not np.isfinite(spread) or error <= MERGING * spread:
         return
     if spread <= NOISE * largest and not np.array_equal(wide, np.rint(wide)):
         return
@@ -171,7 +170,7 @@ def _check_rounding(name: str, wide: np.ndarray, narrow: np.ndarray) -> None:
         return
     among = f"; {before} different values among the first {min(NEIGHBOURS, len(wide))} become {after}"
     raise ValueError(
-        f"{name} loses what tells its values apart: near {largest:.6g} numbers of {narrow.dtype} are "
+        f"{name} would lose the differences between its values: near {largest:.6g} numbers of {narrow.dtype} are "
         f"{np.spacing(np.asarray(largest, narrow.dtype)):.2g} apart, and the standard deviation is {spread:.2g}"
         f"{among if after < before else ''}. Subtract the first value or the mean, or {_X64}."
     )

@@ -1,4 +1,4 @@
-"""State of a run's data that new data must agree with: names of levels and columns, and arguments that fill in."""
+"""Names of levels and columns that new data must agree with, and arguments of a run that new data may leave out."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from phalanx.inputs.dataframe_input import Labels, Levels
 from phalanx.inputs.placement import PaddedRows
 
 Names = dict[str, tuple[str, tuple[str, ...]]]
-"""By array, what its names are of, "levels" or "columns", and the names in the run's order: plain, for files."""
+"""By array, "levels" or "columns", and the names in the run's order: plain types, for files."""
 
 _LEVELS, _COLUMNS = "levels", "columns"
 
 
 @dataclass(frozen=True)
 class KnownData:
-    """Names of a run's data, and the arguments that fill in where new data leave them out.
+    """Names of a run's data, and the arguments that fill in if new data leave them out.
 
     Attributes:
         labels: names of levels and columns, by array.
-        fixed: arguments without rows, such as sizes, scalars, flags and functions: they fill in wherever left out.
-        arrays: the other arguments. One fills in where the program asks for it, and its arrays have another number of
-            rows than those that are given anew: it then does not belong to these rows.
+        fixed: arguments without rows, such as sizes, scalars, flags and functions, which always fill in.
+        arrays: the other arguments. One fills in if the program requires it, and its arrays have a number of rows that
+            no array given anew had in the run: it then does not belong to the new rows.
     """
 
     labels: Mapping[str, Labels] = field(default_factory=dict)
@@ -55,11 +55,10 @@ class KnownData:
         return cls(labels_of(names or {}), scalars)
 
     def split(self, program: Any, data: Any) -> Arguments:
-        """New data of a program in the run's numbering, with what they leave out filled in.
+        """Return new data of a program in the run's numbering, with the arguments that they leave out filled in.
 
         Raises:
-            TypeError, ValueError: as `split_arguments`; a level that is unknown, and a column that is missing, is
-                named.
+            TypeError, ValueError: as `split_arguments`; the message names an unknown level or a missing column.
         """
         data = by_keyword(program, data)
         whole = {**data, **self._filling(program, data)}
@@ -69,7 +68,7 @@ class KnownData:
         known = {**self.fixed, **self.arrays}
         try:
             parameters = inspect.signature(program).parameters
-        except (TypeError, ValueError):  # built-ins and some callables show none
+        except (TypeError, ValueError):  # built-ins and some callables have no signature
             return {name: value for name, value in self.fixed.items() if name not in data}
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         left_out = [name for name in known if name not in data and (takes_any or name in parameters)]
@@ -77,14 +76,14 @@ class KnownData:
         return {
             name: known[name]
             for name in left_out
-            if name in self.fixed or (_is_required(parameters.get(name)) and rows and not rows & _sizes(known[name]))
+            if name in self.fixed or (is_required(parameters.get(name)) and rows and not rows & _sizes(known[name]))
         }
 
 
 def names_of(arguments: Arguments, of_variables: Mapping[str, Any] | None = None) -> Names:
-    """The names of arrays as a record keeps them.
+    """Return the names of arrays as a record keeps them.
 
-    Names along the only axis of an array are of rows, which new data have others of. They are kept where variables of
+    Names along the only axis of an array belong to rows, and new data have other rows. They are kept if variables of
     the program have an entry for each: `of_variables` are the names of variables' entries.
     """
     shared = {words for axes in (of_variables or {}).values() for words in axes if words}
@@ -97,12 +96,12 @@ def names_of(arguments: Arguments, of_variables: Mapping[str, Any] | None = None
 
 
 def labels_of(names: Names) -> dict[str, Labels]:
-    """Names as arguments have them."""
+    """Return names in the form that arguments have."""
     return {name: Levels(words) if kind == _LEVELS else tuple(words) for name, (kind, words) in names.items()}
 
 
 def scalars_of(arguments: Arguments) -> dict[str, Any]:
-    """The arguments that a file can hold and that fill in later: numbers, flags, words and shapes."""
+    """Return the arguments that a file can store and that fill in later: numbers, flags, words and shapes."""
     known = KnownData.of(arguments).fixed
     plain = {name: _plain(value) for name, value in known.items()}
     return {name: value for name, value in plain.items() if value is not _OTHER}
@@ -119,11 +118,12 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else _OTHER
 
 
-def _is_required(parameter: inspect.Parameter | None) -> bool:
+def is_required(parameter: inspect.Parameter | None) -> bool:
+    """Return whether a parameter exists and has no default."""
     return parameter is not None and parameter.default is parameter.empty
 
 
 def _sizes(value: Any) -> set[int]:
-    """Numbers of rows of the arrays within an argument."""
+    """Return the numbers of rows of the arrays within an argument."""
     leaves = jax.tree.leaves(value, is_leaf=lambda leaf: isinstance(leaf, PaddedRows))
     return {leaf.rows for leaf in leaves if isinstance(leaf, PaddedRows)}

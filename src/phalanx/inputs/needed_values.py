@@ -1,4 +1,4 @@
-"""Arguments whose values a program needs while it is traced, as for a size or a branch: they are compiled in."""
+"""Compilation of argument values that a program needs while it is traced, such as for a size or a branch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.errors.model_errors import ModelError, asks_for_values
 from phalanx.inputs.arguments import Arguments
 
 MOST = 2**22
-"""Elements of an argument that may be compiled in."""
+"""Most elements of an argument that may be compiled in."""
 
 Traced = TypeVar("Traced")
 
@@ -18,19 +18,19 @@ Traced = TypeVar("Traced")
 def trace_with_values(
     arguments: Arguments, trace: Callable[[Arguments], Traced], fixed: bool = True
 ) -> tuple[Arguments, Traced]:
-    """Trace a program; where it asks for the values of arguments, again with as few of them compiled in as possible.
+    """Trace a program; if it needs the values of arguments, trace it again with as few as possible compiled in.
 
     Args:
-        arguments: the program's.
-        trace: traces the program with its arguments.
-        fixed: whether they may be compiled in, as they may not where other rows will take their place.
+        arguments: the program's arguments.
+        trace: function that traces the program with its arguments.
+        fixed: whether values may be compiled in; not if other rows will replace them.
 
     Returns:
-        The arguments, those that are needed compiled in, and the trace.
+        The arguments, with the needed ones compiled in, and the trace.
 
     Raises:
-        ModelError: as the trace does, if no values of arguments help.
-        ValueError: naming the argument, when its rows are sharded, or change from step to step.
+        ModelError: as `trace` does, if values of arguments do not help.
+        ValueError: when the rows of a needed argument, which it names, are sharded or change from step to step.
     """
     try:
         return arguments, trace(arguments)
@@ -59,7 +59,7 @@ def trace_with_values(
 def _tried(arguments: Arguments, names: list[str], trace: Callable[[Arguments], Traced]) -> Traced | None:
     try:
         return trace(arguments.fixing(names))
-    except Exception:  # still without values that it needs; or it fails of itself, which is told of all arguments
+    except Exception:  # it needs more values; or it fails for another reason, which the trace with all values reports
         return None
 
 
@@ -67,7 +67,7 @@ def _refusal(failed: ModelError, name: str, sharded: bool) -> str:
     where, _, _ = str(failed).partition(" cannot be computed")
     why = "its rows are sharded over devices" if sharded else "its rows change from step to step"
     return (
-        f"{where} needs the values of the argument {name!r} while the model is traced, and {why}. Compute what it "
-        f"needs outside of the model and give it as data, as in data={{'size': int({name}.max()) + 1, ...}}: whole "
+        f"{where} needs the values of the argument {name!r} while the model is traced, but {why}. Compute the needed "
+        f"value outside of the model and give it as data, as in data={{'size': int({name}.max()) + 1, ...}}: whole "
         f"numbers, strings and flags are compiled in."
     )

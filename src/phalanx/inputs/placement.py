@@ -1,4 +1,4 @@
-"""Putting data on devices: `shard` gives each device its rows, padding the last where rows do not divide evenly."""
+"""Placement of data on devices: `shard` gives each device its rows, and pads rows that do not divide evenly."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from phalanx.inputs.dataframe_input import Labels, Levels, columns_of, is_data, take
-from phalanx.inputs.dtype_checks import fitted
+from phalanx.inputs.dataframe_input import Labels, Levels, as_named_array, columns_of, is_data
+from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.mesh.devices import with_auto_axes
 from phalanx.mesh.space import RowSharding
 
 
 @dataclass(frozen=True)
 class PaddedRows:
-    """Rows on devices that do not divide evenly among them, where the last row is repeated; or that have names.
+    """Rows on devices that are padded with copies of the last one to divide evenly, or that have names.
 
     Attributes:
         array: the padded array, sharded along its leading dimension.
-        rows: how many rows are real.
+        rows: number of real rows.
         labels: the names of levels or columns that the rows came with.
     """
 
@@ -35,7 +35,7 @@ class PaddedRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the whole without padding."""
+        """Shape of the whole array without padding."""
         return (self.rows, *self.array.shape[1:])
 
     @property
@@ -45,7 +45,7 @@ class PaddedRows:
 
     @property
     def sharding(self) -> NamedSharding:
-        """How the padded array lies on the mesh."""
+        """Sharding of the padded array."""
         return self.array.sharding  # pyright: ignore[reportReturnType]  # `shard` makes no other kind
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
@@ -59,25 +59,25 @@ jax.tree_util.register_dataclass(PaddedRows, data_fields=["array"], meta_fields=
 
 
 def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
-    """Spread the rows (leading dimension) of every array in `tree` over a mesh axis.
+    """Shard the rows (leading dimension) of every array in `tree` over a mesh axis.
 
-    Each device is handed its own rows only, so a memory-mapped array larger than a device is fine. Rows that do not
+    Each device is given its own rows only, so a memory-mapped array may be larger than a device. Rows that do not
     divide evenly are padded by repeating the last one; a run masks the padded rows out of the log density and drops
-    them from every output, so the posterior is that of the rows given.
+    them from every output, so the posterior is that of the real rows.
 
     Args:
         tree: a pytree of arrays of shape `(rows, ...)`, or of series, tables, tensors and lists of numbers, which
-            become arrays; of a table by itself each column does.
+            become arrays; a table by itself becomes a dict of its columns.
         mesh: the devices, from `phx.make_mesh`.
-        axis: the mesh axis to spread over, or several.
+        axis: the mesh axis to shard over, or several.
 
     Returns:
-        The tree with each array as a sharded `jax.Array`, or as `PaddedRows` where rows do not divide evenly or
-        levels or columns have names, which are kept.
+        The tree with each array as a sharded `jax.Array`, or as `PaddedRows` if rows do not divide evenly or levels or
+        columns have names, which are kept.
 
     Raises:
-        ValueError: when the mesh has no such axis, an array has no rows, or a number does not fit 32 bits.
-        TypeError: when it holds something other than numbers.
+        ValueError: when the mesh lacks the axis, an array has no rows, or a number does not fit 32 bits.
+        TypeError: when it contains something other than numbers.
 
     Example:
         >>> import numpy as np, phalanx as phx
@@ -99,13 +99,13 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
     def place(path, leaf):
         where = jax.tree_util.keystr(path) or "the array"
         check_alive(f"shard: {where}", leaf)
-        leaf, labels = take(f"shard: {name_of(path) or where}", leaf)
+        leaf, labels = as_named_array(f"shard: {name_of(path) or where}", leaf)
         if np.ndim(leaf) == 0:
-            raise ValueError(f"shard: {where} is a single number and has no rows to spread over {axis!r}.")
+            raise ValueError(f"shard: {where} is a single number and has no rows to shard over {axis!r}.")
         if np.shape(leaf)[0] == 0:
-            raise ValueError(f"shard: {where} has shape {np.shape(leaf)}: there are no rows to spread over {axis!r}.")
+            raise ValueError(f"shard: {where} has shape {np.shape(leaf)}: there are no rows to shard over {axis!r}.")
         placed = _place(f"shard: {name_of(path) or where}", leaf, mesh, axes)
-        if not isinstance(labels, Levels) and np.ndim(leaf) == 1:  # names of rows, of which there may be many
+        if not isinstance(labels, Levels) and np.ndim(leaf) == 1:  # names of rows are dropped: there may be many
             labels = ()
         array = placed.array if isinstance(placed, PaddedRows) else placed
         return PaddedRows(array, placed.shape[0], labels) if labels else placed
@@ -116,7 +116,7 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
 
 
 def name_of(path: tuple[Any, ...]) -> str:
-    """What to call a leaf of the data in messages: `x`, or `batch['x']`."""
+    """Return the name of a leaf of the data in messages: `x`, or `batch['x']`."""
     if not path:
         return ""
     head, *rest = path
@@ -124,16 +124,16 @@ def name_of(path: tuple[Any, ...]) -> str:
 
 
 def check_alive(name: str, leaf: Any) -> None:
-    """Refuse an array whose memory has been given away."""
+    """Raise if an array was deleted or donated."""
     if isinstance(leaf, Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
         raise ValueError(
-            f"{name} has been deleted: its memory was given away, as jax.jit(..., donate_argnums=...) and "
-            f".delete() do. Make it again, or copy it before, with jnp.copy."
+            f"{name} has been deleted, as jax.jit(..., donate_argnums=...) and .delete() do. Make it again, or copy it "
+            f"before, with jnp.copy."
         )
 
 
 def sharding_of(leaf: Any) -> RowSharding:
-    """Where a data leaf lives: spread over the axes its leading dimension is sharded over, or global."""
+    """Return the axes that the leading dimension of a data leaf is sharded over; none for global data."""
     rows = leaf.rows if isinstance(leaf, PaddedRows) else None
     array = leaf.array if isinstance(leaf, PaddedRows) else leaf
     sharding = getattr(array, "sharding", None)
@@ -149,7 +149,7 @@ def sharding_of(leaf: Any) -> RowSharding:
 
 
 def mesh_of(tree: Any) -> Mesh | None:
-    """The mesh that `shard` placed the arrays of `tree` on; None when none is placed."""
+    """Return the mesh that `shard` placed the arrays of `tree` on; None if they are not on a mesh."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(sharding := getattr(leaf, "sharding", None), NamedSharding):
             return sharding.mesh  # pyright: ignore[reportReturnType]  # concrete outside of tracing
@@ -157,7 +157,7 @@ def mesh_of(tree: Any) -> Mesh | None:
 
 
 def partition_spec(sharding: RowSharding, *leading: str | None) -> PartitionSpec:
-    """The partition of an array whose first dimensions are `leading` and whose next is spread as `sharding` says."""
+    """Return the partition of an array: first dimensions over `leading`, the next one as `sharding` says."""
     return sharding.spec(*leading)
 
 
@@ -169,11 +169,11 @@ def _place(name: str, leaf: Any, mesh: Mesh, axes: tuple[str, ...]) -> Array | P
 
     def rows_of_a_device(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(padded)
-        # A piece at a time: of an array on disk the whole may not fit into memory.
-        piece = fitted(name, np.asarray(leaf[start : min(stop, rows)]), start)
+        # A piece at a time: a whole array on disk may not fit into memory.
+        piece = to_jax_dtype(name, np.asarray(leaf[start : min(stop, rows)]), start)
         missing = stop - start - len(piece)
-        # The last row again, not zeros: a padded row must be valid wherever a real one is (a label, a positive count).
-        last = fitted(name, np.asarray(leaf[rows - 1 : rows]), rows - 1)
+        # The last row again, not zeros: a padded row must be valid data (a label, a positive count).
+        last = to_jax_dtype(name, np.asarray(leaf[rows - 1 : rows]), rows - 1)
         return np.concatenate([piece, np.repeat(last, missing, axis=0)]) if missing else piece
 
     array = jax.make_array_from_callback((padded, *np.shape(leaf)[1:]), sharding, rows_of_a_device)

@@ -1,13 +1,13 @@
-"""New data in the numbering of a run: levels and columns are found by their names.
+"""Conversion of new data to the numbering of a run: levels and columns are matched by their names.
 
-A level has one number in a run, and a column one place. New data may have the levels in another order, only some of
-them, or the columns in another order: what counts is their names. Data without names, where there were some, are
-refused: a number may be a code of any numbering.
+A level has one number in a run, and a column one position. New data may have the levels in another order, or only some
+of them, or the columns in another order. New data without names are refused if the run's data had names: a number may
+be a code of any numbering.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,40 +15,41 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from phalanx.inputs.dataframe_input import Labels, Levels, Taken, is_categorical, is_table, take
+from phalanx.inputs.dataframe_input import Labels, Levels, NamedArray, as_named_array, is_categorical, is_table
 from phalanx.inputs.dtype_checks import refuse_first
 from phalanx.inputs.placement import PaddedRows
 
 SHOWN = 12
-"""Names that a message lists at most."""
+"""Most names that a message lists."""
 
 
-def take_again(name: str, value: Any, known: Labels) -> Taken:
+def recode(name: str, value: Any, known: Labels) -> NamedArray:
     """Return `value` as an array in the numbering of a run.
 
     Args:
-        name: what to call it in messages.
-        value: anything that `take` takes, or words where the run had levels.
+        name: its name in messages.
+        value: anything that `as_named_array` accepts, or words if the run had levels.
         known: the run's names: `Levels` of a categorical argument, the names of columns, or none.
 
     Returns:
         The array and the run's names.
 
     Raises:
-        ValueError: when a level is unknown, a column is missing, or names are on one side alone.
+        ValueError: when a level is unknown, a column is missing, or only the run's data or only the new data have
+            names.
     """
     if isinstance(known, Levels):
-        return Taken(_codes(name, value, known), known)
+        return NamedArray(_codes(name, value, known), known)
     if not known:
-        taken = _named(name, value)
-        _refuse_new_names(name, taken)
-        return Taken(taken.array)
-    return Taken(_columns(name, value, known), known)
+        named = _named(name, value)
+        _refuse_new_names(name, named)
+        return NamedArray(named.array)
+    return NamedArray(_columns(name, value, known), known)
 
 
-def _named(name: str, value: Any) -> Taken:
-    """The array with the names it came with, also of rows that `shard` has placed."""
-    return Taken(value, value.labels) if isinstance(value, PaddedRows) else take(name, value)
+def _named(name: str, value: Any) -> NamedArray:
+    """Return the array with the names that came with it, also of rows that `shard` has placed."""
+    return NamedArray(value, value.labels) if isinstance(value, PaddedRows) else as_named_array(name, value)
 
 
 # -- levels ------------------------------------------------------------------------------------------------------------
@@ -66,14 +67,14 @@ def _codes(name: str, value: Any, known: Levels) -> Any:
         _refuse_twice(name, levels)
         return _recoded(name, codes, levels, known)
     raise ValueError(
-        f"{name} has no names of levels, and the run's data had {listed(known)}. A number may be a code of another "
+        f"{name} has no names of levels, but the run's data had {listed(known)}. A number may be a code of another "
         f"numbering, so name the levels: give words, or pandas.Categorical.from_codes(codes, levels) with the levels "
         f"that your codes stand for."
     )
 
 
 def _words(name: str, value: Any) -> np.ndarray | None:
-    """`value` as an array of words; None where it is something else."""
+    """Return `value` as an array of words; None if it is something else."""
     if is_categorical(value) or isinstance(value, Array | PaddedRows) or is_table(value):
         return None
     array = np.asarray(value)
@@ -83,13 +84,13 @@ def _words(name: str, value: Any) -> np.ndarray | None:
     word = np.array([isinstance(item, str) for item in array.flat], bool).reshape(array.shape)
     if not np.any(word):
         return None
-    what = "is no word, as the other levels are; a missing level, None or NaN, has no number"
+    what = "is not a word, as the other levels are; a missing level, None or NaN, has no number"
     refuse_first(name, ~word, lambda at: f"= {array[at]!r} {what}", "Leave such rows out, or give them a level.")
     return array.astype(str)
 
 
 def _recoded(name: str, codes: Any, levels: Sequence[str], known: Levels) -> Any:
-    """The run's numbers of levels that `codes` number otherwise."""
+    """Return the run's codes of levels that `codes` number as `levels` does."""
     if tuple(levels) == tuple(known):
         return codes
     number = {level: code for code, level in enumerate(known)}
@@ -111,7 +112,7 @@ def _recoded(name: str, codes: Any, levels: Sequence[str], known: Levels) -> Any
 
 
 def _host(codes: PaddedRows, unknown: np.ndarray) -> list[int]:
-    """Return the unknown levels that rows on devices have."""
+    """Return the codes of unknown levels that rows on devices contain."""
     return [int(code) for code in np.flatnonzero(unknown) if bool(jnp.any(codes.array == int(code)))]
 
 
@@ -139,7 +140,7 @@ def _columns(name: str, value: Any, known: Labels) -> Any:
     if is_table(value):
         by_name = {str(column): column for column in value.columns}
         _check_columns(name, list(map(str, value.columns)), known)
-        return take(name, value[[by_name[column] for column in known]]).array
+        return as_named_array(name, value[[by_name[column] for column in known]]).array
     array, names = _named(name, value)
     if not names or isinstance(names, Levels):
         rows = np.ndim(array) == 1
@@ -149,7 +150,7 @@ def _columns(name: str, value: Any, known: Labels) -> Any:
             else f"pandas.DataFrame(values, columns={_examples(known)})"
         )
         raise ValueError(
-            f"{name} has no names of {'rows' if rows else 'columns'}, and the run's data had {listed(known)}. Name "
+            f"{name} has no names of {'rows' if rows else 'columns'}, but the run's data had {listed(known)}. Name "
             f"them, as in {way}."
         )
     if np.ndim(array) == 1:
@@ -170,42 +171,41 @@ def _check_columns(name: str, names: list[str], known: Labels) -> None:
     if missing := [column for column in known if column not in names]:
         raise ValueError(
             f"{name} has no column {listed(missing)}, which the run's data had; it has {listed(names)}. Columns are "
-            f"found by their names: give all of {listed(known)}, in any order."
+            f"matched by their names: give all of {listed(known)}, in any order."
         )
 
 
 def _check_rows(name: str, names: Labels, known: Labels) -> None:
-    """Refuse names along an axis that variables share, unless they are the run's in its order."""
+    """Raise unless names along an axis that variables share are the run's, in its order."""
     if tuple(names) != tuple(known):
         raise ValueError(
-            f"{name} names its rows {listed(names)}, and variables of the run have an entry for each of "
+            f"{name} names its rows {listed(names)}, but variables of the run have an entry for each of "
             f"{listed(known)}. Give these rows in this order, as DataArray.sel does."
         )
 
 
-def _refuse_new_names(name: str, taken: Taken) -> None:
-    array, names = taken
+def _refuse_new_names(name: str, named: NamedArray) -> None:
+    array, names = named
     if isinstance(names, Levels):
         raise ValueError(
-            f"{name} names the levels {listed(names)}, and of the run's data no names are known. Which "
-            f"number is which level only you know: give the run's numbers, or run again with a categorical."
+            f"{name} names the levels {listed(names)}, but the run's data had no names, so the number of each level "
+            f"is unknown: give the run's numbers, or run again with a categorical."
         )
     if names and np.ndim(array) > 1:
         raise ValueError(
-            f"{name} names the columns {listed(names)}, and of the run's data no names are known. Give an array, with "
-            f"the columns in the run's order, such as {name.removeprefix('data: ')}.to_numpy(); or run again with a "
-            f"table."
+            f"{name} names the columns {listed(names)}, but the run's data had no names. Give an array, with the "
+            f"columns in the run's order, such as {name.removeprefix('data: ')}.to_numpy(); or run again with a table."
         )
 
 
-def _on_devices(rows: PaddedRows, change: Any) -> PaddedRows:
-    """The rows, changed where they are."""
+def _on_devices(rows: PaddedRows, change: Callable[[Array], Array]) -> PaddedRows:
+    """Return the rows with `change` applied on their devices."""
     array = jax.jit(change, out_shardings=rows.sharding)(rows.array)
     return PaddedRows(array, rows.rows)
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in quotes, the first of many."""
+    """Return names in quotes; of many names, the first ones and the count."""
     shown = ", ".join(map(repr, map(str, names[:SHOWN])))
     return f"{shown}, ... ({len(names)} in all)" if len(names) > SHOWN else shown
 

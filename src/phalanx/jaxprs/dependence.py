@@ -1,8 +1,8 @@
-"""Which outputs of a program differ from device to device, read off its jaxpr.
+"""Analysis of a jaxpr: the mesh axes over which each output differs from device to device.
 
-A value *varies* over a mesh axis when devices along that axis may hold different values of it. Sharded inputs and
-`axis_index` vary; a `psum` over the axis no longer does; everything else varies if anything it is computed from does.
-Calls and control flow are followed inside, output by output.
+A value *varies* over a mesh axis if devices along that axis may hold different values of it. Sharded inputs and
+`axis_index` vary; a `psum` over the axis does not; any other result varies if one of its operands does. Calls and
+control flow are followed inside, output by output.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Axes = frozenset[str]
 
 NOWHERE: Axes = frozenset()
 
-_ALIKE_AFTER = {"psum", "pmax", "pmin", "all_gather", "psum_invariant", "all_gather_invariant"}
+_EQUAL_AFTER = {"psum", "pmax", "pmin", "all_gather", "psum_invariant", "all_gather_invariant"}
 _STILL_VARYING = {"reduce_scatter", "all_to_all", "ppermute", "pshuffle", "pbroadcast", "pvary"}
 
 
 def varying_axes(jaxpr: Program, inputs: Sequence[Axes]) -> list[Axes]:
-    """The mesh axes each output of `jaxpr` varies over, given those each input varies over.
+    """Return the mesh axes each output of `jaxpr` varies over, given those each input varies over.
 
     Args:
         jaxpr: a program, as `jax.make_jaxpr(f, axis_env=...)` gives it.
@@ -55,24 +55,24 @@ def varying_axes(jaxpr: Program, inputs: Sequence[Axes]) -> list[Axes]:
 
 
 def uses_collective(jaxpr: Program, axis: str) -> bool:
-    """Whether the program itself adds, gathers or compares values along `axis`."""
-    names = _ALIKE_AFTER | _STILL_VARYING
+    """Return whether the program itself communicates along `axis`: adds, gathers or compares values."""
+    names = _EQUAL_AFTER | _STILL_VARYING
     return any(eqn.primitive.name in names and axis in axes_named(eqn) for eqn in all_equations(jaxpr))
 
 
 class Dependence(Interpreter[Axes]):
-    """Follows the axes that values vary over; of loops, those after as many turns as there may be."""
+    """Analysis of the axes that values vary over; for loops, after any number of turns."""
 
     def constant(self, value: Any) -> Axes:
-        """A constant is the same everywhere."""
+        """Return no axes: a constant is the same on all devices."""
         return NOWHERE
 
     def primitive(self, equation: Any, inputs: list[Axes]) -> list[Axes]:
-        """Return the axes that any operand varies over, but for collectives."""
+        """Return the axes that any operand varies over, less those that a collective reduces."""
         name, named, anywhere = equation.primitive.name, frozenset(axes_named(equation)), NOWHERE.union(*inputs)
         if name == "axis_index":
             return [named]
-        if name in _ALIKE_AFTER:
+        if name in _EQUAL_AFTER:
             # a psum within groups of devices still differs from group to group
             reduced = NOWHERE if equation.params.get("axis_index_groups") else named
             each = inputs if len(inputs) == len(equation.outvars) else [anywhere]
@@ -80,7 +80,7 @@ class Dependence(Interpreter[Axes]):
         return [anywhere | named if name in _STILL_VARYING else anywhere] * len(equation.outvars)
 
     def cond(self, equation: Any, parts: Cond, inputs: list[Axes]) -> list[Axes]:
-        """Results vary where those of a branch do, and where different branches may be taken."""
+        """Return the axes of the results: those of all branches, and those of the choice between them."""
         branches = [self.run(branch, inputs[1:]) for branch in parts.branches]
         return [inputs[0].union(*outputs) for outputs in zip(*branches, strict=True)]
 
@@ -105,10 +105,10 @@ def _union(a: Axes, b: Axes) -> Axes:
     return a | b
 
 
-def compute_alike(a: ClosedJaxpr, b: ClosedJaxpr) -> bool:
-    """Return whether two programs are one, but for inputs and equations that their outputs do not need.
+def are_equal(a: ClosedJaxpr, b: ClosedJaxpr) -> bool:
+    """Return whether two programs are equal except for inputs and equations that their outputs do not need.
 
-    A program that calls back on the host has no form; what is printed of it does not show what it closes over.
+    A program with a callback on the host has no form and is compared as text, which omits the values it closes over.
     """
     a, b = (pruned(program, range(len(program.jaxpr.outvars)), all_inputs=False) for program in (a, b))
     forms = form_of(a), form_of(b)

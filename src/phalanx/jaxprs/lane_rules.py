@@ -1,7 +1,7 @@
-"""What operations of one lane become for all lanes, when those are the last axis of values: a table of rules.
+"""Rules that apply an operation of one lane to all lanes, with the lanes as the last axis of values.
 
-An operation that no rule is for, or whose rule does not apply and says None, is done as `vmap` does it: right, and with
-the lanes moved to where its own rule wants them and back.
+An operation without a rule, or whose rule returns None, is left to `vmap`. The result is the same, but `vmap` moves the
+lanes to another axis and back.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from phalanx.jaxprs.evaluation import Marked
 from phalanx.jaxprs.walking import ELEMENTWISE
 
 LANED: Axes = frozenset({"lanes"})
-"""The mark of values whose last axis is that of the lanes; others are the same in all of them."""
+"""Mark of values whose last axis is the axis of lanes; a value without it is the same in all lanes."""
 
 
-class Value(Marked):
+class LaneValue(Marked):
     """A value of the program, with or without an axis of lanes."""
 
     @property
     def laned(self) -> bool:
-        """Whether its last axis is that of the lanes."""
+        """True if the last axis is the axis of lanes."""
         return bool(self.mark)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape in one lane."""
+        """Shape in one lane."""
         whole = np.shape(self.array)
         return whole[:-1] if self.laned else whole
 
     def broadcast(self, lanes: int, shape: tuple[int, ...] | None = None) -> Any:
-        """The array with its axis of lanes; a scalar may be broadcast to the `shape` of others, too."""
+        """Return the array with an axis of lanes; a scalar may also be broadcast to the `shape` of other operands."""
         shape = self.shape if shape is None else shape
         rank = len(self.shape)
         if self.laned and len(shape) == rank:
@@ -48,87 +48,87 @@ class Value(Marked):
 
 
 @dataclass(frozen=True)
-class Step:
+class LaneEquation:
     """An equation of a program of one lane, to be applied for all lanes.
 
     Attributes:
         equation: the equation.
-        inputs: what it is applied to.
-        lanes: how many there are.
+        inputs: values of its operands.
+        lanes: number of lanes.
     """
 
     equation: Any
-    inputs: list[Value]
+    inputs: list[LaneValue]
     lanes: int
 
     @property
     def params(self) -> dict[str, Any]:
-        """What is fixed: the axes of a sum, and the like."""
+        """Parameters of the primitive, such as the axes of a sum."""
         return self.equation.params
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of its result in one lane."""
+        """Shape of the first result in one lane."""
         return self.equation.outvars[0].aval.shape
 
-    def bind(self, *arrays: Any, **changed: Any) -> list[Value]:
-        """Results of the same primitive for arrays of all lanes."""
+    def bind(self, *arrays: Any, **changed: Any) -> list[LaneValue]:
+        """Return the results of the same primitive for arrays of all lanes."""
         primitive = self.equation.primitive
         found = primitive.bind(*arrays, **(self.params | changed))
-        return [Value(array, LANED) for array in (found if primitive.multiple_results else [found])]
+        return [LaneValue(array, LANED) for array in (found if primitive.multiple_results else [found])]
 
 
-Rule = Callable[[Step], list[Value] | None]
-"""From an equation to its results for all lanes; None where the rule does not apply."""
+Rule = Callable[[LaneEquation], list[LaneValue] | None]
+"""Function from an equation to its results for all lanes; None if the rule does not apply."""
 
 TERM_BY_TERM = 2**12
-"""A product of two matrices that every lane has for itself is summed term by term up to so many terms in a lane."""
+"""Terms per lane up to which a product of two matrices that both differ between lanes is summed term by term."""
 
 
 # -- operations on the axes of one lane -------------------------------------------------------------------------------
 
 
-def _elementwise(step: Step) -> list[Value]:
-    """Scalars that go with arrays, such as a bound or a condition, may stay what they are."""
-    rank = len(step.shape)
-    values = [(v.laned or len(v.shape) == rank, v) for v in step.inputs]
-    return step.bind(*(v.broadcast(step.lanes, step.shape) if needed else v.array for needed, v in values))
+def _elementwise(eqn: LaneEquation) -> list[LaneValue]:
+    """Apply an elementwise operation; scalars beside arrays, such as a bound or a condition, stay scalars."""
+    rank = len(eqn.shape)
+    values = [(v.laned or len(v.shape) == rank, v) for v in eqn.inputs]
+    return eqn.bind(*(v.broadcast(eqn.lanes, eqn.shape) if needed else v.array for needed, v in values))
 
 
-def _along_other_axes(step: Step) -> list[Value]:
-    """The axes that are named are the same."""
-    return step.bind(*(value.broadcast(step.lanes) for value in step.inputs))
+def _along_other_axes(eqn: LaneEquation) -> list[LaneValue]:
+    """Apply an operation along named axes, whose numbers are the same with lanes last."""
+    return eqn.bind(*(value.broadcast(eqn.lanes) for value in eqn.inputs))
 
 
-def _with_params(change: Callable[[Step], dict[str, Any]], *laned: int, indices: bool = False) -> Rule:
-    """A rule for an operation whose parameters speak of every axis.
+def _with_params(change: Callable[[LaneEquation], dict[str, Any]], *laned: int, indices: bool = False) -> Rule:
+    """Return a rule for an operation whose parameters have an entry for every axis.
 
     Args:
-        change: parameters that differ with an axis of lanes.
-        laned: numbers of the operands that have one; the others must be shared.
-        indices: whether there is an operand for the start along every axis.
+        change: function that returns the parameters that differ with an axis of lanes.
+        laned: numbers of the operands that may have that axis; the others must be shared by all lanes.
+        indices: True if there is an operand for the start along every axis.
     """
 
-    def rule(step: Step) -> list[Value] | None:
-        if any(value.laned and number not in laned for number, value in enumerate(step.inputs)):
+    def rule(eqn: LaneEquation) -> list[LaneValue] | None:
+        if any(value.laned and number not in laned for number, value in enumerate(eqn.inputs)):
             return None
-        arrays = [v.broadcast(step.lanes) if number in laned else v.array for number, v in enumerate(step.inputs)]
+        arrays = [v.broadcast(eqn.lanes) if number in laned else v.array for number, v in enumerate(eqn.inputs)]
         if indices:
             arrays.append(np.zeros((), arrays[-1].dtype if len(arrays) > len(laned) else np.int32))
-        return step.bind(*arrays, **change(step))
+        return eqn.bind(*arrays, **change(eqn))
 
     return rule
 
 
-def _reshape(step: Step) -> list[Value] | None:
-    if step.params["dimensions"] is not None:
+def _reshape(eqn: LaneEquation) -> list[LaneValue] | None:
+    if eqn.params["dimensions"] is not None:
         return None
-    return step.bind(step.inputs[0].array, new_sizes=(*step.params["new_sizes"], step.lanes))
+    return eqn.bind(eqn.inputs[0].array, new_sizes=(*eqn.params["new_sizes"], eqn.lanes))
 
 
-def _slice(step: Step) -> dict[str, Any]:
-    p = step.params
-    limits, strides = (*p["limit_indices"], step.lanes), p["strides"]
+def _slice(eqn: LaneEquation) -> dict[str, Any]:
+    p = eqn.params
+    limits, strides = (*p["limit_indices"], eqn.lanes), p["strides"]
     return {
         "start_indices": (*p["start_indices"], 0),
         "limit_indices": limits,
@@ -136,14 +136,14 @@ def _slice(step: Step) -> dict[str, Any]:
     }
 
 
-def _gather(step: Step) -> dict[str, Any]:
-    numbers = step.params["dimension_numbers"]
-    numbers = numbers._replace(offset_dims=(*numbers.offset_dims, len(step.shape)))
-    return {"dimension_numbers": numbers, "slice_sizes": (*step.params["slice_sizes"], step.lanes)}
+def _gather(eqn: LaneEquation) -> dict[str, Any]:
+    numbers = eqn.params["dimension_numbers"]
+    numbers = numbers._replace(offset_dims=(*numbers.offset_dims, len(eqn.shape)))
+    return {"dimension_numbers": numbers, "slice_sizes": (*eqn.params["slice_sizes"], eqn.lanes)}
 
 
-def _scatter(step: Step) -> dict[str, Any]:
-    numbers, updates = step.params["dimension_numbers"], step.inputs[2]
+def _scatter(eqn: LaneEquation) -> dict[str, Any]:
+    numbers, updates = eqn.params["dimension_numbers"], eqn.inputs[2]
     numbers = numbers._replace(update_window_dims=(*numbers.update_window_dims, len(updates.shape)))
     return {"dimension_numbers": numbers}
 
@@ -151,40 +151,40 @@ def _scatter(step: Step) -> dict[str, Any]:
 # -- products ---------------------------------------------------------------------------------------------------------
 
 
-def _dot_general(step: Step) -> list[Value] | None:
-    a, b = step.inputs
+def _dot_general(eqn: LaneEquation) -> list[LaneValue] | None:
+    a, b = eqn.inputs
     if a.laned and b.laned:
-        return _product_in_each(step)
-    if b.laned:  # the lanes are the last of the axes that remain
-        return step.bind(a.array, b.array)
-    (of_a, of_b), (batch_a, batch_b) = step.params["dimension_numbers"]
-    precision = step.params["precision"]
+        return _product_in_each(eqn)
+    if b.laned:  # lanes are the last of the remaining axes
+        return eqn.bind(a.array, b.array)
+    (of_a, of_b), (batch_a, batch_b) = eqn.params["dimension_numbers"]
+    precision = eqn.params["precision"]
     precision = precision[::-1] if isinstance(precision, tuple) else precision
     numbers = (of_b, of_a), (batch_b, batch_a)
-    (found,) = step.bind(b.array, a.array, dimension_numbers=numbers, precision=precision)
+    (found,) = eqn.bind(b.array, a.array, dimension_numbers=numbers, precision=precision)
     batch = len(batch_a)
-    from_a, last = len(a.shape) - batch - len(of_a), len(step.shape)
+    from_a, last = len(a.shape) - batch - len(of_a), len(eqn.shape)
     order = [*range(batch), *range(last - from_a, last), *range(batch, last - from_a), last]
-    return [Value(lax.transpose(found.array, order), LANED)]
+    return [LaneValue(lax.transpose(found.array, order), LANED)]
 
 
-def _product_in_each(step: Step) -> list[Value] | None:
-    """Of matrices that differ from lane to lane: as sums along the lanes, unless the matrices are large."""
-    a, b = step.inputs
-    (of_a, of_b), (batch_a, batch_b) = step.params["dimension_numbers"]
-    dtype = step.equation.outvars[0].aval.dtype
+def _product_in_each(eqn: LaneEquation) -> list[LaneValue] | None:
+    """Multiply matrices that differ between lanes, as sums along the lanes; large ones are left to `vmap`."""
+    a, b = eqn.inputs
+    (of_a, of_b), (batch_a, batch_b) = eqn.params["dimension_numbers"]
+    dtype = eqn.equation.outvars[0].aval.dtype
     plain = a.array.dtype == b.array.dtype == dtype and jnp.issubdtype(dtype, np.number)
-    if not plain or math.prod(step.shape) * math.prod(a.shape[axis] for axis in of_a) > TERM_BY_TERM:
+    if not plain or math.prod(eqn.shape) * math.prod(a.shape[axis] for axis in of_a) > TERM_BY_TERM:
         return None
-    batch, rank = len(batch_a), len(step.shape)
-    between = len(a.shape) - len(of_a)  # where what remains of the left side ends, and what remains of the right begins
+    batch, rank = len(batch_a), len(eqn.shape)
+    between = len(a.shape) - len(of_a)  # first axis of the result that comes from b
     left = lax.expand_dims(_ordered(a, batch_a, of_a), range(between, rank))
     right = lax.expand_dims(_ordered(b, batch_b, of_b), range(batch, between))
-    return [Value(jnp.sum(left * right, axis=tuple(range(rank, rank + len(of_a))), dtype=dtype), LANED)]
+    return [LaneValue(jnp.sum(left * right, axis=tuple(range(rank, rank + len(of_a))), dtype=dtype), LANED)]
 
 
-def _ordered(value: Value, batch: Sequence[int], contracted: Sequence[int]) -> Any:
-    """Axes of a batch, those that remain, those summed over, the lanes."""
+def _ordered(value: LaneValue, batch: Sequence[int], contracted: Sequence[int]) -> Any:
+    """Return the array with axes in this order: batch, remaining, contracted, lanes."""
     rank = len(value.shape)
     remain = [axis for axis in range(rank) if axis not in (*batch, *contracted)]
     return lax.transpose(value.array, [*batch, *remain, *contracted, rank])
@@ -194,16 +194,16 @@ def _ordered(value: Value, batch: Sequence[int], contracted: Sequence[int]) -> A
 
 
 def is_of_devices(equation: Any) -> bool:
-    """Return whether a collective names axes of the mesh alone, and none of an array."""
+    """Return whether a collective names mesh axes only, and no axis of an array."""
     return not any(isinstance(axis, int) for axis in equation.params.get("axes", ()))
 
 
-def _each_by_itself(step: Step) -> list[Value] | None:
-    """Several values handled at once, each where it lies: a sum over devices stays one message."""
-    if not is_of_devices(step.equation):
+def _each_by_itself(eqn: LaneEquation) -> list[LaneValue] | None:
+    """Apply an operation on several values at once, each in its own form: a sum over devices stays one message."""
+    if not is_of_devices(eqn.equation):
         return None
-    found = step.bind(*(value.array for value in step.inputs))
-    return [Value(made.array, value.mark) for made, value in zip(found, step.inputs, strict=True)]
+    found = eqn.bind(*(value.array for value in eqn.inputs))
+    return [LaneValue(made.array, value.mark) for made, value in zip(found, eqn.inputs, strict=True)]
 
 
 # -- the table --------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""What data alone determine of a program: the numbers by which it picks entries of arrays, and what comes out.
+"""Partial evaluation of a program on data alone: indices of its lookups, and outputs that do not need the position.
 
-The program is followed equation by equation. What depends on data only is known, and computed when an index needs it;
-what depends on the position is not.
+The program is followed equation by equation. A value that depends on data only is *known*, and computed when an index
+needs it; a value that depends on the position or on the device is not known.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr
 
-from phalanx.jaxprs.source_lines import called, picks, place_of
+from phalanx.jaxprs.source_lines import called, picks, source_line_of
 from phalanx.jaxprs.walking import Call, Cond, Interpreter, Scan, While, axes_named, settled
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Integer
 
 
-class Value:
-    """What data alone determine: computed when it is asked for, once."""
+class KnownValue:
+    """A value that data alone determine, computed once, on first use."""
 
     def __init__(self, compute: Callable[[], Any] | None, sources: frozenset[int] = frozenset()):
         self._compute, self.sources = compute, sources
 
     def get(self) -> Any:
-        """The value."""
+        """Return the value, computed on the first call."""
         if self._compute is not None:
             self._value, self._compute = self._compute(), None
         return self._value
 
 
-Known = Value | None
-"""None is what depends on the position, or on the device."""
+Known = KnownValue | None
+"""A known value; None if it depends on the position or on the device."""
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """One operation that picks from an axis.
+    """One operation that picks entries along an axis.
 
     Attributes:
-        equation: what picks.
-        within: the equation of the model that it is, or is within.
-        silent: whether `mode=` may have been given: the program is the same.
-        size: entries of the axis.
-        last: the last index that is inside.
-        sources: the data's arrays that the index is computed from.
-        outside: whether any index is outside, and the least and the largest; None where they cannot be computed.
+        equation: the equation that picks.
+        within: the outermost equation of the model that contains it.
+        silent: True if the user may have given `mode=`, which leaves no trace in the program.
+        size: number of entries along the axis.
+        last: the largest valid index.
+        sources: numbers of the data's arrays that the index is computed from.
+        outside: whether any index is invalid, and the least and the largest; None if they cannot be computed.
         index: the indices; None within a loop.
     """
 
@@ -68,11 +68,10 @@ class Lookup:
 def follow(
     program: ClosedJaxpr, inputs: Sequence[Known], latent: Set[Any] = frozenset(), dry: bool = False
 ) -> tuple[list[Lookup], list[Known]]:
-    """The lookups of a program whose indices follow from what is known of its inputs alone, and its outputs.
+    """Return the lookups of a program whose indices are known given these inputs, and its outputs.
 
-    What depends on the variables `latent` is left out, and lookups within a `while_loop` or a branch of a `cond` where
-    they depend on which turn or branch it is. What a `while_loop` ends with is known where it follows from data. A
-    `dry` walk computes nothing.
+    Values that depend on the variables `latent` are not known. Lookups in a `while_loop` are found if their indices do
+    not change between turns; the final values of the loop are known if its inputs are. A `dry` walk computes no values.
     """
     found: list[Lookup] = []
     outputs = _Walk(found, None, latent, dry).run(program, inputs)
@@ -80,13 +79,13 @@ def follow(
 
 
 class _Walk(Interpreter[Known]):
-    """An evaluation of a jaxpr as far as data alone determine it, that notes every lookup."""
+    """A partial evaluation of a jaxpr on data alone, which records every lookup."""
 
     def __init__(self, found: list[Lookup], outermost: Any, latent: Set[Any] = frozenset(), dry: bool = False):
         self.found, self.outermost, self.latent, self.dry = found, outermost, latent, dry
 
     def constant(self, value: Any) -> Known:
-        return Value(lambda: value)
+        return KnownValue(lambda: value)
 
     def named(self, variable: Any, value: Known) -> Known:
         return None if variable in self.latent else value
@@ -97,7 +96,7 @@ class _Walk(Interpreter[Known]):
 
     def primitive(self, equation: Any, inputs: list[Known]) -> list[Known]:
         given = [value for value in inputs if value is not None]
-        if len(given) < len(inputs) or axes_named(equation):  # of devices there is none here
+        if len(given) < len(inputs) or axes_named(equation):  # the walk runs outside of the mesh
             return [None] * len(equation.outvars)
         return _lazy(lambda: equation.primitive.bind(*(v.get() for v in given), **equation.params), equation, given)
 
@@ -105,7 +104,7 @@ class _Walk(Interpreter[Known]):
         return self._inside(equation).run(parts.program, inputs)
 
     def _inside(self, eqn: Any) -> _Walk:
-        # JAX keeps traces of inner functions, with the line of whoever called them first: the outermost line is right.
+        # JAX caches traces of inner functions with the line of their first caller: only the outermost line is right.
         return _Walk(self.found, self.outermost or eqn, dry=self.dry)
 
     def cond(self, equation: Any, parts: Cond, inputs: list[Known]) -> list[Known]:
@@ -117,8 +116,8 @@ class _Walk(Interpreter[Known]):
         branch = parts.branches[min(max(int(choice.get()), 0), len(parts.branches) - 1)]
         return self._inside(equation).run(branch, operands)
 
-    def _every_branch(self, eqn: Any, parts: Cond, choice: Value, inputs: list[Known]) -> list[Known]:
-        """What all branches give, of which one is chosen when the program runs; lookups count in theirs alone."""
+    def _every_branch(self, eqn: Any, parts: Cond, choice: KnownValue, inputs: list[Known]) -> list[Known]:
+        """Return the results of the branch chosen at run time; an invalid index counts only in the chosen branch."""
         branches, made = parts.branches, []
 
         def taken() -> Array:
@@ -135,13 +134,13 @@ class _Walk(Interpreter[Known]):
         return [_chosen(taken, choice.sources, of_branches) for of_branches in zip(*made, strict=True)]
 
     def while_loop(self, equation: Any, parts: While, inputs: list[Known]) -> list[Known]:
-        """The body once, with what its turns change unknown, and what it ends with where data alone determine it."""
+        """Walk the body once, with an unknown carry, and return the final values if the inputs are known."""
         _, of_body, carry = parts.split(inputs)
         self._inside(equation).run(parts.body, [*of_body, *[None] * len(carry)])
         return self.primitive(equation, inputs)
 
     def scan(self, equation: Any, parts: Scan, inputs: list[Known]) -> list[Known]:
-        """Every turn, with what turns hand on unknown where it depends on more than data."""
+        """Evaluate every turn; a part of the carry that depends on more than data is unknown."""
         constants, carry, rows = parts.split(inputs)
         count, seen, made = len(carry), [], []
 
@@ -155,29 +154,28 @@ class _Walk(Interpreter[Known]):
             self.found += seen
             return made
         sources = frozenset().union(*(v.sources for v in inputs if v is not None))
-        turns = Value(lambda: self._turns(equation, parts, inputs, carry, made))
+        turns = KnownValue(lambda: self._turns(equation, parts, inputs, carry, made))
         if seen:
             for lookup, (any_outside, least, most) in turns.get()[2]:
                 outside = (jnp.any(any_outside), jnp.min(least), jnp.max(most))
                 self.found.append(replace(lookup, outside=outside, index=None))
-        first = [None if v is None else Value(lambda i=i: turns.get()[0][i], sources) for i, v in enumerate(carry)]
-        rest = [
-            None if v is None else Value(lambda i=i: turns.get()[1][i], sources) for i, v in enumerate(made[count:])
-        ]
+        first = [None if v is None else KnownValue(lambda i=i: turns.get()[0][i], sources) for i, v in enumerate(carry)]
+        each = enumerate(made[count:])
+        rest = [None if v is None else KnownValue(lambda i=i: turns.get()[1][i], sources) for i, v in each]
         return [*first, *rest]
 
     def _turns(self, eqn: Any, parts: Scan, inputs: list[Known], carry: list[Known], made: list[Known]) -> Any:
-        """What is handed on in the end, what each turn gives, and the lookups in them."""
+        """Return the final carry, the results of each turn, and the lookups in the turns."""
         constants, _, rows = parts.split(inputs)
         count, lookups = len(carry), []
-        for value in constants:  # within the loop they would be computed again, turn by turn
+        for value in constants:  # computed inside of the loop, they would be computed in every turn
             if value is not None:
                 value.get()
 
         def turn(carried: dict[int, Any], now: dict[int, Any]) -> Any:
             walk = _Walk([], self.outermost or eqn)
-            known = [None if v is None else Value(lambda i=i: carried[i], v.sources) for i, v in enumerate(carry)]
-            given = [None if v is None else Value(lambda i=i: now[i], v.sources) for i, v in enumerate(rows)]
+            known = [None if v is None else KnownValue(lambda i=i: carried[i], v.sources) for i, v in enumerate(carry)]
+            given = [None if v is None else KnownValue(lambda i=i: now[i], v.sources) for i, v in enumerate(rows)]
             out = walk.run(parts.body, [*constants, *known, *given])
             lookups[:] = walk.found
             gives = {i: v.get() for i, v in enumerate(out[count:]) if made[count + i] is not None and v is not None}
@@ -191,15 +189,15 @@ class _Walk(Interpreter[Known]):
         return end, gives, list(zip(lookups, outside, strict=True))
 
     def _note(self, eqn: Any, inputs: list[Known]) -> None:
-        """Look at the indices of a lookup, where data alone determine them and the user does not say `mode=`."""
+        """Record a lookup of the model whose indices data alone determine."""
         for size, last, index, silent in _indices(eqn, inputs):
-            if not index.sources or not picks(called(eqn)) or place_of(self.outermost or eqn) is None:
+            if not index.sources or not picks(called(eqn)) or source_line_of(self.outermost or eqn) is None:
                 continue
             lookup = Lookup(eqn, self.outermost or eqn, silent, size, last, index.sources)
             if not self.dry:
                 try:
                     values = index.get()
-                except Exception:  # an operation that runs within a compiled program only
+                except Exception:  # some operations run only inside a compiled program
                     self.found.append(lookup)
                     continue
                 outside = jnp.any((values < 0) | (values > last)), jnp.min(values), jnp.max(values)
@@ -208,8 +206,8 @@ class _Walk(Interpreter[Known]):
             self.found.append(lookup)
 
 
-def _indices(eqn: Any, inputs: list[Known]) -> Iterator[tuple[int, int, Value, bool]]:
-    """Of an equation that picks: size of each axis, last index inside, the indices, and whether `mode=` may be said."""
+def _indices(eqn: Any, inputs: list[Known]) -> Iterator[tuple[int, int, KnownValue, bool]]:
+    """Yield for each axis that an equation picks from: size, largest valid index, indices and `silent` of `Lookup`."""
     name, params = eqn.primitive.name, eqn.params
     if not name.startswith(("dynamic_slice", "dynamic_update_slice", "gather", "scatter")):
         return
@@ -229,12 +227,12 @@ def _indices(eqn: Any, inputs: list[Known]) -> Iterator[tuple[int, int, Value, b
     index = inputs[1]
     for column, axis in enumerate(axes):
         window = params["slice_sizes"][axis] if name == "gather" else _window(eqn, numbers, axis)
-        picked = Value(lambda c=column: index.get()[..., c], index.sources)
+        picked = KnownValue(lambda c=column: index.get()[..., c], index.sources)
         yield shape[axis], shape[axis] - window, picked, silent
 
 
 def _window(eqn: Any, numbers: Any, axis: int) -> int:
-    """How many entries of an axis a scatter writes at once."""
+    """Return the number of entries along an axis that a scatter writes at once."""
     left_out = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     if axis in left_out:
         return 1
@@ -242,18 +240,18 @@ def _window(eqn: Any, numbers: Any, axis: int) -> int:
     return eqn.invars[2].aval.shape[numbers.update_window_dims[dims.index(axis)]]
 
 
-def _lazy(compute: Callable[[], Any], eqn: Any, inputs: Sequence[Value]) -> list[Known]:
+def _lazy(compute: Callable[[], Any], eqn: Any, inputs: Sequence[KnownValue]) -> list[Known]:
     sources = frozenset().union(*(v.sources for v in inputs))
     if not eqn.primitive.multiple_results:
-        return [Value(compute, sources)]
-    every = Value(compute)
-    return [Value(lambda i=i: every.get()[i], sources) for i in range(len(eqn.outvars))]
+        return [KnownValue(compute, sources)]
+    every = KnownValue(compute)
+    return [KnownValue(lambda i=i: every.get()[i], sources) for i in range(len(eqn.outvars))]
 
 
 def _chosen(taken: Callable[[], Array], sources: frozenset[int], of_branches: Sequence[Known]) -> Known:
-    """What the branch that is taken gives, where it is known of all of them."""
+    """Return the result of the chosen branch if the results of all branches are known."""
     given = [value for value in of_branches if value is not None]
     if len(given) < len(of_branches):
         return None
     sources = sources.union(*(value.sources for value in given))
-    return Value(lambda: lax.select_n(taken(), *(jnp.asarray(value.get()) for value in given)), sources)
+    return KnownValue(lambda: lax.select_n(taken(), *(jnp.asarray(value.get()) for value in given)), sources)

@@ -1,8 +1,8 @@
-"""Sums over rows that leave padded rows out: a traced program evaluated with masks within its reductions.
+"""Evaluation of a traced program with padded rows masked in its reductions.
 
-Where rows do not divide evenly over devices, the last ones hold rows that are none. A term of the log density with one
-entry per row is masked when it is added up. Of a term that the program adds up itself, the reductions over rows are
-masked: which they are the proof says, which follows where rows lie.
+If rows do not divide evenly over devices, the last devices hold padded rows. A term of the log density with one entry
+per row is masked when it is summed. For a term that the program sums itself, the reductions over rows are masked; the
+proof, which follows the rows through the program, determines which ones.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from jax.extend.core import ClosedJaxpr
 
 from phalanx.jaxprs.dependence import NOWHERE, Axes
 from phalanx.jaxprs.evaluation import Evaluator, Marked
-from phalanx.jaxprs.sharding_state import Group, Kind, Sharded
+from phalanx.jaxprs.sharding_state import Group, Kind, ShardedRows
 from phalanx.jaxprs.walking import Call, Cond, Program, Scan, equations_within, inner_programs, parts_of, pruned
 from phalanx.mesh.space import RowSharding
 
 MASKED = ("reduce_sum", "reduce_max", "reduce_min", "dot_general")
-"""Primitives that may have padded rows masked."""
+"""Primitives in which padded rows can be masked."""
 
 
-class Plan:
+class MaskPlan:
     """Masked equations of a program, with the axes of their operands' rows; filled in by the proof."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, tuple[Sharded | None, ...]] = {}
+        self.rows: dict[int, tuple[ShardedRows | None, ...]] = {}
         self.is_consistent = True
 
     def note(self, equation: Any, kinds: Sequence[Kind]) -> None:
-        """Note an equation that reduces rows; `kinds` of those operands whose rows it does not reduce are None."""
-        found = tuple(kind if isinstance(kind, Sharded) else None for kind in kinds)
-        if self.rows.setdefault(id(equation), found) != found:  # one function is called with rows in other places
+        """Record an equation that reduces rows; `kinds` is None for operands whose rows it does not reduce."""
+        found = tuple(kind if isinstance(kind, ShardedRows) else None for kind in kinds)
+        if self.rows.setdefault(id(equation), found) != found:  # called twice, with other row axes
             self.is_consistent = False
 
     def inside(self, equation: Any) -> bool:
-        """Return whether something that an equation calls is masked."""
+        """Return whether a program that an equation calls has a masked equation."""
         return any(any(self.rows.get(id(inner), ())) for inner in equations_within(equation))
 
 
@@ -49,26 +49,26 @@ class Masks:
     """Terms of a program on one device, with padded rows masked in its reductions.
 
     Attributes:
-        program: the trace on the rows of a device.
-        plan: what is masked.
-        outputs: the terms, with the numbers of their outputs.
-        shardings: how rows are sharded, by group.
+        program: the trace on the rows of one device.
+        plan: the masked equations.
+        outputs: the number of the output of each term.
+        shardings: the sharding of the rows of each group.
     """
 
     program: ClosedJaxpr
-    plan: Plan
+    plan: MaskPlan
     outputs: Mapping[tuple[str, str], int]
     shardings: Mapping[Group, RowSharding] = field(default_factory=dict)
 
     def terms(self, position: Any, arrays: Sequence[Any]) -> dict[tuple[str, str], Array]:
-        """Return the terms at a position; to be called on a device of the mesh."""
+        """Return the terms at a position. Call it inside `shard_map`."""
         inputs = list(map(Marked, jax.tree.leaves((position, list(arrays)))))
         found = _Masked(self).run(pruned(self.program, self.outputs.values()), inputs)
         return {term: value.array for term, value in zip(self.outputs, found, strict=True)}
 
     @property
     def is_supported(self) -> bool:
-        """Return whether every reduction to be masked is where it can be."""
+        """True if every reduction to be masked can be masked."""
         return self.plan.is_consistent and _is_supported(self.plan, self.program)
 
 
@@ -81,7 +81,7 @@ class _Masked(Evaluator[Marked]):
         self._masks = masks
 
     def equation(self, equation: Any, inputs: list[Marked]) -> list[Marked]:
-        """Follow what something masked is in."""
+        """Mask the operands of a reduction; follow only programs that contain one."""
         if rows := self._masks.plan.rows.get(id(equation)):
             name = equation.primitive.name
             inputs = [v._replace(array=self._masked(name, v.array, r)) for v, r in zip(inputs, rows, strict=True)]
@@ -89,10 +89,10 @@ class _Masked(Evaluator[Marked]):
         return follow(equation, inputs)
 
     def marks(self, equation: Any, inputs: Sequence[Marked]) -> list[Axes]:
-        """No value needs a mark."""
+        """Return empty marks, which masking does not use."""
         return [NOWHERE] * len(equation.outvars)
 
-    def _masked(self, name: str, value: Any, kind: Sharded | None) -> Any:
+    def _masked(self, name: str, value: Any, kind: ShardedRows | None) -> Any:
         if kind is None:
             return value
         real = self._masks.shardings[kind.group].real_rows()
@@ -107,7 +107,7 @@ class _Masked(Evaluator[Marked]):
         return jnp.where(real, value, jnp.asarray(fill, value.dtype))
 
 
-def _is_supported(plan: Plan, program: Program) -> bool:
+def _is_supported(plan: MaskPlan, program: Program) -> bool:
     for equation in program.eqns:
         if plan.inside(equation):
             parts = parts_of(equation)

@@ -1,8 +1,8 @@
-"""What a value on one device is of that in the whole: replicated, its rows, a part of a sum, or none of these.
+"""Relation of a value on one device to the same value in the whole: replicated, rows, a part of a sum, or unknown.
 
-Two traces of a program are followed side by side, one on the whole data and one on the rows of a device. A pair of
-values, one from each, is described by how the whole's comes from the devices'. The `factor` is rational: a mean over
-the rows of a device is a sum over them divided by how many they are, so that the whole's is 1/n of the devices' sum.
+Two traces of a program are followed side by side, one on the whole data and one on the rows of a device. The kind of a
+pair of values, one from each, determines how to compute the value in the whole from those on the devices. The `factor`
+is rational: the mean over all rows is 1/n of the sum over n devices of the means over their rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ ONE = Fraction(1)
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that lie together: the axes they are spread over, how many in the whole, on one device, and devices."""
+    """Rows that are sharded in the same way.
+
+    Attributes:
+        axes: mesh axes that the rows are sharded over.
+        rows: number of rows in the whole.
+        local_rows: number of rows on one device.
+        devices: number of devices that hold different rows.
+    """
 
     axes: frozenset[str]
     rows: int
@@ -31,27 +38,27 @@ class Group:
 
     @property
     def padded(self) -> bool:
-        """Whether the last device holds rows that are none."""
+        """True if the last device holds padded rows."""
         return self.rows != self.local_rows * self.devices
 
 
 @dataclass(frozen=True)
 class Replicated:
-    """Equal on all devices; the whole has `factor` times it. `zero` where it is known to be nothing but zeros."""
+    """A value equal on all devices; the whole is `factor` times it. `zero`: it is known to be zero."""
 
     factor: Fraction = ONE
     zero: bool = False
 
 
 @dataclass(frozen=True)
-class Sharded:
-    """Rows of `group` along `dim`; the whole has `factor` times what the devices have, row after row.
+class ShardedRows:
+    """Rows of `group` along `dim`; the whole is `factor` times the devices' rows, one after the other.
 
-    The dimension may hold more than rows, as `reshape` merges them: it is (before, rows, per) in row-major order.
+    `reshape` may merge other dimensions with that of the rows, which is then (before, rows, per) in row-major order.
 
     Attributes:
-        constant: all rows are equal, on all devices.
-        false: they are known to be false.
+        constant: True if all rows are equal, on all devices.
+        false: True if all entries are known to be False.
     """
 
     group: Group
@@ -64,13 +71,13 @@ class Sharded:
 
     @property
     def layout(self) -> tuple[Any, ...]:
-        """Where the rows lie."""
+        """Group and position of the rows."""
         return self.group, self.dim, self.before, self.per
 
 
 @dataclass(frozen=True)
 class Partial:
-    """The whole is `factor` times the sum, or the maximum and so on, of what the devices have."""
+    """A part of a sum: the whole is `factor` times the sum (or maximum, minimum) of the devices' values."""
 
     axes: frozenset[str]
     factor: Fraction = ONE
@@ -79,7 +86,7 @@ class Partial:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers of the rows, along `dim`: good for nothing but to take from each row what is the row's own."""
+    """Row indices along `dim`, usable only to gather each row's own entry."""
 
     group: Group
     dim: int
@@ -87,15 +94,15 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Indices:
-    """Index vectors, row by row along `dim`, whose entry `column` is the number of the row."""
+    """Index vectors along `dim`, one for each row, whose entry `column` is the index of the row."""
 
     group: Group
     dim: int
     column: int
 
 
-Kind = Replicated | Sharded | Partial | Numbers | Indices | None
-"""None where nothing is known: the rows may be mixed."""
+Kind = Replicated | ShardedRows | Partial | Numbers | Indices | None
+"""Kind of a pair of values; None if unknown: the rows may be mixed."""
 
 
 class Groups:
@@ -106,15 +113,15 @@ class Groups:
         self._all = {self.of(sharding) for sharding in shardings if sharding.axes}
 
     def of(self, sharding: RowSharding) -> Group:
-        """The group of a leaf that is spread out."""
+        """Return the group of a sharded leaf."""
         return Group(frozenset(sharding.axes), sharding.rows, sharding.local_rows, self.devices(sharding.axes))
 
     def devices(self, axes: Iterable[str]) -> int:
-        """Devices along these axes."""
+        """Return the number of devices along these axes."""
         return math.prod(self.sizes.get(axis, 1) for axis in axes)
 
-    def rows_of(self, whole: tuple[int, ...], local: tuple[int, ...]) -> Sharded | None:
-        """Where rows must lie for a value to have these shapes, when there is one answer."""
+    def rows_of(self, whole: tuple[int, ...], local: tuple[int, ...]) -> ShardedRows | None:
+        """Return the only rows that a value of these shapes can have; None unless there is exactly one answer."""
         if len(whole) != len(local):
             return None
         dims = [d for d, (a, b) in enumerate(zip(whole, local, strict=True)) if a != b]
@@ -122,10 +129,10 @@ class Groups:
             return None
         a, b = whole[dims[0]], local[dims[0]]
         fits = [g for g in self._all if b % g.local_rows == 0 and a == b // g.local_rows * g.rows]
-        return Sharded(fits[0], dims[0], per=b // fits[0].local_rows) if len(fits) == 1 else None
+        return ShardedRows(fits[0], dims[0], per=b // fits[0].local_rows) if len(fits) == 1 else None
 
     def compare(self, whole: Any, local: Any) -> Kind:
-        """The kind of a number or array that is written into both programs."""
+        """Return the kind of a pair of literals or constants of the two programs."""
         if whole is local:
             return Replicated(zero=not np.shape(whole) and _is_zero(whole))
         try:
@@ -148,7 +155,7 @@ class Groups:
         return None
 
     def _multiple(self, whole: float, local: float) -> Kind:
-        """A number that follows the count of rows, or of devices."""
+        """Return the kind of a pair of numbers whose ratio is that of rows or of devices."""
         for group in self._all:
             for factor in (Fraction(group.rows, group.local_rows), Fraction(group.devices)):
                 for f in (factor, 1 / factor):
@@ -161,7 +168,7 @@ class Groups:
 
 
 def join(kinds: Sequence[Kind]) -> Kind:
-    """The kind of what is one of these, or goes round in a loop through them."""
+    """Return the kind that covers all of these: of a branch's result, or of a loop's carry."""
     found = kinds[0]
     for kind in kinds[1:]:
         found = _join(found, kind)
@@ -175,7 +182,7 @@ def _join(a: Kind, b: Kind) -> Kind:
         if a.factor == b.factor or a.zero or b.zero:
             return Replicated(b.factor if a.zero else a.factor, zero=a.zero and b.zero)
         return None
-    if isinstance(a, Sharded) and isinstance(b, Sharded) and (a.layout, a.factor) == (b.layout, b.factor):
+    if isinstance(a, ShardedRows) and isinstance(b, ShardedRows) and (a.layout, a.factor) == (b.layout, b.factor):
         return replace(a, constant=False, false=False)
     for zero, other in ((a, b), (b, a)):
         if isinstance(zero, Replicated) and zero.zero and isinstance(other, Partial) and other.over == "sum":
@@ -184,14 +191,14 @@ def _join(a: Kind, b: Kind) -> Kind:
 
 
 def fits(kind: Kind, whole: tuple[int, ...], local: tuple[int, ...]) -> bool:
-    """Whether values of these shapes, in the whole and on a device, can be of this kind."""
+    """Return whether values of these shapes, in the whole and on a device, can be of this kind."""
     if kind is None:
         return True
     if isinstance(kind, Replicated | Partial):
         return whole == local
     if len(whole) != len(local) or not 0 <= kind.dim < len(local):
         return False
-    each = kind.before * kind.per if isinstance(kind, Sharded) else 1
+    each = kind.before * kind.per if isinstance(kind, ShardedRows) else 1
     same = all(a == b for d, (a, b) in enumerate(zip(whole, local, strict=True)) if d != kind.dim)
     return same and (whole[kind.dim], local[kind.dim]) == (each * kind.group.rows, each * kind.group.local_rows)
 

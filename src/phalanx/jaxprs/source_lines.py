@@ -1,4 +1,4 @@
-"""Lines of the user's: where in a model an operation comes from, and what is written there."""
+"""Lines of users' source code that operations of a program come from."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _INSTALLED = (Path(str(module.__file__)).parent for module in (jax, jaxlib, nump
 _HERE = Path(__file__).parents[1]
 _LIBRARIES = tuple(str(folder) for folder in (*_INSTALLED, _HERE))
 _DENSITIES = str(_HERE / "programs" / "unconstrained.py")
-"""What is called from here outside of the model is a distribution's density, and its support has a check of its own."""
+"""Calls from this file outside of the model are densities of distributions; a check of their own covers supports."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A line of the user's: the file, its number, and the statement that it is part of."""
+class SourceLine:
+    """A line of a user's source file."""
 
     file: str
     line: int
@@ -35,12 +35,12 @@ class Place:
         nodes: list[Any] = [node for node in ast.walk(_parsed(self.file)) if isinstance(node, kind)]
         return [node for node in nodes if node.lineno <= self.line <= (node.end_lineno or node.lineno)]
 
-    def says_mode(self) -> bool:
-        """Whether a call there says what to do with indices that are outside."""
+    def has_mode(self) -> bool:
+        """Return whether a call on the line has `mode=` or `fill_value=`, for indices that are outside."""
         return any(word.arg in ("mode", "fill_value") for call in self._nodes(ast.Call) for word in call.keywords)
 
     def expression(self, names: Sequence[str]) -> str:
-        """What picks, as the user wrote it: the one subscript that has one of the names in it, or the line."""
+        """Return the only subscript on the line that mentions one of the names; otherwise the whole line."""
         subscripts = self._nodes(ast.Subscript)
         words = [ast.unparse(node) for node in subscripts if _mentions(node.slice, names)] or [
             ast.unparse(node) for node in subscripts
@@ -60,19 +60,19 @@ def _mentions(node: ast.AST, names: Sequence[str]) -> bool:
     return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
 
 
-def place_of(eqn: Any) -> Place | None:
-    """The line of the model; None where an operation is not the model's own."""
+def source_line_of(eqn: Any) -> SourceLine | None:
+    """Return the line of the model that an equation comes from; None if it comes from a library only."""
     trace = eqn.source_info.traceback
     for frame in trace.frames if trace is not None else ():
         if frame.file_name == _DENSITIES:
             return None
         if not frame.file_name.startswith(_LIBRARIES):
-            return Place(frame.file_name, frame.line_num)
+            return SourceLine(frame.file_name, frame.line_num)
     return None
 
 
 def called(eqn: Any) -> str:
-    """The function of a library through which the user came to an operation, as far as it can be told."""
+    """Return the name of the library function that the user called for an operation; empty if unknown."""
     name = ""
     trace = eqn.source_info.traceback
     for frame in trace.frames if trace is not None else ():
@@ -84,20 +84,20 @@ def called(eqn: Any) -> str:
 
 
 def picks(function: str) -> bool:
-    """Whether a function is a lookup that the user asked for, not one of whose steps are, as those of `jnp.nonzero`.
+    """Return whether a library function is a lookup itself, rather than one that uses lookups, as `jnp.nonzero` does.
 
-    Such steps point outside on purpose, for JAX to drop what they write there.
+    The latter use invalid indices on purpose, so that JAX drops the updates.
     """
     return function in (*_SUBSCRIPTS, *_METHODS) or function.startswith("dynamic_") or counts_from_zero(function)
 
 
 def counts_from_zero(function: str) -> bool:
-    """Whether a lookup takes negative numbers as they are, not as counted from the end."""
+    """Return whether a lookup does not count negative numbers from the end."""
     return function == "bincount" or function.startswith(("segment_", "gather", "scatter"))
 
 
 _WRAPPERS = ("reraise_with_filtered_traceback", "cache_miss", "_python_pjit_helper")
-_SUBSCRIPTS = ["op", "getitem", "rewriting_take", "take", "take_along_axis"]  # `op` is what `w[g]` calls
+_SUBSCRIPTS = ["op", "getitem", "rewriting_take", "take", "take_along_axis"]  # `w[g]` calls `op`
 _METHODS = [
     "get",
     "set",

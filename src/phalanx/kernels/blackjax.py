@@ -1,4 +1,4 @@
-"""Any BlackJAX sampling algorithm as a kernel."""
+"""Adapter from BlackJAX sampling algorithms to kernels."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ class State(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """No hyperparameters of ours: the algorithm has its own."""
+    """Placeholder hyperparameters: the algorithm has its own."""
 
     step_size: Any = hyperparameter(float("nan"))
 
 
 def from_blackjax(build: Callable[[Callable[[ByVariable], Array]], Any]) -> Kernel:
-    """A BlackJAX sampling algorithm as a kernel, run through the same compiled blocks as the others.
+    """Return a BlackJAX sampling algorithm as a kernel, run through the same compiled blocks as the others.
 
     Args:
         build: a function from a log density to a BlackJAX `SamplingAlgorithm` with its hyperparameters set. Keep the
-            kernel and pass it again to reuse what was compiled.
+            kernel and pass it again to reuse the compiled program.
 
     Returns:
-        A kernel for `phx.mcmc`. It moves global variables only: BlackJAX draws its momenta as for one device. It is run
-        as it is: nothing is tuned, and no chain is moved.
+        A kernel for `phx.mcmc`. It moves global variables only: BlackJAX draws its momenta as for one device. Warm-up
+        neither tunes it nor relocates chains.
 
     Example:
         >>> import blackjax, phalanx as phx
-        >>> kernel = phx.from_blackjax(lambda log_density: blackjax.mala(log_density, 0.1))
+        >>> phx.from_blackjax(lambda log_density: blackjax.mala(log_density, 0.1)).name
+        'from_blackjax(...)'
     """
     if not callable(build):
         raise TypeError(
@@ -62,8 +63,8 @@ def from_blackjax(build: Callable[[Callable[[ByVariable], Array]], Any]) -> Kern
         inner = algorithm.init(position, key) if takes_key else algorithm.init(position)
         if jax.tree.structure(getattr(inner, "position", None)) != jax.tree.structure(position):
             raise ValueError(
-                f"from_blackjax: the state of this algorithm, {type(inner).__name__}, has not one position of one "
-                f"chain, as a Markov kernel's has. {_FITTING}"
+                f"from_blackjax: the state of this algorithm, {type(inner).__name__}, does not hold the position of "
+                f"one chain, as a Markov kernel's does. {_FITTING}"
             )
         return _state(inner, density)
 
@@ -75,11 +76,11 @@ def from_blackjax(build: Callable[[Callable[[ByVariable], Array]], Any]) -> Kern
     return Kernel("from_blackjax(...)", PerChain(init, step), Tuning(), relocates=False)
 
 
-_FITTING = "Use one such as blackjax.mala, hmc, nuts, barker_proposal, mclmc or additive_step_random_walk."
+_FITTING = "Use an algorithm such as blackjax.mala, hmc, nuts, barker_proposal, mclmc or additive_step_random_walk."
 
 
 def _check_algorithm(algorithm: Any) -> bool:
-    """Whether its `init` takes a key; refuse what is no Markov kernel of one chain."""
+    """Return whether its `init` takes a key; raise unless it is a Markov kernel of one chain."""
     init, step = getattr(algorithm, "init", None), getattr(algorithm, "step", None)
     if not callable(init) or not callable(step):
         raise TypeError(
@@ -89,8 +90,8 @@ def _check_algorithm(algorithm: Any) -> bool:
     needed = [p.name for p in inspect.signature(step).parameters.values() if p.default is p.empty]
     if len(needed) > 2:
         raise ValueError(
-            f"from_blackjax: step of this algorithm takes {', '.join(needed)}; of a Markov kernel it takes a key and a "
-            f"state. {_FITTING}"
+            f"from_blackjax: step of this algorithm takes {', '.join(needed)}; that of a Markov kernel takes a key and "
+            f"a state. {_FITTING}"
         )
     return len(inspect.signature(init).parameters) > 1
 
@@ -101,7 +102,7 @@ def _state(inner: Any, density: Density) -> State:
 
 
 def _info(info: Any, state: State) -> Info:
-    """BlackJAX's algorithms share no record of a step; what one does not report is not known, or one step."""
+    """Return the statistics that an algorithm reports; BlackJAX's algorithms share no record of a step."""
     acceptance = getattr(info, "acceptance_rate", getattr(info, "is_accepted", float("nan")))
     return Info(
         jnp.asarray(acceptance, state.log_density.dtype),

@@ -1,10 +1,10 @@
-"""ChEES-HMC: all chains take trajectories of one length, which warm-up finds for all of them together.
+"""ChEES-HMC: all chains take trajectories of one length, which warm-up tunes for all of them together.
 
-Many chains need no U-turn checks: what a trajectory of a given length gains on average, they can measure. The change in
-the estimator of the expected square (ChEES) is that of the squared distance from the mean between the two ends of a
-trajectory; its square is made as large as possible, and no trajectory is made longer where the squared distance between
-its ends does not grow faster than its length: on a curved posterior the first grows slowly for very long, or is nothing
-but noise. All chains make the same number of leapfrogs, so none waits.
+Many chains need no U-turn checks: they measure the mean gain of a trajectory of a given length. The change in the
+estimator of the expected square (ChEES) is the difference in squared distance from the mean between the two ends of a
+trajectory. Warm-up maximises its mean square, but lengthens trajectories only while the squared distance between their
+ends grows faster than their length: on a curved posterior ChEES grows slowly for very long, or is mere noise. All
+chains make the same number of leapfrogs, so that no chain waits.
 
 Source: Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
 Carlo.
@@ -13,7 +13,7 @@ Carlo.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.step_size import StepSize
 from phalanx.adaptation.trajectory import TrajectoryLength
 from phalanx.kernels.integrators.hamiltonian import Hamiltonian
-from phalanx.kernels.integrators.leapfrog import Phase
+from phalanx.kernels.integrators.leapfrog import PhasePoint
 from phalanx.kernels.integrators.trajectory import Dynamics, draw_by_trajectory
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
@@ -33,11 +33,14 @@ from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Vector, choose
 from phalanx.mesh.total import Total
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Integer
+
 
 class Tuning(NamedTuple):
     """Hyperparameters: the step size, the longest trajectory in units of time, the most leapfrogs, and the metric.
 
-    `learns` says whether the gradient of ChEES is asked for.
+    `learns` is true where the gradients of `Info` are computed.
     """
 
     step_size: Any
@@ -48,10 +51,10 @@ class Tuning(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What one draw did; see `phalanx.kernels.protocol.kernel.Info` for the first four.
+    """Statistics of one draw; see `phalanx.kernels.protocol.kernel.Info` for the first four.
 
-    `trajectory_gradient` is how ChEES would change with the logarithm of the trajectory's length, and `jump_gradient`
-    how the squared distance between its ends would, per unit of time; zero after warm-up.
+    `trajectory_gradient` is the derivative of ChEES by the logarithm of the trajectory's length, and `jump_gradient`
+    that of the squared distance between its ends, per unit of time; zero after warm-up.
     """
 
     acceptance_rate: Array
@@ -64,20 +67,20 @@ class Info(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedLength(Machine):
-    """Trajectories of one length for all chains, which warm-up finds; see `phalanx.kernels.protocol.kernel.Machine`."""
+    """Trajectories of one length for all chains as a `phalanx.kernels.protocol.kernel.Machine`."""
 
     dynamics: Dynamics
 
     @property
     def least_coordinates(self) -> int:
-        """The fewest that the dynamics make sense for."""
+        """The fewest coordinates for which the dynamics are defined."""
         return self.dynamics.least_coordinates
 
     def tick(
-        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Tuning
-    ) -> tuple[LaneState, Array, Info]:
-        """A draw of every lane."""
-        # lengths spread evenly over (0, 1]: the same for all lanes, so that none waits
+        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Tuning
+    ) -> tuple[LaneState, Bool[Array, "lanes"], Info]:
+        """Make a draw of every lane."""
+        # evenly spaced fractions in (0, 1], the same for all lanes, so that no lane waits
         share = 1 - radical_inverse(now.draw[0]).astype(target.dtype)
         time = share * tuning.trajectory_length
         steps = jnp.clip(jnp.ceil(time / tuning.step_size), 1, tuning.max_steps).astype(jnp.int32)
@@ -89,14 +92,14 @@ class SharedLength(Machine):
             times = time, steps * tuning.step_size
             return _gradients(now.at, end, velocity, tuning.metric.scale, times, info.acceptance_rate, target)
 
-        # warm-up alone asks for them, and chains on other devices with it
+        # all devices take the same branch, which has a collective
         none = jnp.zeros_like(info.acceptance_rate)
         gained, jumped = lax.cond(tuning.learns, gradients, lambda: (none, none))
         return LaneState(now.draw + 1, new, ()), jnp.ones(target.count, bool), Info(*info, gained, jumped)
 
 
-def radical_inverse(number: Array) -> Array:
-    """A whole number's bits behind the binary point in reverse: evenly spread in [0, 1) from the first to any other.
+def radical_inverse(number: Integer[Array, ""]) -> Float[Array, ""]:
+    """Return a whole number's bits reversed behind the binary point: any first numbers cover [0, 1) evenly.
 
     Source: van der Corput (1935), Verteilungsfunktionen.
     """
@@ -108,13 +111,14 @@ def radical_inverse(number: Array) -> Array:
 
 
 def _gradients(
-    at: Point, end: Phase, velocity: Vector, scale: Vector, times: tuple[Array, Array], rate: Array, target: LaneTarget
-) -> tuple[Array, Array]:
-    """Of ChEES and of the squared jump per unit of time, with the logarithm of the trajectory's length.
+    at: Point, end: PhasePoint, velocity: Vector, scale: Vector, times: tuple[Float[Array, ""], Float[Array, ""]],
+    rate: Float[Array, "lanes"], target: LaneTarget,
+) -> tuple[Float[Array, "lanes"], Float[Array, "lanes"]]:  # fmt: skip
+    """Return the derivatives of ChEES and of the squared jump per unit of time by the log of the trajectory's length.
 
-    Weighed by acceptance, and zero where a trajectory has broken down; coordinates are scaled as the metric does.
-    `times` are the length asked for and that of whole steps: of a jump that is no shorter than a step, only the second
-    tells whether a longer one would pay.
+    Both are weighed by acceptance, and zero where a trajectory has broken down; coordinates are scaled by the metric.
+    `times` are the requested length and that of whole steps. The second one decides whether a longer jump pays, since
+    no jump is shorter than a step.
     """
     good = jnp.isfinite(rate) & (rate > 0)
 
@@ -146,25 +150,25 @@ def chees(
     metric: str = "auto",
     relocate: bool = True,
 ) -> Kernel:
-    r"""ChEES-HMC: Hamiltonian Monte Carlo whose trajectories have the length that serves many chains best.
+    r"""Return a ChEES-HMC kernel: Hamiltonian Monte Carlo with trajectories of one length, tuned for many chains.
 
-    Each draw's trajectory has the length $u T$, with $u$ from an evenly spread sequence in $(0, 1]$, the same for all
-    chains. Warm-up makes $E[(\lVert x' - \mu\rVert^2 - \lVert x - \mu\rVert^2)^2]$ as large as it can by moving
-    $\log T$ with Adam, on the gradient pooled over all chains, as long as a longer trajectory gains more squared
-    distance per leapfrog. It takes two chains at least, and pays from some ten on.
+    Each draw's trajectory has the length $u T$, with $u$ from an evenly spaced sequence in $(0, 1]$, the same for all
+    chains. Warm-up maximises $E[(\lVert x' - \mu\rVert^2 - \lVert x - \mu\rVert^2)^2]$ over $\log T$ with Adam, on the
+    gradient pooled over all chains, as long as a longer trajectory gains more squared distance per leapfrog. It needs
+    two chains, and pays from about ten on.
 
     Args:
         step_size: length of a leapfrog; None tunes it in warm-up.
         trajectory_length: T, in the units of the step size; None tunes it in warm-up.
-        initial_step_size: where tuning starts.
-        initial_trajectory_length: where tuning starts.
-        target_acceptance: the acceptance rate tuning aims at, reached where energy errors are normal, as in many
-            dimensions. Trajectories that fail count for more than others (tuning takes a harmonic mean, so that chains
-            that are stuck move again): where errors have heavier tails the steps are smaller, and the rate is higher.
-        max_steps: leapfrogs of a trajectory at most.
-        metric: what warm-up learns of the posterior's covariance: "diagonal", "dense" or "auto"; see `phx.nuts`.
-        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
-            in warm-up; the verdict says when it has happened.
+        initial_step_size: the step size with which tuning starts.
+        initial_trajectory_length: the length with which tuning starts.
+        target_acceptance: the acceptance rate at which tuning aims. It is reached where energy errors are normal, as in
+            many dimensions. Tuning takes a harmonic mean of rates, in which failing trajectories weigh more, so that
+            stuck chains move again: errors with heavier tails lead to smaller steps and a higher rate.
+        max_steps: the most leapfrogs of a trajectory.
+        metric: the form of the covariance that warm-up learns: "diagonal", "dense" or "auto"; see `phx.nuts`.
+        relocate: in warm-up, move a chain that is stuck in a region of negligible posterior mass to the position of
+            another chain; the verdict reports each move.
 
     Returns:
         A kernel for `phx.mcmc`.
@@ -174,7 +178,8 @@ def chees(
 
     Example:
         >>> import phalanx as phx
-        >>> kernel = phx.chees()
+        >>> phx.chees(step_size=0.2).name
+        'chees(step_size=0.2, trajectory_length=None)'
 
     Source:
         Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
@@ -190,7 +195,7 @@ def kernel_of(
     name: str, dynamics: Dynamics, step_size: float | None, trajectory_length: float | None, first_step_size: float,
     first_length: float, target_acceptance: float, max_steps: int, metric: str, relocate: bool,
 ) -> Kernel:  # fmt: skip
-    """A kernel whose trajectories have one length, by some dynamics."""
+    """Return a kernel whose trajectories have one length and follow these dynamics."""
     first_step = step_size_of(name, step_size, first_step_size, target_acceptance)
     positive(name, "initial_trajectory_length", first_length)
     if trajectory_length is not None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from numpy.typing import ArrayLike
 
 from phalanx.adaptation.metric import KINDS, Metric
 from phalanx.adaptation.step_size import StepSize
 from phalanx.kernels.integrators.hamiltonian import Hamiltonian
 from phalanx.kernels.integrators.trajectory import draw_by_trajectory
-from phalanx.kernels.metric.given_metric import given_metric
+from phalanx.kernels.metric.given_metric import GivenMetric, given_metric
 from phalanx.kernels.protocol.kernel import Info, Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, step_size_of, whole
@@ -26,7 +29,7 @@ class Tuning(NamedTuple):
 
 
 def draw(key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
-    """Draw a momentum, follow the Hamiltonian motion, accept or stay."""
+    """Draw a momentum, follow Hamiltonian motion, accept or stay."""
     step_size = tuning.step_size * (1 + tuning.jitter * (2 * target.uniform(key, number=1) - 1))
     new, info, _ = draw_by_trajectory(Hamiltonian(), key, at, tuning.num_steps, step_size, target, tuning.metric)
     return new, info
@@ -41,10 +44,10 @@ def hmc(
     tuned_steps: int | None = None,
     step_size_jitter: float = 0.3,
     metric: str | None = None,
-    inverse_mass_matrix: Any = None,
+    inverse_mass_matrix: Mapping[str, ArrayLike] | ArrayLike | None = None,
     relocate: bool = True,
 ) -> Kernel:
-    r"""Hamiltonian Monte Carlo.
+    r"""Return a Hamiltonian Monte Carlo kernel.
 
     A momentum $p \sim N(0, M)$ is drawn and $(x, p)$ follows `num_steps` leapfrogs of $H(x, p) = -\log\pi(x) +
     \tfrac12 p^\top M^{-1} p$; the end is accepted with probability $\min(1, e^{H_0 - H_1})$.
@@ -52,22 +55,21 @@ def hmc(
     Args:
         num_steps: leapfrogs per draw.
         step_size: length of a leapfrog; None tunes it in warm-up, pooled over all chains.
-        initial_step_size: where tuning starts.
-        target_acceptance: the acceptance rate tuning aims at, reached where energy errors are normal, as in many
-            dimensions. Trajectories that fail count for more than others (tuning takes a harmonic mean, so that chains
-            that are stuck move again): where errors have heavier tails the steps are smaller, and the rate is higher.
+        initial_step_size: the step size with which tuning starts.
+        target_acceptance: the acceptance rate at which tuning aims. It is reached where energy errors are normal, as in
+            many dimensions. Tuning takes a harmonic mean of rates, in which failing trajectories weigh more, so that
+            stuck chains move again: errors with heavier tails lead to smaller steps and a higher rate.
         tuned_steps: warm-up iterations in which step size and metric are tuned; None means all of them.
-        step_size_jitter: each draw's step size is the step size times a uniform on 1 - jitter to 1 + jitter.
-            Trajectories all of one length come back to where they began when it is near a period of the motion, and
-            mix badly.
-        metric: what warm-up learns of the posterior's covariance, pooled over all chains: "diagonal", "dense" or
-            "auto", as for `phx.nuts`; "identity" for nothing. None is "auto" where the step size is tuned, and
-            "identity" where it is given: a step size of one's own is one in the units of the coordinates.
-        inverse_mass_matrix: a metric to keep in place of one that is learned: a dict of variances by variable name,
-            shaped like the variable on its unconstrained scale; or a covariance matrix over all coordinates in the
-            order of sorted names. Of variables spread over devices only variances can be given.
-        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
-            in warm-up; the verdict says when it has happened.
+        step_size_jitter: each draw's step size is the step size times a uniform on 1 - jitter to 1 + jitter. A fixed
+            length near a period of the motion would end trajectories where they began, and mix badly.
+        metric: the form of the covariance that warm-up learns, pooled over all chains: "diagonal", "dense" or "auto",
+            as for `phx.nuts`; "identity" learns none. None is "auto" where the step size is tuned, and "identity" where
+            it is given, since a given step size is in the units of the coordinates.
+        inverse_mass_matrix: a metric to keep in place of a learned one: a dict of variances by variable name, shaped
+            like the variable on its unconstrained scale; or a covariance matrix over all coordinates in the order of
+            sorted names. Sharded variables take variances only.
+        relocate: in warm-up, move a chain that is stuck in a region of negligible posterior mass to the position of
+            another chain; the verdict reports each move.
 
     Returns:
         A kernel for `phx.mcmc`.
@@ -76,8 +78,9 @@ def hmc(
         ValueError: when a hyperparameter is out of range.
 
     Example:
-        >>> import numpyro.distributions as dist, phalanx as phx
-        >>> kernel = phx.hmc(num_steps=8, step_size=0.2)
+        >>> import phalanx as phx
+        >>> phx.hmc(num_steps=8, step_size=0.2).name
+        'hmc(num_steps=8, step_size=0.2)'
 
     Source:
         Duane, Kennedy, Pendleton, Roweth (1987), Hybrid Monte Carlo; Neal (2011), MCMC using Hamiltonian dynamics,
@@ -103,8 +106,10 @@ def hmc(
     )
 
 
-def _metric(metric: str | None, inverse_mass_matrix: Any, keeps_step_size: bool) -> tuple[str | None, Any]:
-    """What is learned of the metric, and what is given of it."""
+def _metric(
+    metric: str | None, inverse_mass_matrix: Mapping[str, ArrayLike] | ArrayLike | None, keeps_step_size: bool
+) -> tuple[str | None, GivenMetric | None]:
+    """Return the kind of metric to learn, and the metric that the user gave."""
     if metric is not None:
         check_metric("hmc", metric, (*KINDS, "identity"))
     if inverse_mass_matrix is not None:

@@ -1,9 +1,9 @@
-"""MAMS: microcanonical dynamics, in which the speed is the same everywhere, with a Metropolis decision at the end.
+"""MAMS: microcanonical dynamics, in which the speed is constant, with a Metropolis decision at the end.
 
-Where the density falls a Hamiltonian trajectory is fast, and where it rises slow; a microcanonical one turns instead.
-In many dimensions its energy error is smaller at the same step size. Trajectories have one length, found as for
-`phalanx.kernels.chees`. Directions are those of coordinates that the metric has whitened, and time is scaled so that a
-step takes a position as far as a Hamiltonian one does on average.
+A Hamiltonian trajectory changes its speed with the density; a microcanonical one turns instead. In many dimensions its
+energy error is smaller at the same step size. All trajectories have one length, found as for `phalanx.kernels.chees`.
+Directions are those of coordinates whitened by the metric, and time is scaled so that a step moves a position as far as
+a Hamiltonian step does on average.
 
 Source: Robnik, De Luca, Silverstein, Seljak (2023), Microcanonical Hamiltonian Monte Carlo; Robnik, Cohn-Gordon, Seljak
 (2025), Metropolis adjusted microcanonical Hamiltonian Monte Carlo.
@@ -12,28 +12,31 @@ Source: Robnik, De Luca, Silverstein, Seljak (2023), Microcanonical Hamiltonian 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from phalanx.kernels.chees import kernel_of
-from phalanx.kernels.integrators.leapfrog import Phase
+from phalanx.kernels.integrators.leapfrog import PhasePoint
 from phalanx.kernels.metric.low_rank import LaneMetric
 from phalanx.kernels.protocol.kernel import Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.position import Vector
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
 RESOLVED = 4.0
-"""How far above the rounding of a direction, as a logarithm, what is left of a difference must be: two digits."""
+"""Logarithm of the least ratio of a difference between directions to the rounding of a direction: two digits."""
 
 HEADLONG = 100.0
 """A start whose log density is this much below the end's has no mass that could be lost."""
 
 
 class Pull(NamedTuple):
-    """How much the directions about that of a trajectory have been drawn together, as a logarithm.
+    """Logarithm of the factor by which a trajectory has drawn neighbouring directions together.
 
     Attributes:
         total: since the start.
@@ -41,19 +44,19 @@ class Pull(NamedTuple):
         rise, fall: the largest rise of the total from any point to a later one, and the largest fall.
     """
 
-    total: Any
-    high: Any
-    low: Any
-    rise: Any
-    fall: Any
+    total: Float[Array, "lanes"]
+    high: Float[Array, "lanes"]
+    low: Float[Array, "lanes"]
+    rise: Float[Array, "lanes"]
+    fall: Float[Array, "lanes"]
 
     @classmethod
-    def none(cls, like: Array) -> Pull:
-        """At the start."""
+    def none(cls, like: Float[Array, "lanes"]) -> Pull:
+        """Return the pull at the start."""
         return cls(*(jnp.zeros_like(like),) * 5)
 
-    def then(self, more: Array) -> Pull:
-        """After another turn."""
+    def then(self, more: Float[Array, "lanes"]) -> Pull:
+        """Return the pull after another turn."""
         total = self.total + more
         high, low = jnp.maximum(self.high, total), jnp.minimum(self.low, total)
         return Pull(total, high, low, jnp.maximum(self.rise, total - low), jnp.maximum(self.fall, high - total))
@@ -65,35 +68,37 @@ class Microcanonical:
 
     least_coordinates: ClassVar[int] = 2
 
-    def begin(self, at: Point, normals: Vector, target: LaneTarget, metric: LaneMetric) -> Phase:
-        """Set out in a direction at random."""
+    def begin(self, at: Point, normals: Vector, target: LaneTarget, metric: LaneMetric) -> PhasePoint:
+        """Start in a random direction."""
         direction = normals / jnp.sqrt(target.inner_product(normals, normals))
-        return Phase(at.position, direction, at.log_density, at.gradient, Pull.none(at.log_density.fine))
+        return PhasePoint(at.position, direction, at.log_density, at.gradient, Pull.none(at.log_density.fine))
 
-    def leapfrog(self, phase: Phase, step_size: Array, target: LaneTarget, metric: LaneMetric) -> Phase:
-        """Half a turn, a drift, half a turn."""
+    def leapfrog(
+        self, phase: PhasePoint, step_size: Float[Array, ""], target: LaneTarget, metric: LaneMetric
+    ) -> PhasePoint:
+        """Make half a turn, a drift, half a turn."""
         reach = step_size * np.sqrt(target.coordinates, dtype=target.dtype)
         half, first = _turned(phase.momentum, phase.gradient, 0.5 * reach, target, metric)
         position = phase.position + reach * metric.widened(half)
         log_density, gradient = target.value_and_grad(position)
         momentum, second = _turned(half, gradient, 0.5 * reach, target, metric)
-        return Phase(position, momentum, log_density, gradient, phase.gathered.then(first).then(second))
+        return PhasePoint(position, momentum, log_density, gradient, phase.gathered.then(first).then(second))
 
-    def velocity(self, phase: Phase, target: LaneTarget, metric: LaneMetric) -> Vector:
-        """The direction, as long as a Hamiltonian velocity is on average."""
+    def velocity(self, phase: PhasePoint, target: LaneTarget, metric: LaneMetric) -> Vector:
+        """Return the direction, scaled to the mean length of a Hamiltonian velocity."""
         return np.sqrt(target.coordinates, dtype=target.dtype) * metric.widened(phase.momentum)
 
-    def kinetic_energy(self, phase: Phase, target: LaneTarget, metric: LaneMetric) -> Array:
-        """What has been gained so far: of a direction alone it cannot be told."""
+    def kinetic_energy(self, phase: PhasePoint, target: LaneTarget, metric: LaneMetric) -> Float[Array, "lanes"]:
+        """Return the energy gained since the start: a direction alone does not determine it."""
         return (target.coordinates - 1) * phase.gathered.total
 
-    def retraceable(self, begin: Phase, end: Phase) -> Array:
-        """Whether it can be followed back: directions drawn together beyond rounding are one, and do not part again.
+    def retraceable(self, begin: PhasePoint, end: PhasePoint) -> Bool[Array, "lanes"]:
+        """Return whether the trajectory can be followed back: directions closer than rounding do not part again.
 
-        A fall of the total is a rise backwards in time, so that trajectories are turned down in both directions alike.
-        A rise may be as large as it likes where the trajectory climbs from so far that none would ever lead down. Where
-        steps are much too long, rounding would be told as energy, and ends be taken that have no mass at all: 5 of
-        20,000 chains on three normals, after 100 draws of step size 3, where 8e-5 should be.
+        A fall of the total is a rise backwards in time, so that the rule is the same in both directions of time. A
+        rise is unbounded where the trajectory climbs from so low a density that no trajectory would return there.
+        Without the rule, rounding counts as energy when steps are much too long, and ends without mass are accepted:
+        5 of 20,000 chains on three normals, after 100 draws of step size 3, where 8e-5 should be.
         """
         limit = -np.log(np.finfo(end.log_density.dtype).eps) - RESOLVED
         headlong = end.log_density - begin.log_density > HEADLONG
@@ -101,18 +106,18 @@ class Microcanonical:
 
 
 def _turned(
-    direction: Vector, gradient: Vector, reach: Array, target: LaneTarget, metric: LaneMetric
-) -> tuple[Vector, Array]:
-    r"""The direction after it has been turned towards the gradient, and how much it has been pulled together.
+    direction: Vector, gradient: Vector, reach: Float[Array, ""], target: LaneTarget, metric: LaneMetric
+) -> tuple[Vector, Float[Array, "lanes"]]:
+    r"""Return the direction turned towards the gradient, and the logarithm by which that contracts directions near it.
 
-    With $e$ the gradient's direction, $\delta$ the reach times its length and $a, b = (1 \pm e \cdot u) / 2$, what was
-    near $u$ is drawn together by $a e^\delta + b e^{-\delta}$; kinetic energy is that logarithm, times $d - 1$.
+    With $e$ the gradient's direction, $\delta$ the reach times its length and $a, b = (1 \pm e \cdot u) / 2$,
+    directions near $u$ contract by $a e^\delta + b e^{-\delta}$; kinetic energy is its logarithm, times $d - 1$.
     """
     scaled = metric.narrowed(gradient)
     square, along = target.inner_products((scaled, scaled), (scaled, direction))
     size = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
     towards = scaled / size
-    # the smaller of a and b from the distance of two points of the sphere: from the cosine all its digits would be lost
+    # the smaller of a and b from the distance of two points on the sphere: the cosine would lose all its digits
     sign = jnp.where(along < 0, 1.0, -1.0).astype(square.dtype)
     between = direction + sign * towards
     small = 0.25 * target.inner_product(between, between)
@@ -137,28 +142,28 @@ def mams(
     metric: str = "auto",
     relocate: bool = True,
 ) -> Kernel:
-    r"""The Metropolis-adjusted microcanonical sampler, for many chains and many dimensions.
+    r"""Return a kernel of the Metropolis-adjusted microcanonical sampler, for many chains and many dimensions.
 
     A position moves at constant speed, $\dot x = u$, and its direction turns towards where the density rises:
     $\dot u = (I - u u^\top)\, \nabla \log \pi(x) / (d - 1)$. The end of the trajectory is accepted with probability
     $\min(1, e^{-\Delta E})$.
 
-    At one speed it takes long from far away, and where log densities are some -1e7, rounding keeps acceptance below
-    what tuning aims at: chains may then not come to the posterior in warm-up, and the verdict says so. Begin such runs
-    where a fit ends, `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`.
+    At constant speed the way from a distant start is long, and where log densities are about -1e7, rounding keeps
+    acceptance below its target: chains may then not reach the posterior in warm-up, and the verdict says so. Begin such
+    runs where a fit ends, `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`.
 
     Args:
         step_size: length of a leapfrog; None tunes it in warm-up.
         trajectory_length: the longest trajectory, in the units of the step size; None tunes it in warm-up.
-        initial_step_size: where tuning starts.
-        initial_trajectory_length: where tuning starts.
-        target_acceptance: the acceptance rate tuning aims at, reached where energy errors are normal, as in many
-            dimensions. Trajectories that fail count for more than others (tuning takes a harmonic mean, so that chains
-            that are stuck move again): where errors have heavier tails the steps are smaller, and the rate is higher.
-        max_steps: leapfrogs of a trajectory at most.
-        metric: what warm-up learns of the posterior's covariance: "diagonal", "dense" or "auto"; see `phx.nuts`.
-        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
-            in warm-up; the verdict says when it has happened.
+        initial_step_size: the step size with which tuning starts.
+        initial_trajectory_length: the length with which tuning starts.
+        target_acceptance: the acceptance rate at which tuning aims. It is reached where energy errors are normal, as in
+            many dimensions. Tuning takes a harmonic mean of rates, in which failing trajectories weigh more, so that
+            stuck chains move again: errors with heavier tails lead to smaller steps and a higher rate.
+        max_steps: the most leapfrogs of a trajectory.
+        metric: the form of the covariance that warm-up learns: "diagonal", "dense" or "auto"; see `phx.nuts`.
+        relocate: in warm-up, move a chain that is stuck in a region of negligible posterior mass to the position of
+            another chain; the verdict reports each move.
 
     Returns:
         A kernel for `phx.mcmc`. The model must have at least two coordinates.
@@ -168,7 +173,8 @@ def mams(
 
     Example:
         >>> import phalanx as phx
-        >>> kernel = phx.mams()
+        >>> phx.mams(step_size=0.5).name
+        'mams(step_size=0.5, trajectory_length=None)'
 
     Source:
         Robnik, Cohn-Gordon, Seljak (2025), Metropolis adjusted microcanonical Hamiltonian Monte Carlo.

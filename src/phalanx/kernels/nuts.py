@@ -1,15 +1,15 @@
 """The No-U-Turn sampler: a tick moves every lane by one leapfrog, whatever draw the lane is in.
 
 Other vectorised NUTS run all chains in lock-step: each draw takes as long as the longest trajectory of any chain. Here
-a lane that ends a draw starts its next in the following tick, whatever the others do. What a lane does depends on its
-own keys and position alone, so the draws are those of lock-step NUTS, bit for bit. How a trajectory grows and when it
-ends is in `tree`.
+a lane that ends a draw starts its next one in the following tick, whatever the others do. A lane depends on its own
+keys and position alone, so that the draws are those of lock-step NUTS, bit for bit. The growth and the end of a
+trajectory are in `integrators/tree.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -17,7 +17,7 @@ from jax import Array, lax
 from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.step_size import StepSize
 from phalanx.kernels.integrators.acceptance import DIVERGENCE_THRESHOLD, broken_down
-from phalanx.kernels.integrators.leapfrog import Phase, leapfrog
+from phalanx.kernels.integrators.leapfrog import PhasePoint, leapfrog
 from phalanx.kernels.integrators.tree import Tree, u_turn
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine
 from phalanx.kernels.protocol.lane_target import LaneTarget
@@ -27,14 +27,17 @@ from phalanx.mesh.position import Vector, choose
 from phalanx.mesh.random_numbers import Words, threefry
 from phalanx.mesh.total import Total
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Integer
+
 DEEPEST = 20
-"""Doublings beyond which a trajectory is surely a mistake."""
+"""The most doublings that `max_depth` may be: 2**20 leapfrogs a draw are surely a mistake."""
 
 EARLY_DEPTH = 6
-"""Doublings at most before the metric has been learned from draws: trajectories are long then for no good reason."""
+"""The most doublings until a metric is learned from draws: with a poor metric long trajectories do not pay."""
 
 FEW_NORMALS = 2048
-"""Normals of all lanes that are rather made in every tick."""
+"""Numbers of normals, of all lanes, up to which drawing them in every tick costs less than a branch."""
 
 
 class Tuning(NamedTuple):
@@ -46,7 +49,7 @@ class Tuning(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What one draw did; see `phalanx.kernels.protocol.kernel.Info` for the first four."""
+    """Statistics of one draw; see `phalanx.kernels.protocol.kernel.Info` for the first four."""
 
     acceptance_rate: Array
     diverging: Array
@@ -57,15 +60,15 @@ class Info(NamedTuple):
 
 
 class State(NamedTuple):
-    """What lanes keep besides the last draw: which is the draw so far, where one is under way.
+    """State of a trajectory in every lane, besides the last draw.
 
     Attributes:
         tree: the trajectory.
         num_steps: leapfrogs of the draw done; 0 for a lane whose draw is about to start.
         acceptance: sum of acceptance probabilities over them.
         key, next_key: the keys of this draw and of the next, as words.
-        words: random words for the next leapfrog. Like `normals` they are made one tick ahead: what enters the next
-            tick as an argument is computed once, and not again in every operation it is fused into.
+        words: random words for the next leapfrog. Like `normals` they are made one tick ahead: XLA computes an argument
+            of the next tick once, but would recompute it in every operation that it fuses it into.
         normals: standard normals for the momentum of the next draw to start.
         kinetic: half their sum of squares, the kinetic energy of that momentum.
     """
@@ -82,13 +85,13 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Nuts(Machine):
-    """NUTS as a `phalanx.kernels.protocol.kernel.Machine`. `max_depth` bounds the tuning's, and the memory."""
+    """NUTS as a `phalanx.kernels.protocol.kernel.Machine`; memory is for trees of up to `max_depth` doublings."""
 
     max_depth: int
     in_lock_step: ClassVar[bool] = False
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> State:
-        """Lanes about to start a draw."""
+        """Return the state of lanes that are about to start a draw."""
         key, count = keys.of_draw(now.draw), jnp.zeros(target.count, jnp.int32)
         normals = target.normal(key)
         return State(
@@ -103,9 +106,9 @@ class Nuts(Machine):
         )
 
     def tick(
-        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Tuning
-    ) -> tuple[LaneState, Array, Info]:
-        """One leapfrog of every lane: start a draw where none is under way, extend it, end it where that is due."""
+        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Tuning
+    ) -> tuple[LaneState, Bool[Array, "lanes"], Info]:
+        """Make one leapfrog of every lane: start a draw if the lane is at rest, extend it, end it where that is due."""
         own: State = now.own
         tree, end = _extend(now, target, tuning)
         normals = _next_normals(own, active, target)
@@ -144,29 +147,29 @@ class Nuts(Machine):
         return LaneState(draw, choose(done, tree.sample, now.at), state), done, info
 
 
-def _extend(now: LaneState, target: LaneTarget, tuning: Tuning) -> tuple[Tree, Phase]:
-    """The tree, begun where no draw is under way, and the leapfrog that extends it."""
+def _extend(now: LaneState, target: LaneTarget, tuning: Tuning) -> tuple[Tree, PhasePoint]:
+    """Return the tree, begun where no draw is under way, and the leapfrog that extends it."""
     own: State = now.own
     momentum, energy = tuning.metric.momentum(own.normals), own.kinetic - now.at.log_density
     tree = own.tree.begun(own.num_steps == 0, now.at, momentum, energy, tuning.step_size).directed(own.words[1])
     return tree, leapfrog(tree.moving_end, tree.direction * tree.step_size, target, tuning.metric)
 
 
-def _next_normals(own: State, active: Array, target: LaneTarget) -> Vector:
-    """Normals for each lane's next draw: new ones where this draw starts in this tick."""
+def _next_normals(own: State, active: Bool[Array, "lanes"], target: LaneTarget) -> Vector:
+    """Return the normals for each lane's next draw: new ones where this draw starts in this tick."""
     starts = active & (own.num_steps == 0)
 
     def make(key: Words) -> Vector:
         return choose(starts, target.normal(key), own.normals)
 
-    # few are made faster than it is asked whether any are due
+    # a branch costs more than drawing a few normals
     if sum(part.size for part in own.normals.parts) <= FEW_NORMALS:
         return make(own.next_key)
     return lax.cond(starts.any(), make, lambda _: own.normals, own.next_key)
 
 
-def _words(key: Words, num_steps: Array) -> Words:
-    """Random words for a leapfrog. The momentum's have a zero where these have a one."""
+def _words(key: Words, num_steps: Integer[Array, "lanes"]) -> Words:
+    """Return random words for a leapfrog: their counter begins with a one, that of the momentum with a zero."""
     number = num_steps.astype(jnp.uint32)
     return threefry(key, jnp.ones_like(number), number)
 
@@ -180,7 +183,7 @@ def nuts(
     metric: str = "auto",
     relocate: bool = True,
 ) -> Kernel:
-    r"""The No-U-Turn sampler.
+    r"""Return a kernel of the No-U-Turn sampler.
 
     A momentum $p \sim N(0, M)$ is drawn and the trajectory of $H(x, p) = -\log\pi(x) + \tfrac12 p^\top M^{-1} p$
     doubled, forwards or backwards in time at random, until it turns back on itself. The draw is one of its points, with
@@ -188,16 +191,16 @@ def nuts(
     moves by one leapfrog at a time and starts its next draw when it has ended one.
 
     Args:
-        max_depth: doublings at most; a trajectory has up to `2**max_depth - 1` leapfrogs.
+        max_depth: the most doublings; a trajectory has up to `2**max_depth - 1` leapfrogs.
         step_size: length of a leapfrog; None tunes it in warm-up, pooled over all chains.
-        initial_step_size: where tuning starts.
-        target_acceptance: the acceptance rate tuning aims at. A larger one makes smaller steps, which helps where
-            trajectories diverge.
-        metric: what warm-up learns of the posterior's covariance, pooled over all chains: "diagonal", a variance for
+        initial_step_size: the step size with which tuning starts.
+        target_acceptance: the acceptance rate at which tuning aims. A higher rate leads to smaller steps, which helps
+            where trajectories diverge.
+        metric: the form of the covariance that warm-up learns, pooled over all chains: "diagonal", a variance for
             every coordinate; "dense", correlations too; "auto", correlations where the draws show that they pay.
             With many coordinates correlations are learned along the few directions that matter most.
-        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
-            in warm-up; the verdict says when it has happened.
+        relocate: in warm-up, move a chain that is stuck in a region of negligible posterior mass to the position of
+            another chain; the verdict reports each move.
 
     Returns:
         A kernel for `phx.mcmc`.
@@ -207,7 +210,8 @@ def nuts(
 
     Example:
         >>> import phalanx as phx
-        >>> kernel = phx.nuts(max_depth=8, target_acceptance=0.9)
+        >>> phx.nuts(max_depth=8, target_acceptance=0.9).name
+        'nuts(max_depth=8, step_size=None)'
 
     Source:
         Hoffman, Gelman (2014), The No-U-Turn Sampler; Betancourt (2017), A conceptual introduction to Hamiltonian Monte

@@ -1,15 +1,15 @@
 """Random-walk Metropolis, all lanes at once.
 
-A draw costs one evaluation of the log density, and for a density of a few operations the random numbers are most of
-the work. They come from one hash for each coordinate: the two words of Threefry under the chain's key, with the numbers
-of the draw and of the coordinate as counter. The first word makes the proposal; the second, of the first coordinate,
+A draw costs one evaluation of the log density. For a density of a few operations most of the work is random numbers,
+which come from one hash for each coordinate: the two words of Threefry under the chain's key, with the numbers of the
+draw and of the coordinate as counter. The first word makes the proposal; the second word of the first coordinate
 decides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -23,38 +23,41 @@ from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Vector, choose
 from phalanx.mesh.random_numbers import Words, threefry, uniforms_from
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Integer
+
 
 class Tuning(NamedTuple):
     """Hyperparameters: the standard deviation of a proposal."""
 
-    step_size: Array
+    step_size: Any
 
 
 class Ahead(NamedTuple):
     """Random numbers of the next draw: standard normals for the proposal, and a uniform on [0, 1) that decides on it.
 
-    They are made one draw ahead: what enters the next tick as an argument is computed once, and not again in every
-    operation it is fused into.
+    They are made one draw ahead: XLA computes an argument of the next tick once, but would recompute it in every
+    operation that it fuses it into.
     """
 
     normals: Vector
-    uniform: Array
+    uniform: Float[Array, "lanes"]
 
 
 @dataclass(frozen=True)
 class RandomWalk(Machine):
-    """Random-walk Metropolis as a machine; see `phalanx.kernels.protocol.kernel.Machine`."""
+    """Random-walk Metropolis as a `phalanx.kernels.protocol.kernel.Machine`."""
 
     uses_gradient: ClassVar[bool] = False
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Ahead:
-        """The first draw's random numbers."""
+        """Return the first draw's random numbers."""
         return _random(target, keys.chain, now.draw)
 
     def tick(
-        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Tuning
-    ) -> tuple[LaneState, Array, Info]:
-        """A draw of every lane: propose a normal step, accept or stay."""
+        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Tuning
+    ) -> tuple[LaneState, Bool[Array, "lanes"], Info]:
+        """Make a draw of every lane: propose a normal step, accept or stay."""
         position = now.at.position + tuning.step_size * now.own.normals
         log_density = target.value(position)
         accepted, rate, broken = metropolis(now.own.uniform, log_density - now.at.log_density)
@@ -65,11 +68,11 @@ class RandomWalk(Machine):
         return LaneState(draw, at, _random(target, keys.chain, draw)), jnp.ones(target.count, bool), info
 
 
-def _random(target: LaneTarget, chain: Words, draw: Array) -> Ahead:
-    """Random numbers of a draw, by one hash for each coordinate."""
+def _random(target: LaneTarget, chain: Words, draw: Integer[Array, "lanes"]) -> Ahead:
+    """Return the random numbers of a draw, by one hash for each coordinate."""
     words = target.words(chain, draw)
     if target.dtype == jnp.float32:  # a normal in float64 needs both words
-        # the first coordinate's second word, which a device that does not hold that coordinate makes for itself
+        # the first coordinate's second word; a device that does not hold that coordinate hashes it again
         held = not target.layout.variables[0].sharding.axes
         decides = words[0][1][0] if held else threefry(chain, draw.astype(jnp.uint32), jnp.uint32(0))[1]
         words = [(first, jnp.zeros_like(first)) for first, _ in words]
@@ -86,16 +89,16 @@ def rwmh(
     target_acceptance: float = 0.234,
     relocate: bool = True,
 ) -> Kernel:
-    r"""Random-walk Metropolis.
+    r"""Return a random-walk Metropolis kernel.
 
     Propose $x' = x + \epsilon z$ with $z \sim N(0, I)$; accept with probability $\min(1, \pi(x')/\pi(x))$.
 
     Args:
         step_size: standard deviation $\epsilon$ of a proposal on the unconstrained scale; None tunes it in warm-up.
-        initial_step_size: where tuning starts.
-        target_acceptance: the acceptance rate tuning aims at; 0.234 is best in many dimensions, 0.44 in one.
-        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
-            in warm-up; the verdict says when it has happened.
+        initial_step_size: the step size with which tuning starts.
+        target_acceptance: the acceptance rate at which tuning aims; 0.234 is best in many dimensions, 0.44 in one.
+        relocate: in warm-up, move a chain that is stuck in a region of negligible posterior mass to the position of
+            another chain; the verdict reports each move.
 
     Returns:
         A kernel for `phx.mcmc`.
@@ -105,7 +108,8 @@ def rwmh(
 
     Example:
         >>> import phalanx as phx
-        >>> kernel = phx.rwmh(step_size=0.1)
+        >>> phx.rwmh(step_size=0.1).name
+        'rwmh(step_size=0.1)'
 
     Source:
         Metropolis et al. (1953), Equation of state calculations by fast computing machines; Roberts, Gelman, Gilks

@@ -1,4 +1,4 @@
-"""Models written for others: NumPyro's, and plain log densities."""
+"""Adapters: NumPyro models and plain log densities as programs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 from numpyro.distributions import ImproperUniform, constraints
 
 from phalanx.language.tracing import Program, factor, sample
 
 
 def from_numpyro(model: Callable[..., Any]) -> Program:
-    """A NumPyro model as a program, which it is as it stands: Phalanx understands NumPyro's language.
+    """Return a NumPyro model as a program: the model itself, for Phalanx understands NumPyro's language.
 
     `numpyro.sample`, `plate`, `factor`, `deterministic` and the handlers of `numpyro.handlers` mean here what they mean
-    there, around `phx.sample` too. What can have no meaning here is refused by name while the program runs.
+    there, around `phx.sample` too. A running program refuses the other primitives by name.
 
     Args:
         model: a NumPyro model.
@@ -25,7 +26,7 @@ def from_numpyro(model: Callable[..., Any]) -> Program:
         The model itself. Give the data as its keyword arguments.
 
     Raises:
-        TypeError: when `model` is no function.
+        TypeError: when `model` is not a function.
 
     Example:
         >>> import numpyro, numpyro.distributions as dist, phalanx as phx
@@ -38,12 +39,12 @@ def from_numpyro(model: Callable[..., Any]) -> Program:
     return model
 
 
-def from_logdensity(log_density: Callable[..., Array], init: Mapping[str, Any] | Any) -> Program:
-    """A plain log density as a program: flat priors on the real line, and the density as a factor.
+def from_logdensity(log_density: Callable[..., Array], init: Mapping[str, ArrayLike] | ArrayLike) -> Program:
+    """Return a plain log density as a program: flat priors on the real line, and the density as a factor.
 
     Args:
         log_density: `f(position, **data) -> scalar`, up to a constant; `position` is shaped like `init`.
-        init: where every chain starts: a dict of arrays, or one array, which is then called `x`.
+        init: the position at which every chain starts: a dict of arrays, or one array, which is then called `x`.
 
     Returns:
         A program whose keyword arguments are the data of `log_density`.
@@ -58,10 +59,10 @@ def from_logdensity(log_density: Callable[..., Array], init: Mapping[str, Any] |
 
 
 class _LogDensityProgram:
-    def __init__(self, log_density: Callable[..., Array], init: Any):
+    def __init__(self, log_density: Callable[..., Array], init: Mapping[str, ArrayLike] | ArrayLike):
         self._log_density = log_density
         self._is_array = not isinstance(init, Mapping)
-        named = {"x": init} if self._is_array else dict(init)
+        named = dict(init) if isinstance(init, Mapping) else {"x": init}
         if not named:
             raise ValueError(
                 "from_logdensity: init is empty; give the position to start from, a dict of arrays or one array."

@@ -1,4 +1,4 @@
-"""Handlers: programs made from programs by watching or changing their random variables."""
+"""Handlers: functions from program to program that record or change random variables."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from jax import Array, random
 
 from phalanx.errors.names import hint
 from phalanx.inputs.arguments import check_program
-from phalanx.language.messages import requests_answered
+from phalanx.language.messages import keys_for_primitives
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, Tracer, tracing
 
 Tape = dict[str, RandomVariable]
+"""Random variables by name, in the order in which the program ran."""
 
 
 @contextmanager
 def tape() -> Iterator[Tape]:
-    """Record name -> random variable, in order, for the length of a `with` block.
+    """Record random variables by name, in order, for the length of a `with` block.
 
-    What is recorded is what the tracers below returned: conditioned, substituted and drawn values.
+    Values are recorded after the tracers below: conditioned, substituted or drawn.
 
     Raises:
         ValueError: when two variables have one name.
@@ -45,10 +46,10 @@ def tape() -> Iterator[Tape]:
     def record(variable: RandomVariable, forward: Forward) -> RandomVariable:
         if variable.name in variables:
             raise ValueError(
-                f"Two variables are named {variable.name!r}. Names are how inference tells variables apart: "
+                f"Two variables are named {variable.name!r}. Inference distinguishes variables by their names: "
                 f"rename one of them."
             )
-        variables[variable.name] = variable  # claimed first: a name is taken even while a tracer below is at work
+        variables[variable.name] = variable  # claimed first: a tracer below may sample a variable of the same name
         variables[variable.name] = forward(variable)
         return variables[variable.name]
 
@@ -57,7 +58,7 @@ def tape() -> Iterator[Tape]:
 
 
 def trace(program: Program) -> Callable[..., Tape]:
-    """The function that runs `program` and returns its random variables by name, in order.
+    """Return a function that runs `program` and returns its random variables by name, in order.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -75,9 +76,9 @@ def trace(program: Program) -> Callable[..., Tape]:
 
 
 def seed(program: Program, key: Array | int) -> Program:
-    """`program` with a key to draw from: each variable without a value gets a key of its own.
+    """Return `program` with a key to draw from: each variable without a value gets a key of its own.
 
-    A variable's key follows from `key` and its name. What is drawn for one is the same whatever is given for others.
+    A variable's key depends on `key` and its name only, so its draw does not depend on values given for others.
 
     Args:
         program: any program.
@@ -85,6 +86,12 @@ def seed(program: Program, key: Array | int) -> Program:
 
     Raises:
         TypeError: when `key` is neither.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> draw = phx.seed(lambda: phx.sample("x", dist.Normal(0.0, 1.0)), 0)
+        >>> bool(draw() == draw())
+        True
     """
     base = _as_key(key)
 
@@ -95,16 +102,16 @@ def seed(program: Program, key: Array | int) -> Program:
         def give_key(variable: RandomVariable, forward: Forward) -> RandomVariable:
             if variable.value is None and variable.key is None:
                 variable = replace(variable, key=_key_of(base, variable.name, met[variable.name]))
-            met[variable.name] += 1  # only where nothing records the variables may two have one name
+            met[variable.name] += 1  # two variables may share a name unless a tape records them
             return forward(variable)
 
-        with tracing(give_key), requests_answered(_key_of(base, "", 0)):
+        with tracing(give_key), keys_for_primitives(_key_of(base, "", 0)):
             return program(*args, **kwargs)
 
     return seeded
 
 
-def _as_key(key: Any) -> Array:
+def _as_key(key: Array | int) -> Array:
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         return random.key(int(key))
     if isinstance(key, np.ndarray | jax.Array):
@@ -116,17 +123,17 @@ def _as_key(key: Any) -> Array:
 
 
 def _key_of(base: Array, name: str, times: int) -> Array:
-    """A key of its own for a name, by 64 bits of its hash, and for each further time that it is met."""
+    """Return a key for a name, from 64 bits of its hash and the number of earlier variables of that name."""
     for word in np.frombuffer(hashlib.blake2b(name.encode(), digest_size=8).digest(), np.uint32):
         base = random.fold_in(base, word)
     return random.fold_in(base, times) if times else base
 
 
 def condition(program: Program, values: Mapping[str, Any]) -> Program:
-    """`program` with variables observed: their values are given, and they count in the log density as data.
+    """Return `program` with variables observed: their values are given, and they count in the log density as data.
 
     Raises:
-        ValueError: when a name is no random variable of the program, or a value has the wrong shape.
+        ValueError: when the program has no random variable of a name, or a value has the wrong shape.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -136,7 +143,7 @@ def condition(program: Program, values: Mapping[str, Any]) -> Program:
     """
 
     def observe(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
-        if variable.natural is not None:  # the value that `do` has set stays; what is observed is the one before it
+        if variable.natural is not None:  # `do` has set the value, which stays; the original variable is observed
             return forward(replace(variable.natural, value=value, observed=True))
         if variable.parameter is not None:
             raise ValueError(
@@ -154,9 +161,18 @@ def condition(program: Program, values: Mapping[str, Any]) -> Program:
 
 
 def substitute(program: Program, values: Mapping[str, Any]) -> Program:
-    """`program` with variables set to values, still latent: how a position or a guide's draw enters a model.
+    """Return `program` with variables set to values, still latent, as a position or a guide's draw enters a model.
 
-    Under inference they are fixed there: their densities count, and they are not inferred.
+    Under inference they are fixed at these values: their densities count, and they are not inferred.
+
+    Raises:
+        ValueError: when the program has no variable of a name, or a value has the wrong shape.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
+        >>> phx.trace(phx.substitute(model, {"x": 0.5}))()["x"].observed
+        False
     """
 
     def set_to(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
@@ -166,12 +182,23 @@ def substitute(program: Program, values: Mapping[str, Any]) -> Program:
 
 
 def do(program: Program, values: Mapping[str, Any]) -> Program:
-    """`program` under an intervention: variables are replaced by values and cut from the density.
+    """Return `program` under an intervention: variables are replaced by values and cut from the density.
 
-    An intervention splits a variable in two. What comes after it in the program sees the value set. The variable as it
-    would have been by itself is seen by nobody, so it is left out; unless it is observed, inside of `do` or outside:
-    then its density counts, as evidence of what came before it. So `do` and `condition` may come in either order, and
-    no condition undoes an intervention.
+    An intervention splits a variable in two. The rest of the program sees the value that is set. The original variable
+    influences no other, so its density is left out; unless it is observed, inside of `do` or outside: then its density
+    counts, as evidence on the variables before it. So `do` and `condition` may come in either order, and a condition
+    does not undo an intervention.
+
+    Raises:
+        ValueError: when the program has no variable of a name.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> def model():
+        ...     dose = phx.sample("dose", dist.Normal(0.0, 1.0))
+        ...     phx.sample("effect", dist.Normal(2.0 * dose, 1.0))
+        >>> phx.trace(phx.seed(phx.do(model, {"dose": 3.0}), 0))()["effect"].distribution.loc.item()
+        6.0
 
     Source:
         Pearl (2009), Causality; Richardson and Robins (2013), Single world intervention graphs.
@@ -187,7 +214,16 @@ def do(program: Program, values: Mapping[str, Any]) -> Program:
 
 
 def block(program: Program, names: Collection[str]) -> Program:
-    """`program` with the named variables hidden from tracers outside: they are drawn or given inside, and not seen."""
+    """Return `program` with the named variables hidden from tracers outside; they are drawn or given inside.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> def model():
+        ...     scale = phx.sample("scale", dist.HalfNormal(1.0))
+        ...     phx.sample("x", dist.Normal(0.0, scale))
+        >>> list(phx.trace(phx.block(phx.seed(model, 0), ["scale"]))())
+        ['x']
+    """
 
     def hide(variable: RandomVariable, forward: Forward) -> RandomVariable:
         return variable.complete() if variable.name in names else forward(variable)
@@ -196,10 +232,10 @@ def block(program: Program, names: Collection[str]) -> Program:
 
 
 def scale(program: Program, factor: Any) -> Program:
-    """`program` with every term of its log density multiplied by `factor`, priors too: a tempered program.
+    """Return `program` with every term of its log density multiplied by `factor`, priors too: a tempered program.
 
-    For a minibatch that stands for all data only what adds up over rows may be scaled: scale a program that holds the
-    likelihood alone, and call it in the model with its parameters, which are drawn outside.
+    For a minibatch that stands for all data, scale only the terms that add up over rows: scale a program that contains
+    the likelihood alone, and call it in the model with its parameters, which are drawn outside.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -221,7 +257,7 @@ def scale(program: Program, factor: Any) -> Program:
 
 
 def under(program: Program, tracer: Tracer) -> Program:
-    """`program` run with `tracer` on the stack."""
+    """Return `program`, run with `tracer` on the stack."""
 
     @wraps(program)
     def run(*args: Any, **kwargs: Any) -> Any:

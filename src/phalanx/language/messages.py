@@ -1,13 +1,14 @@
-"""Where NumPyro's stack of handlers and our tracers meet: each tracer stands among the handlers, as one of them.
+"""Bridge between NumPyro's stack of handlers and our tracers: each tracer is installed as one of the handlers.
 
-A random variable travels as NumPyro's message, so `numpyro.sample` and `phx.sample` are one language, and what was
-entered later is inside, whosever it is. A handler there only says what it does before and after the others; a tracer
-here calls the rest, `forward`, itself. So at a tracer's place, its `Fence`, a message stops; and what the tracer
-forwards goes on from there as a new message. That one has to pass the handlers inside of the fence, as a courier who
-is of no interest to them, before it becomes a variable again.
+A random variable is sent as NumPyro's message, so `numpyro.sample` and `phx.sample` are one language, and handlers and
+tracers nest in the order in which they are entered. NumPyro calls each of its handlers before and after the handlers
+outside of it; our tracer calls the handlers outside of it itself, through `forward`. So a message stops at a tracer's
+`TracerHandler`, and a variable that the tracer forwards continues from there as a new message. NumPyro sends a new
+message through the whole stack: forwarded variables cross the inner handlers disguised as an answered `prng_key`, which
+all handlers ignore.
 
-NumPyro's stack is one for all threads, ours is not. It belongs to the thread whose tracers stand on it; what another
-thread traces meanwhile goes past it.
+All threads share one NumPyro stack, but each thread has its own tracers. The stack belongs to the first thread that
+installs a tracer; other threads that trace at the same time bypass it.
 """
 
 from __future__ import annotations
@@ -29,37 +30,37 @@ Forward = Callable[[RandomVariable], RandomVariable]
 Tracer = Callable[[RandomVariable, Forward], RandomVariable]
 
 SITES = ("sample", "deterministic")
-"""Messages that are random variables."""
+"""Types of the messages that are random variables."""
 
-COURIER = "prng_key"
-"""A request for a key that has an answer already: the one message that every handler lets pass, `block` included."""
+IGNORED = "prng_key"
+"""Type of a request for a key. Every handler ignores an answered request, `block` included."""
 
 
 class _Threads:
-    """Which threads trace, and whose tracers stand on NumPyro's stack."""
+    """Registry of the threads that trace, and the owner of NumPyro's stack."""
 
     def __init__(self) -> None:
-        self._lock, self._ground = threading.Lock(), _Ground()
-        self._tracing: dict[int, int] = {}  # by thread, how many tracers
+        self._lock, self._guard = threading.Lock(), _Guard()
+        self._tracing: dict[int, int] = {}  # number of tracers by thread
         self.owner: int | None = None
 
-    def is_past(self) -> bool:
-        """Whether this thread's tracers do not stand on NumPyro's stack, for it was another's when the first came."""
+    def bypass(self) -> bool:
+        """Return whether this thread bypasses NumPyro's stack, which another thread owned when its tracing began."""
         me = threading.get_ident()
         return self.owner not in (None, me) or (self.owner is None and me in self._tracing)
 
     @contextmanager
     def tracing(self) -> Iterator[bool]:
-        """Count this thread in; yields whether the stack is its own."""
+        """Count a tracer of this thread; yield whether the thread owns the stack."""
         me = threading.get_ident()
         with self._lock:
-            past = self.is_past()
+            bypass = self.bypass()
             self._tracing[me] = self._tracing.get(me, 0) + 1
             if sum(self._tracing.values()) == 1:
-                self._ground.__enter__()
-            self.owner = self.owner if past else me
+                self._guard.__enter__()
+            self.owner = self.owner if bypass else me
         try:
-            yield not past
+            yield not bypass
         finally:
             with self._lock:
                 self._tracing[me] -= 1
@@ -67,117 +68,117 @@ class _Threads:
                     del self._tracing[me]
                     self.owner = None if self.owner == me else self.owner
                 if not self._tracing:
-                    self._ground.__exit__(None, None, None)
+                    self._guard.__exit__(None, None, None)
 
     def is_tracing(self) -> bool:
-        """Whether this thread has tracers."""
+        """Return whether this thread has tracers."""
         return threading.get_ident() in self._tracing
 
 
-class _Ground(Messenger):
-    """Under all tracers of all threads: no variable of NumPyro's is missed in a thread whose tracers it cannot see."""
+class _Guard(Messenger):
+    """Handler inside of which all tracers of all threads are: it refuses NumPyro's sites in threads that bypass."""
 
     def process_message(self, msg: Message) -> None:
-        if _threads.is_past() and _threads.is_tracing():
-            refusals.other_thread(msg)
+        if _threads.bypass() and _threads.is_tracing():
+            refusals.refuse_other_thread(msg)
 
 
 _threads = _Threads()
 
 
-def goes_past() -> bool:
-    """Whether what this thread samples goes past NumPyro's stack, which is another thread's."""
-    return _threads.is_past()
+def bypasses_numpyro() -> bool:
+    """Return whether variables of this thread bypass NumPyro's stack, which belongs to another thread."""
+    return _threads.bypass()
 
 
 @contextmanager
-def standing(tracer: Tracer) -> Iterator[None]:
-    """`tracer` among NumPyro's handlers, if their stack is this thread's."""
-    with _threads.tracing() as is_mine, Fence(tracer) if is_mine else nullcontext():
+def installed(tracer: Tracer) -> Iterator[None]:
+    """Install `tracer` among NumPyro's handlers if their stack is this thread's."""
+    with _threads.tracing() as is_mine, TracerHandler(tracer) if is_mine else nullcontext():
         yield
 
 
 def send(variable: RandomVariable) -> RandomVariable:
-    """A random variable on its way through all handlers and tracers: what becomes of it."""
+    """Send a random variable through all handlers and tracers, and return the result."""
     message = _message(variable)
     _apply(message)
     return _variable(message).complete()
 
 
 @contextmanager
-def requests_answered(key: Array) -> Iterator[None]:
-    """Keys for what NumPyro's primitives draw besides variables: subsamples, and sites that its `block` hides."""
-    with nullcontext() if goes_past() else seed(rng_seed=key, hide_types=["sample"]):
+def keys_for_primitives(key: Array) -> Iterator[None]:
+    """Give keys to NumPyro's primitives for draws besides variables: subsamples, and sites that its `block` hides."""
+    with nullcontext() if bypasses_numpyro() else seed(rng_seed=key, hide_types=["sample"]):
         yield
 
 
-class Fence(Messenger):
-    """A tracer's place among NumPyro's handlers."""
+class TracerHandler(Messenger):
+    """One tracer as a handler of NumPyro's."""
 
     def __init__(self, tracer: Tracer):
         super().__init__(None)
         self._tracer, self._thread = tracer, threading.get_ident()
-        self._under_way: list[Message] = []  # what this tracer has forwarded, as couriers
+        self._forwarded: list[Message] = []  # messages that this tracer has forwarded and that are on their way
         self._names: list[str] = []
 
     def process_message(self, msg: Message) -> None:
-        """Run the tracer on a variable; refuse what can mean nothing."""
+        """Run the tracer on a variable; refuse primitives that have no meaning here."""
         if threading.get_ident() != self._thread:
             return
         if msg.get("beyond") is self:
-            self._under_way.append(msg)
+            self._forwarded.append(msg)
             _replace(msg, msg["carries"])
         elif msg["type"] not in SITES:
             refusals.check(msg)
-        elif msg["name"] not in self._names:  # `do` outside sends the variable, which has been here, once more
+        elif msg["name"] not in self._names:  # `do` outside sends a variable again that this tracer has forwarded
             self._trace(msg)
 
     def postprocess_message(self, msg: Message) -> None:
-        """Make a message that went on from here a courier again: handlers inside know it not."""
-        if self._under_way and self._under_way[-1] is msg:
-            self._under_way.pop()
-            _replace(msg, {"type": COURIER, "value": True, "carries": dict(msg)})
+        """Disguise a forwarded message again, so that inner handlers ignore it."""
+        if self._forwarded and self._forwarded[-1] is msg:
+            self._forwarded.pop()
+            _replace(msg, {"type": IGNORED, "value": True, "carries": dict(msg)})
 
-    def go_on(self, variable: RandomVariable, msg: Message | None = None) -> RandomVariable:
-        """Send a variable to the handlers outside of this tracer; `msg` is what it came as."""
+    def forward(self, variable: RandomVariable, msg: Message | None = None) -> RandomVariable:
+        """Send a variable, which arrived as `msg`, to the handlers outside of this tracer."""
         site = _message(variable, msg)
-        courier = {"type": COURIER, "value": True, "kwargs": {"rng_key": None}, "carries": site, "beyond": self}
-        waiting = len(self._under_way)
+        disguised = {"type": IGNORED, "value": True, "kwargs": {"rng_key": None}, "carries": site, "beyond": self}
+        waiting = len(self._forwarded)
         try:
-            _apply(courier)
+            _apply(disguised)
         finally:
-            del self._under_way[waiting:]
-        return _variable(courier["carries"]).complete()
+            del self._forwarded[waiting:]
+        return _variable(disguised["carries"]).complete()
 
     def _trace(self, msg: Message) -> None:
-        floor = _Floor(self)
+        own = _OwnSites(self)
         self._names.append(msg["name"])
         try:
-            with floor:
-                after = self._tracer(_variable(msg), lambda variable: floor.lift(variable, msg))
+            with own:
+                after = self._tracer(_variable(msg), lambda variable: own.forward(variable, msg))
         finally:
             self._names.pop()
         _replace(msg, {**_message(after.complete(), msg), "stop": True})
 
 
-class _Floor(Messenger):
-    """What a tracer at work stands on: the variables that it samples itself go to the handlers outside of it."""
+class _OwnSites(Messenger):
+    """Handler for a running tracer's own samples: it sends them to the handlers outside of the tracer."""
 
-    def __init__(self, fence: Fence):
+    def __init__(self, handler: TracerHandler):
         super().__init__(None)
-        self._fence, self._lifted = fence, False
+        self._handler, self._forwarding = handler, False
 
-    def lift(self, variable: RandomVariable, msg: Message | None = None) -> RandomVariable:
-        """Send a variable on; what handlers outside sample by the way passes all handlers, as NumPyro has it."""
-        lifted, self._lifted = self._lifted, True
+    def forward(self, variable: RandomVariable, msg: Message | None = None) -> RandomVariable:
+        """Forward a variable; variables that outer handlers sample meanwhile pass all handlers, as in NumPyro."""
+        forwarding, self._forwarding = self._forwarding, True
         try:
-            return self._fence.go_on(variable, msg)
+            return self._handler.forward(variable, msg)
         finally:
-            self._lifted = lifted
+            self._forwarding = forwarding
 
     def process_message(self, msg: Message) -> None:
-        if not self._lifted and msg["type"] in SITES:
-            _replace(msg, {**_message(self.lift(_variable(msg), msg), msg), "stop": True})
+        if not self._forwarding and msg["type"] in SITES:
+            _replace(msg, {**_message(self.forward(_variable(msg), msg), msg), "stop": True})
 
 
 def _apply(message: Message) -> None:
@@ -185,18 +186,18 @@ def _apply(message: Message) -> None:
         apply_stack(message)
     except (AssertionError, NotImplementedError):
         if message["type"] == "sample" and message["value"] is None:
-            _variable(message).complete()  # says why it cannot be drawn
+            _variable(message).complete()  # its error says why the variable cannot be drawn
         raise
 
 
 def _message(variable: RandomVariable, like: Message | None = None) -> Message:
-    """A variable as NumPyro's message, with what `like` has for handlers alone."""
+    """Return a variable as NumPyro's message, with the fields of `like` that only handlers read."""
     common = {"name": variable.name, "value": variable.value}
     own = {
         "axes": variable.axes, "natural": variable.natural, "parameter": variable.parameter, "given": variable.is_given,
         "logit": (variable.logit, variable.value),
     }  # fmt: skip
-    if variable.parameter is not None:  # like a deterministic value, which may have none yet
+    if variable.parameter is not None:  # a deterministic site, whose value may be set later
         like = {"args": (), "cond_indep_stack": [], **(like or {}), "kwargs": {"rng_key": variable.key}}
         return {**like, **common, "type": "deterministic", "fn": _no_value, "phalanx": own}
     if variable.distribution is None:
@@ -218,7 +219,7 @@ def _message(variable: RandomVariable, like: Message | None = None) -> Message:
 
 
 def _variable(message: Message) -> RandomVariable:
-    """What a message of type sample or deterministic says, as a random variable."""
+    """Return a message of type sample or deterministic as a random variable."""
     name, value, own = message["name"], message["value"], message.get("phalanx", {})
     if (parameter := own.get("parameter")) is not None:
         return RandomVariable(name, None, value, key=message["kwargs"].get("rng_key"), parameter=parameter)
@@ -244,23 +245,23 @@ def _variable(message: Message) -> RandomVariable:
 
 
 def _no_value(**_: Any) -> None:
-    """What a parameter is before it is known what becomes of it."""
+    """Return None, the value of a parameter before a handler or its initial value sets it."""
 
 
 def _broadcast(value: Any, shape: tuple[int, ...]) -> Any:
-    """`value` as every element of a plate sees it, where it has fewer."""
+    """Return `value`, broadcast to the shape of its plate where it has fewer elements."""
     given = jnp.shape(value)
     if len(given) > len(shape) or given == shape:
         return value
     fits = all(mine in (1, theirs) for mine, theirs in zip(given[::-1], shape[::-1], strict=False))
     if not fits:
-        return value  # the check of shapes says so
+        return value  # the check of shapes reports it
     value = jnp.reshape(jnp.asarray(value), (1,) * (len(shape) - len(given)) + given)
     return jnp.broadcast_to(value, shape)
 
 
 def _replace(message: Message, by: Message) -> None:
-    """Put `by` in the place of what a message says; whoever holds the message sees it."""
+    """Replace the fields of a message in place, so that all holders of the message see it."""
     fields = dict(by)
     message.clear()
     message.update(fields)

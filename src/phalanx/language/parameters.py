@@ -1,7 +1,7 @@
 """Parameters: named values that are learned and have no distribution, in guides and in models.
 
-Outside of a fit a parameter is its initial value, or what is substituted for it. Learning substitutes values; sampling
-refuses a program in which a parameter has none.
+Outside of a fit a parameter is its initial value, or the value substituted for it. A fit substitutes learned values;
+sampling refuses a program in which a parameter has no substituted value.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from phalanx.language.tracing import Forward, Program, send
 
 @dataclass(frozen=True, eq=False)
 class Parameter:
-    """What a program says of a parameter.
+    """Declaration of a parameter in a program.
 
     Attributes:
         init: the initial value: an array, or a pytree of arrays such as a network's weights; or a function of a key
             that makes one.
-        constraint: where its values lie.
-        spec: how it is laid out over a mesh: one for all of its arrays, a tree like it, or a rule by path; None for a
-            copy on every device.
+        constraint: the set that its values lie in.
+        spec: its layout over a mesh: one for all of its arrays, a tree like it, or a rule by path; None for a copy on
+            every device.
     """
 
     init: Any
@@ -41,13 +41,13 @@ class Parameter:
     spec: Any = None
 
     def start(self, name: str, key: Array | None) -> Any:
-        """The initial value, as arrays."""
+        """Return the initial value, as arrays."""
         if not callable(self.init):
             return arrays_of(name, self.init)
         if key is None:
             raise ValueError(
-                f"Parameter {name!r} is made by a function of a key, and there is none. Run the program under a seed, "
-                f"phx.seed(program, 0)(...), or give the value with phx.substitute."
+                f"Parameter {name!r} is made by a function of a key, and there is no key. Run the program under a "
+                f"seed, phx.seed(program, 0)(...), or give the value with phx.substitute."
             )
         return arrays_of(name, self.init(key))
 
@@ -58,23 +58,24 @@ def param(
     constraint: Constraint = constraints.real,
     spec: Any = None,
 ) -> Any:
-    """A parameter: a named value that `phx.fit` learns, in a guide or in a model.
+    """Declare a parameter, a named value that `phx.fit` learns in a guide or in a model, and return its value.
 
     Args:
         name: its name, unique in the program.
-        init: its value before anything is learned: an array or number, or a pytree of arrays, such as the weights of a
-            network; or a function of a key that makes one.
-        constraint: where its values lie, one of `numpyro.distributions.constraints`; it is learned on the real line, by
-            the bijection from there.
-        spec: how it is laid out over a mesh: a `jax.sharding.PartitionSpec`, or the mesh axis of each dimension, such
-            as `("model", None)`; or, of a pytree of arrays, a tree like it of `PartitionSpec`, or a function of an
+        init: its value before the fit: an array or number, or a pytree of arrays, such as the weights of a network; or
+            a function of a key that makes one.
+        constraint: the set that its values lie in, one of `numpyro.distributions.constraints`; the fit moves it on the
+            real line, and a bijection maps it from there.
+        spec: its layout over a mesh: a `jax.sharding.PartitionSpec`, or the mesh axis of each dimension, such as
+            `("model", None)`; or, for a pytree of arrays, a tree like it of `PartitionSpec`, or a function of an
             array's path, such as "layers.0.kernel", and its shape, that gives one. None keeps a copy on every device.
 
     Returns:
-        The value: what was learned or substituted; the initial one where nothing was.
+        The learned or substituted value, else the initial one.
 
     Raises:
-        TypeError: when `name` is no string, `constraint` no constraint, or `init` holds something other than numbers.
+        TypeError: when `name` is not a string, `constraint` not a constraint, or `init` holds something other than
+            numbers.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -96,7 +97,7 @@ def param(
 
 
 def _spec_of(spec: Any) -> Any:
-    """A spec, or a tree of them, where the user may have written the axes of one as a tuple."""
+    """Return a spec or a tree of specs; the user may have written a single spec as a tuple of axes."""
     is_tree = any(isinstance(leaf, PartitionSpec) for leaf in jax.tree.leaves(spec, is_leaf=_is_spec))
     return spec if spec is None or callable(spec) or is_tree else PartitionSpec(*spec)
 
@@ -106,7 +107,7 @@ def _is_spec(node: Any) -> bool:
 
 
 def arrays_of(name: str, value: Any) -> Any:
-    """A pytree of numbers as one of arrays of real numbers."""
+    """Return a pytree of numbers as a pytree of floating-point arrays."""
 
     def array(leaf: Any) -> Array:
         if np.ma.is_masked(leaf):
@@ -122,32 +123,32 @@ def arrays_of(name: str, value: Any) -> Any:
                 f"one; got {type(leaf).__name__}."
             ) from None
         if not jnp.issubdtype(found.dtype, jnp.floating):
-            found = found.astype(jnp.result_type(float))  # of a whole number there is no gradient
+            found = found.astype(jnp.result_type(float))  # JAX does not differentiate with respect to integers
         return found
 
     if value is None or not jax.tree.leaves(value):
-        raise TypeError(f"Parameter {name!r}: init holds no number to begin with; got {value!r}.")
+        raise TypeError(f"Parameter {name!r}: init holds no number to start from; got {value!r}.")
     return jax.tree.map(array, value)
 
 
-def given(program: Program, values: Mapping[str, Any]) -> Program:
-    """`program` with its parameters at these values, and seen by no tracer outside: how a fit runs a program."""
+def with_parameters(program: Program, values: Mapping[str, Any]) -> Program:
+    """Return `program` with its parameters at these values and hidden from outer tracers, as a fit runs it."""
 
     def give(variable: RandomVariable, forward: Forward) -> RandomVariable:
         if variable.parameter is None or variable.value is not None:
             return forward(variable)
         if variable.name not in values:
             raise ValueError(
-                f"Parameter {variable.name!r} was not met when the program was first run, with "
-                f"{', '.join(map(repr, values)) or 'none'}. Which parameters there are must follow from the data alone."
+                f"Parameter {variable.name!r} was missing when the program first ran; its parameters then were "
+                f"{', '.join(map(repr, values)) or 'none'}. Parameters must depend on the data alone."
             )
         return RandomVariable(variable.name, None, values[variable.name], parameter=variable.parameter)
 
     return under(program, give)
 
 
-def meeting(program: Program, key: Array, met: dict[str, tuple[Parameter, Any]]) -> Program:
-    """`program` with its parameters at their initial values, noted in `met` with what the program says of them."""
+def initialized(program: Program, key: Array, met: dict[str, tuple[Parameter, Any]]) -> Program:
+    """Return `program` with its parameters at their initial values, which are recorded in `met` by name."""
 
     def note(variable: RandomVariable, forward: Forward) -> RandomVariable:
         parameter, name = variable.parameter, variable.name
@@ -155,14 +156,14 @@ def meeting(program: Program, key: Array, met: dict[str, tuple[Parameter, Any]])
             return forward(variable)
         if name in met:
             raise ValueError(
-                f"Two parameters are named {name!r}. Names are how values are told apart: rename one of them."
+                f"Two parameters are named {name!r}. Values are distinguished by their names: rename one of them."
             )
         if is_computed(parameter.constraint):
             raise ValueError(
                 f"Parameter {name!r}: a bound of its constraint {in_words(parameter.constraint)} is computed while "
-                f"the program runs, of another parameter, a variable or the data, or by jax.numpy; where a "
-                f"parameter may lie must be known before. Write bounds as numbers or by NumPy; or learn a share on "
-                f"constraints.unit_interval, and multiply it by what is computed."
+                f"the program runs, from another parameter, a variable or the data, or by jax.numpy; bounds must be "
+                f"known before the program runs. Write bounds as numbers or by NumPy; or learn a fraction on "
+                f"constraints.unit_interval, and multiply it by the computed bound."
             )
         value = parameter.start(name, jax.random.fold_in(key, len(met)))
         met[name] = parameter, value

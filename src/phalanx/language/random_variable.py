@@ -1,4 +1,4 @@
-"""What tracing records: a named random variable with its distribution and value."""
+"""Named random variable with its distribution and value, as tracing records it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import Distribution, Unit
 
-from phalanx.distributions.bernoulli import mended
+from phalanx.distributions.bernoulli import with_exact_gradient
 from phalanx.distributions.blocked import Blocked
 from phalanx.distributions.independent_entries import entries
 from phalanx.distributions.logit_density import at_logit
 from phalanx.distributions.row_sums import total_of
-from phalanx.inputs.dataframe_input import take
-from phalanx.inputs.dtype_checks import fitted
+from phalanx.inputs.dataframe_input import as_named_array
+from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.mesh.space import only_rows
 from phalanx.mesh.total import Total
 
@@ -27,17 +27,23 @@ class RandomVariable:
 
     Attributes:
         name: its name, unique in a program.
-        distribution: its distribution; None for a value that counts nothing (deterministic, or cut off by `do`).
+        distribution: its distribution; None for a value without density (deterministic, or cut off by `do`).
         value: its value, of shape sample + batch + event; None until drawn or given.
         observed: whether the value was given as data.
-        axes: mesh axes its leading dimension was declared to be spread over.
+        axes: mesh axes that its leading dimension was declared to be sharded over.
         scale: factor on the log density, from `phx.scale`.
-        key: what it is drawn with when it has no value.
-        natural: of a value that `do` has set, the variable as it was before.
-        parameter: of a parameter, what `phx.param` was told; a parameter has no distribution.
-        suggested: whether the value is from a handler of NumPyro's, such as its `substitute`, and no data: inference
-            moves the variable all the same, as NumPyro does.
-        logit: of a latent variable on an interval, its unconstrained value, from which the density is computed.
+        key: key to draw it with when it has no value.
+        natural: the original variable, if `do` has set the value.
+        parameter: the declaration by `phx.param`, if this is a parameter, which has no distribution.
+        suggested: whether a handler of NumPyro's, such as its `substitute`, gave the value: it is not data, and
+            inference moves the variable, as NumPyro does.
+        logit: unconstrained value of a latent variable on an interval, from which the density is computed.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> variable = phx.RandomVariable("x", dist.Normal(0.0, 1.0), 0.0)
+        >>> round(variable.log_prob().item(), 4)
+        -0.9189
     """
 
     name: str
@@ -53,26 +59,27 @@ class RandomVariable:
     logit: Any = None
 
     def log_prob(self) -> Array:
-        """Log density of the value, elementwise: of shape sample + batch. Zero where there is no distribution."""
+        """Return the log density of the value by element, of shape sample + batch; zero without a distribution."""
         if self.distribution is None:
             return jnp.zeros(())
-        distribution = mended(self.distribution)
+        distribution = with_exact_gradient(self.distribution)
         if self.logit is not None:
             distribution = at_logit(distribution, self.logit, self.value)
         log_prob = jnp.asarray(distribution.log_prob(self.value))
         return log_prob if isinstance(self.scale, float) and self.scale == 1.0 else self.scale * log_prob
 
     def row_log_prob(self) -> Array:
-        """Log density of the value, of the same sum, with events of independent entries apart.
+        """Return the log density of the value with a term for each independent entry of an event.
 
-        A device that holds padded rows can then leave out theirs, of `.to_event(1)` over rows as well.
+        The sum is that of `log_prob`. A device that holds padded rows can leave out their terms, also under
+        `.to_event(1)` over rows.
         """
         if self.distribution is None or jnp.ndim(self.scale):
             return self.log_prob()
         return replace(self, distribution=entries(self.distribution)).log_prob()
 
     def total_log_prob(self, real: Array | None = None, lanes: int = 1) -> Total:
-        """Log density of the value; of rows `real`, where not all of them are. See `Blocked.total`."""
+        """Return the log density of the value, or of its rows `real` alone. See `Blocked.total`."""
         if isinstance(self.distribution, Blocked) and jnp.ndim(self.scale) == 0:
             return self.distribution.total(self.value, real, lanes, self.scale)
         log_prob = self.log_prob() if real is None else self.row_log_prob()
@@ -90,21 +97,21 @@ class RandomVariable:
 
     @property
     def is_latent(self) -> bool:
-        """Whether inference is about this variable: it has a distribution and was not given as data."""
+        """True if inference is about this variable: it has a distribution and was not given as data."""
         return self.distribution is not None and not self.observed
 
     @property
     def is_given(self) -> bool:
-        """Return whether it has a value that inference keeps."""
+        """True if it has a value that inference keeps."""
         return self.value is not None and not self.suggested
 
     @property
     def is_computed(self) -> bool:
-        """Whether it is a deterministic value, or one that `do` has set: no random variable, and no parameter."""
+        """True for a deterministic value, or one that `do` has set: neither a random variable nor a parameter."""
         return self.distribution is None and self.parameter is None
 
     def complete(self) -> RandomVariable:
-        """The variable with its value: given, or drawn with its key.
+        """Return the variable with its value: given, or drawn with its key.
 
         Raises:
             ValueError: when a given value has the wrong shape, there is no key to draw with, or the distribution
@@ -120,14 +127,14 @@ class RandomVariable:
         return replace(self, value=value)
 
     def _given(self) -> Any:
-        """The value, as an array where it is one of a table, a list or a tensor, checked as data are."""
+        """Return the value; a table, list or tensor becomes an array and is checked like data."""
         if self.distribution is None or isinstance(self.value, Array):
             return self.value
         where = f"Variable {self.name!r}: the value"
-        value, _ = take(where, self.value)
+        value, _ = as_named_array(where, self.value)
         if isinstance(value, np.ndarray) and 0 in value.shape and not isinstance(self.distribution, Unit):
-            raise ValueError(f"{where} has shape {value.shape}: it is empty, and would say nothing.")
-        return fitted(where, value) if isinstance(value, np.ndarray) else value
+            raise ValueError(f"{where} has shape {value.shape}: it is empty, and carries no information.")
+        return to_jax_dtype(where, value) if isinstance(value, np.ndarray) else value
 
     def _draw(self) -> Array:
         assert self.distribution is not None  # `deterministic` and `do` always carry a value

@@ -1,4 +1,4 @@
-"""What of NumPyro's language has no meaning here, and the way out of it."""
+"""Refusals of NumPyro's primitives that have no meaning here, each with the way out."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from phalanx.mesh.compatibility.numpyro_internals import Message, on_sites_withi
 
 
 def check(message: Message) -> None:
-    """Refuse a message of NumPyro's that is no random variable, now or where no handler further out answers it."""
+    """Refuse a message other than a random variable, now or, if an outer handler may answer it, at its end."""
     if (refuse := _REFUSALS.get(message["type"])) is not None:
         refuse(message)
 
 
 def is_term(distribution: Distribution) -> bool:
-    """Whether it stands for a term of the log density alone, from `factor`."""
+    """Return whether a distribution only stands for a term of the log density, from `factor`."""
     while (base := getattr(distribution, "base_dist", None)) is not None:  # masked or expanded
         distribution = base
     return isinstance(distribution, Unit) or (isinstance(distribution, Blocked) and distribution.is_term)
 
 
 def check_deterministic(name: str, value: Any) -> None:
-    """Refuse a deterministic value that is no array."""
+    """Raise unless a deterministic value is an array or a number."""
     try:
         if value is None:
             raise TypeError
@@ -39,8 +39,8 @@ def check_deterministic(name: str, value: Any) -> None:
         ) from None
 
 
-def other_thread(message: Message) -> None:
-    """Refuse a site of NumPyro's in a thread that traces while another one does."""
+def refuse_other_thread(message: Message) -> None:
+    """Refuse a site of NumPyro's in a thread that traces while another thread does."""
     raise RuntimeError(
         f"numpyro.{message['type']} {message.get('name', '')!r}: NumPyro has one stack of handlers for all threads, "
         f"and another thread was tracing a program when this one began. Run programs in NumPyro's language in one "
@@ -49,14 +49,14 @@ def other_thread(message: Message) -> None:
 
 
 def _check_prior_covers(name: str, prior: Any, weights: Any) -> None:
-    """Refuse a dict of priors that leaves weights without one: these would stay where they are by chance."""
+    """Raise unless a dict of priors has one for every array of weights: the others would keep their initial values."""
     if not isinstance(prior, dict):
         return
     paths = [".".join(str(key.key) for key in path) for path, _ in jax.tree_util.tree_leaves_with_path(weights)]
     if missing := [path for path in paths if path not in prior]:
         raise ValueError(
-            f"numpyro.module {name!r}: the weights {', '.join(map(repr, missing))} have no prior, and would stay at "
-            f"what they are initialised to. Give prior= one for each, or a function of name and shape."
+            f"numpyro.module {name!r}: the weights {', '.join(map(repr, missing))} have no prior, and would keep their "
+            f"initial values. Give prior= one for each, or a function of name and shape."
         )
 
 
@@ -71,13 +71,13 @@ def _param(message: Message) -> None:
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise ValueError(
-            f"numpyro.module {name.removesuffix('$params')!r}: a network whose weights are parameters is not taken "
-            f"here. What phx.fit learns, in a guide or a model, is phx.network({name.removesuffix('$params')!r}, "
-            f"network); for sampling, where all that is learned has a prior, use "
-            f"phx.random_network({name.removesuffix('$params')!r}, init, apply)."
+            f"numpyro.module {name.removesuffix('$params')!r}: networks whose weights are parameters of NumPyro are "
+            f"not supported. For phx.fit, in a guide or a model, use "
+            f"phx.network({name.removesuffix('$params')!r}, network); for sampling, in which all weights have a prior, "
+            f"use phx.random_network({name.removesuffix('$params')!r}, init, apply)."
             if name.endswith("$params")
-            else f"Site {name!r} is a numpyro.param, which is not taken here. What phx.fit learns, in a guide or a "
-            f"model, is phx.param({name!r}, init, constraint); for sampling make it a numpyro.sample with a prior "
+            else f"Site {name!r} is a numpyro.param, which is not supported. For phx.fit, in a guide or a model, use "
+            f"phx.param({name!r}, init, constraint); for sampling make it a numpyro.sample with a prior "
             f"(numpyro.handlers.lift does it for a whole model), or an argument of the model."
         )
 
@@ -86,9 +86,9 @@ def _param(message: Message) -> None:
 
 def _mutable(message: Message) -> None:
     raise ValueError(
-        f"Site {message['name']!r} is a numpyro.mutable: state that changes from one evaluation to the next makes no "
-        f"density. Use a module without state, such as one that normalises by layer and not by batch, or pass the "
-        f"state in as data."
+        f"Site {message['name']!r} is a numpyro.mutable: a density must not depend on state that changes from one "
+        f"evaluation to the next. Use a module without state, such as one that normalises by layer and not by batch, "
+        f"or pass the state in as data."
     )
 
 
@@ -96,20 +96,20 @@ def _plate(message: Message) -> None:
     size, subsample_size = message["args"]
     _unless_there_is_a_key(
         message,
-        f"plate {message['name']!r}: {subsample_size} of {size} rows would be drawn at random each time the program is "
-        f"run, and its log density with them. Leave subsample_size out; rows are drawn by "
-        f"phx.fit(batch_size=), and by the kernels phx.sgld and phx.sghmc of phx.mcmc.",
+        f"plate {message['name']!r}: {subsample_size} of {size} rows would be drawn at random in each run of the "
+        f"program, so its log density would be random. Leave subsample_size out; phx.fit(batch_size=) draws rows, and "
+        f"so do the kernels phx.sgld and phx.sghmc of phx.mcmc.",
     )
 
 
 def _key(message: Message) -> None:
-    if prior_of_module() is not None:  # for weights of which the shapes alone count
+    if prior_of_module() is not None:  # the key initialises weights, of which only the shapes are used
         return
     _unless_there_is_a_key(
         message,
         "The program asks for a random key, with numpyro.prng_key or by hiding a variable without a value in "
-        "numpyro.handlers.block, and nothing gives it one: under inference a density must be the same each time. Put "
-        "phx.seed or numpyro.handlers.seed around that part, or make what is drawn a phx.sample that is not hidden.",
+        "numpyro.handlers.block, and there is no key: under inference a density must be the same each time. Put "
+        "phx.seed or numpyro.handlers.seed around that part, or draw with a phx.sample that is not hidden.",
     )
 
 

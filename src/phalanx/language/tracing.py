@@ -2,8 +2,8 @@
 
 A program calls `sample`. The call becomes a `RandomVariable` and goes to the tracer on top of this thread's stack. A
 tracer is a function `(variable, forward) -> variable`: it may change the variable, and forwards it to the tracer
-below. Under the last one, the variable gets its value. That is all; handlers, targets and adapters are tracers.
-NumPyro's handlers and primitives take part: see `messages`.
+below. Below the last tracer, the variable gets its value. Handlers, targets and adapters are tracers. NumPyro's
+handlers and primitives take part: see `messages`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from phalanx.mesh.compatibility.jax_internals import read_arrays_anew
 from phalanx.mesh.compatibility.numpyro_internals import explain_assertion
 
 Program = Callable[..., Any]
+"""A function that calls `sample`; its arguments are the data."""
 
 
 class _Stack(threading.local):
@@ -39,20 +40,21 @@ _stack = _Stack()
 def tracing(tracer: Tracer) -> Iterator[None]:
     """Put `tracer` on top of this thread's stack for the length of a `with` block, exceptions included.
 
-    A tracer is a function `(variable, forward) -> variable`. It sees every random variable and parameter that is met,
-    may change it (`dataclasses.replace`), and hands it on to the tracers below with `forward`, under the last of which
-    it gets its value; or it gives it a value itself, with `variable.complete()`, and forwards nothing.
+    A tracer is a function `(variable, forward) -> variable`. It receives every random variable and parameter of the
+    program, may change it (`dataclasses.replace`), and passes it to the tracers below with `forward`, which returns the
+    variable with its value. Or the tracer completes the variable itself, with `variable.complete()`, and does not
+    forward it.
 
     Args:
         tracer: the function.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
-        >>> def told(variable, forward):
+        >>> def show(variable, forward):
         ...     variable = forward(variable)
         ...     print(variable.name, variable.shape)
         ...     return variable
-        >>> with phx.tracing(told):
+        >>> with phx.tracing(show):
         ...     x = phx.seed(lambda: phx.sample("x", dist.Normal(0.0, 1.0).expand([2])), 0)()
         x (2,)
 
@@ -64,7 +66,7 @@ def tracing(tracer: Tracer) -> Iterator[None]:
     below, tracer = _stack.tracers, _not_within_transformations(tracer)
     _stack.tracers = (*below, tracer)
     try:
-        with messages.standing(tracer):
+        with messages.installed(tracer):
             yield
     except AssertionError as error:
         explain_assertion(error)
@@ -74,7 +76,7 @@ def tracing(tracer: Tracer) -> Iterator[None]:
 
 
 def _not_within_transformations(tracer: Tracer) -> Tracer:
-    """`tracer`, refusing what is sampled in a part of the program that JAX traces apart."""
+    """Return `tracer` with a check: it refuses variables in a part of the program that JAX traces separately."""
     entered = get_opaque_trace_state(convention="phalanx")
 
     def checked(variable: RandomVariable, forward: Forward) -> RandomVariable:
@@ -82,7 +84,7 @@ def _not_within_transformations(tracer: Tracer) -> Tracer:
             raise ValueError(
                 f"Variable {variable.name!r} is sampled inside of a function that JAX transforms within the program "
                 f"(jax.vmap, jit, grad or checkpoint, lax.scan, map, cond or while_loop): it would be one variable "
-                f"however often that runs. Sample outside of it, all at once, as in "
+                f"however often that function runs. Sample outside of it, all at once, as in "
                 f"phx.sample({variable.name!r}, distribution.expand([n])), and pass the values in."
             )
         return tracer(variable, forward)
@@ -91,23 +93,23 @@ def _not_within_transformations(tracer: Tracer) -> Tracer:
 
 
 def sample(name: str, distribution: Distribution, *, obs: Any = None, axis: str | Sequence[str] | None = None) -> Array:
-    """A random variable: draws it, or takes its value from data, a condition or the inference at work.
+    """Sample a random variable: draw it, or take its value from data, a condition or the running inference.
 
     Args:
         name: the variable's name, unique in the program.
         distribution: any `numpyro.distributions.Distribution`.
         obs: its value when it is observed, of shape batch + event (or sample + batch + event).
-        axis: mesh axis that its leading dimension is spread over. Not needed where its shape or its parameters come
+        axis: mesh axis that its leading dimension is sharded over. Not needed where its shape or its parameters come
             from sharded data. Where no data lie along the axis, as with `axis="model"` for the units of a large
             network, write the whole shape: each device is given its rows, and the program adds up over them with
-            `jax.lax.psum`. Draws come back whole.
+            `jax.lax.psum`. Draws are returned whole.
 
     Returns:
         The value, a plain array.
 
     Raises:
-        TypeError: when `name` is no string or `distribution` no distribution.
-        ValueError: when the value has the wrong shape, or there is none and nothing to draw it with.
+        TypeError: when `name` is not a string or `distribution` not a distribution.
+        ValueError: when the value has the wrong shape, or the variable has neither a value nor a key.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -138,7 +140,18 @@ def _check_name(what: str, name: Any) -> None:
 
 
 def deterministic(name: str, value: Any) -> Any:
-    """A named value computed from others: recorded, storable with `keep=[name]`, no part of the log density."""
+    """Record a value computed from others under a name, and return it; `keep=[name]` stores it with the draws.
+
+    It has no density. Its value may be any array.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> def model():
+        ...     log_scale = phx.sample("log_scale", dist.Normal(0.0, 1.0))
+        ...     phx.deterministic("scale", log_scale**2)
+        >>> phx.trace(phx.substitute(model, {"log_scale": 3.0}))()["scale"].value.item()
+        9.0
+    """
     _check_name("phx.deterministic", name)
     return send(RandomVariable(name, None, value, observed=True)).value
 
@@ -150,18 +163,24 @@ def factor(name: str, log_density: Any) -> None:
         name: the term's name, unique in the program.
         log_density: a scalar, or an array of terms to be added; or `phx.blocked(...)` of them. Over sharded data keep
             one term per row, so that padded rows can be left out.
+
+    Example:
+        >>> import phalanx as phx
+        >>> model = lambda: phx.factor("penalty", -2.0)
+        >>> phx.log_joint(model)({}).item()
+        -2.0
     """
     _check_name("phx.factor", name)
     if isinstance(log_density, str | bytes) or log_density is None:
         raise TypeError(f"phx.factor: the log density of {name!r} must be a number or an array; got {log_density!r}.")
     distribution = log_density if isinstance(log_density, Blocked) else Unit(log_density)
-    value = jnp.zeros((*distribution.batch_shape, 0))  # Unit's event is empty: the density is all there is
+    value = jnp.zeros((*distribution.batch_shape, 0))  # Unit's event is empty: it has a density and no value
     send(RandomVariable(name, distribution, value, observed=True))
 
 
 def send(variable: RandomVariable) -> RandomVariable:
-    """What becomes of a variable or parameter that a program has met."""
-    return _forward_below(_stack.tracers)(variable) if messages.goes_past() else messages.send(variable)
+    """Send a variable or parameter of a program to the tracers, and return it with its value."""
+    return _forward_below(_stack.tracers)(variable) if messages.bypasses_numpyro() else messages.send(variable)
 
 
 def _forward_below(tracers: tuple[Tracer, ...]) -> Forward:
@@ -170,7 +189,7 @@ def _forward_below(tracers: tuple[Tracer, ...]) -> Forward:
     *below, top = tracers
 
     def forward(variable: RandomVariable) -> RandomVariable:
-        # A tracer that itself calls `sample` speaks to the tracers below it, not to itself.
+        # A tracer that itself calls `sample` sends to the tracers below it, not to itself.
         above = _stack.tracers
         _stack.tracers = tuple(below)
         try:

@@ -1,9 +1,9 @@
-"""Climbing to where a log density is high, by L-BFGS, with what its curvature says on the way."""
+"""Climbs to where a log density is high, by L-BFGS, and its curvature on the way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,33 +12,35 @@ from jax import Array, lax, random
 
 from phalanx.jaxprs.group_sums import with_group_sums
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Integer
+
 MEMORY = 8
-"""Steps that the curvature is estimated from."""
+"""Steps from which the curvature is estimated."""
 
 HALVINGS, SHORTER = 12, 0.4
-"""How often a step that gains too little is made shorter before it is given up, and by how much."""
+"""Times that a step which gains too little is shortened before it is given up, and the factor."""
 
 ARMIJO = 1e-4
-"""Of the gain that the gradient promises, the part that a step must make."""
+"""Share of the gain promised by the gradient that a step must make."""
 
 OFF_ZERO = 1e-3
-"""How far from zero coordinates at zero begin a climb at most."""
+"""Greatest distance from zero at which coordinates at zero begin a climb."""
 
 LANES = 8
-"""Columns of a Hessian that are computed at once: as many as a fit has particles, for whose memory there must be room.
-"""
+"""Columns of a Hessian that are computed at once: as many as a fit has particles, so that memory suffices."""
 
 EXACT = 256
-"""Coordinates up to which the diagonal of the Hessian is computed; beyond, it is estimated."""
+"""Number of coordinates up to which the diagonal of the Hessian is computed; beyond, it is estimated."""
 
 
 class Effort(NamedTuple):
-    """What is spent on a good place.
+    """Effort of the search for a starting point.
 
     Attributes:
-        looks: steps of a climb between two looks at how good a normal about the place would be.
-        probes: random vectors that the diagonal of a Hessian is estimated with.
-        draws: of a normal, that tell how good it is.
+        looks: steps of a climb before each evaluation of a normal about the position.
+        probes: random vectors that estimate the diagonal of a Hessian.
+        draws: draws of a normal that estimate its bound.
     """
 
     looks: tuple[int, ...]
@@ -47,10 +49,10 @@ class Effort(NamedTuple):
 
 
 MANY = 2**14
-"""Coordinates that are many."""
+"""Number of coordinates from which on `OF_MANY` applies."""
 
 USUAL, OF_MANY = Effort((0, 5, 5, 10, 20, 40), 32, 16), Effort((20, 40), 4, 4)
-"""Of many coordinates a look takes as long as a dozen steps of a fit, and sums over them have little noise."""
+"""With many coordinates an evaluation takes as long as a dozen steps of a fit, and sums over them have little noise."""
 
 
 def _effort(size: int) -> Effort:
@@ -58,33 +60,34 @@ def _effort(size: int) -> Effort:
 
 
 LogDensity = Callable[[Array], Array]
+"""Log density: of a position `(coordinate,)` a scalar."""
 
 
 class Climb(NamedTuple):
-    """A climb under way.
+    """State of a climb.
 
     Attributes:
-        position, value, gradient: of the log density, where the climb is.
-        steps, changes: the latest steps, and the changes of the gradient, `(MEMORY, coordinate)`, oldest first.
-        curved: which of them show a curvature that points downward, as at a mode.
-        moved: whether the last step went anywhere.
-        gradients: that were computed for it.
+        position, value, gradient: position, log density and gradient after the last step.
+        steps, changes: the latest steps, and the changes of the gradient, oldest first.
+        curved: True for steps along which the density curves downward, as at a mode.
+        moved: True if the last step gained something.
+        gradients: number of gradients that were computed.
     """
 
-    position: Array
-    value: Array
-    gradient: Array
-    steps: Array
-    changes: Array
-    curved: Array
-    moved: Array
-    gradients: Array | np.int32 = np.int32(1)
+    position: Float[Array, "coordinate"]
+    value: Float[Array, ""]
+    gradient: Float[Array, "coordinate"]
+    steps: Float[Array, "memory coordinate"]
+    changes: Float[Array, "memory coordinate"]
+    curved: Bool[Array, "memory"]
+    moved: Bool[Array, ""]
+    gradients: Integer[Array, ""] | np.int32 = np.int32(1)
 
     @classmethod
-    def begin(cls, log_density: LogDensity, position: Array) -> Climb:
-        """A climb that begins, a little off zero: there what is written with maxima may have a wrong gradient.
+    def begin(cls, log_density: LogDensity, position: Float[Array, "coordinate"]) -> Climb:
+        """Return the state before the first step, with coordinates at zero moved a little off it.
 
-        Products of two have none there.
+        At zero the gradient of a maximum is one of two, and that of a product of two coordinates vanishes.
         """
         off = random.uniform(random.key(0), position.shape, position.dtype, -OFF_ZERO, OFF_ZERO)
         position = jnp.where(position == 0.0, off, position)
@@ -94,16 +97,16 @@ class Climb(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A step that is tried: where it leads, the log density there, and whether that gains enough."""
+    """Candidate for a step: its position, value and gradient there, and whether it gains enough."""
 
-    position: Array
-    value: Array
-    gradient: Array
-    gains: Array
+    position: Float[Array, "coordinate"]
+    value: Float[Array, ""]
+    gradient: Float[Array, "coordinate"]
+    gains: Bool[Array, ""]
 
 
-def climb(log_density: LogDensity, state: Climb, count: Array | int) -> Climb:
-    """At most `count` steps more.
+def climb(log_density: LogDensity, state: Climb, count: Integer[Array, ""] | int) -> Climb:
+    """Make at most `count` steps more.
 
     Source:
         Liu, Nocedal (1989), On the limited memory BFGS method for large scale optimization.
@@ -124,7 +127,7 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
     uphill = jnp.isfinite(slope) & (slope > 0)
     direction = jnp.where(uphill, direction, at.gradient)
     slope = jnp.where(uphill, slope, at.gradient @ at.gradient)
-    # before there is a curvature, a step of length one at most
+    # without an estimate of the curvature, a step of length one at most
     first = 1.0 / jnp.maximum(1.0, jnp.linalg.norm(direction))
     length = jnp.where(jnp.any(at.curved) & uphill, 1.0, first)
 
@@ -135,7 +138,7 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
         return Trial(position, value, gradient, gains)
 
     def shorter(carry: tuple[Array, Trial]) -> tuple[Array, Trial]:
-        # with the gradient, which the first try mostly needs: as a program of its own it would be compiled once more
+        # with the gradient, which the first trial mostly needs: by itself it would be compiled once more
         return carry[0] + 1, tried(length * SHORTER ** carry[0])
 
     untried = jnp.int32(0), Trial(at.position, at.value, at.gradient, jnp.bool_(False))
@@ -158,8 +161,8 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
     return jax.tree.map(lambda a, b: jnp.where(usable, a, b), there, stayed)
 
 
-def inverse_times(at: Climb, vector: Array) -> Array:
-    """The estimate of the inverse of the negative Hessian, times a vector (the two-loop recursion)."""
+def inverse_times(at: Climb, vector: Float[Array, "coordinate"]) -> Float[Array, "coordinate"]:
+    """Return the estimate of the inverse of the negative Hessian, times a vector (the two-loop recursion)."""
     safe = jnp.where(at.curved, jnp.sum(at.steps * at.changes, 1), 1.0)
     weight = jnp.where(at.curved, 1.0 / safe, 0.0)
 
@@ -178,10 +181,10 @@ def inverse_times(at: Climb, vector: Array) -> Array:
     return lax.scan(forth, last * q, (newest_first[::-1], alphas[::-1]))[0]
 
 
-def curvature(log_density: LogDensity, position: Array, key: Array) -> Array:
-    """The diagonal of the negative Hessian: exact for few coordinates, estimated for many.
+def curvature(log_density: LogDensity, position: Float[Array, "coordinate"], key: Array) -> Float[Array, "coordinate"]:
+    """Return the diagonal of the negative Hessian: exact for few coordinates, estimated for many.
 
-    An estimate is no smaller than its own error: one that is small by chance would say that the density is flat.
+    An estimate is no smaller than its own error: one that is small by chance would suggest that the density is flat.
     """
     gradient = with_group_sums(jax.grad(log_density))
 
@@ -201,8 +204,10 @@ def curvature(log_density: LogDensity, position: Array, key: Array) -> Array:
     return jnp.maximum(jnp.abs(jnp.mean(found, 0)), jnp.sqrt(jnp.mean(found**2, 0) / probes))
 
 
-def negative_hessian(log_density: LogDensity, position: Array) -> Array:
-    """The whole of it."""
+def negative_hessian(
+    log_density: LogDensity, position: Float[Array, "coordinate"]
+) -> Float[Array, "coordinate coordinate"]:
+    """Return the negative Hessian."""
     gradient = with_group_sums(jax.grad(log_density))
     size = position.size
 
@@ -214,7 +219,7 @@ def negative_hessian(log_density: LogDensity, position: Array) -> Array:
 
 
 def _in_lanes(f: Callable[[Array], Array], count: int) -> Array:
-    """`f` of 0, 1, ... up to `count`, some at once: of data that are read for one the others have them, too."""
+    """Return `f` of 0, 1, ... up to `count`, several at once: one pass over the data serves them all."""
     lanes = min(LANES, count)
     numbers = jnp.arange(-(-count // lanes) * lanes).reshape(-1, lanes)
     found = lax.map(jax.vmap(f), jnp.minimum(numbers, count - 1))
@@ -222,39 +227,38 @@ def _in_lanes(f: Callable[[Array], Array], count: int) -> Array:
 
 
 class Top(NamedTuple):
-    """The top of a climb.
+    """Top of a climb.
 
     Attributes:
-        position: where the density is highest.
+        position: position of the highest density.
         scale_tril: Cholesky factor of the inverse of the negative Hessian.
-        reached: whether it is one: the gradient vanishes, and the density curves downward in every direction.
+        reached: True at a maximum: the gradient vanishes, and the density curves downward in every direction.
     """
 
-    position: Array
-    scale_tril: Array
-    reached: Array
+    position: Float[Array, "coordinate"]
+    scale_tril: Float[Array, "coordinate coordinate"]
+    reached: Bool[Array, ""]
 
 
 CLIMBED, POLISHED = 2000, 3
-"""Steps of a climb at most, and Newton's after it."""
+"""Steps of a climb at most, and Newton steps after it."""
 
 AT_TOP = 1e-2
-"""What a step of Newton's may still promise at a top, in nats: a tenth of a standard deviation away."""
+"""Gain in nats that a Newton step may still promise at a top: a tenth of a standard deviation away."""
 
 
-def climb_to_top(log_density: LogDensity, position: Array) -> Top:
-    """Climb as far as it goes, and look at the curvature there."""
+def climb_to_top(log_density: LogDensity, position: Float[Array, "coordinate"]) -> Top:
+    """Climb as far as it goes, and compute the Hessian there."""
 
     def covariance(position: Array) -> tuple[Array, Array]:
         hessian = negative_hessian(log_density, position)
         unit = lax.rsqrt(jnp.maximum(jnp.abs(jnp.diagonal(hessian)), 1e-30))
-        values, vectors = jnp.linalg.eigh(
-            unit[:, None] * hessian * unit[None]
-        )  # of order one: no digits are lost to units
+        # of order one, so that no digits are lost to units
+        values, vectors = jnp.linalg.eigh(unit[:, None] * hessian * unit[None])
         inverse = (vectors / jnp.maximum(values, 1e-7)[None]) @ vectors.T
         return unit[:, None] * inverse * unit[None], values[0] > 1e-6
 
-    def polish(position: Array, _: Any) -> tuple[Array, None]:
+    def polish(position: Array, _: None) -> tuple[Array, None]:
         there = position + covariance(position)[0] @ with_group_sums(jax.grad(log_density))(position)
         return jnp.where(log_density(there) >= log_density(position), there, position), None
 
@@ -266,60 +270,60 @@ def climb_to_top(log_density: LogDensity, position: Array) -> Top:
     return Top(position, jnp.linalg.cholesky(found), downward & (promised < AT_TOP))
 
 
-class Place(NamedTuple):
-    """A place to begin at: a position, and standard deviations there."""
+class StartingPoint(NamedTuple):
+    """Position to begin at, with standard deviations of the coordinates there."""
 
-    position: Array
-    scale: Array
+    position: Float[Array, "coordinate"]
+    scale: Float[Array, "coordinate"]
 
 
 WIDEST = 10.0
-"""The standard deviation where the log density does not curve downward, and the most there is."""
+"""The greatest standard deviation, used where the log density does not curve downward."""
 
 
-def good_place(log_density: LogDensity, position: Array, key: Array) -> Place:
-    """The place of a climb about which a normal of independent coordinates comes closest to the density.
+def find_starting_point(log_density: LogDensity, position: Float[Array, "coordinate"], key: Array) -> StartingPoint:
+    """Return the position of a climb about which a normal of independent coordinates has the greatest bound.
 
-    It is not the top: where a density has no mode, as the joint density of a hierarchy, the climb goes on into a spike
-    that holds no mass, and the bound is lower there than it was on the way. All places are judged with the same draws.
+    It is not the top: where a density has no mode, as the joint density of a hierarchy, the climb continues into a
+    spike that holds no mass, and the bound falls. All positions are judged with the same draws.
     """
 
-    def look(carry: tuple[Climb, Array, Place], count: Array) -> tuple[Any, None]:
-        state, best, place = carry
+    def look(carry: tuple[Climb, Array, StartingPoint], count: Array) -> tuple[Any, None]:
+        state, best, point = carry
         state = climb(log_density, state, count)
         curved = curvature(log_density, state.position, key)
         scale = widths(curved)
-        value = _bound(log_density, Place(state.position, scale), key)
+        value = _bound(log_density, StartingPoint(state.position, scale), key)
         better = jnp.isfinite(value) & (value > best)
-        place = jax.tree.map(lambda a, b: jnp.where(better, a, b), Place(state.position, scale), place)
-        return (state, jnp.where(better, value, best), place), None
+        point = jax.tree.map(lambda a, b: jnp.where(better, a, b), StartingPoint(state.position, scale), point)
+        return (state, jnp.where(better, value, best), point), None
 
     begun = Climb.begin(log_density, position)
-    # of a place where no normal is any good, narrow scales are all that is safe
-    first = Place(position, jnp.full_like(position, 0.1))
+    # narrow scales are safe where no normal fits
+    first = StartingPoint(position, jnp.full_like(position, 0.1))
     looks = jnp.array(_effort(position.size).looks)
     return lax.scan(look, (begun, jnp.float32(-jnp.inf).astype(begun.value.dtype), first), looks)[0][2]
 
 
-def widths(curvature: Array) -> Array:
-    """Standard deviations of the coordinates where the log density curves so."""
+def widths(curvature: Float[Array, "coordinate"]) -> Float[Array, "coordinate"]:
+    """Return the standard deviations of the coordinates of a log density with this curvature."""
     scale = jnp.where(curvature > WIDEST**-2, lax.rsqrt(jnp.maximum(curvature, WIDEST**-2)), WIDEST)
     return jnp.where(jnp.isfinite(scale), scale, 1.0)
 
 
-def _bound(log_density: LogDensity, place: Place, key: Array) -> Array:
-    """The bound of a normal about a place, but for a constant."""
-    draws = _effort(place.position.size).draws
-    noise = random.normal(key, (draws // 2, place.position.size), place.position.dtype)
+def _bound(log_density: LogDensity, point: StartingPoint, key: Array) -> Array:
+    """Return the bound of a normal about a point, up to a constant."""
+    draws = _effort(point.position.size).draws
+    noise = random.normal(key, (draws // 2, point.position.size), point.position.dtype)
     noise = jnp.concatenate([noise, -noise])
 
     def draw(number: Array | int) -> Array:
-        return place.position + place.scale * noise[number]
+        return point.position + point.scale * noise[number]
 
     def add(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        # a draw is carried, not made where it is used: the compiler would fuse it with a loop over all data
+        # a draw is carried: XLA would fuse its computation with a loop over all data
         total, drawn = carry
         return total + log_density(drawn), draw((number + 1) % draws)
 
-    total, _ = lax.fori_loop(0, draws, add, (jnp.zeros((), place.position.dtype), draw(0)))
-    return total / draws + jnp.sum(jnp.log(place.scale))
+    total, _ = lax.fori_loop(0, draws, add, (jnp.zeros((), point.position.dtype), draw(0)))
+    return total / draws + jnp.sum(jnp.log(point.scale))

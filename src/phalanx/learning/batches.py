@@ -1,16 +1,22 @@
-"""Rows in an order that is repeated: which rows a step sees follows from a seed and the step's number alone."""
+"""Batches of rows in a repeatable order: a seed and the number of the step determine the rows of a step.
+
+Fits take `Batches` of a dict of arrays, ensembles the row numbers of `EpochBatches`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax import Array
 
-from phalanx.inputs.dataframe_input import in_form_of, is_categorical, take
+from phalanx.inputs.dataframe_input import as_named_array, in_form_of, is_categorical
 from phalanx.mesh.keys import check_seed
+
+if TYPE_CHECKING:
+    from jaxtyping import Integer
 
 ORDERS = ("shared", "own", "bootstrap")
 """Orders in which the members of an ensemble see rows."""
@@ -25,8 +31,8 @@ class Batches:
     Attributes:
         data: arrays with one row for each example.
         batch_size: rows of a batch.
-        seed: of the order.
-        transform: what is done to each batch.
+        seed: seed of the order.
+        transform: function of a batch and a generator; None leaves batches as they are.
     """
 
     data: Mapping[str, Any]
@@ -36,34 +42,32 @@ class Batches:
 
     @property
     def num_rows(self) -> int:
-        """Rows that the batches stand for."""
+        """Number of rows that the batches represent."""
         return len(next(iter(self.data.values())))
 
     @property
     def per_epoch(self) -> int:
-        """Batches of an epoch; the rows of a last, smaller one are left out, other rows in each epoch."""
+        """Batches of an epoch; rows of a smaller last batch are left out, other rows in each epoch."""
         return self.num_rows // self.batch_size
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self.from_step(0)
 
     def from_step(self, step: int) -> Iterator[dict[str, Any]]:
-        """The batches from that of a step on."""
+        """Yield the batches from that of a step on."""
         while True:
             epoch, first = divmod(step, self.per_epoch)
             order = _shuffled(self.num_rows, self.seed, epoch)
-            for number in range(first, self.per_epoch):
-                rows = order[number * self.batch_size : (number + 1) * self.batch_size]
+            for rows in _cut(order, self.batch_size, drop_last=True)[first:]:
                 yield self._taken(rows, step)
                 step += 1
 
     def in_order(self) -> Iterator[dict[str, Any]]:
-        """One epoch, rows as they are."""
-        for number in range(self.per_epoch):
-            rows = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
+        """Yield the batches of one epoch, rows in the order of the data."""
+        for number, rows in enumerate(_cut(np.arange(self.num_rows), self.batch_size, drop_last=True)):
             yield self._taken(rows, number)
 
-    def _taken(self, rows: np.ndarray, step: int) -> dict[str, Any]:
+    def _taken(self, rows: Integer[np.ndarray, "batch"], step: int) -> dict[str, Any]:
         batch = {name: array[rows] for name, array in self.data.items()}
         if self.transform is None:
             return batch
@@ -71,25 +75,25 @@ class Batches:
 
 
 def batches(data: Mapping[str, Any], batch_size: int, *, seed: int = 0, transform: Transform | None = None) -> Batches:
-    """Rows for `phx.fit`, a batch for each step, in an order that a fit which is gone on with repeats.
+    """Make batches of rows for `phx.fit`, one for each step, in an order that a resumed fit repeats.
 
-    Every epoch has all rows in an order of its own, each once. Which rows a step sees follows from the seed and the
-    step's number alone: a fit that is resumed goes on with the very next batch.
+    Every epoch has all rows in an order of its own, each once. The seed and the number of a step determine its rows: a
+    resumed fit continues with the next batch.
 
     Args:
         data: the model's arguments, arrays with one row for each example. They stay where they are, in memory or in a
-            file (`numpy.memmap`), and a batch goes to the devices while they are busy with the one before.
-        batch_size: rows of a batch. Rows that make no whole batch are left out, other rows in each epoch.
-        seed: of the order.
-        transform: a function of a batch and a `numpy.random.Generator` that gives the batch which the model sees, such
-            as pixels drawn to be black or white. The generator, too, follows from seed and step.
+            file (`numpy.memmap`); each batch is copied to the devices during the step before.
+        batch_size: rows of a batch. A last batch of fewer rows is left out, other rows in each epoch.
+        seed: seed of the order.
+        transform: a function of a batch and a `numpy.random.Generator` that returns the batch for the model, such as
+            pixels drawn to be black or white. Seed and step determine the generator, too.
 
     Returns:
-        What `phx.fit` takes as data. `num_rows` is known from it.
+        Data for `phx.fit`, which takes the number of rows from them.
 
     Raises:
-        TypeError: when data are no dict of arrays.
-        ValueError: when arrays differ in how many rows they have, or have fewer than a batch.
+        TypeError: when data are not a dict of arrays.
+        ValueError: when arrays differ in their number of rows, or have fewer rows than a batch.
 
     Example:
         >>> import numpy as np, phalanx as phx
@@ -113,30 +117,61 @@ def batches(data: Mapping[str, Any], batch_size: int, *, seed: int = 0, transfor
     return Batches(arrays, int(batch_size), int(seed), transform)
 
 
-def rows_of_epoch(order: str, seed: int, epoch: int, members: int, rows: int) -> np.ndarray:
-    """Numbers of the rows in the order of an epoch: `(rows,)` where it is shared, else `(members, rows)`.
+@dataclass(frozen=True)
+class EpochBatches:
+    """Row numbers of the batches of an ensemble, epoch by epoch.
 
-    With `"bootstrap"` each member has drawn its rows with replacement once, and shuffles them anew in every epoch.
+    Attributes:
+        rows: number of rows.
+        size: rows of a batch.
+        order: one of `ORDERS`; with "bootstrap" each member draws its rows with replacement once, and shuffles them
+            anew in every epoch.
+        seed: seed of the order.
+        members: number of members.
+        drop_last: whether a last batch of fewer rows is left out.
     """
-    if order == "shared":
-        return _shuffled(rows, seed, epoch).astype(np.int32)
-    found = np.empty((members, rows), np.int32)
-    for member in range(members):
-        own = _shuffled(rows, seed, epoch, member)
-        drawn = np.random.default_rng([seed, 2**31, member]).integers(0, rows, rows) if order == "bootstrap" else None
-        found[member] = own if drawn is None else drawn[own]
-    return found
+
+    rows: int
+    size: int
+    order: str
+    seed: int
+    members: int
+    drop_last: bool
+
+    def of_epoch(self, epoch: int) -> tuple[Integer[np.ndarray, "*members batch"], ...]:
+        """Return the batches of an epoch: `(batch,)` where the order is shared, else `(members, batch)`."""
+        if self.order == "shared":
+            order = _shuffled(self.rows, self.seed, epoch).astype(np.int32)
+        else:
+            order = np.stack([self._of_member(member, epoch) for member in range(self.members)])
+        return _cut(order, self.size, self.drop_last)
+
+    def _of_member(self, member: int, epoch: int) -> Integer[np.ndarray, "rows"]:
+        own = _shuffled(self.rows, self.seed, epoch, member).astype(np.int32)
+        if self.order != "bootstrap":
+            return own
+        drawn = np.random.default_rng([self.seed, 2**31, member]).integers(0, self.rows, self.rows)
+        return drawn.astype(np.int32)[own]
 
 
-def _shuffled(rows: int, *seed: int) -> np.ndarray:
+def _shuffled(rows: int, *seed: int) -> Integer[np.ndarray, "rows"]:
     return np.random.default_rng(seed).permutation(rows)
 
 
+def _cut(
+    order: Integer[np.ndarray, "*members rows"], size: int, drop_last: bool
+) -> tuple[Integer[np.ndarray, "*members batch"], ...]:
+    """Cut an order of rows, its last axis, into batches."""
+    rows = order.shape[-1]
+    end = rows // size * size if drop_last else rows
+    return tuple(order[..., first : first + size] for first in range(0, end, size))
+
+
 def _by_place(name: str, array: Any) -> Any:
-    """An array whose rows are found by their place: those of a table's column would be found by their label.
+    """Return an array whose rows are indexed by position: those of a table's column would be indexed by label.
 
     A categorical keeps its levels, all of them in each batch.
     """
     if is_categorical(array):
-        return in_form_of(getattr(array, "values", array), take(f"batches: {name}", array).array)
+        return in_form_of(getattr(array, "values", array), as_named_array(f"batches: {name}", array).array)
     return array if isinstance(array, np.ndarray | Array) else np.asarray(array)

@@ -1,8 +1,8 @@
-"""Climbing in many coordinates: the Hessian is known by its products with vectors, and never made."""
+"""Climbs in many coordinates, with products of the Hessian and vectors instead of the Hessian."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,35 +11,38 @@ from jax import Array, lax, random
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.learning.ascent import CLIMBED, Climb, LogDensity, climb, curvature, widths
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 POLISHED = 4
-"""Steps of Newton's after a climb."""
+"""Newton steps after a climb."""
 
 PRODUCTS = 64
-"""Products with a Hessian of many coordinates that its softest directions are found with."""
+"""Products with the Hessian that find its softest directions."""
 
 SOFT = 1e-4
-"""The least curvature that a step of Newton's is divided by, in the units of the diagonal."""
+"""Least curvature that a Newton step is divided by, in units of the diagonal."""
 
 
 class Summit(NamedTuple):
-    """The end of a climb in many coordinates, whose Hessian is known by products alone.
+    """Top of a climb in many coordinates.
 
     Attributes:
-        position: where the density is highest.
-        promised: nats that the last step of Newton's has promised.
-        curvatures: along some directions, the softest first, in the units of the diagonal.
-        directions: `(direction, coordinate)`, one standard deviation of the diagonal long; where there are fewer, the
-            others have an infinite curvature.
+        position: position of the highest density.
+        promised: gain in nats that the last Newton step has promised.
+        curvatures: curvatures along some directions, the softest first, in units of the diagonal; infinite where the
+            Hessian has fewer directions.
+        directions: these directions, one standard deviation of the diagonal long.
     """
 
-    position: Array
-    promised: Array
-    curvatures: Array
-    directions: Array
+    position: Float[Array, "coordinate"]
+    promised: Float[Array, ""]
+    curvatures: Float[Array, "direction"]
+    directions: Float[Array, "direction coordinate"]
 
 
-def climb_many(log_density: LogDensity, position: Array, key: Array) -> Summit:
-    """Climb as far as it goes, then by steps of Newton's in the span of products with the Hessian; no Hessian is made.
+def climb_many(log_density: LogDensity, position: Float[Array, "coordinate"], key: Array) -> Summit:
+    """Climb as far as it goes, then by Newton steps in the span of products with the Hessian.
 
     Source:
         Lanczos (1950), An iteration method for the solution of the eigenvalue problem of linear differential and
@@ -49,7 +52,7 @@ def climb_many(log_density: LogDensity, position: Array, key: Array) -> Summit:
     slope = with_group_sums(jax.grad(log_density))
     unit = widths(curvature(log_density, position, key))
 
-    def polish(position: Array, _: Any) -> tuple[Array, Array]:
+    def polish(position: Array, _: None) -> tuple[Array, Array]:
         gradient = slope(position)
         curvatures, directions = _softest(log_density, position, unit, unit * gradient)
         along, divisor = directions @ gradient, jnp.maximum(curvatures, SOFT)
@@ -58,12 +61,16 @@ def climb_many(log_density: LogDensity, position: Array, key: Array) -> Summit:
         return jnp.where(better, there, position), jnp.sum(along**2 / divisor)
 
     position, promised = lax.scan(polish, position, None, POLISHED)
-    start = random.normal(key, position.shape, position.dtype)  # it has a part of every direction, a gradient may not
+    # unlike a gradient, a random vector has a component along every direction
+    start = random.normal(key, position.shape, position.dtype)
     return Summit(position, promised[-1], *_softest(log_density, position, unit, start))
 
 
-def _softest(log_density: LogDensity, position: Array, unit: Array, start: Array) -> tuple[Array, Array]:
-    """Curvatures of the negative Hessian in the span of its products with a vector, ascending, and their directions."""
+def _softest(
+    log_density: LogDensity, position: Float[Array, "coordinate"], unit: Float[Array, "coordinate"],
+    start: Float[Array, "coordinate"],
+) -> tuple[Float[Array, "direction"], Float[Array, "direction coordinate"]]:  # fmt: skip
+    """Return the curvatures of the negative Hessian in the span of its products with a vector, and their directions."""
     count, slope = min(PRODUCTS, position.size), with_group_sums(jax.grad(log_density))
 
     def times(vector: Array) -> Array:
@@ -73,8 +80,8 @@ def _softest(log_density: LogDensity, position: Array, unit: Array, start: Array
         basis, inner, outer, vector = carry
         product, is_new = times(vector), jnp.any(vector != 0.0)
         basis = basis.at[number].set(vector)
-        own = jnp.where(is_new, vector @ product, 2.0 * inner[0])  # the span may end early, and is then filled up
-        for _ in range(2):  # once leaves rounding errors, which bring known directions back
+        own = jnp.where(is_new, vector @ product, 2.0 * inner[0])  # fills up a span that ends early
+        for _ in range(2):  # rounding errors of a single pass would bring earlier directions back
             product = product - (basis @ product) @ basis
         length = jnp.linalg.norm(product)
         goes_on = is_new & (length > SOFT * jnp.abs(own))

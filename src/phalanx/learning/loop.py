@@ -1,4 +1,4 @@
-"""The loop of gradient steps that fits and ensembles share: blocks of steps until a method is done, or is stopped."""
+"""Loop of gradient steps of fits and ensembles: blocks of steps until a method is done, or is stopped."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ class Stop(Enum):
 
     INTERRUPTED = "Ctrl-C"
     TIME = "time is over"
-    DATA = "there are no more batches"
+    DATA = "the batches have ended"
 
 
 class EndOfData(Exception):
-    """There are no more batches."""
+    """End of the batches."""
 
 
 class Method(Protocol[S]):
-    """A way to learn, as three functions of a state; whatever must survive an interruption is in the state."""
+    """Way to learn, as functions of a state, which holds all that must survive an interruption."""
 
     def init(self, start: Any) -> S:
         """Return the state to begin with."""
         ...
 
     def step(self, state: S, say: Callable[[str], None]) -> Iterator[S]:
-        """Make one block of steps; yield the state wherever it is whole, and at the end. `say` shows a line."""
+        """Make one block of steps; yield each consistent state, the last at the end. `say` shows a line."""
         ...
 
     def done(self, state: S) -> bool:
-        """Return whether there is nothing left to do."""
+        """Return whether all steps are made, or no more are needed."""
         ...
 
     def report(self, state: S) -> Report:
-        """Return how far it has come, for the progress display and `on_block`."""
+        """Return the progress, for the display and `on_block`."""
         ...
 
     def stop(self, state: S, reason: Stop) -> str:
-        """Save what is to be saved of a state that is stopped; return a line to show, which may be empty."""
+        """Save the state of a method that is stopped; return a line to show, which may be empty."""
         ...
 
 
 @dataclass
 class Loop(Generic[S]):
-    """A method under way.
+    """Loop over the blocks of a method.
 
     Attributes:
         method: the method.
-        state: the last state that was whole, also after an exception.
-        stopped: why the loop ended before the method was done; None otherwise.
+        state: the last consistent state, also after an exception.
+        stopped: reason why the loop ended before the method was done; None otherwise.
     """
 
     method: Method[S]
@@ -67,7 +67,13 @@ class Loop(Generic[S]):
     def blocks(
         self, display: Progress, look: Sequence[Callable[[Report], Any]] = (), seconds: float | None = None
     ) -> Iterator[S]:
-        """Yield the state after each block, until the method is done, time or data are over, or on Ctrl-C."""
+        """Yield the state after each block, until the method is done, time or data have run out, or Ctrl-C.
+
+        Args:
+            display: shows the reports.
+            look: functions called with each report.
+            seconds: time limit; None without.
+        """
         began, interrupts = time.monotonic(), Interrupts()
         with ended_by_interrupt(lambda: self._stop(Stop.INTERRUPTED)):
             try:

@@ -1,4 +1,4 @@
-"""Which devices there are, and the mesh they form: axes `chain`, `data` and `model`."""
+"""Devices and the mesh they form, with axes `chain`, `data` and `model`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh
 
-from phalanx.mesh.compatibility.jax_internals import settings
+from phalanx.mesh.compatibility.jax_internals import prefer_fused_loops, settings
 from phalanx.mesh.compatibility.jax_release import check_jax
-from phalanx.mesh.compatibility.workarounds import Workaround
 
 CHAIN = "chain"
-"""The axis chains are spread over. Every other axis of a mesh spreads one chain's model and data."""
-
-SMALL_LOOP_BYTES = 4 * 2**20
-"""Bytes a turn of a loop touches up to which calling functions one by one costs more than running them in parallel."""
+"""The mesh axis that chains are sharded over. One chain's model and data are sharded over the other axes."""
 
 AXES = (CHAIN, "data", "model")
 
@@ -30,16 +26,16 @@ def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: 
     """Arrange devices in a mesh with the axes `chain`, `data` and `model`.
 
     Args:
-        chain: devices along `chain`; None takes what `data` and `model` leave.
-        data: devices one chain's data (and local latent variables) are spread over.
-        model: devices one chain's model (its large weights) is spread over.
+        chain: devices along `chain`; None means all devices that `data` and `model` leave.
+        data: devices that one chain's data (and local latent variables) are sharded over.
+        model: devices that one chain's model (its large weights) is sharded over.
         devices: the devices to use, all of JAX's by default. With `chain` given, the first `chain * data * model`.
 
     Returns:
         A `jax.sharding.Mesh` of shape `(chain, data, model)` with Auto axis types.
 
     Raises:
-        ValueError: when a size is below one or the devices do not suffice or do not divide.
+        ValueError: when a size is below one, there are too few devices, or they do not divide evenly.
 
     Example:
         >>> import phalanx as phx
@@ -72,18 +68,18 @@ def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: 
 
 
 def with_auto_axes(mesh: Mesh) -> Mesh:
-    """The mesh with Auto axis types; `jax.make_mesh` makes Explicit ones, where arrays must say how they lie."""
+    """Return the mesh with Auto axis types; under the Explicit ones of `jax.make_mesh` all arrays need shardings."""
     check_jax(mesh.devices.flat[0].platform)
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 def axes_but_chain(mesh: Mesh) -> dict[str, int]:
-    """Devices along every axis that a target may be spread over."""
+    """Return the number of devices along every axis that a target may be sharded over."""
     return {axis: size for axis, size in mesh.shape.items() if axis != CHAIN}
 
 
 def default_mesh(num_chains: int) -> Mesh:
-    """The mesh of a run that names none: as many devices along `chain` as the number of chains can fill evenly."""
+    """Return the default mesh of a run: the most devices along `chain` that divide the number of chains."""
     count = len(jax.devices())
     return make_mesh(chain=math.gcd(num_chains, count) if num_chains > 0 else 1)
 
@@ -95,7 +91,7 @@ def use_cpu_devices(n: int | None = None) -> int:
         n: the number of devices; None means one for each core this process may use.
 
     Returns:
-        The number of CPU devices there are.
+        The number of CPU devices.
 
     Raises:
         ValueError: when `n` is not a positive whole number.
@@ -121,9 +117,9 @@ def use_cpu_devices(n: int | None = None) -> int:
 
 
 def use_every_core() -> str | None:
-    """Ask for one CPU device per core if JAX has not started; otherwise return the line that says how to get them.
+    """Ask for one CPU device per core if JAX has not started; otherwise return advice on how to get them.
 
-    A number that the user has chosen stays, and needs no advice.
+    A number of devices that the user has chosen is kept, without advice.
     """
     cores = count_cores()
     if cores == 1 or _ask_for_cpu_devices(cores) or _has_chosen() or not _is_one_cpu():
@@ -139,20 +135,8 @@ def _is_one_cpu() -> bool:
 
 
 def count_cores() -> int:
-    """Cores this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def prefer_fused_loops() -> None:
-    """Ask XLA to compile loops over small arrays into one function each; without effect when JAX has started.
-
-    By default a CPU runs a loop as a list of small functions, and calling each takes longer than what most of them do:
-    some 8 microseconds for a leapfrog that computes for one. XLA takes this wish from the environment alone.
-    """
-    flags = os.environ.get("XLA_FLAGS", "")
-    if Workaround.FUSED_LOOPS.is_on and "xla_backend_extra_options" not in flags:
-        wish = f"--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold={SMALL_LOOP_BYTES}"
-        os.environ["XLA_FLAGS"] = f"{flags} {wish}".strip()
 
 
 def _has_chosen() -> bool:
@@ -164,9 +148,9 @@ def _has_chosen() -> bool:
 def _ask_for_cpu_devices(n: int) -> bool:
     prefer_fused_loops()
     if _has_chosen():
-        return False  # JAX refuses to be told twice
+        return False  # JAX refuses a second number
     try:
         jax.config.update("jax_num_cpu_devices", n)
-    except RuntimeError:  # JAX has started; the public API has no gentler way to ask
+    except RuntimeError:  # JAX has started; its public API does not report it in advance
         return False
     return True

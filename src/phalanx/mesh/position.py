@@ -1,10 +1,9 @@
-"""Positions: vectors of coordinates that know their layout over the mesh, and their conversions to values by variable.
+"""Positions: vectors of coordinates with their layout over the mesh, and conversions to values by variable.
 
-Coordinates that every device holds are one array; those sharded over mesh axes are another for each set of axes. In an
-array variables follow one another in the order of their names. A vector of every lane (the chains that one device
-advances together) has the lanes as its last axis, so that elementwise work and sums over coordinates run along the
-lanes, which a CPU vectorises. A vector without lanes has any axes in front of its coordinates. On the host the parts of
-the devices follow one another.
+Replicated coordinates are one array; sharded ones are another array for each set of mesh axes. In an array variables
+are in the order of their names. A vector of all lanes (the chains that one device advances together) has the lanes as
+its last axis, so that elementwise operations and sums over coordinates run along the lanes, which a CPU vectorises. A
+vector without lanes has its coordinates last. On the host the parts of the devices follow one another.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Shared = TypeVar("Shared", Array, Total)
 
 @dataclass(frozen=True)
 class Variable:
-    """A latent variable as one device holds it, on the unconstrained scale."""
+    """A latent variable on one device, on the unconstrained scale."""
 
     name: str
     unconstrained_shape: tuple[int, ...]
@@ -50,21 +49,21 @@ class Variable:
 
     @property
     def size(self) -> int:
-        """Coordinates on one device."""
+        """Number of coordinates on one device."""
         return math.prod(self.unconstrained_shape)
 
     @property
     def whole_unconstrained_shape(self) -> tuple[int, ...]:
-        """The shape on all devices, without padded rows."""
+        """Shape in the whole, without padded rows."""
         return self.sharding.whole_shape(self.unconstrained_shape)
 
 
 @dataclass(frozen=True)
 class VectorLayout:
-    """Coordinates of a position: which variables they belong to, and which devices hold them.
+    """Layout of the coordinates of a position: their variables, and their sharding over devices.
 
     Attributes:
-        variables: in the order of their names.
+        variables: the variables in the order of their names.
         sizes: devices along each mesh axis that has several.
     """
 
@@ -73,12 +72,12 @@ class VectorLayout:
 
     @classmethod
     def of(cls, variables: Iterable[Variable], sizes: Mapping[str, int]) -> VectorLayout:
-        """The layout of these variables, in any order."""
+        """Return the layout of these variables, in any order."""
         return cls(tuple(sorted(variables, key=lambda v: v.name)), tuple(sizes.items()))
 
     @cached_property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """Sets of mesh axes that coordinates are sharded over, each once; the empty one, of global ones, is first."""
+        """Sets of mesh axes that coordinates are sharded over, each once; the empty set, for global ones, is first."""
         return tuple(sorted({(), *(v.sharding.axes for v in self.variables)}))
 
     @cached_property
@@ -88,22 +87,22 @@ class VectorLayout:
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """Coordinates of each group on one device."""
+        """Number of coordinates of each group on one device."""
         return tuple(sum(v.size for v in members) for members in self.members)
 
     @property
     def coordinates(self) -> int:
-        """Coordinates on all devices, those of padded rows apart."""
+        """Number of coordinates in the whole, without padded rows."""
         return sum(math.prod(v.whole_unconstrained_shape) for v in self.variables)
 
     @property
     def whole_lengths(self) -> list[int]:
-        """Coordinates of each group on all devices, those of padded rows included."""
+        """Number of coordinates of each group on all devices, with padded rows."""
         return [length * self.devices(axes) for length, axes in zip(self.lengths, self.groups, strict=True)]
 
     @property
     def whole_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of positions on all devices by variable, without padded rows."""
+        """Shapes of positions in the whole by variable, without padded rows."""
         return {v.name: v.whole_unconstrained_shape for v in self.variables}
 
     @property
@@ -112,7 +111,7 @@ class VectorLayout:
         return jnp.result_type(*(v.dtype for v in self.variables))
 
     def devices(self, axes: Sequence[str]) -> int:
-        """Devices along these mesh axes."""
+        """Return the number of devices along these mesh axes."""
         return math.prod(dict(self.sizes).get(axis, 1) for axis in axes)
 
     def of_groups(self, count: int) -> VectorLayout:
@@ -120,17 +119,17 @@ class VectorLayout:
         return VectorLayout(tuple(v for v in self.variables if v.sharding.axes in self.groups[:count]), self.sizes)
 
     def specs(self, *leading: str | None) -> tuple[PartitionSpec, ...]:
-        """Partition of each group's array, whose first dimensions are `leading` and whose next are coordinates."""
+        """Return the partition of each group's array, with dimensions `leading` and then coordinates."""
         return tuple(PartitionSpec(*leading, axes or None) for axes in self.groups)
 
     # -- on a device ------------------------------------------------------------------------------------------------
 
     def zeros(self, *leading: int) -> dict[str, Array]:
-        """The origin, by variable."""
+        """Return the origin, by variable."""
         return {v.name: jnp.zeros((*leading, *v.unconstrained_shape), v.dtype) for v in self.variables}
 
     def vector(self, values: Mapping[str, Array]) -> Vector:
-        """The vector `(..., coordinates)` of values `(..., *shape)` by variable, of this device; of none, no parts."""
+        """Return the vector `(..., coordinates)` of this device's values `(..., *shape)`; without values, no parts."""
         if not values:
             return Vector((), self)
         leading = self._leading(values)
@@ -142,23 +141,23 @@ class VectorLayout:
         return Vector(tuple(map(together, self.members)), self)
 
     def numbers(self) -> Vector:
-        """Numbers of this device's coordinates, counted through the whole position."""
+        """Return the numbers of this device's coordinates in the whole position."""
         first, found = 0, {}
         for v in self.variables:
             found[v.name] = (first + _numbers_of(v)).reshape(v.unconstrained_shape)
             first += math.prod(v.whole_unconstrained_shape)
         flat = self.vector(found)
-        return jax.tree.map(lambda part: part.astype(jnp.uint32), flat)  # a group of no coordinates has another type
+        return jax.tree.map(lambda part: part.astype(jnp.uint32), flat)  # an empty group has another type
 
     def real(self) -> Vector:
-        """One for a coordinate, zero for one in a padded row, which has no momentum and stays where it is."""
+        """Return one for each coordinate, and zero in padded rows, which have no momentum and do not move."""
         return self.vector({n: self._of(n).keep_rows(jnp.ones_like(x, self.dtype)) for n, x in self.zeros().items()})
 
     def uniform(self, key: Array, low: float, high: float) -> dict[str, Array]:
-        """Independent uniforms on `(low, high)` by variable, zeros in padded rows.
+        """Return independent uniforms on `(low, high)` by variable, zeros in padded rows.
 
-        A number is a function of the key and the coordinate's number: a coordinate draws the same one whichever device
-        holds it, and however many there are. One call makes all: a hash is most of what a small model compiles.
+        A uniform is a function of the key and the coordinate's number, and so the same under any sharding. One call
+        makes all: hashes are most of the compile time of a small model.
         """
         numbers = jnp.concatenate(self.numbers().parts)
         flat = low + (high - low) * uniforms(key, numbers, self.dtype)
@@ -168,9 +167,9 @@ class VectorLayout:
     # -- on the host ------------------------------------------------------------------------------------------------
 
     def of_whole(self, values: Mapping[str, np.ndarray], zero: bool = False) -> Vector:
-        """The vector on all devices of whole values `(..., *shape)` by variable; of none, without parts.
+        """Return the vector on all devices of whole values `(..., *shape)` by variable; without values, no parts.
 
-        A padded row repeats the last, so that a variance is one, or is zero.
+        A padded row repeats the last row, so that a variance stays positive, or is zero.
         """
         if not values:
             return Vector((), self)
@@ -187,10 +186,7 @@ class VectorLayout:
         return Vector(tuple(map(together, self.groups, self.members)), self)
 
     def padded(self, variable: Variable, values: np.ndarray, leading: int = 0, zero: bool = False) -> np.ndarray:
-        """Whole values with the last row again, or zeros, for every padded one; rows lie behind `leading` dimensions.
-
-        The values may be on any scale.
-        """
+        """Return whole values with padded rows, each the last row or zeros; rows follow `leading` dimensions."""
         sharding = variable.sharding
         missing = sharding.local_rows * self.devices(sharding.axes) - sharding.rows if sharding.axes else 0
         if not missing:
@@ -201,11 +197,11 @@ class VectorLayout:
     # -- trees in which a dict by variable stands for a position ----------------------------------------------------
 
     def is_position(self, node: Any) -> bool:
-        """Whether a node of a tree is a dict with all variables."""
+        """Return whether a node of a tree is a dict with all variables."""
         return isinstance(node, dict) and set(node) == {v.name for v in self.variables}
 
     def fetched(self, tree: Any) -> Any:
-        """Arrays `(chain, ...)` on devices, as arrays of NumPy without padded rows."""
+        """Return arrays `(chain, ...)` on devices as NumPy arrays without padded rows."""
 
         def whole(node: Any) -> Any:
             if not self.is_position(node):
@@ -215,7 +211,7 @@ class VectorLayout:
         return jax.tree.map(whole, tree, is_leaf=self.is_position)
 
     def placed(self, tree: Any, mesh: Mesh) -> Any:
-        """The inverse of `fetched`; a padded row is zero, as it is in a run."""
+        """Return the inverse of `fetched`; a padded row is zero, as it is in a run."""
 
         def place(node: Any) -> Any:
             if self.is_position(node):
@@ -226,7 +222,7 @@ class VectorLayout:
         return jax.tree.map(place, tree, is_leaf=self.is_position)
 
     def chain_specs(self, tree: Any) -> Any:
-        """Partition of what has the chains first."""
+        """Return the partition of arrays whose first dimension is the chains."""
 
         def of(node: Any) -> Any:
             if not self.is_position(node):
@@ -247,14 +243,14 @@ class VectorLayout:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Vector:
-    """A vector of coordinates. Sums, differences and negation; products and quotients with a scalar or elementwise.
+    """A vector of coordinates, with sums, differences, negation, and products and quotients, scalar or elementwise.
 
     A scalar is a number, or an array `(lanes,)` with one for each lane.
 
     Attributes:
         parts: arrays `(coordinates, lanes)`, or `(..., coordinates)` without lanes: the coordinates that are replicated
             and, where variables are sharded over mesh axes, one array for each set of axes.
-        layout: of the coordinates; None for a vector that is only computed with.
+        layout: layout of the coordinates; None for a vector that is only computed with.
 
     Example:
         >>> import jax.numpy as jnp
@@ -264,10 +260,10 @@ class Vector:
         Array([2., 3.], dtype=float32)
     """
 
-    parts: tuple[Any, ...]  # any: the same record holds arrays, their shapes, and how they are laid out over the mesh
+    parts: tuple[Any, ...]  # any: the same record holds arrays, their shapes, or their shardings
     layout: VectorLayout | None = field(default=None, repr=False, metadata={"static": True})
 
-    __array_ufunc__ = None  # NumPy's numbers on the left leave the product to us
+    __array_ufunc__ = None  # NumPy scalars on the left then use `__rmul__`
 
     def __add__(self, other: Vector) -> Vector:
         return self._with(other, operator.add)
@@ -288,13 +284,13 @@ class Vector:
 
     @property
     def T(self) -> Vector:
-        """The transpose: a vector `(coordinates, lanes)` as `(lanes, coordinates)`, and back."""
+        """Transpose of a vector `(coordinates, lanes)` to `(lanes, coordinates)`, or back."""
         return jax.tree.map(lambda part: part.T, self)
 
     def by_variable(self) -> dict[str, Any]:
-        """Values `(..., *shape)` by variable of a vector without lanes; none of one without parts.
+        """Return the values `(..., *shape)` by variable of a vector without lanes; empty if it has no parts.
 
-        Those of this device; on the host, of a vector on all devices, without padded rows.
+        On the host these are the whole values, without padded rows.
         """
         if not self.parts:
             return {}
@@ -323,12 +319,12 @@ class Vector:
 
 
 def choose(condition: Bool[Array, "lanes"], a: Any, b: Any) -> Any:
-    """`a` in the lanes where `condition` holds, else `b`; their arrays have lanes last."""
+    """Return `a` in the lanes where `condition` holds, else `b`; their arrays have lanes last."""
     return jax.tree.map(lambda x, y: jnp.where(condition.reshape((1,) * (x.ndim - 1) + condition.shape), x, y), a, b)
 
 
 def inner_products(groups: Sequence[tuple[str, ...]], *pairs: tuple[Vector, Vector]) -> list[Array]:
-    """x·y over coordinates and devices for each pair `(..., coordinates, lanes)`; one sum over devices for all."""
+    """Return x·y over coordinates and devices for each pair `(..., coordinates, lanes)`, with one sum over devices."""
     totals: list[Array] = []
     for index, axes in enumerate(groups):
         parts = _sums_of_products([(x.parts[index], y.parts[index]) for x, y in pairs])
@@ -340,10 +336,10 @@ def inner_products(groups: Sequence[tuple[str, ...]], *pairs: tuple[Vector, Vect
 def add_shares(
     value: Shared, gradient: Mapping[str, Array], shardings: Mapping[str, RowSharding], axes: tuple[str, ...]
 ) -> tuple[Shared, dict[str, Array]]:
-    """Add the devices' shares of a log density and of its gradient by variable, once.
+    """Return the sums over devices of the shares of a log density and of its gradient by variable.
 
-    A global variable's gradient is the sum over all devices; a sharded one's needs only the devices that hold the same
-    rows. `axes` are those that anything of the target is sharded over.
+    A global variable's gradient is summed over all devices, a sharded one's only over devices with the same rows.
+    `axes` are all mesh axes that the target is sharded over.
     """
     if not axes:
         return value, dict(gradient)
@@ -358,7 +354,7 @@ def add_shares(
 
 
 def _numbers_of(variable: Variable) -> Array:
-    """Numbers of the coordinates of this device's part of a variable, flat, counted in the whole variable."""
+    """Return the numbers of this device's coordinates of a variable in the whole variable, flat."""
     if not variable.sharding.axes:
         return jnp.arange(variable.size, dtype=jnp.uint32)
     per_row = math.prod(variable.unconstrained_shape[1:])
@@ -367,12 +363,12 @@ def _numbers_of(variable: Variable) -> Array:
 
 
 def _across(scalar: Any, dimensions: int) -> Any:
-    """A scalar for each lane, in as many dimensions as what it scales: lanes come last."""
+    """Return a scalar of each lane with the dimensions of the array that it scales: lanes come last."""
     return jnp.reshape(scalar, (1,) * (dimensions - 1) + jnp.shape(scalar)) if jnp.ndim(scalar) else scalar
 
 
 def _sums_of_products(pairs: Sequence[tuple[Array, Array]]) -> list[Array]:
-    """Sums over the second to last dimension of x * y; those of one shape in one pass, which is twice as fast."""
+    """Return sums of x * y over the second to last dimension, in one pass for each shape, which is twice as fast."""
     products = [x * y for x, y in pairs]
     sums: list[Any] = [None] * len(products)
     for shape in {product.shape for product in products}:

@@ -1,7 +1,7 @@
 """Several processes, each with devices of its own, that run one program together.
 
-Each runs the same script, and every one must do the same with the devices in the same order: whatever one decides from
-its own clock, or its own keyboard, would leave the others waiting for ever. So decisions are taken once, and agreed on.
+Each runs the same script, and all must run the same operations on the devices in the same order: a decision of one
+process, from its clock or keyboard, would leave the others waiting for ever. Therefore one process decides for all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Sharding
 
 HEARTBEAT_SECONDS = 10
-"""After so long without a sign of life a process is taken for dead, and ends all others."""
+"""Seconds without a heartbeat after which a process counts as dead, and all others are ended."""
 
 _BY_NAME = ("coordinator_address", "num_processes", "process_id")
 
@@ -39,17 +39,17 @@ def initialize(
 
     Args:
         coordinator: `host:port` of the first process, the same in all.
-        num_processes: how many there are.
-        process_id: which of them this is, from 0 on. On Slurm, Open MPI and TPUs all three are found out.
-        coordinator_address: JAX's name of `coordinator`.
-        options: others of `jax.distributed.initialize`.
+        num_processes: number of processes.
+        process_id: number of this process, from 0. On Slurm, Open MPI and TPUs JAX detects all three.
+        coordinator_address: JAX's name for `coordinator`.
+        options: further options of `jax.distributed.initialize`.
 
     Returns:
         The number of this process.
 
     Raises:
         RuntimeError: when JAX has started already, or the others cannot be reached.
-        TypeError: when `jax.distributed.initialize` has no such option.
+        TypeError: when an option is not one of `jax.distributed.initialize`.
         ValueError: when the coordinator is given twice, or some of the three are given and others not.
 
     Example:
@@ -73,10 +73,10 @@ def initialize(
     if any(value is None for value in given) and any(value is not None for value in given):
         raise ValueError(
             f"initialize: coordinator={coordinator!r}, num_processes={num_processes!r} and process_id={process_id!r} "
-            f"belong together: give all three, or none where a cluster's scheduler tells them."
+            f"belong together: give all three, or none on a cluster whose scheduler sets them."
         )
     if coordinator is not None and coordinator.partition(":")[0] in ("127.0.0.1", "localhost"):
-        for name in PROXIES:  # through one, processes of one machine do not find each other
+        for name in PROXIES:  # through a proxy, processes on one machine cannot connect
             os.environ.pop(name, None)
         options.setdefault("coordinator_bind_address", coordinator)
     options.setdefault("heartbeat_timeout_seconds", HEARTBEAT_SECONDS)
@@ -85,32 +85,32 @@ def initialize(
 
 
 def is_first() -> bool:
-    """Whether this is the process that speaks for all."""
+    """Return whether this is the first process, which prints and writes for all."""
     return jax.process_index() == 0
 
 
 def to_devices(value: Any, sharding: Sharding) -> Array:
-    """An array on the devices that its sharding names, of a value that every process has."""
+    """Return a value that every process has as an array with this sharding."""
     if sharding.is_fully_addressable or (isinstance(value, Array) and not value.is_fully_addressable):
-        return jax.device_put(value, sharding)  # moves nothing that is where it should be
+        return jax.device_put(value, sharding)  # does not copy an array with this sharding
     value = np.asarray(value)
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 
 def all_to_devices(tree: Any, layout: Any) -> Any:
-    """The same for a tree, and one of shardings; a process alone sends all at once, which takes half the time."""
+    """Return a tree of values as arrays with a tree of shardings; a single process transfers them in one call."""
     if jax.process_count() == 1:
         return jax.device_put(tree, layout)
     return jax.tree.map(to_devices, tree, layout)
 
 
 def to_host(value: Any) -> np.ndarray:
-    """The whole of an array, in every process."""
+    """Return the whole array, in every process."""
     if not isinstance(value, Array) or value.is_fully_replicated:
         return np.asarray(value)
     if not value.is_fully_addressable:
         return np.asarray(multihost_utils.process_allgather(value, tiled=True))
-    whole = np.empty(value.shape, value.dtype)  # part by part: JAX takes several times as long for small ones
+    whole = np.empty(value.shape, value.dtype)  # shard by shard: JAX takes several times as long for small arrays
     for shard in value.addressable_shards:
         if shard.replica_id == 0:
             whole[shard.index] = np.asarray(shard.data)
@@ -118,5 +118,5 @@ def to_host(value: Any) -> np.ndarray:
 
 
 def agreed(value: Any) -> Any:
-    """The value that the first process has."""
+    """Return the value of the first process."""
     return value if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(value)

@@ -1,7 +1,7 @@
-"""Random numbers by coordinate: the i-th is a function of the key and i, so any device can make any part of them.
+"""Random numbers by coordinate: the i-th is a function of the key and i, so any device can generate any part of them.
 
-A counter-based generator (Threefry, JAX's default) hashes (key, i). `jax.random` numbers elements from zero in every
-array it fills; here the caller numbers them, so that an array spread over devices is filled as if in one piece.
+A counter-based generator (Threefry, JAX's default) hashes (key, i). `jax.random` numbers the elements of every array
+from zero; here the caller numbers them, so that a sharded array gets the same numbers as the whole one.
 
 Source: Salmon, Moraes, Dror, Shaw (2011), Parallel random numbers: as easy as 1, 2, 3.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -21,22 +22,25 @@ from jax.typing import DTypeLike
 
 from phalanx.mesh.compatibility.workarounds import Workaround
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float32, Integer, PRNGKeyArray
+
 Words = tuple[Array, Array]
 """Two arrays of 32 random bits."""
 
 
-def uniforms(key: Array, numbers: Array, dtype: DTypeLike) -> Array:
-    """Uniforms on [0, 1), one for each of `numbers`."""
+def uniforms(key: PRNGKeyArray, numbers: Integer[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
+    """Return uniforms on [0, 1), one for each of `numbers`."""
     return uniforms_from(_words(key, numbers), dtype)
 
 
-def standard_normals(key: Array, numbers: Array, dtype: DTypeLike) -> Array:
-    """Standard normals, one for each of `numbers`, by inversion."""
+def standard_normals(key: PRNGKeyArray, numbers: Integer[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
+    """Return standard normals, one for each of `numbers`, by inversion."""
     return standard_normals_from(_words(key, numbers), dtype)
 
 
-def uniforms_from(words: Words, dtype: DTypeLike) -> Array:
-    """Uniforms on [0, 1) made of random words."""
+def uniforms_from(words: Words, dtype: DTypeLike) -> Float[Array, "*shape"]:
+    """Return uniforms on [0, 1) made from random words."""
     first, second = words
     if jnp.dtype(dtype) == jnp.float64:
         bits = first.astype(jnp.uint64) << 32 | second.astype(jnp.uint64)
@@ -46,8 +50,8 @@ def uniforms_from(words: Words, dtype: DTypeLike) -> Array:
     return (lax.bitcast_convert_type(bits, jnp.float32) - 1.0).astype(dtype)
 
 
-def standard_normals_from(words: Words, dtype: DTypeLike) -> Array:
-    """Standard normals made of random words, by inversion."""
+def standard_normals_from(words: Words, dtype: DTypeLike) -> Float[Array, "*shape"]:
+    """Return standard normals made from random words, by inversion."""
     wide = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
     low = np.nextafter(np.array(-1.0, wide), np.array(0.0, wide))  # erf_inv is infinite at -1
     symmetric = jnp.maximum(low, uniforms_from(words, wide) * (1.0 - low) + low)
@@ -56,13 +60,13 @@ def standard_normals_from(words: Words, dtype: DTypeLike) -> Array:
 
 
 @jax.jit
-def _erf_inv(x: Array) -> Array:
-    """The inverse of the error function on (-1, 1) in float32, to 3e-7 of itself.
+def _erf_inv(x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
+    """Return the inverse of the error function on (-1, 1) in float32, to 3e-7 of itself.
 
-    JAX's takes the logarithm of 1 - x**2 as `log1p(-x * x)`, of which the last digits near one are lost (it is right to
-    6e-6 there), and which compilers for CPUs make half as wide as they could.
+    JAX computes the logarithm of 1 - x**2 as `log1p(-x * x)`, which is inaccurate near one (relative error 6e-6), and
+    which LLVM vectorises to half the width of a CPU.
 
-    Source: Giles (2010), Approximating the erfinv function, whose two polynomials these are.
+    Source: the two polynomials of Giles (2010), Approximating the erfinv function.
     """
     w = -jnp.log((1.0 - x) * (1.0 + x))
     in_tail = w >= 5.0
@@ -84,14 +88,14 @@ _TAIL = (
 
 
 def _words(key: Array, numbers: Array) -> tuple[Array, Array]:
-    """Two independent random words for each number."""
+    """Return two independent random words for each number."""
     numbers = numbers.astype(jnp.uint32)
     first, second = key_words(key)
     return threefry((first, second), jnp.zeros_like(numbers), numbers)
 
 
 def key_words(key: Array) -> tuple[Array, Array]:
-    """A key as the two words that go into the hash."""
+    """Return a key as two words for the hash."""
     words = random.key_data(key)
     # another generator's key has another size: hash it to two words
     words = words if words.shape == (2,) else random.bits(key, (2,), jnp.uint32)
@@ -99,15 +103,15 @@ def key_words(key: Array) -> tuple[Array, Array]:
 
 
 CHAINS_HANG = jax.__version_info__ >= (0, 11)
-"""Whether LLVM may not come to an end with hashes that are chained in one loop: seen with jaxlib 0.12.0.1 and not with
-0.10.1. Its loop vectoriser follows every path through the operations (`onlyFirstLaneUsed`), twice as many per round."""
+"""True if LLVM may not terminate on hashes that are chained in one loop: seen with jaxlib 0.12.0.1, not with 0.10.1.
+Its loop vectoriser follows every path through the operations (`onlyFirstLaneUsed`), twice as many per round."""
 
 _ROLLED: ContextVar[bool] = ContextVar("rolled", default=False)
 
 
 @contextmanager
 def rolled_hashes() -> Iterator[None]:
-    """What is traced within has JAX's loop for a hash: slower to run and far less to compile, for what runs once."""
+    """Trace hashes as JAX's loop inside a `with` block: slower to run but much faster to compile, for single runs."""
     token = _ROLLED.set(True)
     try:
         yield
@@ -116,10 +120,10 @@ def rolled_hashes() -> Iterator[None]:
 
 
 def threefry(key: Words, high: Array, low: Array) -> Words:
-    """Threefry-2x32 with 20 rounds: the hash of a counter (`high`, `low`) under a key, elementwise.
+    """Return the Threefry-2x32 hash (20 rounds) of a counter (`high`, `low`) under a key, elementwise.
 
-    The same function as JAX's, without its loop over the rounds: a loop cannot be fused with what uses the words, which
-    on a CPU makes it some seven times slower inside a compiled step.
+    The result is JAX's, without JAX's loop over the rounds: XLA cannot fuse a loop with the users of the words, which
+    makes it about seven times slower in a compiled step on a CPU.
     """
     rolled = _ROLLED.get() or not Workaround.WRITTEN_OUT_HASH.is_on
     if CHAINS_HANG and Workaround.HASHES_APART.is_on and not rolled:
@@ -130,7 +134,7 @@ def threefry(key: Words, high: Array, low: Array) -> Words:
     return _written_out(first, second, *keys)
 
 
-@jax.jit  # a run hashes in many places: of each shape it is traced, and lowered, once
+@jax.jit  # a run hashes in many places: each shape is traced and lowered once
 def _written_out(first: Array, second: Array, *keys: Array) -> Words:
     add, xor = lax.add, lax.bitwise_xor  # the operators on arrays take several times as long to trace
     schedule = (*keys, xor(xor(*keys), np.uint32(0x1BD11BDA)))

@@ -1,4 +1,4 @@
-"""`spmd`: the `pmap` idiom on `shard_map`. Map leading dimensions over devices, one slice each."""
+"""The `pmap` idiom on `shard_map`: leading dimensions mapped over devices, one slice for each."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ def spmd(f: Callable[..., Any], mesh: Mesh, in_axes: Any = 0, out_axes: Any = 0)
     Args:
         f: a function of arrays (or pytrees of arrays).
         mesh: the devices.
-        in_axes: a tuple with one entry per argument, or one entry for all: `None`, given whole to every device;
+        in_axes: a tuple with one entry per argument, or one entry for all: `None`, replicated on every device;
             `"data"`, the leading dimension mapped over that mesh axis; `PartitionSpec("i", "j")`, two leading
             dimensions over two axes; `0`, the leading dimension mapped over all devices.
-        out_axes: the same for the output or, as a tuple, for each of several; `None` needs a value equal everywhere.
+        out_axes: the same for the output or, as a tuple, for each of several; `None` needs an output that is equal on
+            all devices.
 
     Returns:
-        The function on whole arrays, jitted.
+        The function of whole arrays, jitted.
 
     Raises:
         ModelError: a `TypeError` and a `ValueError`, when `f` cannot be traced.
-        ValueError: when `in_axes` or `out_axes` names no axis of the mesh or has another length than there are
-            arguments or outputs, a leading dimension is not the number of devices, or an output differs along an axis
-            that `out_axes` does not name.
+        ValueError: when `in_axes` or `out_axes` has an unknown axis or another length than there are arguments or
+            outputs, a leading dimension is not the number of devices, or an output differs along an axis that
+            `out_axes` does not name.
 
     Example:
         >>> import jax, jax.numpy as jnp, phalanx as phx
@@ -56,13 +57,13 @@ def spmd(f: Callable[..., Any], mesh: Mesh, in_axes: Any = 0, out_axes: Any = 0)
             with model_errors(f):
                 out = f(*(_strip(s, len(_dims(a, mesh))) for s, a in zip(slices, ins, strict=True)))
             if not isinstance(out_axes, tuple | list):
-                _check_alike(out, out_axes, mesh, "the output")
+                _check_equal(out, out_axes, mesh, "the output")
                 return _unstrip(out, len(_dims(out_axes, mesh)))
             if not isinstance(out, tuple | list) or len(out) != len(out_axes):
                 count = len(out) if isinstance(out, tuple | list) else 1
                 raise ValueError(f"spmd: out_axes has {len(out_axes)} entries for {count} output(s): {out_axes!r}.")
             for position, (o, a) in enumerate(zip(out, out_axes, strict=True)):
-                _check_alike(o, a, mesh, f"output {position}")
+                _check_equal(o, a, mesh, f"output {position}")
             return tuple(_unstrip(o, len(_dims(a, mesh))) for o, a in zip(out, out_axes, strict=True))
 
         outs = out_axes if isinstance(out_axes, tuple | list) else (out_axes,)
@@ -86,7 +87,7 @@ def _per_argument(in_axes: Any, count: int) -> tuple[AxisMap, ...]:
 
 
 def _dims(axis: AxisMap, mesh: Mesh) -> tuple[Any, ...]:
-    """The mesh axes each mapped leading dimension is laid over."""
+    """Return the mesh axes that each mapped leading dimension is sharded over."""
     if axis is None:
         return ()
     if axis == 0:
@@ -95,7 +96,7 @@ def _dims(axis: AxisMap, mesh: Mesh) -> tuple[Any, ...]:
     for name in names:
         if name not in mesh.axis_names:
             raise ValueError(
-                f"spmd: {name!r} is no axis of the mesh, which has {', '.join(map(repr, mesh.axis_names))}; "
+                f"spmd: {name!r} is not an axis of the mesh, which has {', '.join(map(repr, mesh.axis_names))}; "
                 f"use None, 0 or one of these."
             )
     return names
@@ -111,8 +112,8 @@ def _check(arg: Any, dims: tuple[Any, ...], mesh: Mesh, what: str) -> None:
             )
 
 
-def _check_alike(out: Any, axis: AxisMap, mesh: Mesh, what: str) -> None:
-    """Refuse an output that differs along mesh axes that its entry in `out_axes` does not name."""
+def _check_equal(out: Any, axis: AxisMap, mesh: Mesh, what: str) -> None:
+    """Raise if an output differs along mesh axes that its entry in `out_axes` does not name."""
     dims = _dims(axis, mesh)
     named = {name for dim in dims for name in (dim if isinstance(dim, tuple) else (dim,))}
     for leaf in jax.tree.leaves(out):
@@ -121,9 +122,9 @@ def _check_alike(out: Any, axis: AxisMap, mesh: Mesh, what: str) -> None:
             axes = differs[0] if len(differs) == 1 else tuple(differs)
             raise ValueError(
                 f"spmd: {what} differs from device to device along {' and '.join(map(repr, differs))}, and its entry "
-                f"in out_axes is {axis!r}. Make it one value with jax.lax.psum, pmean or pmax(x, {axes!r}): the last "
-                f"also where all_gather has made it equal already; or name the axis in out_axes, for one value from "
-                f"each device."
+                f"in out_axes is {axis!r}. Make it one value with jax.lax.psum, pmean or pmax(x, {axes!r}), the last "
+                f"also after all_gather, whose result JAX does not know to be equal; or name the axis in out_axes, for "
+                f"one value from each device."
             )
 
 

@@ -1,8 +1,8 @@
-"""Networks as functions of their weights, whichever library they were written with, and as parts of programs.
+"""Networks as functions of their weights, written with any of three libraries, and as parts of programs.
 
-One adapter makes a `Network` of a module of Flax NNX, Flax Linen or Equinox, or of two functions. Its weights are
-parameters of a program (`phx.network`), random variables (`phx.random_network`) or a member of an ensemble
-(`phx.ensembles.learner`).
+In: a module of Flax NNX, Flax Linen or Equinox, or two functions. Out: a `Network`, whose weights are parameters of a
+program (`phx.network`), random variables (`phx.random_network`) or a member of an ensemble (`phx.ensembles.learner`).
+Read `network.py` first.
 """
 
 from phalanx.networks.equinox import from_equinox as from_equinox

@@ -1,32 +1,42 @@
-"""Causal attention: to all that came before or to a window of it, at all positions at once or one after another."""
+"""Causal attention to all earlier positions or to a window of them, at all positions at once or one after another."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import DTypeLike
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 Implementation = Literal["xla", "cudnn"]
 
 
 def attend(
-    query: Array, key: Array, value: Array, *, window: int | None = None, implementation: Implementation = "xla"
-) -> Array:  # fmt: skip
-    r"""Each position's attention to itself and those before: $\sum_{j\le i} \mathrm{softmax}_j(q_i k_j / \sqrt d) v_j$.
+    query: Float[Array, "batch length heads width"],
+    key: Float[Array, "batch length heads width"],
+    value: Float[Array, "batch length heads width"],
+    *,
+    window: int | None = None,
+    implementation: Implementation = "xla",
+) -> Float[Array, "batch length heads width"]:
+    r"""Return causal attention at all positions: $\sum_{j\le i} \mathrm{softmax}_j(q_i k_j / \sqrt d) v_j$.
 
     Args:
-        query: `(batch, length, heads, width)`.
-        key: of the same shape.
-        value: of the same shape.
-        window: how many positions before its own each sees; None for all. Windows are worked on in blocks of as many
-            positions, which see their own and the block before: time and memory grow with `length * window`.
+        query: queries.
+        key: keys.
+        value: values.
+        window: number of earlier positions that each position attends to; None for all. The computation cuts positions
+            into blocks of this length, which attend to their own and the previous block: time and memory grow with
+            `length * window`.
         implementation: "xla", or "cudnn" on NVIDIA GPUs in half precision. Do not map "cudnn" over members of an
             ensemble with `jax.vmap`.
 
     Returns:
-        As `query`.
+        The weighted values.
 
     Raises:
         ValueError: when `window` is less than 1.
@@ -52,7 +62,12 @@ def attend(
     return _in_blocks(query, key, value, window)
 
 
-def _in_blocks(query: Array, key: Array, value: Array, window: int) -> Array:
+def _in_blocks(
+    query: Float[Array, "batch length heads width"],
+    key: Float[Array, "batch length heads width"],
+    value: Float[Array, "batch length heads width"],
+    window: int,
+) -> Float[Array, "batch length heads width"]:
     length = query.shape[1]
     count = -(-length // window)
     padding = ((0, 0), (0, count * window - length), (0, 0), (0, 0))
@@ -65,66 +80,72 @@ def _in_blocks(query: Array, key: Array, value: Array, window: int) -> Array:
         before = jnp.pad(x, ((0, 0), (1, 0), (0, 0), (0, 0), (0, 0)))[:, :-1]
         return jnp.concatenate([before, x], axis=2)
 
-    here, seen = jnp.arange(window)[:, None], jnp.arange(2 * window)[None]
-    in_window = (here <= seen) & (seen <= here + window)
-    exists = (jnp.arange(count) > 0)[:, None, None] | (seen >= window)[None]
+    here, other = jnp.arange(window)[:, None], jnp.arange(2 * window)[None]
+    in_window = (here <= other) & (other <= here + window)
+    exists = (jnp.arange(count) > 0)[:, None, None] | (other >= window)[None]
     mask = (in_window[None] & exists)[:, None, None]
 
-    def of_block(q: Array, k: Array, v: Array, mask: Array) -> Array:
+    def attend_in_block(q: Array, k: Array, v: Array, mask: Array) -> Array:
         return jax.nn.dot_product_attention(q, k, v, mask=mask)
 
-    found = jax.vmap(of_block, in_axes=(1, 1, 1, 0), out_axes=1)(
+    found = jax.vmap(attend_in_block, in_axes=(1, 1, 1, 0), out_axes=1)(
         blocks(query), with_block_before(key), with_block_before(value), mask
     )
     return found.reshape(query.shape[0], count * window, *query.shape[2:])[:, :length]
 
 
 class Cache(NamedTuple):
-    """Keys and values of the positions that are still seen, the newest in the place of the oldest.
+    """Ring buffer of the keys and values of the positions that later ones attend to.
 
     Attributes:
-        key: `(batch, kept, heads, width)`.
-        value: of the same shape.
+        key: keys.
+        value: values.
     """
 
-    key: Array
-    value: Array
+    key: Float[Array, "batch kept heads width"]
+    value: Float[Array, "batch kept heads width"]
 
 
-def empty_cache(batch: int, length: int, heads: int, width: int, *, window: int | None, dtype: jnp.dtype) -> Cache:
-    """The cache before the first of `length` positions."""
+def empty_cache(batch: int, length: int, heads: int, width: int, *, window: int | None, dtype: DTypeLike) -> Cache:
+    """Return the cache before the first of `length` positions."""
     check_window(window)
     kept = length if window is None else min(length, window + 1)
-    nothing = jnp.zeros((batch, kept, heads, width), dtype)
-    return Cache(nothing, nothing)
+    empty = jnp.zeros((batch, kept, heads, width), dtype)
+    return Cache(empty, empty)
 
 
-def attend_next(query: Array, key: Array, value: Array, cache: Cache, position: Array) -> tuple[Array, Cache]:
-    """Attention of one position to itself and what the cache holds of those before it.
+def attend_next(
+    query: Float[Array, "batch 1 heads width"],
+    key: Float[Array, "batch 1 heads width"],
+    value: Float[Array, "batch 1 heads width"],
+    cache: Cache,
+    position: Int[Array, ""],
+) -> tuple[Float[Array, "batch 1 heads width"], Cache]:
+    """Return the attention of one position to itself and the cached positions.
 
     Args:
-        query: `(batch, 1, heads, width)`.
-        key: of the same shape.
-        value: of the same shape.
-        cache: of the positions before.
-        position: which this is, counted from 0.
+        query: query of the position.
+        key: key of the position.
+        value: value of the position.
+        cache: keys and values of earlier positions.
+        position: number of the position, from 0.
 
     Returns:
-        As `query`, and the cache with this position.
+        The weighted values, and the cache with this position.
     """
     kept = cache.key.shape[1]
-    place = position % kept
+    slot = position % kept
     cache = Cache(
-        lax.dynamic_update_slice_in_dim(cache.key, key, place, axis=1),
-        lax.dynamic_update_slice_in_dim(cache.value, value, place, axis=1),
+        lax.dynamic_update_slice_in_dim(cache.key, key, slot, axis=1),
+        lax.dynamic_update_slice_in_dim(cache.value, value, slot, axis=1),
     )
-    # the place s holds the position i - (i - s) mod kept, if that has been
+    # slot s contains position i - (i - s) mod kept, if that is not negative
     written = position >= (position - jnp.arange(kept)) % kept
     found = jax.nn.dot_product_attention(query, *cache, mask=written[None, None, None])
     return found, cache
 
 
 def check_window(window: int | None) -> None:
-    """Refuse a window in which nothing before is seen."""
+    """Raise unless a window is None or contains at least one earlier position."""
     if window is not None and window < 1:
-        raise ValueError(f"attention: window must be at least 1, or None to see all that came before; got {window}.")
+        raise ValueError(f"attention: window must be at least 1, or None for all earlier positions; got {window}.")

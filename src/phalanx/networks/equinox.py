@@ -1,4 +1,4 @@
-"""Modules of Equinox."""
+"""Adapter for modules of Equinox."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 from jax.tree_util import tree_flatten_with_path
+from jax.typing import DTypeLike
 
 from phalanx.extras import require
 from phalanx.mesh.specs import Spec, path_of
@@ -17,16 +18,16 @@ from phalanx.networks.network import Network, Remat, network_of
 
 
 def from_equinox(
-    make: Callable[[Array], Any], *, spec: Spec = None, dtype: Any = None, remat: Remat = False
+    make: Callable[[Array], Any], *, spec: Spec = None, dtype: DTypeLike | None = None, remat: Remat = False
 ) -> Network:
-    """A network of Equinox.
+    """Make a network from a module of Equinox.
 
     Args:
-        make: `make(key)` makes the module. It is called as in inference, with dropout off, and most of Equinox's layers
-            take one example: put `jax.vmap` around.
-        spec: how weights are laid out over a mesh; see `from_functions`.
+        make: `make(key)` makes the module. It is called in inference mode, with dropout off; most of Equinox's layers
+            take a single example, so wrap the network in `jax.vmap`.
+        spec: layout of the weights over a mesh; see `from_functions`.
         dtype: type in which it computes; see `from_functions`.
-        remat: whether to compute anew for the gradient; see `from_functions`.
+        remat: whether to recompute activations for the gradient; see `from_functions`.
 
     Returns:
         The network. Its weights are the module's arrays of real numbers, by path; its `apply` takes the arguments of
@@ -49,12 +50,12 @@ def from_equinox(
 
 
 def equinox_module(make: Callable[[Array], Any]) -> Module:
-    """A module of Equinox as functions of arrays."""
+    """Return a module of Equinox as functions of arrays."""
     eqx = require("equinox")
     if isinstance(make, eqx.Module):
         raise TypeError(
             f"from_equinox: expected a function that makes the module from a key, as in from_equinox(lambda key: "
-            f"{type(make).__name__}(..., key=key)); got a module that is made already."
+            f"{type(make).__name__}(..., key=key)); got a module."
         )
     like = eqx.filter_eval_shape(make, random.key(0))
     leaves, structure = tree_flatten_with_path(like)
@@ -76,6 +77,6 @@ def equinox_module(make: Callable[[Array], Any]) -> Module:
         return getattr(module, method)(*inputs, **options)
 
     def train(weights: Any, rest: Any, key: Array, *inputs: Any, **options: Any) -> tuple[Any, Any]:
-        raise NotImplementedError  # Equinox has no one way to give layers their random numbers; ensembles take `apply`
+        raise NotImplementedError  # Equinox has no uniform way to pass keys to layers; ensembles take `apply`
 
     return Module(begin, train, predict)

@@ -1,4 +1,4 @@
-"""Modules of Flax Linen."""
+"""Adapter for modules of Flax Linen."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 from jax import Array, random
+from jax.typing import DTypeLike
 
 from phalanx.extras import require
 from phalanx.mesh.specs import Spec
@@ -14,16 +15,18 @@ from phalanx.networks.module import Module
 from phalanx.networks.network import Network, Remat, network_of
 
 
-def from_linen(module: Any, *example: Any, spec: Spec = None, dtype: Any = None, remat: Remat = False) -> Network:
-    """A network of Flax Linen.
+def from_linen(
+    module: Any, *example: Any, spec: Spec = None, dtype: DTypeLike | None = None, remat: Remat = False
+) -> Network:
+    """Make a network from a module of Flax Linen.
 
     Args:
-        module: the module. It is called without random numbers, so that dropout must be off by default.
-        *example: inputs, of which the shapes count.
-        spec: how weights are laid out over a mesh; see `from_functions`. None is what the module says, of weights made
-            with `linen.with_partitioning`.
+        module: the module. It is called without random numbers, so dropout must be off by default.
+        *example: inputs, of which only the shapes are used.
+        spec: layout of the weights over a mesh; see `from_functions`. None takes the module's own metadata, for weights
+            made with `linen.with_partitioning`.
         dtype: type in which it computes; see `from_functions`.
-        remat: whether to compute anew for the gradient; see `from_functions`. Of the blocks of a network one by one,
+        remat: whether to recompute activations for the gradient; see `from_functions`. For single blocks of a network
             use `linen.remat` within the module.
 
     Returns:
@@ -47,7 +50,14 @@ def linen_module(
     module: Any, example: tuple[Any, ...], training: Mapping[str, Any] | None = None,
     prediction: Mapping[str, Any] | None = None,
 ) -> Module:  # fmt: skip
-    """A module of Flax Linen as functions of arrays, and keyword arguments of its calls in training and prediction."""
+    """Return a module of Flax Linen as functions of arrays.
+
+    Args:
+        module: the module.
+        example: inputs, of which only the shapes are used.
+        training: keyword arguments of its calls in training.
+        prediction: keyword arguments of its other calls.
+    """
     linen, errors = require("flax.linen"), require("flax.errors")
     in_training, in_prediction = dict(training or {}), dict(prediction or {})
 
@@ -59,7 +69,7 @@ def linen_module(
         return rest.pop("params", {}), rest
 
     def train(weights: Any, rest: Any, key: Array, *inputs: Any, **options: Any) -> tuple[Any, Any]:
-        # one stream, which Linen counts through: a second with the same key would draw the same numbers
+        # one stream, from which Linen derives all others: a second stream with this key would repeat its numbers
         given = {"params": weights, **rest}
         outputs, changed = module.apply(
             given, *inputs, rngs={"params": key}, mutable=list(rest), **{**in_training, **options}
@@ -71,10 +81,9 @@ def linen_module(
             return module.apply({"params": weights, **rest}, *inputs, **{**in_prediction, **options})
         except errors.InvalidRngError:
             raise ValueError(
-                f"from_linen: {type(module).__name__} draws random numbers when it is called, and a network is a "
+                f"from_linen: {type(module).__name__} draws random numbers when it is called, but a network is a "
                 f"function of its inputs: every call would have the same noise. Call it with dropout off, such as "
-                f"deterministic=True, and draw noise in the model, with phx.sample, and give it to the network as an "
-                f"input."
+                f"deterministic=True; draw noise in the model, with phx.sample, and give it to the network as an input."
             ) from None
 
     like = jax.eval_shape(variables, random.key(0))

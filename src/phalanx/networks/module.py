@@ -1,4 +1,4 @@
-"""What every library's modules come down to: weights, what else they keep, and two ways to call them."""
+"""Common form of every library's modules: weights, other state, and a call each for training and prediction."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Module(NamedTuple):
     """A module as functions of arrays.
 
     Attributes:
-        begin: `begin(key)`, its weights, which are differentiated, and the rest, which is not: statistics of batches,
-            counts of random numbers. Both are trees of arrays.
-        train: `train(weights, rest, key, *inputs, **options)`, its outputs in training, and the rest after it.
-        predict: `predict(weights, rest, *inputs, **options)`, its outputs when nothing is trained.
-        keeps: what of the rest changes from call to call, by its library's names, but for random numbers.
-        specs: the partition specs that the module's own metadata say, a tree like the weights; None for none.
+        begin: `begin(key)`, its weights, which are differentiated, and other state, which is not: statistics of
+            batches, counts of random numbers. Both are trees of arrays.
+        train: `train(weights, state, key, *inputs, **options)`, its outputs in training, and the state after it.
+        predict: `predict(weights, state, *inputs, **options)`, its outputs in prediction.
+        keeps: the library's names of the state that changes from call to call, except for random numbers.
+        specs: partition specs from the module's own metadata, a tree like the weights; None without metadata.
     """
 
     begin: Callable[[Array], tuple[Any, Any]]

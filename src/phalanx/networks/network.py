@@ -1,4 +1,4 @@
-"""A network as a function of its weights: the one form that programs, fits and ensembles take."""
+"""Network as a function of its weights, the form that programs, fits and ensembles take; and its checks and options."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, random
+from jax.typing import DTypeLike
 
 from phalanx.mesh.specs import Spec, specs_of
 from phalanx.networks.module import Module
 
 Remat = bool | Callable[..., bool]
+"""Recomputation for the gradient: of everything, of nothing, or by one of `jax.checkpoint_policies`."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network.
+    """A network, as two functions and the layout of its weights.
 
     Attributes:
         init: `init(key)` makes its weights, a tree of arrays.
         apply: `apply(weights, *inputs, **options)`, its outputs.
-        specs: how the weights are laid out over a mesh, a tree like them of `jax.sharding.PartitionSpec`; None for
-            copies on every device.
+        specs: layout of the weights over a mesh, a tree like them of `jax.sharding.PartitionSpec`; None for copies on
+            every device.
 
     Example:
         >>> import jax, jax.numpy as jnp, phalanx as phx
@@ -49,10 +51,10 @@ def _check_functions(init: Any, apply: Any) -> None:
     expected = "expected init(key), which makes the weights, and then apply(weights, *inputs), which computes with them"
     for name, f in (("init", init), ("apply", apply)):
         if not callable(f):
-            raise TypeError(f"from_functions: {name} is a {type(f).__name__} and no function; {expected}.")
+            raise TypeError(f"from_functions: {name} is a {type(f).__name__}, not a function; {expected}.")
         try:
             signature = inspect.signature(f)
-        except (TypeError, ValueError):  # built-ins and some callables show none
+        except (TypeError, ValueError):  # built-ins and some callables have no signature
             continue
         try:
             signature.bind(None)
@@ -70,21 +72,20 @@ def from_functions(
     apply: Callable[..., Any],
     *,
     spec: Spec = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     remat: Remat = False,
 ) -> Network:
-    """A network from two functions.
+    """Make a network from two functions.
 
     Args:
         init: `init(key)` makes its weights, a tree of arrays.
         apply: `apply(weights, *inputs, **options)`, its outputs.
-        spec: how weights are laid out over a mesh: a function of a weight's path, such as "layers.0.kernel", and its
-            shape, that returns a `jax.sharding.PartitionSpec`, a tuple of mesh axes, or None to leave it as it is; or a
-            tree of specs like the weights.
-        dtype: type in which it computes, such as `jnp.bfloat16`; weights and outputs stay as they are, and so do
-            gradients.
-        remat: True computes what lies within the network anew for the gradient, and keeps nothing of it in memory; one
-            of `jax.checkpoint_policies` says what is kept.
+        spec: layout of the weights over a mesh: a tree of specs like the weights; or a function of a weight's path,
+            such as "layers.0.kernel", and its shape, that returns a `jax.sharding.PartitionSpec`, a tuple of mesh axes,
+            or None for a copy on every device.
+        dtype: type in which it computes, such as `jnp.bfloat16`; weights, gradients and outputs keep their types.
+        remat: True recomputes activations for the gradient instead of storing them; one of `jax.checkpoint_policies`
+            selects the stored ones.
 
     Returns:
         The network.
@@ -107,15 +108,15 @@ def from_functions(
     return network_of(module, "from_functions", spec, dtype, remat)
 
 
-def network_of(module: Module, what: str, spec: Spec, dtype: Any, remat: Remat) -> Network:
-    """A module as a network: a function of its weights alone, called as when nothing is trained.
+def network_of(module: Module, what: str, spec: Spec, dtype: DTypeLike | None, remat: Remat) -> Network:
+    """Return a module as a network: a function of its weights alone, in prediction mode.
 
     Raises:
-        ValueError: naming what a module keeps from call to call.
+        ValueError: when a module keeps state from call to call, which the message names.
     """
     if module.keeps:
         raise ValueError(
-            f"{what}: the module keeps {', '.join(module.keeps)} from call to call, and a network is a function of its "
+            f"{what}: the module keeps {', '.join(module.keeps)} from call to call, but a network is a function of its "
             f"weights and inputs. Use a module without, such as one that normalises by layer and not by batch; an "
             f"ensemble takes such modules, by phx.ensembles.nnx_learner or linen_learner."
         )
@@ -123,7 +124,7 @@ def network_of(module: Module, what: str, spec: Spec, dtype: Any, remat: Remat) 
 
     @cache
     def others() -> Any:
-        """What is in the module beside its weights."""
+        """Return the module's state without its weights."""
         with jax.ensure_compile_time_eval():
             return jax.jit(lambda: module.begin(random.key(0))[1])() if jax.tree.leaves(rest) else rest
 
@@ -134,8 +135,8 @@ def network_of(module: Module, what: str, spec: Spec, dtype: Any, remat: Remat) 
     return Network(lambda key: module.begin(key)[0], _remat(_computed_in(apply, dtype), remat), specs)
 
 
-def _computed_in(apply: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
-    """`apply` on weights and inputs of this type, with outputs of the weights' own."""
+def _computed_in(apply: Callable[..., Any], dtype: DTypeLike | None) -> Callable[..., Any]:
+    """Return `apply` with weights and inputs converted to `dtype`, and outputs converted back to the weights' type."""
     if dtype is None:
         return apply
 
@@ -166,4 +167,4 @@ def _is_real(leaf: Any) -> bool:
 
 
 def _no_training(*_: Any) -> Any:
-    raise NotImplementedError  # ensembles train two functions in their own way: with a key, if they take one
+    raise NotImplementedError  # ensembles train two functions themselves, and pass a key to those that take one

@@ -1,4 +1,4 @@
-"""Modules of Flax NNX."""
+"""Adapter for modules of Flax NNX."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 from jax import Array
+from jax.typing import DTypeLike
 
 from phalanx.errors.words import first_few
 from phalanx.extras import require
@@ -15,15 +16,17 @@ from phalanx.networks.module import Module
 from phalanx.networks.network import Network, Remat, network_of
 
 
-def from_nnx(make: Callable[[Any], Any], *, spec: Spec = None, dtype: Any = None, remat: Remat = False) -> Network:
-    """A network of Flax NNX.
+def from_nnx(
+    make: Callable[[Any], Any], *, spec: Spec = None, dtype: DTypeLike | None = None, remat: Remat = False
+) -> Network:
+    """Make a network from a module of Flax NNX.
 
     Args:
-        make: `make(rngs)` makes the module, from `nnx.Rngs`. It is called as in evaluation, with dropout off.
-        spec: how weights are laid out over a mesh; see `from_functions`. None is what the module says, of weights made
-            with `nnx.with_partitioning`.
+        make: `make(rngs)` makes the module, from `nnx.Rngs`. It is called in evaluation mode, with dropout off.
+        spec: layout of the weights over a mesh; see `from_functions`. None takes the module's own metadata, for weights
+            made with `nnx.with_partitioning`.
         dtype: type in which it computes; see `from_functions`.
-        remat: whether to compute anew for the gradient; see `from_functions`. Of the blocks of a network one by one,
+        remat: whether to recompute activations for the gradient; see `from_functions`. For single blocks of a network
             use `nnx.remat` within the module.
 
     Returns:
@@ -33,7 +36,7 @@ def from_nnx(make: Callable[[Any], Any], *, spec: Spec = None, dtype: Any = None
     Raises:
         ImportError: when Flax is not installed.
         TypeError: when `make` is a module itself.
-        ValueError: when the module keeps statistics of batches; when it draws random numbers in a call, at that call.
+        ValueError: when the module keeps statistics of batches; and by a call that draws random numbers.
 
     Example:
         >>> import jax, phalanx as phx
@@ -47,16 +50,16 @@ def from_nnx(make: Callable[[Any], Any], *, spec: Spec = None, dtype: Any = None
 
 
 def nnx_module(make: Callable[[Any], Any]) -> Module:
-    """A module of Flax NNX as functions of arrays."""
+    """Return a module of Flax NNX as functions of arrays."""
     nnx = require("flax.nnx")
     if isinstance(make, nnx.Module):
         raise TypeError(
             f"from_nnx: expected a function that makes the module from nnx.Rngs, as in from_nnx(lambda rngs: "
-            f"{type(make).__name__}(..., rngs=rngs)); got a module that is made already."
+            f"{type(make).__name__}(..., rngs=rngs)); got a module."
         )
 
     def split(rngs: Any) -> tuple[Any, Any, Any]:
-        # where weights lie is for the fit to say; eager sharding would ask for a mesh that is not there yet
+        # a fit shards the weights later; eager sharding would need a mesh now
         with nnx.use_eager_sharding(False):
             return nnx.split(make(rngs), nnx.Param, ...)
 
@@ -87,14 +90,14 @@ def nnx_module(make: Callable[[Any], Any]) -> Module:
         if used := [name for name, value in counts(module).items() if value is not before.get(name)]:
             raise ValueError(
                 f"from_nnx: {type(module).__name__} draws random numbers when it is called (its {first_few(used)} "
-                f"advanced), and a network is a function of its inputs: every call would have the same noise. Leave "
-                f"dropout to the module's own switch, without deterministic=False in the call, and draw noise in the "
+                f"advanced), but a network is a function of its inputs: every call would have the same noise. Leave "
+                f"dropout to the module's own switch, without deterministic=False in the call; draw noise in the "
                 f"model, with phx.sample, and give it to the network as an input."
             )
         return outputs
 
     def counts(module: Any) -> dict[str, Any]:
-        """The values of all counts of random numbers drawn, by their names in the module."""
+        """Return the counts of random numbers drawn, by their names in the module."""
         found = {".".join(map(str, path)): node for path, node in nnx.iter_graph(module)}
         return {name: node.get_value() for name, node in found.items() if isinstance(node, nnx.RngCount)}
 

@@ -1,4 +1,4 @@
-"""A network's weights as a parameter of a program."""
+"""Networks whose weights are a parameter of a program."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from phalanx.networks.network import Network
 
 
 def network(name: str, network: Network, *, spec: Spec = None) -> Callable[..., Any]:
-    """A network whose weights are learned: inside of a program it becomes a function of its inputs.
+    """Declare a network's weights as a parameter of the program, and return the network as a function of its inputs.
 
     Args:
-        name: of the parameter that holds its weights.
+        name: name of the parameter.
         network: from `phx.networks.from_nnx`, `from_linen`, `from_equinox` or `from_functions`.
-        spec: how the weights are laid out over a mesh: a function of an array's path, such as "layers.0.kernel", and
-            its shape, that returns a `jax.sharding.PartitionSpec`, a tuple of mesh axes, or None to leave it as the
-            network has it; or a tree of specs.
+        spec: layout of the weights over a mesh: a tree of specs; or a function of an array's path, such as
+            "layers.0.kernel", and its shape, that returns a `jax.sharding.PartitionSpec`, a tuple of mesh axes, or None
+            to keep the network's own.
 
     Returns:
-        A function from inputs to outputs, as the network's `apply` at the weights.
+        A function from inputs to outputs: the network's `apply` at the weights.
 
     Raises:
-        TypeError: when `network` is none.
+        TypeError: when `network` is not a `Network`.
         ValueError: when a spec does not fit its weight.
 
     Example:

@@ -1,39 +1,44 @@
-"""Images pixel by pixel: a network for it, distributions of a pixel, and drawing one pixel after another."""
+"""Autoregressive models of images: a network over pixels, distributions of a pixel, and a sampler by pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax, random
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from phalanx.flows.likelihoods import HIGHEST, QuantizedLogisticMixture
 from phalanx.networks.network import Network
 from phalanx.networks.nnx import from_nnx
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+
 COLDEST = 1e-30
-"""The lowest temperature: what is less probable by a millionth is out of reach, and nothing is divided by zero."""
+"""Lowest temperature, which avoids a division by zero; at it a value less probable by a millionth is never drawn."""
 
 Likelihood = Callable[..., dist.Distribution]
-"""`likelihood(outputs, temperature)`, the distribution of pixels that a network's outputs stand for."""
+"""`likelihood(outputs, temperature)`, the distribution of pixels given a network's outputs."""
 
 
 def image_transformer(rows: int, columns: int, **sizes: Any) -> Network:
-    """A transformer over the pixels of an image, each given those before it in raster order.
+    """Make a transformer over the pixels of an image, each given the earlier ones in raster order.
 
     Args:
-        rows: of an image.
-        columns: of an image.
-        **sizes: `width`, `layers`, `heads`, `window`, `outputs`, `dtype` and `implementation`, as
-            `phalanx.networks.transformer.ImageTransformer` has them.
+        rows: rows of an image.
+        columns: columns of an image.
+        **sizes: `width`, `layers`, `heads`, `window`, `outputs`, `dtype` and `implementation` of
+            `phalanx.networks.transformer.ImageTransformer`.
 
     Returns:
-        The network, of pixels `(batch, rows * columns)` from 0 to 255. Its weights say how they are laid out over the
-        mesh's `model` axis. `pixel_sampler` draws from it.
+        The network, whose input are pixels `(batch, rows * columns)` from 0 to 255. Its weights have metadata for their
+        layout over the mesh's `model` axis. `pixel_sampler` draws from it.
 
     Raises:
         ImportError: when Flax is not installed.
@@ -57,47 +62,58 @@ def image_transformer(rows: int, columns: int, **sizes: Any) -> Network:
     return from_nnx(lambda rngs: ImageTransformer(rows, columns, **sizes, rngs=rngs))
 
 
-def levels(outputs: Array, temperature: Array | float = 1.0) -> dist.Distribution:
-    """A categorical distribution of a pixel's 256 levels, from as many outputs: `(..., 256)`.
+def levels(outputs: Float[Array, "*batch levels"], temperature: ArrayLike = 1.0) -> dist.Distribution:
+    """Return a categorical distribution of a pixel's levels, from one output each.
 
-    At a temperature below 1 what is probable becomes more so; at 0 the most probable level has it all.
+    At a temperature below 1 probable levels become more probable; at 0 the most probable level has all the mass.
+
+    Example:
+        >>> import jax.numpy as jnp, phalanx as phx
+        >>> phx.networks.levels(jnp.zeros(256)).probs[0].item()
+        0.00390625
     """
     return dist.CategoricalLogits(_cooled(outputs, temperature))
 
 
-def logistics(outputs: Array, temperature: Array | float = 1.0) -> dist.Distribution:
-    """A discretised mixture of K logistics for a pixel, from 3 K outputs: logits, locations, log scales: `(..., 3 K)`.
+def logistics(outputs: Float[Array, "*batch outputs"], temperature: ArrayLike = 1.0) -> dist.Distribution:
+    """Return a discretised mixture of K logistics for a pixel, from 3 K outputs: logits, locations and log scales.
 
-    At a temperature below 1 components and their scales are narrower; at 0 there is the most probable one's location.
+    At a temperature below 1 the mixture and its components are narrower; at 0 all mass is at the location of the most
+    probable component.
+
+    Example:
+        >>> import jax.numpy as jnp, phalanx as phx
+        >>> phx.networks.logistics(jnp.zeros(3)).loc.tolist()
+        [127.5]
     """
     logits, loc, log_scale = jnp.split(outputs, 3, axis=-1)
     middle = HIGHEST / 2
-    # a tenth of the range wide at first; never narrower than what rounding leaves
+    # the initial scale is a tenth of the range; the lowest one is below the rounding to whole numbers
     scale = middle * jnp.exp(jnp.clip(log_scale - 1.6, -7.0, 3.0)) * jnp.maximum(temperature, COLDEST)
     return QuantizedLogisticMixture(_cooled(logits, temperature), middle * (1 + loc), scale, validate_args=False)
 
 
-def _cooled(logits: Array, temperature: Array | float) -> Array:
-    """Logits at a temperature. Where it is not 1, the largest is 0: however cold it is, that one is a number."""
+def _cooled(logits: Float[Array, "*batch outputs"], temperature: ArrayLike) -> Float[Array, "*batch outputs"]:
+    """Return logits at a temperature; at another one than 1 the largest is 0, so that it stays finite when divided."""
     if isinstance(temperature, float) and temperature == 1.0:
-        return logits  # as in training, where a pass over all of them is a part of a step
-    largest = lax.stop_gradient(jnp.max(logits, -1, keepdims=True))  # what is added to all logits makes no difference
+        return logits  # as in training, where another pass over all logits would cost time
+    largest = lax.stop_gradient(jnp.max(logits, -1, keepdims=True))  # logits are defined up to a constant
     return (logits - largest) / jnp.maximum(temperature, COLDEST)
 
 
 def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = True) -> Callable[..., Array]:
-    """A function that draws images pixel by pixel, compiled once for each number of images.
+    """Return a function that draws images pixel by pixel, compiled once for each number of images.
 
     Args:
-        network: of `image_transformer`.
+        network: from `image_transformer`.
         likelihood: `levels`, `logistics`, or another function of outputs and a temperature.
-        cached: whether keys and values of the positions before are kept. Without, the network goes over the whole image
-            for every pixel: the same pixels, hundreds of times slower; for comparison.
+        cached: whether keys and values of earlier positions are cached. Without a cache the network is applied to the
+            whole image for every pixel: the same pixels, hundreds of times slower; for comparison.
 
     Returns:
         `sampler(weights, key, images, known, temperature)`: `images`, `(images, pixels)`, with the pixels from number
-        `known` on drawn anew; 0 draws whole images, half of the pixels completes halves. At a temperature of 0 each
-        pixel is the most probable one; below it there is none, and it raises a ValueError.
+        `known` on drawn anew; 0 draws whole images, half the number of pixels completes halves. At a temperature of 0
+        each pixel is the most probable one; a negative temperature is a ValueError.
 
     Example:
         >>> import jax, jax.numpy as jnp, phalanx as phx
@@ -108,7 +124,7 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
         (5, 16)
     """
 
-    def outputs_of(weights: Any, images: Array, position: Array, caches: Any) -> tuple[Array, Any]:
+    def outputs_at(weights: Any, images: Array, position: Array, caches: Any) -> tuple[Array, Any]:
         if cached:
             return network.apply(weights, images, position, caches, method="next")
         return network.apply(weights, images)[:, position], caches
@@ -116,7 +132,7 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
     def sample(weights: Any, key: Array, images: Array, known: Array | int, temperature: Array | float) -> Array:
         def step(position: Array, state: tuple[Array, Any]) -> tuple[Array, Any]:
             images, caches = state
-            outputs, caches = outputs_of(weights, images, position, caches)
+            outputs, caches = outputs_at(weights, images, position, caches)
             drawn = jnp.asarray(likelihood(outputs, temperature).sample(random.fold_in(key, position)))
             kept = jnp.where(position < known, images[:, position], drawn.astype(images.dtype))
             return images.at[:, position].set(kept), caches
@@ -126,7 +142,13 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
 
     compiled = jax.jit(sample)
 
-    def sampler(weights: Any, key: Array, images: Array, known: Array | int, temperature: Array | float) -> Array:
+    def sampler(
+        weights: Any,
+        key: Array,
+        images: Shaped[Array | np.ndarray, "images pixels"],
+        known: Array | int,
+        temperature: Array | float,
+    ) -> Shaped[Array, "images pixels"]:
         if not isinstance(temperature, Tracer) and not float(temperature) >= 0:
             raise ValueError(f"pixel_sampler: temperature must be 0 or above; got {temperature}.")
         return compiled(weights, key, images, known, temperature)

@@ -1,4 +1,4 @@
-"""A network's weights as random variables of a program."""
+"""Networks whose weights are random variables of a program."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def random_network(
     name: str, network: Network | Callable[[Any], Any], apply: Callable[..., Any] | None = None,
     prior: Prior | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
-    """A network whose weights are random variables: inside of a program it becomes a function of its inputs.
+    """Sample a network's weights as random variables of the program; return the network as a function of its inputs.
 
     Args:
-        name: what the weights' names begin with: `name.path.of.the.array`.
+        name: prefix of the weights' names, `name.path.of.the.array`.
         network: from `phx.networks.from_nnx`, `from_linen` or `from_equinox`; or a function of a key that makes its
-            weights, a tree of arrays, of which only the shapes count.
-        apply: of such a function, `apply(weights, *inputs)`, its outputs.
+            weights, a tree of arrays, of which only the shapes are used.
+        apply: with such a function, `apply(weights, *inputs)`, the outputs.
         prior: `prior(path, shape)`, the distribution of an array of weights, of that shape; None means independent
             normals, with variance 1 over the number of inputs for matrices and kernels, and 1 for the rest.
 
@@ -37,8 +37,8 @@ def random_network(
         A function from inputs to outputs.
 
     Raises:
-        TypeError: when there is no `apply`.
-        ValueError: when a prior has another shape than its weights, or `init` makes what is no weight.
+        TypeError: when `apply` is missing.
+        ValueError: when a prior has another shape than its weights, or `init` makes something other than weights.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -63,22 +63,22 @@ def random_network(
     if isinstance(shapes, Mapping) and "params" in shapes and len(shapes) > 1:
         others = ", ".join(repr(collection) for collection in shapes if collection != "params")
         raise ValueError(
-            f"random_network {name!r}: init makes, besides parameters, the collections {others}, which are no weights. "
-            f"Use a module without them, such as one that normalises by layer and not by batch."
+            f"random_network {name!r}: init makes, besides parameters, the collections {others}, which are not "
+            f"weights. Use a module without them, such as one that normalises by layer and not by batch."
         )
 
     def weights(path: Any, like: Any) -> Any:
         if not jnp.issubdtype(like.dtype, jnp.floating):
             raise ValueError(
-                f"random_network {name!r}: init makes {keystr(path)} of type {like.dtype}, which is no weight. Let it "
-                f"return the weights alone."
+                f"random_network {name!r}: init makes {keystr(path)} of type {like.dtype}, which is not a weight. Let "
+                f"it return the weights alone."
             )
         own = path_of(path)
         distribution = choose(own, like.shape)
         found = (*distribution.batch_shape, *distribution.event_shape)
         if found != like.shape:
             raise ValueError(
-                f"random_network {name!r}: the prior of {own!r} has shape {found}, and these weights {like.shape}. "
+                f"random_network {name!r}: the prior of {own!r} has shape {found}, but these weights {like.shape}. "
                 f"Expand it, as in dist.Normal(0.0, 1.0).expand(shape)."
             )
         return sample(f"{name}.{own}" if own else name, distribution)

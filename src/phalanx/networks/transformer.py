@@ -1,46 +1,50 @@
-"""A transformer over the pixels of an image, each given those before it in raster order."""
+"""Transformer over the pixels of an image, each given the earlier ones in raster order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from phalanx.extras import require
 from phalanx.networks.attention import Cache, Implementation, attend, attend_next, check_window, empty_cache
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Shaped
+
 nnx: Any = require("flax.nnx")
 
 LEVELS = 256
-"""Of a pixel."""
+"""Number of levels of a pixel."""
 
 Attend = Callable[[Array, Array, Array], Array]
-"""From queries, keys and values `(batch, positions, heads, width)` to what they find."""
+"""From queries, keys and values `(batch, positions, heads, width)` to the weighted values."""
 
 
 class ImageTransformer(nnx.Module):
-    r"""What the distributions of $p(x) = \prod_i p(x_i \mid x_{<i})$ are made of, over pixels in raster order.
+    r"""Transformer whose outputs are the parameters of $p(x_i \mid x_{<i})$, over pixels $x$ in raster order.
 
-    A position is given the pixels near it that come before (left, above and about), where it is, and by attention what
-    is further off. Weights say by their metadata how they are laid out over `model`: by heads, and by hidden units.
+    The inputs at a position are the earlier pixels near it (left and above) and its row and column; attention adds
+    pixels further off. The weights' metadata shard them over `model`: by heads, and by hidden units.
 
     Args:
-        rows: of an image.
-        columns: of an image.
-        width: of the representation of a position.
-        layers: how many.
-        heads: of attention; a divisor of `width`.
-        window: how many pixels before its own attention sees; None for all.
-        outputs: numbers for each pixel, that its distribution is made from.
-        dtype: what is computed in; weights and outputs are float32.
-        implementation: of attention, as for `attend`.
-        rngs: of `nnx`, where weights come from.
+        rows: rows of an image.
+        columns: columns of an image.
+        width: width of the representation of a position.
+        layers: number of layers.
+        heads: number of heads; a divisor of `width`.
+        window: number of earlier pixels that attention sees; None for all.
+        outputs: number of outputs for each pixel, the parameters of its distribution.
+        dtype: type in which it computes; weights and outputs are float32.
+        implementation: implementation of attention, as for `attend`.
+        rngs: `nnx.Rngs` for the initial weights.
 
     Raises:
-        ValueError: when `width` is no multiple of `heads`, or `window` is less than 1.
+        ValueError: when `width` is not a multiple of `heads`, or `window` is less than 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,7 +60,7 @@ class ImageTransformer(nnx.Module):
 
     def __init__(
         self, rows: int, columns: int, *, width: int = 64, layers: int = 3, heads: int = 4, window: int | None = None,
-        outputs: int = LEVELS, dtype: Any = jnp.float32, implementation: Implementation = "xla", rngs: Any,
+        outputs: int = LEVELS, dtype: DTypeLike = jnp.float32, implementation: Implementation = "xla", rngs: Any,
     ):  # fmt: skip
         if width % heads:
             raise ValueError(f"ImageTransformer: width must be a multiple of heads, got {width} and {heads}.")
@@ -68,23 +72,25 @@ class ImageTransformer(nnx.Module):
         self.near = nnx.Linear(2 * len(self.offsets), width, dtype=dtype, rngs=rngs)
         self.row = nnx.Embed(rows, width, embedding_init=_normal(0.02), dtype=dtype, rngs=rngs)
         self.column = nnx.Embed(columns, width, embedding_init=_normal(0.02), dtype=dtype, rngs=rngs)
-        with nnx.use_eager_sharding(False):  # weights say where they lie; who has a mesh puts them there
-            self.blocks = nnx.List([Block(width, heads, layers, dtype=dtype, rngs=rngs) for _ in range(layers)])
+        with nnx.use_eager_sharding(False):  # a fit shards the weights later, by their metadata
+            self.blocks = nnx.List(
+                [AttentionBlock(width, heads, layers, dtype=dtype, rngs=rngs) for _ in range(layers)]
+            )
         self.norm = nnx.LayerNorm(width, dtype=dtype, rngs=rngs)
         self.out = nnx.Linear(width, outputs, kernel_init=_normal(0.02), dtype=dtype, rngs=rngs)
 
     @property
     def pixels(self) -> int:
-        """Pixels of an image."""
+        """Number of pixels of an image."""
         return self.rows * self.columns
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """How far back the pixels near a position lie: left, above, left and right above, and two steps."""
+        """Distances in raster order to nearby pixels: left, two left, above, its neighbours, and two above."""
         return 1, 2, self.columns, self.columns + 1, self.columns - 1, 2 * self.columns
 
-    def __call__(self, pixels: Array) -> Array:
-        """What the distributions of all pixels are made of, each given those before it.
+    def __call__(self, pixels: Shaped[Array, "..."]) -> Float[Array, "batch pixels outputs"]:
+        """Return the parameters of the distributions of all pixels, each given the earlier ones.
 
         Args:
             pixels: from 0 to 255, `(batch, rows * columns)`.
@@ -93,20 +99,22 @@ class ImageTransformer(nnx.Module):
             `(batch, rows * columns, outputs)`.
 
         Raises:
-            ValueError: when there are not as many pixels.
-            TypeError: when they are no whole numbers.
+            ValueError: when the number of pixels is another.
+            TypeError: when they are not whole numbers.
         """
         return self._outputs(self.features(pixels))
 
-    def features(self, pixels: Array) -> Array:
-        """What the last layer makes its outputs from, `(batch, rows * columns, width)`."""
+    def features(self, pixels: Shaped[Array, "..."]) -> Float[Array, "batch pixels width"]:
+        """Return the inputs of the last layer."""
         over_all = partial(attend, window=self.window, implementation=self.implementation)
         return self._features(pixels, jnp.arange(self.pixels), [over_all] * len(self.blocks))
 
-    def next(self, pixels: Array, position: Array, caches: Sequence[Cache]) -> tuple[Array, list[Cache]]:
-        """The same of one pixel, `(batch, outputs)`, and the caches with this position.
+    def next(
+        self, pixels: Shaped[Array, "batch pixels"], position: Int[Array, ""], caches: Sequence[Cache]
+    ) -> tuple[Float[Array, "batch outputs"], list[Cache]]:
+        """Return the parameters of the distribution of one pixel, and the caches with this position.
 
-        Positions are to be asked for one after the other, from 0 on, with `caches` from `self.caches(batch)`.
+        Call it for one position after the other, from 0 on, starting with `caches` from `self.caches(batch)`.
         """
         found: list[Cache] = []
 
@@ -119,7 +127,7 @@ class ImageTransformer(nnx.Module):
         return self._outputs(features[:, 0]), found
 
     def caches(self, batch: int) -> list[Cache]:
-        """The caches before the first pixel."""
+        """Return the caches before the first pixel."""
         shape = batch, self.pixels, self.heads, self.width // self.heads
         return [empty_cache(*shape, window=self.window, dtype=self.dtype) for _ in self.blocks]
 
@@ -132,8 +140,10 @@ class ImageTransformer(nnx.Module):
     def _outputs(self, features: Array) -> Array:
         return self.out(features).astype(jnp.float32)
 
-    def _inputs(self, pixels: Array, positions: Array) -> Array:
-        """What is known at positions, `(batch, positions, width)`: pixels near that come before, and where they are."""
+    def _inputs(
+        self, pixels: Shaped[Array, "..."], positions: Int[Array, "positions"]
+    ) -> Float[Array, "batch positions width"]:
+        """Return the inputs at positions: embeddings of nearby earlier pixels, rows and columns."""
         if pixels.ndim != 2 or pixels.shape[1] != self.pixels:
             raise ValueError(
                 f"ImageTransformer: pixels must be (images, {self.pixels}), of {self.rows} rows and {self.columns} "
@@ -152,10 +162,10 @@ class ImageTransformer(nnx.Module):
         return self.previous(near[..., 0].astype(jnp.int32)) + self.near(features) + place[None]
 
 
-class Block(nnx.Module):
-    """Attention, then two dense layers, each added to what comes in."""
+class AttentionBlock(nnx.Module):
+    """Residual block: attention, then two dense layers, each added to its inputs."""
 
-    def __init__(self, width: int, heads: int, layers: int, *, dtype: Any, rngs: Any):
+    def __init__(self, width: int, heads: int, layers: int, *, dtype: DTypeLike, rngs: Any):
         self.heads = heads
         self.first = nnx.LayerNorm(width, dtype=dtype, rngs=rngs)
         self.second = nnx.LayerNorm(width, dtype=dtype, rngs=rngs)
@@ -170,8 +180,8 @@ class Block(nnx.Module):
         self.hidden = dense(width, 4 * width, into, None, "model")
         self.shown = dense(4 * width, width, back, "model", None)
 
-    def __call__(self, x: Array, over: Attend) -> Array:
-        """What comes in, `(batch, positions, width)`, with what attention and the dense layers add."""
+    def __call__(self, x: Float[Array, "batch positions width"], over: Attend) -> Float[Array, "batch positions width"]:
+        """Return the inputs plus the outputs of attention and of the dense layers."""
         query, key, value = jnp.split(self.attended(self.first(x)), 3, axis=-1)
         x = x + self.found(over(query, key, value))
         return x + self.shown(nnx.gelu(self.hidden(self.second(x))))

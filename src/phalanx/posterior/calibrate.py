@@ -1,4 +1,4 @@
-"""Simulation-based calibration: whether what infers finds again what data were simulated from."""
+"""Simulation-based calibration: a check that inference recovers the values that data were simulated from."""
 
 from __future__ import annotations
 
@@ -17,39 +17,37 @@ from phalanx.posterior.predictive import predictive
 
 def calibrate(
     model: Program,
-    infer: Callable[[dict[str, Any], int], Any],
+    infer: Callable[[dict[str, Any], int], object],
     data: Mapping[str, Any] | None = None,
     *,
     num_simulations: int = 200,
     num_draws: int = 63,
     seed: int = 0,
-    on_simulation: Callable[[int], Any] | None = None,
+    on_simulation: Callable[[int], object] | None = None,
 ) -> Ranks:
-    r"""Simulate data from the model again and again, infer, and rank the true values among the draws.
+    r"""Simulate data from the model repeatedly, infer, and rank the true values among the draws.
 
-    $\theta \sim p(\theta)$, $y \sim p(y \mid \theta)$; draws that are of $p(\theta \mid y)$ rank $\theta$ anywhere with
-    equal probability, on average over simulations. It holds for every method that draws: chains, fits, and programs of
-    your own. What it cannot see are errors that cancel over the prior, and a model that is wrong.
+    With $\theta \sim p(\theta)$, $y \sim p(y \mid \theta)$ and draws from $p(\theta \mid y)$, the rank of $\theta$ is
+    uniform over simulations. This holds for every method that draws: chains, fits and your own programs.
+    The check cannot detect errors that cancel over the prior, or a model that is wrong.
 
     Args:
-        model: the program. Data are simulated of variables that it observes and that have the name of one of its
-            arguments.
-        infer: `infer(data, seed)`, which gives a posterior or a fit from simulated data, such as
-            `lambda data, seed: phx.mcmc(model, data, seed=seed, progress=False)`. Data have the same shapes in all
-            simulations, so that nothing is compiled twice; what came with names of levels or columns has them again.
-        data: keyword arguments of the model. Those that are simulated count for their shapes alone.
-        num_simulations: how often.
-        num_draws: draws that a true value is ranked among, evenly spaced over those there are: far enough apart to be
-            independent.
+        model: the program. Each observed variable that is named after an argument of the model is simulated.
+        infer: `infer(data, seed)`, which returns a posterior or a fit of simulated data, such as
+            `lambda data, seed: phx.mcmc(model, data, seed=seed, progress=False)`. All simulations have data of the same
+            shapes, so that programs compile once, and keep the names of levels and columns.
+        data: keyword arguments of the model. Only the shapes of simulated ones are used.
+        num_simulations: number of simulated data sets.
+        num_draws: draws that a true value is ranked among, evenly spaced over all draws: few enough to be independent.
         seed: a whole number.
-        on_simulation: a function called with the number of simulations made, after each.
+        on_simulation: called with the number of finished simulations, after each.
 
     Returns:
         The ranks, with `.verdict()`, `.summary()` and `.histogram(name)`.
 
     Raises:
-        TypeError: when `infer` gives neither a posterior nor a fit.
-        ValueError: when nothing can be simulated or compared, or there are too few draws.
+        TypeError: if `infer` returns neither a posterior nor a fit.
+        ValueError: if no variable can be simulated or compared, or there are too few draws.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -72,7 +70,7 @@ def calibrate(
     if not replaced:
         raise ValueError(
             f"calibrate: none of the data ({', '.join(map(repr, given)) or 'none'}) has the name of a variable that "
-            f"the model draws ({', '.join(map(repr, simulated))}). Name what is observed after its argument, as in "
+            f"the model draws ({', '.join(map(repr, simulated))}). Name an observed variable after its argument, as in "
             f"phx.sample('y', ..., obs=y)."
         )
     generator, ranks = np.random.default_rng(seed), []
@@ -82,8 +80,8 @@ def calibrate(
         known = {name: simulated[name][number] for name in draws if name in simulated and name not in replaced}
         if not known:
             raise ValueError(
-                f"calibrate: the draws hold {', '.join(map(repr, draws)) or 'nothing'}, of which the model simulates "
-                f"none; keep the latent variables' draws."
+                f"calibrate: the draws hold {', '.join(map(repr, draws)) or 'no variable'}, and the model simulates "
+                f"other variables; keep the draws of the latent ones."
             )
         for name, true in known.items():
             _check_shape(name, true, draws[name])
@@ -93,7 +91,7 @@ def calibrate(
     return Ranks({name: np.stack([each[name] for each in ranks]) for name in ranks[0]}, num_draws)
 
 
-def _check(model: Any, infer: Any, num_simulations: Any, num_draws: Any, seed: Any) -> None:
+def _check(model: object, infer: object, num_simulations: object, num_draws: object, seed: int) -> None:
     check_seed(seed)
     for name, function in (("model", model), ("infer", infer)):
         if not callable(function):
@@ -104,13 +102,13 @@ def _check(model: Any, infer: Any, num_simulations: Any, num_draws: Any, seed: A
 
 
 def _simulated(model: Program, data: Mapping[str, Any], count: int, seed: int) -> dict[str, np.ndarray]:
-    """Draws of all variables, `(simulation, ...)`."""
+    """Return draws of all variables from the prior, `(simulation, ...)`."""
     found = predictive(model, data, "prior", target=None, latents=(), draws={}, sizes=(1, count), seed=seed)
     return {name: values[0] for name, values in found.items()}
 
 
 def _draws(inferred: Any, num_draws: int) -> Mapping[str, np.ndarray]:
-    """What was inferred, as draws `(chain, draw, ...)`."""
+    """Return the draws `(chain, draw, ...)` of a posterior or a fit."""
     if not hasattr(inferred, "draws") and callable(getattr(inferred, "posterior", None)):
         inferred = inferred.posterior(num_draws)
     if not isinstance(getattr(inferred, "draws", None), Mapping):
@@ -119,7 +117,7 @@ def _draws(inferred: Any, num_draws: int) -> Mapping[str, np.ndarray]:
 
 
 def _spaced(draws: np.ndarray, wanted: int) -> np.ndarray:
-    """So many draws, evenly spaced over those of all chains, `(draw, ...)`."""
+    """Return `wanted` draws, evenly spaced over those of all chains, `(draw, ...)`."""
     count = draws.shape[0] * draws.shape[1]
     if count < wanted:
         are = "is" if count == 1 else "are"
@@ -133,5 +131,5 @@ def _check_shape(name: str, true: np.ndarray, draws: np.ndarray) -> None:
     if draws.shape[2:] != true.shape:
         raise ValueError(
             f"calibrate: the draws of {name!r} have shape {draws.shape[2:]}, and the model simulates {true.shape}. "
-            f"Infer with the model that simulates, on the data that are given to `infer`."
+            f"Infer with the same model, on the data that `infer` receives."
         )

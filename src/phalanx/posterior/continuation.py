@@ -1,4 +1,4 @@
-"""What goes on with a run: the sampler that made it, or, of a posterior from a file, nothing but its state."""
+"""Interface that continues a run, and its implementation for a posterior from a file, which holds only a state."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from typing import Any, Protocol
 
 
 class Continuation(Protocol):
-    """What can go on with a run."""
+    """State of a run that can be continued."""
 
     def state(self) -> Any:
-        """The run as a value."""
+        """Return the state of the run."""
         ...
 
     def saved(self) -> Any:
-        """The run as a file can hold it."""
+        """Return the state in the form that a file can hold."""
         ...
 
     def contents(self) -> Mapping[str, str]:
-        """A checksum of each of the data by name; empty where they are not known any more."""
+        """Return a checksum of each data argument by name; empty if the data are no longer known."""
         ...
 
     def continue_run(self, posterior: Any, num_samples: int, **options: Any) -> Any:
-        """A longer run."""
+        """Return the posterior of a longer run."""
         ...
 
 
 @dataclass(frozen=True)
 class FromFile:
-    """The state of a run that was read from a file, without its model."""
+    """State of a run read from a file, without its model."""
 
     known: Any
     checksums: Mapping[str, str] = field(default_factory=dict)
 
     def state(self) -> Any:
-        """The run as a value."""
+        """Return the state of the run."""
         return self.known
 
     def saved(self) -> Any:
-        """The same."""
+        """Return the state of the run."""
         return self.known
 
     def contents(self) -> Mapping[str, str]:
-        """A checksum of each of the data; empty in files of earlier releases."""
+        """Return a checksum of each data argument; empty for files of earlier releases."""
         return self.checksums
 
     def continue_run(self, posterior: Any, num_samples: int, **options: Any) -> Any:
-        """Refused."""
+        """Raise: a run cannot continue without its model."""
         raise ValueError(
-            "continue_run: this posterior was read from a file, which holds no model. Compile it, and go on: "
+            "continue_run: this posterior was read from a file, which holds no model. Compile one to continue: "
             f"phx.compile(model, data, ...).continue_run(posterior, {num_samples})."
         )

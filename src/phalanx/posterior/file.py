@@ -1,4 +1,4 @@
-"""A posterior in one file, and what archives of posteriors and fits share: the timing and the record of the run."""
+"""Archive of a posterior in one file, with the timing and the record of the run, which archives of fits hold too."""
 
 from __future__ import annotations
 
@@ -9,49 +9,55 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.posterior.continuation import Continuation, FromFile
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.store.archive import Kind, read_archive, write_archive
 from phalanx.store.save_path import NETCDF
 
 Run = tuple[dict[str, Any], Timing, RunRecord]
-"""Parts by name, the timing and the record."""
+"""Parts by name, timing and record."""
 
-# files of version 2 have no state from which to go on
+# version 2 holds no state to continue from
 _KIND = Kind("posterior", "Posterior.load", "phalanx.posterior", (2, 3), ("draws", "stats", "reduced"))
 
 
 def write_run(file: Path, kind: Kind, parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
-    """Write the parts of a run's result, the seconds of each phase, and what was run."""
+    """Write the parts of a run's result, its timing and its record."""
     return write_archive(file, kind, parts, {"timing": asdict(timing), "record": asdict(record)})
 
 
 def run_of(parts: dict[str, Any], entries: Mapping[str, Any]) -> Run:
-    """Return what `write_run` was given, of what an archive holds."""
+    """Return the parts, timing and record that `write_run` wrote, from the contents of an archive."""
     return parts, Timing(**entries["timing"]), RunRecord.of_json(entries["record"])
 
 
-def write_posterior(file: Path, parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
-    """Write the parts of a posterior, `draws`, `stats`, `reduced` and others; see `write_archive`."""
-    return write_run(file, _KIND, parts, timing, record)
+def write_posterior(
+    file: Path, parts: dict[str, Any], timing: Timing, record: RunRecord, goes_on: Continuation | None
+) -> Path:
+    """Write the parts of a posterior, `draws`, `stats`, `reduced` and others, and its state; see `write_archive`."""
+    state, contents = (None, {}) if goes_on is None else (goes_on.saved(), dict(goes_on.contents()))
+    return write_run(file, _KIND, {**parts, "state": state, "contents": contents}, timing, record)
 
 
-def read_posterior(path: Path) -> Run:
-    """Read what `write_posterior` wrote.
+def read_posterior(path: Path) -> tuple[Run, Continuation | None]:
+    """Read a posterior that `write_posterior` wrote.
 
     Raises:
-        FileNotFoundError: when there is no such file.
-        ValueError: when the file is something else, damaged, or written by a later version.
+        FileNotFoundError: if the file does not exist.
+        ValueError: if the file holds something else, is damaged, or was written by a later version.
     """
     if path.suffix.lower() == NETCDF and path.is_file():
         raise ValueError(
-            f"Posterior.load: {path} is netCDF, which has the draws and statistics alone: read it with "
-            f"arviz.from_netcdf. What can be loaded is saved as .npz."
+            f"Posterior.load: {path} is netCDF, which holds only draws and statistics: read it with "
+            f"arviz.from_netcdf. Posterior.load reads .npz files."
         )
-    return read_archive(path, _KIND, _posterior_of)
+    run = read_archive(path, _KIND, _posterior_of)
+    state, contents = run[0].get("state"), run[0].get("contents", {})
+    return run, None if state is None else FromFile(state, contents)
 
 
 def _posterior_of(parts: dict[str, Any], entries: Mapping[str, Any]) -> Run:
-    """Check that all draws and statistics are of the same chains and draws; files of old say no shapes."""
+    """Return a posterior after checking that its arrays agree in chains and draws; old files record no shapes."""
     sizes = {name: np.shape(array)[:2] for name, array in {**parts["draws"], **parts["stats"]}.items()}
     if len(set(sizes.values())) > 1:
         raise ValueError(f"its arrays differ in chains and draws: {', '.join(f'{k} {v}' for k, v in sizes.items())}")

@@ -1,4 +1,4 @@
-"""The posterior: draws, statistics, and what was run; everything a user does after a run starts here."""
+"""Posterior of a run: its draws, statistics and record, and the user's way to tables, predictions and files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from phalanx.density.target import Target
-from phalanx.diagnostics import Check, Verdict, judge, judge_folded, judged, to_arviz
+from phalanx.diagnostics import Check, Verdict, to_arviz
 from phalanx.errors.names import UnknownVariable, hint
 from phalanx.errors.words import count
-from phalanx.inputs.known_data import KnownData
 from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
-from phalanx.posterior.continuation import Continuation, FromFile
+from phalanx.posterior.continuation import Continuation
 from phalanx.posterior.file import read_posterior, write_posterior
+from phalanx.posterior.judging import judge_run
 from phalanx.posterior.predict import predict
-from phalanx.posterior.predictive import predictive
+from phalanx.posterior.predictive import known_data, predictive
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.tables import draws_frame, summarize
 from phalanx.report import write_report
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from phalanx.diagnostics.table import SummaryTable
 
 _PROB = 0.94
-"""Share of the draws inside a summary's interval, unless another is given."""
+"""Default fraction of the draws inside a summary's interval."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -47,13 +47,12 @@ class Posterior:
             of NUTS also tree_depth and reached_max_depth. Energy and log density are in float64.
         timing: seconds of each phase, and gradient evaluations.
         record: model, kernel, sizes, mesh, devices, data, versions.
-        reduced: what the reducers folded the draws into, by reducer name, and by variable where there are several.
-        warmup: how warm-up went, an array `(round,)` of each of: iteration (draws of a chain when the round ended, on
-            average), step_size (in use in the round), acceptance_rate, divergences, metric_changed (whether a new
-            metric was in use after the round), relocated_chains; and trajectory_length, where it is tuned. Empty where
-            nothing was tuned.
-        target: the model with its data; None when read from a file.
-        goes_on: what can go on with the run; None of a posterior put together by hand.
+        reduced: results of the reducers, by reducer name, and by variable where a reducer covers several.
+        warmup: course of warm-up, arrays `(round,)`: iteration (mean draws of a chain at the end of the round),
+            step_size (in use in the round), acceptance_rate, divergences, metric_changed (True if a new metric was in
+            use after the round), relocated_chains; and trajectory_length if tuned. Empty if the run tuned no parameter.
+        target: the model with its data; None if the posterior was read from a file.
+        goes_on: continues the run; None for a posterior assembled by hand.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -81,12 +80,12 @@ class Posterior:
 
     @property
     def num_draws(self) -> int:
-        """Draws kept of each chain: fewer than were asked for when the run was interrupted or thinned."""
+        """Stored draws of each chain: fewer than requested if the run was interrupted or thinned."""
         return self._sizes[1]
 
     @property
     def num_divergences(self) -> int:
-        """Draws, over all chains, whose trajectory diverged."""
+        """Divergent draws over all chains."""
         return int(np.sum(self.stats["diverging"])) if "diverging" in self.stats else self.record.divergences
 
     @property
@@ -96,31 +95,31 @@ class Posterior:
 
     @cached_property
     def state(self) -> Any:
-        """The run as a value, from which it can go on: where chains are, the tuning, and what reducers know.
+        """State of the run, from which it can continue: positions of the chains, tuning, reducer states.
 
         Raises:
-            ValueError: when the posterior was not made by a run.
+            ValueError: if a run did not make the posterior.
         """
         if self.goes_on is None:
             raise ValueError("state: this posterior was not made by a run, or by an earlier release.")
         return self.goes_on.state()
 
     def continue_run(self, num_samples: int, **options: Any) -> Posterior:
-        """Go on with the run, its tuning kept: the draws of one longer run.
+        """Continue the run with its tuning, and return the draws of one longer run.
 
-        On as many devices they are equal bit for bit; on another number of devices but for rounding, since sums are
-        taken in another order, and chains may part after many draws.
+        On the same number of devices, the draws equal those of one longer run bit for bit. On another number, sums are
+        rounded in another order, and chains may differ after many draws.
 
         Args:
             num_samples: iterations per chain to add.
-            options: `until`, `on_block` and `progress`, as for `phx.mcmc`; of `until`, `seconds` count from here on.
+            options: `until`, `on_block` and `progress`, as for `phx.mcmc`; the `seconds` of `until` count from now.
 
         Returns:
-            A posterior with the draws before and after; this one stays as it is.
+            A posterior with the draws before and after; this one is unchanged.
 
         Raises:
-            ValueError: when the posterior was read from a file, which holds no model:
-                `phx.compile(...).continue_run(posterior, num_samples)` goes on with it.
+            ValueError: if the posterior was read from a file, which holds no model. Compile the model, and call
+                `phx.compile(...).continue_run(posterior, num_samples)`.
 
         Example:
             >>> posterior.continue_run(500).num_draws  # doctest: +SKIP
@@ -148,7 +147,7 @@ class Posterior:
 
     @property
     def _not_kept(self) -> list[str]:
-        """Variables of the model whose draws were not kept."""
+        """Variables of the model without stored draws."""
         known = self.record.latents if self.target is None else self.target.value_names()
         return [name for name in known if name not in self.draws]
 
@@ -157,11 +156,10 @@ class Posterior:
 
         Returns:
             A table with the columns `chain` and `draw`, counted from 0, then one column per scalar element of each
-            variable, under the names that the summary has for them: `mean`, `w[0]`, or `w[east]` where the data name
-            the entries.
+            variable, named as in the summary: `mean`, `w[0]`, or `w[east]` if the data name the entries.
 
         Raises:
-            ValueError: when there are no draws, or a variable is called `chain` or `draw`.
+            ValueError: if there are no draws, or a variable is called `chain` or `draw`.
 
         Example:
             >>> list(posterior.to_dataframe().columns)  # doctest: +SKIP
@@ -173,23 +171,23 @@ class Posterior:
         """Summarise every scalar element of every variable in one table; see `phalanx.diagnostics.summary_table`.
 
         Args:
-            names: the variables wanted, in this order; None for all of them.
-            prob: the share of the draws between `hdi_low` and `hdi_high`, the narrowest interval that has so many.
+            names: variables, in this order; None for all.
+            prob: fraction of the draws between `hdi_low` and `hdi_high`, the narrowest interval with so many.
 
         Returns:
             A table with the columns mean, sd, hdi_low, hdi_high, mcse_mean, mcse_sd, ess_bulk, ess_tail and
-            r_hat. Its first row is the log density of the draws. Rows are called `b`, `b[0]`, or
-            `b[age]` where the data have names for the entries. The table of all variables ends with the verdict on the
-            run, and has it as its attribute `verdict`. Of more than 40 quantities it prints the 40 that mixed worst.
+            r_hat. Its first row is the log density. Rows are called `b`, `b[0]`, or `b[age]` if the data name the
+            entries. The table of all variables prints the verdict on the run below its rows, and has it as its
+            attribute `verdict`. Of more than 40 quantities it prints the 40 that mixed worst.
 
         Raises:
-            ValueError: when a name is unknown, there are no draws, or `prob` is not between 0 and 1.
+            ValueError: if a name is unknown, there are no draws, or `prob` is not between 0 and 1.
 
         Example:
-            >>> posterior.summary(["mean"]).loc["mean", "r_hat"] < 1.01  # doctest: +SKIP
-            True
+            >>> list(posterior.summary().index)  # doctest: +SKIP
+            ['log_density', 'mean']
         """
-        # Thousands of elements take seconds, and a report asks again after the user did.
+        # Cached: thousands of elements take seconds, and a report asks again.
         if names is not None:
             return self._summarize(names, prob)
         whole = self._summary_of_all if prob == _PROB else self._summarize(self.draws, prob)
@@ -198,40 +196,28 @@ class Posterior:
         return table
 
     def verdict(self, checks: Sequence[Check] = ()) -> Verdict:
-        """Say whether the draws are good to use, or what is wrong and what to try; see `phalanx.diagnostics.judge`.
+        """Judge whether the draws are good to use, with problems and advice; see `phalanx.diagnostics.judge`.
 
-        Of a run that stored none, its reducers `rhat()` and `ess()` are asked.
+        Without stored draws, the verdict is that of the reducers `rhat()` and `ess()`.
 
         Args:
-            checks: checks of yours on stored draws, after ours. Each is a function of the run's
-                `phalanx.diagnostics.Evidence`, and returns a `Finding`, a sentence that says what is in order, or None.
+            checks: your checks on stored draws, after the built-in ones. Each takes the run's
+                `phalanx.diagnostics.CheckedRun` and returns a `Finding`, a sentence on what is in order, or None.
 
         Returns:
             The verdict: `grade` ("good", "usable" or "not good"), `good`, `headline`, `findings` (each a problem and an
-            advice, with its grade) and what was `passed`.
+            advice, with its grade) and `passed`, sentences on what is in order.
 
         Raises:
-            ValueError: when there are no draws, stored or folded, or checks are given where no chain's are stored.
+            ValueError: if there are no draws, stored or folded, or `checks` are given without stored draws of chains.
 
         Example:
             >>> posterior.verdict().good  # doctest: +SKIP
             True
         """
-        record = self.record
-        if checks and (record.independent or not self.num_draws):
-            raise ValueError("verdict: checks= look at the stored draws of chains, and there are none.")
-        if record.independent:
-            return judged(record.findings, record.passed)
-        if not self.stats and record.folded_draws:
-            return judge_folded(
-                self.reduced, record.tells, num_chains=self.num_chains, divergences=record.divergences,
-                acceptance_rate=record.acceptance_rate, constant=record.constant, findings=record.findings,
-                passed=record.passed, labels=record.labels,
-            )  # fmt: skip
-        if not self.stats:
-            raise ValueError("verdict: there are no draws to judge, stored or folded.")
-        table = self._summary_of_all if self.num_draws else None
-        return judge(table, self.stats, record.findings, record.passed, self.draws, record.labels, checks)
+        return judge_run(
+            self.record, self.draws, self.stats, self.reduced, self._sizes, lambda: self._summary_of_all, checks
+        )
 
     @cached_property
     def _summary_of_all(self) -> SummaryTable:
@@ -249,8 +235,8 @@ class Posterior:
             reached_max_treedepth).
 
         Raises:
-            ImportError: when ArviZ is not installed.
-            ValueError: when a variable has the name of one of ArviZ's dimensions.
+            ImportError: if ArviZ is not installed.
+            ValueError: if a variable has the name of one of ArviZ's dimensions.
 
         Example:
             >>> posterior.to_arviz().posterior["mean"].dims  # doctest: +SKIP
@@ -262,17 +248,17 @@ class Posterior:
         """Evaluate a function of the variables at every draw.
 
         Args:
-            fn: from a dict of one draw's values by name, to an array or any pytree of arrays. It is compiled by JAX. If
-                it takes a second argument, it is given a key, another for every draw: `fn(draw, key)`.
-            seed: a whole number. A draw's key depends on it, the chain and the draw, and on nothing else.
-            batch_size: draws evaluated at a time, which bounds the memory taken on the device.
+            fn: maps a dict of one draw's values by name to an array or a pytree of arrays; JAX compiles it. A second
+                argument receives a key, another for every draw: `fn(draw, key)`.
+            seed: a whole number. The key of a draw depends only on the seed, the chain and the draw.
+            batch_size: draws evaluated at a time, which bounds the memory on the device.
 
         Returns:
-            What `fn` returns, each array with leading axes `(chain, draw)`.
+            The results of `fn`, each array with leading axes `(chain, draw)`.
 
         Raises:
-            ValueError: when there are no draws, `fn` asks for a variable that was not kept, or returns nothing.
-            TypeError: when `fn` is not a function or returns something other than arrays.
+            ValueError: if there are no draws, `fn` asks for a variable that was not kept, or returns no array.
+            TypeError: if `fn` is not a function or returns something other than arrays.
 
         Example:
             >>> posterior.predict(lambda values: values["mean"] ** 2).shape  # doctest: +SKIP
@@ -289,30 +275,30 @@ class Posterior:
         model: Program | None = None,
         seed: int = 0,
     ) -> dict[str, np.ndarray]:
-        r"""Draw what the model observes, anew for every draw: $y^* \sim p(y \mid \theta, x)$, $\theta$ a draw.
+        r"""Sample the observed variables anew at every draw: $y^* \sim p(y \mid \theta, x)$ with $\theta$ a draw.
 
-        The model is run again at each draw, on its own data or on others, in batches on the mesh; data that were placed
-        with `phx.shard` stay where they are. Every observed variable is drawn, whether its data are given or not, and
-        so is whatever the run did not infer; deterministic values are computed.
+        The model runs again at each draw, on its own data or on others, in batches on the mesh; data that were placed
+        with `phx.shard` stay in place. Every observed variable is sampled, with or without its data, and so is every
+        variable that the run did not infer; deterministic values are computed.
 
         Args:
-            data: keyword arguments of the model; None for those of the run. Levels and columns are those of the run by
-                their names, in any order. An argument that is only observed may be None, or left out if it has a
-                default: its variable then has the shape of its distribution. Numbers, flags and words that are left out
-                are the run's.
-            kind: "posterior" takes what the run inferred from the draws; "prior" draws it from the prior.
-            model: the program, when the posterior was read from a file, or another one with the same variables.
-            seed: a whole number. A draw's noise depends on it, the chain and the draw, and on nothing else.
+            data: keyword arguments of the model; None for those of the run. Levels and columns match those of the run
+                by name, in any order. An argument that is only observed may be None, or left out if it has a default:
+                its variable then has the shape of its distribution. Numbers, flags and words that are left out are the
+                run's.
+            kind: "posterior" takes the inferred variables from the draws; "prior" samples them from the prior.
+            model: the program, if the posterior was read from a file; or another one with the same variables.
+            seed: a whole number. The noise of a draw depends only on the seed, the chain and the draw.
 
         Returns:
             Arrays of shape `(chain, draw, ...)` by variable: the observed and deterministic ones; with
-            `kind="prior"` also those the run inferred.
+            `kind="prior"` also the inferred ones.
 
         Raises:
-            TypeError: when the data do not fit the model.
-            ValueError: naming it, when a level is unknown, a column is missing, or data have no names where the run's
-                had; naming the variable, when its draws were not kept, it has another shape on these data (it
-                belongs to the rows of the run's), or it cannot be drawn from.
+            TypeError: if the data do not fit the model.
+            ValueError: if a level is unknown, a column is missing, or data lack the names that the run's data had; or
+                if the draws of a variable were not kept, its shape differs on these data (it belongs to the rows of
+                the run), or it cannot be sampled. The message names it.
 
         Example:
             >>> posterior.predictive({"y": None})["y"].shape  # doctest: +SKIP
@@ -325,22 +311,15 @@ class Posterior:
         draws = self.num_draws or (self.record.num_samples if kind == "prior" else 0)
         return predictive(
             model, data, kind, target=self.target, latents=tuple(self.record.latents), draws=self.draws,
-            sizes=(self.num_chains, draws), seed=seed, known=self._known_data,
+            sizes=(self.num_chains, draws), seed=seed, known=known_data(self.target, self.record),
         )  # fmt: skip
 
-    @property
-    def _known_data(self) -> KnownData:
-        """The state of the run's data that new data must agree with."""
-        if self.target is None:
-            return KnownData.of_record(self.record.names, self.record.scalars)
-        return KnownData.of(self.target.arguments, self.record.names)
-
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write everything to one file, or leave the file as it was.
+        """Write the posterior to one file; an error leaves an existing file unchanged.
 
         The file is an `.npz` archive of plain arrays with a JSON entry; it holds no pickles, so it is safe to load.
-        Under a name that ends in `.nc` it is netCDF instead, for ArviZ, xarray, R and Julia: the draws and statistics
-        of `to_arviz()`, without what `load` needs.
+        With the ending `.nc` it is netCDF instead, for ArviZ, xarray, R and Julia: the draws and statistics of
+        `to_arviz()`, which `load` does not read.
 
         Args:
             path: the file: `run.npz`, or without an ending; or `run.nc`. Its folder must exist.
@@ -349,10 +328,10 @@ class Posterior:
             The path written.
 
         Raises:
-            FileNotFoundError: when the folder is missing.
-            ValueError: when `path` is a folder, or ends as files of another format do.
-            ImportError: when ArviZ, or a package that writes netCDF, is not installed.
-            TypeError: when `reduced` holds something other than arrays, numbers and strings in dicts, lists and tuples.
+            FileNotFoundError: if the folder is missing.
+            ValueError: if `path` is a folder, or has the ending of another format.
+            ImportError: if ArviZ, or a package that writes netCDF, is not installed.
+            TypeError: if `reduced` holds something other than arrays, numbers and strings in dicts, lists and tuples.
 
         Example:
             >>> posterior.save("run.npz")  # doctest: +SKIP
@@ -361,13 +340,8 @@ class Posterior:
         file = file_to_save(path, "run.npz")
         if is_netcdf(file):
             return write_netcdf(file, self.to_arviz)
-        state = None if self.goes_on is None else self.goes_on.saved()
-        contents = {} if self.goes_on is None else dict(self.goes_on.contents())
-        parts = {
-            "draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup, "state": state,
-            "contents": contents,
-        }  # fmt: skip
-        return write_posterior(file, parts, self.timing, self.record)
+        parts = {"draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup}
+        return write_posterior(file, parts, self.timing, self.record, self.goes_on)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Posterior:
@@ -377,37 +351,36 @@ class Posterior:
             path: the file.
 
         Returns:
-            The posterior. NamedTuples within `reduced` come back with their names and fields, as new classes.
+            The posterior. NamedTuples within `reduced` have their names and fields, in new classes.
 
         Raises:
-            FileNotFoundError: when there is no such file.
-            ValueError: when the file is something else, or is damaged.
+            FileNotFoundError: if the file does not exist.
+            ValueError: if the file is not a posterior, or is damaged.
 
         Example:
-            >>> Posterior.load("run.npz")  # doctest: +SKIP
+            >>> Posterior.load("run.npz").num_draws  # doctest: +SKIP
+            1000
         """
-        parts, timing, record = read_posterior(Path(path))
-        goes_on = None if parts.get("state") is None else FromFile(parts["state"], parts.get("contents", {}))
-        return cls(
-            parts["draws"], parts["stats"], timing, record, parts["reduced"], parts.get("warmup", {}), goes_on=goes_on
-        )
+        (parts, timing, record), goes_on = read_posterior(Path(path))
+        reduced, warmup = parts["reduced"], parts.get("warmup", {})
+        return cls(parts["draws"], parts["stats"], timing, record, reduced, warmup, goes_on=goes_on)
 
     def report(
         self, path: str | PathLike[str], *, figures: Mapping[str, Figure] | None = None, checks: Sequence[Check] = ()
     ) -> Path:
-        """Write one self-contained HTML page: summary, plots, and what was run where.
+        """Write one self-contained HTML page: verdict, summary, plots, and the record of the run.
 
         Args:
-            path: the file to write; folders on the way are made.
-            figures: matplotlib figures of yours, by title, after ours.
-            checks: checks of yours, as for `verdict`.
+            path: the file to write; missing folders are made.
+            figures: your matplotlib figures by title, placed after the built-in ones.
+            checks: your checks, as for `verdict`.
 
         Returns:
             The path written.
 
         Raises:
-            ValueError: when there are no draws, or `path` is a folder.
-            ImportError: when matplotlib is not installed.
+            ValueError: if there are no draws, or `path` is a folder.
+            ImportError: if matplotlib is not installed.
 
         Example:
             >>> posterior.report("report.html")  # doctest: +SKIP
@@ -421,9 +394,6 @@ class Posterior:
         if not self.num_draws and self.record.folded_draws:
             draws = count(self.record.folded_draws, "draw")
             variables = f"variables folded by {', '.join(self.reduced)}"
-        facts = [
-            f"{count(self.num_chains, 'chain')} x {draws} of {variables or 'no variables'}",
-            count(self.num_divergences, "divergence"),
-            f"{self.timing.total:.1f} s",
-        ]
-        return f"Posterior({'; '.join([*facts, 'interrupted'] if self.record.interrupted else facts)})"
+        sizes = f"{count(self.num_chains, 'chain')} x {draws} of {variables or 'no variables'}"
+        end = "; interrupted" if self.record.interrupted else ""
+        return f"Posterior({sizes}; {count(self.num_divergences, 'divergence')}; {self.timing.total:.1f} s{end})"

@@ -1,4 +1,4 @@
-"""A function of one draw, evaluated at every draw; with a key for each where it asks for one."""
+"""Evaluation of a user's function of one draw, and optionally of a key, at every draw."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def predict(
     """Evaluate `fn` at every draw; see `Posterior.predict`.
 
     Args:
-        fn: from the values of one draw, and maybe a key, to a pytree of arrays.
+        fn: maps the values of one draw, and optionally a key, to a pytree of arrays.
         draws: arrays of shape `(chain, draw, ...)` by name.
-        seed: what the draws' keys are made from.
+        seed: source of the draws' keys.
         batch_size: draws evaluated at a time.
         not_kept: variables of the model without draws, for the message about an unknown name.
 
@@ -39,13 +39,13 @@ def predict(
     return over_draws(of_draw, draws, sizes, seed=seed, batch_size=batch_size)
 
 
-def check_batch_size(what: str, batch_size: Any) -> None:
-    """Refuse a number of draws that is none."""
+def check_batch_size(what: str, batch_size: object) -> None:
+    """Raise unless `batch_size` is a whole number, at least 1."""
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise ValueError(f"{what}: batch_size must be at least 1; got {batch_size!r}.")
 
 
-def _check(fn: Any, draws: Mapping[str, np.ndarray], batch_size: int) -> tuple[int, int]:
+def _check(fn: object, draws: Mapping[str, np.ndarray], batch_size: int) -> tuple[int, int]:
     """Return the number of chains and of draws, after checking the arguments."""
     if not callable(fn):
         raise TypeError(f"predict: fn must be a function of a dict of one draw's values; got {type(fn).__name__}.")
@@ -59,17 +59,17 @@ def _check(fn: Any, draws: Mapping[str, np.ndarray], batch_size: int) -> tuple[i
 
 
 def _takes_key(fn: Callable[..., Any]) -> bool:
-    """Whether `fn` has a second argument to fill. One with a default has its value, unless it is called `key`."""
+    """Return whether `fn` takes a key: a second argument without a default, or one called `key`."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):  # built-ins and some callables show none
+    except (TypeError, ValueError):  # built-ins and some callables have no signature
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return len(positional) > 1 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "key")
 
 
 class _NoSuchVariable(KeyError):
-    """Raised by a draw that is asked for what it has not."""
+    """Lookup of a variable that a draw does not have."""
 
 
 class _Draw(dict[str, Any]):
@@ -87,7 +87,7 @@ def _evaluate(fn: Callable[..., Any], values: dict[str, Any], key: tuple[Array, 
         raise
     leaves = jax.tree.leaves(output)
     if not leaves:
-        raise ValueError("predict: fn returned nothing; it must return an array or a pytree of arrays.")
+        raise ValueError("predict: fn returned no value; it must return an array or a pytree of arrays.")
     for leaf in leaves:
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
             raise TypeError(
@@ -99,7 +99,7 @@ def _evaluate(fn: Callable[..., Any], values: dict[str, Any], key: tuple[Array, 
 def _check_asked(
     fn: Callable[..., Any], values: dict[str, Any], key: tuple[Array, ...], error: KeyError, not_kept: Sequence[str]
 ) -> None:
-    """Say so when what `fn` did not find is a variable; a `KeyError` of its own dicts is its own affair."""
+    """Raise if the missing key is a variable; a `KeyError` from a dict of the user's own is left as it is."""
     try:
         fn(_Draw(values), *key)
     except _NoSuchVariable as missing:

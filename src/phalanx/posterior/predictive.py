@@ -1,7 +1,7 @@
-"""Predictive draws: the model run again at every draw, with what it observes drawn anew.
+"""Predictive draws: runs of the model at every draw that sample its observed variables anew.
 
-A draw's noise is its own: keys are functions of (seed, chain, draw), see `over_draws`. The whole program is compiled
-once for all devices, on the whole data: rows stay where `phx.shard` put them, and numbers do not depend on where.
+Each draw has noise of its own from a key of (seed, chain, draw), see `over_draws`. The program is compiled once for all
+devices and the whole data: rows stay where `phx.shard` put them, and the numbers do not depend on the placement.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.virtual_mesh import alone
 from phalanx.posterior.over_draws import key_of, over_draws
+from phalanx.posterior.record import RunRecord
 from phalanx.programs.unconstrained import refuse_parameter
 
 BATCH_BYTES = 16 * 2**20
-"""Device memory for the predictive draws of a batch."""
+"""Bytes of device memory for the predictive draws of a batch."""
 
 MOST_DRAWS = 1000
-"""The most draws of a batch, since a model's own intermediate values count as well."""
+"""Largest batch of draws, since a model's intermediate values take memory too."""
 
 KINDS = ("posterior", "prior")
 
@@ -55,18 +56,18 @@ def predictive(
     seed: int,
     known: KnownData | None = None,
 ) -> dict[str, np.ndarray]:
-    """Draw the observed variables at every draw; see `Posterior.predictive`.
+    """Sample the observed variables at every draw; see `Posterior.predictive`.
 
     Args:
         model: the program; None for that of `target`.
         data: its keyword arguments; None for those of `target`.
         kind: "posterior" or "prior".
-        target: the model and data of the run, where they are known.
-        latents: names of what the run inferred.
-        draws: what it drew, `(chain, draw, ...)` by name.
+        target: the model and data of the run, if known.
+        latents: names of the variables that the run inferred.
+        draws: their draws, `(chain, draw, ...)` by name.
         sizes: chains, and draws of each.
-        seed: what the draws' keys are made from.
-        known: names in the run's data, and arguments that fill in; None where there was no run.
+        seed: source of the draws' keys.
+        known: names in the run's data, and arguments that fill in; None without a run.
 
     Returns:
         Arrays of shape `(chain, draw, ...)` by name.
@@ -77,7 +78,7 @@ def predictive(
         raise ValueError(f"predictive: there are no draws to predict at: {sizes[0]} chains of {sizes[1]} draws.")
     if model is None and target is None:
         raise ValueError(
-            "predictive: a posterior that was read from a file, or put together by hand, has no model. Give it: "
+            "predictive: a posterior that was read from a file, or assembled by hand, has no model. Pass one: "
             "posterior.predictive(data, model=model)."
         )
     program = _program(model, target)
@@ -91,6 +92,13 @@ def predictive(
     return over_draws(
         again, values, sizes, seed=seed, batch_size=_batch_size(example, mesh), given=arrays, mesh=mesh
     )  # fmt: skip
+
+
+def known_data(target: Target | None, record: RunRecord) -> KnownData:
+    """Return the state of a run's data that new data must agree with."""
+    if target is None:
+        return KnownData.of_record(record.names, record.scalars)
+    return KnownData.of(target.arguments, record.names)
 
 
 def _program(model: Program | None, target: Target | None) -> Program:
@@ -124,12 +132,12 @@ def _batch_size(example: Mapping[str, Any], mesh: Mesh) -> int:
 
 @dataclass(frozen=True)
 class _Again:
-    """The program at one draw, with what it observes drawn anew.
+    """Program evaluated at one draw, with its observed variables sampled anew.
 
     Attributes:
-        program, arguments, mesh: the model and its data, and where they lie.
-        latents: names that take the values of the draw; the rest is drawn.
-        observed: names of what the run observed, where they are known.
+        program, arguments, mesh: the model, its data and their mesh.
+        latents: names of the variables that take the values of the draw; all others are sampled.
+        observed: names of the variables that the run observed, if known.
     """
 
     program: Program
@@ -139,12 +147,12 @@ class _Again:
     observed: set[str] | None
 
     def place_arrays(self) -> tuple[Array, ...]:
-        """The data on the mesh."""
+        """Return the data, placed on the mesh."""
         pairs = zip(self.arguments.arrays, self.arguments.shardings, strict=True)
         return tuple(to_devices(a, NamedSharding(self.mesh, partition_spec(s))) for a, s in pairs)
 
     def check_indices(self, draws: Mapping[str, Any]) -> dict[str, Any]:
-        """Refuse data with an index outside of what the program picks from; gives the shapes of what it draws."""
+        """Return the shapes of the sampled variables, after checking that indices in the data are within bounds."""
         values = {name: jax.ShapeDtypeStruct(array.shape[2:], array.dtype) for name, array in draws.items()}
         program, shapes = jax.make_jaxpr(self, return_shape=True)(
             values, key_of(0, 0, 0), self.arguments.whole_shapes()
@@ -153,7 +161,7 @@ class _Again:
         return shapes
 
     def __call__(self, values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
-        """What the program draws, and its deterministic values."""
+        """Return the sampled variables and the deterministic values."""
         whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.shardings, strict=True)]
         data = self.arguments.layout.join(whole)
 
@@ -161,7 +169,7 @@ class _Again:
             with unvalidated(), model_errors(self.program, arguments=data):
                 return self._drawn(trace(seed(under(self.program, self._give(values)), key))(**data))
 
-        return alone(run, axes_but_chain(self.mesh))  # a model may add over them: here is all there is to add
+        return alone(run, axes_but_chain(self.mesh))  # a model may sum over these axes
 
     def _drawn(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
         self._check_met(variables)
@@ -169,8 +177,8 @@ class _Again:
         drawn = {n: v.value for n, v in met.items() if n not in self.latents or v.is_computed}
         if not drawn:
             raise ValueError(
-                f"predictive: the model observes nothing, so there is nothing to draw; its variables are "
-                f"{', '.join(map(repr, variables)) or 'none'}. Of functions of the draws use posterior.predict(fn)."
+                f"predictive: the model has no observed variable to draw; its variables are "
+                f"{', '.join(map(repr, variables)) or 'none'}. Use posterior.predict(fn) for functions of the draws."
             )
         return drawn
 
@@ -205,13 +213,13 @@ class _Again:
         if value.shape != expected:
             raise ValueError(
                 f"predictive: variable {name!r} was inferred with shape {value.shape}, and on these data it has shape "
-                f"{expected}: it belongs to the rows or groups of the run's data. Give data with the same; or draw it "
-                f"anew, with posterior.predict(fn) and fn(draw, key) as in docs/predictive.md."
+                f"{expected}: it belongs to the rows or groups of the run's data. Give data of these; or sample it "
+                f"anew with posterior.predict(fn) and fn(draw, key) as in docs/predictive.md."
             )
         return value
 
     def _check_met(self, variables: Mapping[str, RandomVariable]) -> None:
-        """A variable that the run inferred and this program has not was renamed, if there is an unknown one."""
+        """Raise if the program seems to have renamed a variable of the run: one is missing and another is new."""
         lost = [name for name in self.latents if name not in variables]
         known = self.latents | (self.observed or set())
         new = [n for n, v in variables.items() if n not in known and v.distribution is not None and not v.observed]
@@ -225,16 +233,16 @@ class _Again:
 
 def _check_can_be_drawn(variable: RandomVariable) -> None:
     assert variable.distribution is not None
-    if variable.observed and tuple(variable.distribution.event_shape) == (0,):  # as of NumPyro's Unit, masked or not
+    if variable.observed and tuple(variable.distribution.event_shape) == (0,):  # NumPyro's Unit, masked or not
         raise ValueError(
-            f"predictive: {variable.name!r} is a factor, a term of the log density that nothing can be drawn from. "
-            f"Draw with posterior.predict(fn), fn(draw, key); or, if it concerns only what was inferred, leave it out: "
+            f"predictive: {variable.name!r} is a factor, a term of the log density without a value to draw. "
+            f"Draw with posterior.predict(fn), fn(draw, key); or, if it concerns only latent variables, leave it out: "
             f"predictive(model=phx.block(model, [{variable.name!r}]))."
         )
 
 
 def _to_draw(variable: RandomVariable) -> RandomVariable:
-    """The variable without its value: to be drawn as often as there are values in it, with a key of this draw."""
+    """Return the variable without its value: sampled with a key of this draw, in the shape of the value."""
     distribution = variable.distribution
     assert distribution is not None
     if variable.value is not None:

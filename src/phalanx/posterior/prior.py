@@ -1,4 +1,4 @@
-"""Predictive draws from a model alone, before anything is inferred."""
+"""Prior predictive draws from a model alone, without a run."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ def predictive(
 ) -> dict[str, np.ndarray]:
     r"""Draw every variable of a model from the prior: $\theta \sim p(\theta)$, $y \sim p(y \mid \theta, x)$.
 
-    It needs no run. Of a posterior the same is `posterior.predictive(kind="prior")`.
+    No run is needed. For a posterior, `posterior.predictive(kind="prior")` does the same.
 
     Args:
         model: the program.
         data: its keyword arguments, as for `phx.mcmc`. An argument that is only observed may be None, or left out if it
-            has a default: its variable then has the shape of its distribution. If it is given, its shape counts alone.
-        num_draws: how many draws.
+            has a default: its variable then has the shape of its distribution. Of a given one only the shape is used.
+        num_draws: number of draws.
         kind: "prior", the only kind without a posterior.
-        seed: a whole number. A draw depends on it and on its number alone.
+        seed: a whole number. A draw depends only on the seed and its own number.
 
     Returns:
         Arrays of shape `(num_draws, ...)` by variable: latent, observed and deterministic ones.
 
     Raises:
-        TypeError: when the data do not fit the model.
-        ValueError: when `kind` or `num_draws` is something else, or a variable cannot be drawn from; it is named.
+        TypeError: if the data do not fit the model.
+        ValueError: if `kind` or `num_draws` is something else, or a variable cannot be drawn; the message names it.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -50,7 +50,7 @@ def predictive(
         raise TypeError(f"predictive: model must be a function; got {type(model).__name__}.")
     if kind != "prior":
         raise ValueError(
-            f"predictive: kind must be 'prior'; got {kind!r}. Draws from a posterior are made by its own method, "
+            f"predictive: kind must be 'prior'; got {kind!r}. Draws from a posterior come from its own method, "
             f"phx.mcmc(model, data).predictive(new_data)."
         )
     if isinstance(num_draws, bool) or not isinstance(num_draws, int | np.integer) or num_draws < 1:

@@ -1,4 +1,4 @@
-"""What was run, where, and how long it took: the part of a posterior that is not draws."""
+"""Record and timing of a run: its model, kernel, sizes, mesh, devices, data, findings and seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.adaptation.stuck_chains import Relocation
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.elements import Names
 from phalanx.errors.words import count, first_few
-from phalanx.exactness.sharding_check import ADVICE, RowsApart
+from phalanx.exactness.sharding_check import ADVICE, ShardingCheck
 from phalanx.inputs.known_data import Names as NamesOfData
 
 
@@ -26,7 +26,7 @@ class Timing:
         gradient_evaluations: gradients of the log density over all chains, warm-up included.
         compilations: programs compiled for this run; 0 when a compiled sampler was reused.
         lane_efficiency: share of the gradients computed in sampling that went into draws; the rest were computed for
-            chains that had their draws already.
+            chains that already had their draws.
     """
 
     compile: float = 0.0
@@ -44,36 +44,35 @@ class Timing:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What was run where: enough to read a report without the script that made it.
+    """Record of a run, sufficient to read a report without the script that made it.
 
     Attributes:
         model: the model's name and, where Python can show it, its source.
         kernel: the kernel as the user would write it, e.g. `hmc(num_steps=10)`.
-        num_chains, num_warmup, num_samples, seed: the sizes asked for.
+        num_chains, num_warmup, num_samples, seed: the requested sizes and seed.
         mesh: devices along each mesh axis, e.g. `{"chain": 2, "data": 1, "model": 1}`.
         devices: one description per device, e.g. `TFRT_CPU_0`.
         data: one line per data argument: shape, dtype and the axis it is sharded over.
         latents: one line per latent variable: shape, support and the axis it is sharded over.
         versions: of phalanx, jax, numpyro, numpy and Python.
         matmul_precision: precision of matrix products in the run.
-        init: where chains began: "random", or what kind of values were given and of which variables.
+        init: start of the chains: "random", or the kind of the given values and their variables.
         started: local time at the start, ISO 8601.
         interrupted: True when Ctrl-C ended the run early.
-        relocated_chains: chains that warm-up moved beside another, because where they were the posterior has next to no
-            mass.
-        folded_draws: draws of each chain that went into reducers and were not stored.
-        acceptance_rate: mean over them.
-        divergences: of those, over all chains.
-        tells: by the name of a reducer that the verdict reads, what it tells: "r_hat" or "ess".
-        constant: elements that were the same in every draw that such a reducer has seen, which the verdict leaves out.
-        findings: what the run itself knows to be wrong, before a draw is looked at; the verdict begins with it.
-        passed: what the run itself has found in order.
-        independent: whether draws are independent, as those from a guide are: no chains are compared, and the verdict
-            is what `findings` and `passed` say.
-        labels: by variable, what its entries along each axis are called, or None where nothing says so.
-        names: by data argument that had any, the names of its levels or columns, in the run's order; None where the
-            record does not know, as in a file of an earlier release.
-        scalars: the data arguments that are numbers, flags, words or shapes, which new data may leave out.
+        relocated_chains: chains that warm-up moved beside another, out of regions with almost no posterior mass.
+        folded_draws: draws of each chain that reducers received and the run did not store.
+        acceptance_rate: mean acceptance rate of these draws.
+        divergences: divergences among these draws, over all chains.
+        diagnostics: "r_hat" or "ess", by the name of the reducer that computes it for the verdict.
+        constant: elements that were equal in every draw that such a reducer received; the verdict leaves them out.
+        findings: problems that the run reported, whatever its draws; the verdict begins with them.
+        passed: checks that the run itself passed, in words.
+        independent: True if draws are independent, as those of a guide: the verdict then compares no chains and
+            consists of `findings` and `passed`.
+        labels: by variable, the names of its entries along each axis, or None for an axis without names.
+        names: by data argument, the names of its levels or columns in the run's order; None in files of earlier
+            releases, which do not record them.
+        scalars: data arguments that are numbers, flags, words or shapes; new data may leave them out.
     """
 
     model: str
@@ -97,7 +96,7 @@ class RunRecord:
     divergences: int = 0
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
-    tells: dict[str, str] = field(default_factory=dict)
+    diagnostics: dict[str, str] = field(default_factory=dict)
     constant: tuple[str, ...] = ()
     independent: bool = False
     labels: Names = field(default_factory=dict, repr=False)
@@ -105,8 +104,8 @@ class RunRecord:
     scalars: dict[str, Any] = field(default_factory=dict, repr=False)
     source: str = field(default="", repr=False)
 
-    def of_rows(self, rows: RowsApart) -> RunRecord:
-        """The record with what is known of the devices' shares of the log density."""
+    def of_rows(self, rows: ShardingCheck) -> RunRecord:
+        """Return the record with the outcome of the check of shares."""
         unknown = [Finding("shares not checked", rows.problem, ADVICE)] if rows.problem else []
         if rows.differs:
             unknown.append(Finding("shares differ", f"The draws are wrong. {rows.differs}", ADVICE))
@@ -129,7 +128,7 @@ class RunRecord:
 
     @classmethod
     def of_json(cls, entries: Mapping[str, Any]) -> RunRecord:
-        """The record whose fields were written as JSON, which knows no tuples."""
+        """Return the record whose fields were written as JSON, which has lists for tuples."""
         findings = tuple(Finding(*finding) for finding in entries["findings"])
         tuples = {name: tuple(entries[name]) for name in ("passed", "constant")}
         labels = {
@@ -141,7 +140,9 @@ class RunRecord:
             names = {name: (kind, tuple(words)) for name, (kind, words) in names.items()}
         scalars = {n: tuple(x) if isinstance(x, list) else x for n, x in entries.get("scalars", {}).items()}
         made = {**tuples, "findings": findings, "labels": labels, "names": names, "scalars": scalars}
-        return cls(**{**entries, **made})
+        # Earlier releases had another name for `diagnostics`, the only field that was renamed.
+        renamed = {n if n in cls.__dataclass_fields__ else "diagnostics": value for n, value in entries.items()}
+        return cls(**{**renamed, **made})
 
 
 def _relocated(relocations: Sequence[Relocation], record: RunRecord) -> Finding:
@@ -154,10 +155,10 @@ def _relocated(relocations: Sequence[Relocation], record: RunRecord) -> Finding:
     return Finding(
         "relocated chains",
         f"{len(relocations)} of {count(record.num_chains, 'chain')} {'were' if many else 'was'} moved in warm-up "
-        f"({first_few(relocated)}): where {'they were' if many else 'it was'} there is less than "
+        f"({first_few(relocated)}): {'each region they' if many else 'the region it'} left holds less than "
         f"1e{math.ceil(share):d} of the posterior's mass.",
-        f"phx.{record.kernel.partition('(')[0]}(relocate=False), which moves none, to see what was there; "
-        f"then priors that rule it out",
+        f"phx.{record.kernel.partition('(')[0]}(relocate=False), which moves no chain, to see the draws there; "
+        f"then priors that exclude them",
         grade="usable",
     )
 

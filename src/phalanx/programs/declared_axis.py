@@ -1,7 +1,7 @@
-"""Variables that a program writes whole, and of which each device holds its own rows: `axis=` where no data lie.
+"""Variables with `axis=` an axis without data: the program writes all rows, and each device holds its own.
 
-A tracer gives the program, on each device, the rows of that device: the distribution of those rows, and of a value that
-is given, its part. What the program adds up over the axis is its own affair.
+On each device a tracer replaces such a variable by the rows of that device: the distribution of these rows, and these
+rows of a given value. Sums over the axis are left to the program.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from phalanx.mesh.compatibility.numpyro_internals import mask_of
 
 
 class RowsOfOneEvent(ValueError):
-    """A variable was told to lie over devices by rows, and its distribution is not one of independent rows."""
+    """A variable is declared to be sharded over devices, but its distribution does not have independent rows."""
 
 
 class _Joint(Exception):
-    """Why rows of a distribution cannot be told apart."""
+    """The reason why rows of a distribution cannot be separated."""
 
 
 def giving_own_rows(program: Program, rows: Mapping[str, int]) -> Program:
-    """`program` in which the variables named in `rows`, of so many rows, have those of the device it runs on."""
+    """Return `program` with only this device's rows of the variables in `rows`, which maps names to all rows."""
 
     def give(variable: RandomVariable, forward: Forward) -> RandomVariable:
         devices = lax.axis_size(variable.axes) if variable.name in rows else 1
@@ -48,7 +48,7 @@ def giving_own_rows(program: Program, rows: Mapping[str, int]) -> Program:
 
 def _of_device(variable: RandomVariable, rows: int, devices: int) -> RandomVariable:
     name, distribution, axes = variable.name, variable.distribution, variable.axes
-    if distribution is None or _rows(distribution) != rows:  # written for one device, or wrong, which will be told
+    if distribution is None or _rows(distribution) != rows:  # written for one device, or wrong, which raises later
         return variable
     own = rows // devices
     first = lax.axis_index(axes) * own
@@ -57,7 +57,7 @@ def _of_device(variable: RandomVariable, rows: int, devices: int) -> RandomVaria
     except _Joint as error:
         where = axes[0] if len(axes) == 1 else axes
         raise RowsOfOneEvent(
-            f"Variable {name!r}: axis={where!r} cannot spread its {rows} rows over {devices} devices: {error}. Leave "
+            f"Variable {name!r}: axis={where!r} cannot shard its {rows} rows over {devices} devices: {error}. Leave "
             f"out axis=, or give it independent rows, as in dist.Normal(0.0, 1.0).expand([{rows}])."
         ) from None
     value = variable.value
@@ -72,7 +72,7 @@ def _rows(distribution: Distribution) -> int:
 
 
 def rows_of(distribution: Distribution, first: Array | int, count: int) -> Distribution:
-    """The distribution of `count` rows, from number `first` on, of a value whose rows are independent."""
+    """Return the distribution of `count` rows, from number `first` on, of a value whose rows are independent."""
     if isinstance(distribution, Independent):
         return rows_of(distribution.base_dist, first, count).to_event(distribution.reinterpreted_batch_ndims)
     if not distribution.batch_shape:
@@ -80,7 +80,7 @@ def rows_of(distribution: Distribution, first: Array | int, count: int) -> Distr
     shape = (count, *distribution.batch_shape[1:])
     if isinstance(distribution, ExpandedDistribution):
         base = distribution.base_dist
-        return (base if _is_alike(base, len(shape)) else rows_of(base, first, count)).expand(shape)
+        return (base if _has_one_row(base, len(shape)) else rows_of(base, first, count)).expand(shape)
     if isinstance(distribution, MaskedDistribution):
         mask = mask_of(distribution)
         own: Any = mask
@@ -94,17 +94,17 @@ def rows_of(distribution: Distribution, first: Array | int, count: int) -> Distr
     return _made_anew(distribution, first, count)
 
 
-def _is_alike(base: Distribution, rank: int) -> bool:
-    """Whether all rows of an expanded distribution are the same one."""
+def _has_one_row(base: Distribution, rank: int) -> bool:
+    """Return whether all rows of an expanded distribution are the same row of `base`."""
     return len(base.batch_shape) < rank or base.batch_shape[0] == 1
 
 
 def _made_anew(distribution: Distribution, first: Array | int, count: int) -> Distribution:
-    """A distribution of the same kind, from the rows of its parameters."""
+    """Return a distribution of the same kind, from the rows of its parameters."""
     kind, rank = type(distribution), len(distribution.batch_shape)
     given = distribution.get_args()
     if unknown := _unnamed(distribution, given):
-        raise _Joint(f"{kind.__name__} does not tell its {', '.join(unknown)}")
+        raise _Joint(f"{kind.__name__} does not expose its {', '.join(unknown)}")
 
     def own(name: str, value: Any) -> Any:
         joined = kind.arg_constraints[name].event_dim
@@ -120,7 +120,7 @@ def _made_anew(distribution: Distribution, first: Array | int, count: int) -> Di
 
 
 def _unnamed(distribution: Distribution, given: Mapping[str, Any]) -> Sequence[str]:
-    """What the distribution was made with besides its parameters, other than by default."""
+    """Return the names of constructor arguments that are not parameters and not the defaults."""
     wanted = inspect.signature(type(distribution)).parameters.values()
     others = [p for p in wanted if p.name not in (*given, "validate_args")]
     return [

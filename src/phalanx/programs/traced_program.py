@@ -1,4 +1,4 @@
-"""A program traced with shapes of data alone: its variables, and what they make of the log density."""
+"""Program traced with shapes of data alone: its variables, and the terms of its log density."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from phalanx.programs.validity import Doubt, doubts_of, outputs_of
 class TracedProgram:
     """A program traced abstractly with given shapes of data: its variables, and shapes of its terms.
 
-    `at_zero` is the trace itself, at the position of zeros: everything a run takes from the program, but gradients.
-    Looked at closely, its last outputs are the values that may be wrong, each with which of them are: `doubts`; and its
-    latent variables may be any, as a guide that is a program may have.
+    `at_zero` is the trace at the position of zeros, with all that a run uses except gradients. With `checking=True` its
+    last outputs are `doubts`, the values that may be invalid with a flag for each, and latent variables may be
+    discrete, as in a guide.
     """
 
     variables: dict[str, RandomVariable]
@@ -36,18 +36,18 @@ class TracedProgram:
     without_bijection: tuple[str, ...]
 
     def __init__(
-        self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int], closely: bool = False
+        self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int], checking: bool = False
     ):
         self.program, self.layout, self.shapes = program, layout, tuple(shapes)
         self.axis_env = list(sizes.items())
         self.axis_names = tuple(sizes)
 
         def at_zero(arrays):
-            run = run_unconstrained(program, None, layout.join(arrays), any_latent=closely)
-            self.variables = run.variables  # of these only names, shapes and supports are used once traced
-            self.doubts = doubts_of(run) if closely else {}  # of these only the words
+            run = run_unconstrained(program, None, layout.join(arrays), any_latent=checking)
+            self.variables = run.variables  # only names, shapes and supports are used after the trace
+            self.doubts = doubts_of(run) if checking else {}  # only the texts are used after the trace
             self.without_bijection = tuple(name for name in run.position if name not in run.log_dets)
-            looked = outputs_of(self.doubts) if closely else run.in_support()
+            looked = outputs_of(self.doubts) if checking else run.in_support()
             return run.position, run.terms(), run.values(), looked
 
         self.at_zero, (self.position, self.terms, self.values, _) = jax.make_jaxpr(
@@ -58,18 +58,18 @@ class TracedProgram:
 
     @property
     def start(self) -> Mapping[str, Any] | None:
-        """Where the program says that chains start, if it does."""
+        """Values at which the program starts chains, if it defines them."""
         return getattr(self.program, "start", None)
 
     @classmethod
     def of_whole(
-        cls, program: Program, arguments: Arguments, sizes: Mapping[str, int], closely: bool = False
+        cls, program: Program, arguments: Arguments, sizes: Mapping[str, int], checking: bool = False
     ) -> TracedProgram:
-        """The program on the whole data, as on one device."""
-        return cls(program, arguments.layout, arguments.whole_shapes(), dict.fromkeys(sizes, 1), closely)
+        """Return the trace on the whole data, as on one device."""
+        return cls(program, arguments.layout, arguments.whole_shapes(), dict.fromkeys(sizes, 1), checking)
 
     def latents(self) -> tuple[Latent, ...]:
-        """Its latent variables, taken to be global."""
+        """Return the latent variables, assumed to be global."""
         return tuple(
             Latent(
                 name,
@@ -84,16 +84,16 @@ class TracedProgram:
 
     @property
     def observes(self) -> bool:
-        """Whether data, or a term of the log density, have a say besides the priors."""
+        """True if the log density has terms besides the priors."""
         return any(v.observed and v.distribution is not None for v in self.variables.values())
 
     def undivided(self) -> Shares:
-        """Its shares where every device has the whole."""
+        """Return the shares if everything is replicated."""
         everywhere = dict.fromkeys(self.deterministic, GLOBAL)
         return Shares((), self.latents(), everywhere, dict.fromkeys(self.terms, GLOBAL), {})
 
     def gradient(self) -> ClosedJaxpr:
-        """The gradient of the log density as a function of position and data."""
+        """Return the gradient of the log density as a function of position and data."""
 
         def total(position, arrays):
             terms = run_unconstrained(self.program, position, self.layout.join(arrays)).terms()
@@ -113,31 +113,31 @@ class TracedProgram:
 
     @property
     def outputs(self) -> list[Any]:
-        """What each output of `jaxpr` is: a term, or the name of a deterministic value or latent variable."""
+        """Terms, then names of deterministic values and latent variables, in the order of the outputs of `jaxpr`."""
         return [*sorted(self.terms), *sorted(self.deterministic), *sorted(self.position)]
 
     def only(self, term: Term) -> Callable[..., Array]:
-        """One term, summed, as a function of position and data."""
+        """Return one term, summed, as a function of position and data."""
         return lambda position, arrays: jnp.sum(
             run_unconstrained(self.program, position, self.layout.join(arrays)).terms()[term]
         )
 
     def only_jaxpr(self, term: Term) -> ClosedJaxpr:
-        """The jaxpr of one term, summed."""
+        """Return the jaxpr of one term, summed."""
         return jax.make_jaxpr(self.only(term), axis_env=self.axis_env)(self.position, self.shapes)
 
 
 def check_latents(program: Program, whole: TracedProgram) -> None:
-    """Refuse a program in which nothing is to be inferred."""
+    """Raise if a program has no latent variable to infer."""
     if not whole.variables:
         raise ValueError(
-            f"The model {getattr(program, '__name__', program)} has no random variables: nothing to infer. "
+            f"The model {getattr(program, '__name__', program)} has no random variables to infer. "
             f"Call phx.sample(name, distribution) in it."
         )
     if not any(variable.is_latent for variable in whole.variables.values()):
         raise ValueError(
-            f"The model {getattr(program, '__name__', program)} has no latent variables: all of "
-            f"{', '.join(map(repr, whole.variables))} are observed, so there is nothing to infer."
+            f"The model {getattr(program, '__name__', program)} has no latent variables to infer: all of "
+            f"{', '.join(map(repr, whole.variables))} are observed."
         )
     for variable in whole.variables.values():
         refuse_point(variable)
@@ -145,7 +145,7 @@ def check_latents(program: Program, whole: TracedProgram) -> None:
         shapes = ", ".join(f"{latent.name!r} {latent.shape}" for latent in whole.latents())
         raise ValueError(
             f"The model {getattr(program, '__name__', program)} has no coordinates to move: its latent variables have "
-            f"shape {shapes}. Give at least one of them an element that is free."
+            f"shape {shapes}. Give at least one of them an element."
         )
 
 

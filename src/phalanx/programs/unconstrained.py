@@ -1,4 +1,4 @@
-r"""A program as a function of unconstrained values: every latent variable is a transform of a real vector.
+r"""Program as a function of unconstrained values: every latent variable is a transform of a real vector.
 
 $x = T(u)$ with $T$ the bijection onto the support (`bijection_onto`), so
 $\log p(u) = \log p(x) + \log |\det T'(u)|$. A support may depend on other variables; it is read as the program runs.
@@ -31,7 +31,7 @@ from phalanx.mesh.space import RowSharding
 from phalanx.mesh.total import Total
 
 FITS = 1e-3
-"""How closely a value must be met by the transform of its inverse; rounding takes most of the digits of some."""
+"""Tolerance between a value and the transform of its inverse; some transforms lose most digits to rounding."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Evaluation:
 
     Attributes:
         variables: every variable of the program, in order, with its value.
-        log_dets: log |det T'| of each latent variable, elementwise over the dimensions T acts on one by one.
+        log_dets: log |det T'| of each latent variable, elementwise over the batch dimensions of T.
         position: the unconstrained value of each latent variable.
     """
 
@@ -49,7 +49,7 @@ class Evaluation:
     position: dict[str, Array]
 
     def terms(self) -> dict[tuple[str, str], Array]:
-        """Terms of the log density, elementwise, by variable and part: "density", or "jacobian" of its transform."""
+        """Return the terms of the log density, elementwise, by variable and part ("density" or "jacobian")."""
         out: dict[tuple[str, str], Array] = {}
         for name, variable in self.variables.items():
             if variable.distribution is not None:
@@ -59,9 +59,9 @@ class Evaluation:
         return out
 
     def totals(self, shardings: Mapping[tuple[str, str], RowSharding], lanes: int) -> dict[tuple[str, str], Total]:
-        """Each of the terms added up over the rows this device holds, padded ones apart: `shardings` says which.
+        """Return the terms summed over this device's rows, without rows that are padding under `shardings`.
 
-        `lanes` chains do so at once.
+        The sum is for one of `lanes` chains that are evaluated at once.
         """
         self._check_terms(shardings)
         out: dict[tuple[str, str], Total] = {}
@@ -73,7 +73,7 @@ class Evaluation:
         return out
 
     def log_density(self, jacobian: bool = True) -> Array:
-        """All terms added up, of the whole program on one device; without the transforms' parts on request."""
+        """Return the sum of all terms on one device, with or without the Jacobians of the transforms."""
         densities = (v.total_log_prob().value for v in self.variables.values() if v.distribution is not None)
         jacobians = (jnp.sum(log_det) for log_det in self.log_dets.values()) if jacobian else ()
         return sum((*densities, *jacobians), jnp.zeros(()))
@@ -82,14 +82,14 @@ class Evaluation:
         met = [name for name, variable in self.variables.items() if variable.distribution is not None]
         if set(met) != (before := {name for name, _ in shardings}):
             names = ", ".join(map(repr, sorted(before.symmetric_difference(met))))
-            raise ValueError(_changed(f"of {names} some are new and some are missing"))
+            raise ValueError(_changed(f"{names} are new or missing"))
 
     def values(self) -> dict[str, Array]:
-        """Constrained values of the latent variables, then the deterministic ones."""
+        """Return the constrained values of the latent variables, then the deterministic values."""
         return {name: v.value for name, v in self.variables.items() if v.is_latent or v.is_computed}
 
     def in_support(self) -> dict[str, Array]:
-        """Of each observed variable, which of its values its distribution can take."""
+        """Return for each observed variable whether its values are in the support of its distribution."""
         found: dict[str, Array] = {}
         for name, variable in self.variables.items():
             support = getattr(variable.distribution, "support", None)
@@ -105,10 +105,10 @@ def run_unconstrained(
 
     Args:
         program: a program.
-        position: unconstrained values by name; None puts every one at zero, which also tells their shapes.
+        position: unconstrained values by name; None means zeros, which also determines their shapes.
         data: the program's keyword arguments.
-        any_latent: whether a variable without a bijection, such as a discrete one, has a draw as its position; else it
-            is refused.
+        any_latent: True if a variable without a bijection, such as a discrete one, gets a draw as its position;
+            otherwise it is an error.
     """
     log_dets: dict[str, Array] = {}
     used: dict[str, Array] = {}
@@ -130,14 +130,14 @@ def run_unconstrained(
         log_dets[variable.name] = jnp.asarray(transform.log_abs_det_jacobian(given, value))
         return _with_value(replace(variable, logit=given if is_logit(transform) else None), value)
 
-    # `Target.check` looks at real values
+    # validity is checked on concrete values, see `validity`
     with unvalidated(), tracing(place), tape() as variables, model_errors(program, variables, data):
         program(**data)
     return Evaluation(variables, log_dets, used)
 
 
 def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mapping[str, Any]) -> dict[str, Array]:
-    """Unconstrained values of the given constrained ones."""
+    """Return the unconstrained values of the given constrained ones."""
     position: dict[str, Array] = {}
 
     def invert(variable: RandomVariable, _: Forward) -> RandomVariable:
@@ -161,9 +161,9 @@ def at_values(
     wanted: Mapping[str, Array],
     data: Mapping[str, Any],
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """`position`, but with the latent variables at these values where they are `wanted`; and where they do not fit.
+    """Return `position` with the `wanted` latent variables at these values, and which of the values do not fit.
 
-    A value fits if there is an unconstrained one whose transform it is, in its place among the other variables.
+    A value fits if it is the transform of an unconstrained value, given the other variables.
     """
     found: dict[str, Array] = {}
     misfits: dict[str, Array] = {}
@@ -188,7 +188,7 @@ def at_values(
 
 
 def _zero(shape: tuple[int, ...]) -> Array:
-    """Zeros, behind a barrier: there they are values like others, and a trace shows which variable is read where."""
+    """Return zeros behind a barrier, so that a trace contains them as values and shows where each variable is read."""
     return lax.optimization_barrier(jnp.zeros(shape))
 
 
@@ -202,14 +202,13 @@ def _given(position: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> 
 
 def _changed(how: str) -> str:
     return (
-        f"The model is not the same each time it runs: {how}. Its variables and their shapes must follow from its "
-        f"arguments alone: take random numbers, counters and other state of Python out of it, and give what decides "
-        f"as data."
+        f"The model is not the same each time it runs: {how}. Its variables and their shapes must depend on its "
+        f"arguments alone: remove random numbers, counters and other Python state from it, and pass them as data."
     )
 
 
 def _fixed(variable: RandomVariable) -> RandomVariable:
-    """A variable that has a value already. What is not inferred is fixed, substituted values like data."""
+    """Return a variable with a value; substituted values are treated like data."""
     return replace(variable, observed=True).complete()
 
 
@@ -225,14 +224,14 @@ def _shape(variable: RandomVariable) -> tuple[int, ...]:
 def _refuse_sharded(variable: RandomVariable) -> None:
     if isinstance(variable.distribution, Sharded):
         raise ValueError(
-            f"Variable {variable.name!r}: phx.Sharded is for code under phx.spmd or jax.shard_map. In a model give the "
-            f"distribution as it is: what depends on sharded data, or has one row for each of theirs, is spread out "
-            f"with them; or say phx.sample(..., axis={variable.distribution.axes[0]!r})."
+            f"Variable {variable.name!r}: phx.Sharded is for code under phx.spmd or jax.shard_map. In a model use the "
+            f"distribution itself: a variable that depends on sharded data, or has one row for each row of them, is "
+            f"sharded with them; or give phx.sample(..., axis={variable.distribution.axes[0]!r})."
         )
 
 
 def refuse_parameter(variable: RandomVariable) -> None:
-    """Refuse a parameter without a value, which has no meaning where nothing is learned."""
+    """Raise if a `phx.param` has no value: only `phx.fit` learns one."""
     if variable.parameter is not None and variable.value is None:
         raise ValueError(
             f"{variable.name!r} is a phx.param, which has no distribution to draw from: phx.fit learns it. To sample "
@@ -242,7 +241,7 @@ def refuse_parameter(variable: RandomVariable) -> None:
 
 
 def has_bijection(variable: RandomVariable) -> bool:
-    """Whether there is a bijection from the real line onto a latent variable's support."""
+    """Return whether a bijection from the real line onto a latent variable's support is known."""
     try:
         transform_of(variable)
     except ValueError:
@@ -251,19 +250,19 @@ def has_bijection(variable: RandomVariable) -> bool:
 
 
 def refuse_point(variable: RandomVariable) -> None:
-    """Refuse a latent variable of a model that is at one point, where no position moves."""
+    """Raise if a latent variable is at one point, which no position moves."""
     if variable.is_latent and kind_of(variable.distribution) == "Delta":
         raise ValueError(
-            f"Variable {variable.name!r} is a latent Delta, which is at one point and has no density to move in. A "
-            f"value that is computed is phx.deterministic({variable.name!r}, value); one that is data goes in with "
-            f"obs=; one that is fixed for a run is set by phx.do."
+            f"Variable {variable.name!r} is a latent Delta, which is at one point and has no density to move in. For a "
+            f"computed value use phx.deterministic({variable.name!r}, value); for data obs=; for a value that is fixed "
+            f"in a run phx.do."
         )
 
 
 def transform_of(variable: RandomVariable) -> Transform:
-    """The bijection from the real line onto a latent variable's support."""
+    """Return the bijection from the real line onto a latent variable's support."""
     distribution = variable.distribution
-    assert distribution is not None  # only a deterministic value has none, and it is given
+    assert distribution is not None  # deterministic values have no distribution, but they are given
     kind = kind_of(distribution)
     if distribution.support is None or distribution.support.is_discrete:
         raise ValueError(
@@ -276,6 +275,7 @@ def transform_of(variable: RandomVariable) -> Transform:
     except NotImplementedError:
         raise ValueError(
             f"Variable {variable.name!r}: no bijection is known from the real line onto the support of {kind}, "
-            f"{in_words(distribution.support)}. Sample what it is made of, as a vector of normals that is divided by "
-            f"its norm for a direction (numpyro.handlers.reparam does it for some), or observe it with obs=."
+            f"{in_words(distribution.support)}. Sample other variables and compute it from them, for a direction a "
+            f"vector of normals divided by its norm (numpyro.handlers.reparam does so for some distributions), or "
+            f"observe it with obs=."
         ) from None

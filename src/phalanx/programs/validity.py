@@ -1,8 +1,8 @@
-"""Observed values that a distribution cannot take, and parameters that it cannot have: looked for before a run begins.
+"""Search for observed values outside of their supports and for invalid parameters, before a run begins.
 
-A parameter may be wrong only somewhere, as a scale that is itself unbounded; the sampler then stays away. What is the
-same at two positions follows from constants and data alone: it is wrong everywhere, and its density may still look like
-one.
+A parameter may be invalid at some positions only, such as a scale that is itself unbounded; the sampler then avoids
+them. A value that is the same at two positions depends on constants and data alone: it is invalid everywhere, although
+its density may be finite.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from jax.sharding import Mesh
+from jax.typing import ArrayLike
 from numpyro.distributions import (
     Distribution,
     ExpandedDistribution,
@@ -35,13 +36,13 @@ from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 
 TRIED = 16
-"""Random positions at which parameters are evaluated."""
+"""Number of random positions at which parameters are evaluated."""
 
 VALUE = ""
-"""In the place of a parameter's name: the observed value itself."""
+"""Key, instead of a parameter's name, for the observed value itself."""
 
 INSIDE = ("base_dist", "component_distribution", "mixing_distribution")
-"""Where distributions keep those that they are made of."""
+"""Attributes in which distributions keep the distributions that they are built from."""
 
 ALLOWED = (
     (constraints.positive, "positive"),
@@ -52,11 +53,11 @@ ALLOWED = (
     (constraints.positive_integer, "a whole number from 1"),
     (constraints.boolean, "0 or 1"),
 )
-"""Constraints in words."""
+"""Texts of constraints."""
 
 
 class Doubt(NamedTuple):
-    """Values, which of them cannot be, and what can."""
+    """Values that may be invalid: the values, a flag for each, and the allowed values and the distribution as text."""
 
     values: Array
     bad: Array
@@ -65,7 +66,7 @@ class Doubt(NamedTuple):
 
 
 class Wrong(NamedTuple):
-    """Values that cannot be: how many, where the first is, and what it is."""
+    """Invalid values: their number, the index of the first and its value, and the allowed values as text."""
 
     count: int
     index: tuple[int, ...]
@@ -74,13 +75,14 @@ class Wrong(NamedTuple):
     distribution: str
 
     def said(self, name: str, parameter: str, hint: str) -> str:
-        """It in words, of a variable and one of its parameters or its value; `hint` is about the data."""
+        """Return the message about a variable's parameter, or its value; `hint` is about the data."""
         value, where = str(self.value if self.value.size > 1 else self.value.item()), list(self.index)
         if parameter:
             place = f" (the first of {self.count}, at {where})" if where else ""
             return (
-                f"Variable {name!r}: its {parameter} is {value}{place}, and that of a {self.distribution} must be "
-                f"{self.allowed}. Give one that is, or make it so: a scale by jnp.exp, a probability by jax.nn.sigmoid."
+                f"Variable {name!r}: its {parameter} is {value}{place}, but for a {self.distribution} it must be "
+                f"{self.allowed}. Give a valid one, or transform it: a scale by jnp.exp, a probability by "
+                f"jax.nn.sigmoid."
             )
         at = f" at {where}" if where else ""
         found = f"{words.count(self.count, 'observed value')} {'lies' if self.count == 1 else 'lie'}"
@@ -92,15 +94,15 @@ class Wrong(NamedTuple):
 
 
 def nan_hint(names: Sequence[str], arrays: Sequence[Any]) -> str:
-    """That data hold NaN, where they do."""
+    """Return a part of a message that names the arrays with NaN; empty if all are free of NaN."""
     found = [name for name, array in zip(names, arrays, strict=True) if bool(jnp.isnan(array).any())]
     return f"; the data hold NaN in {', '.join(found)}" if found else ""
 
 
-def look_closely(
+def find_invalid(
     program: Program, arguments: Arguments, mesh: Mesh, arrays: Sequence[Array]
 ) -> dict[tuple[str, str], Wrong]:
-    """Find what is wrong with a model on its whole data, by variable and parameter."""
+    """Return the invalid values of a model on its whole data, by variable and parameter."""
     described: dict[tuple[str, str], Doubt] = {}
 
     def look(arrays: Sequence[Array]) -> Any:
@@ -125,10 +127,13 @@ def look_closely(
 def improper_parameters(
     run: Callable[[Mapping[str, Array] | None], Evaluation], described: dict[tuple[str, str], Doubt]
 ) -> dict[tuple[str, str], Array]:
-    """Count the positions at which a distribution cannot have its parameter, by variable and parameter.
+    """Return the number of positions at which a parameter is invalid, by variable and parameter.
 
-    A scale that is itself a normal variable is such a parameter. `run` evaluates a program at unconstrained values;
-    `described` takes what there is to be said. Traced.
+    A scale that is itself a normal variable is such a parameter.
+
+    Args:
+        run: evaluates a program at unconstrained values.
+        described: filled with the doubts, for messages. The function itself may be traced.
     """
     zero = run(None).position
     keys = random.split(random.key(0), max(len(zero), 1))
@@ -149,10 +154,10 @@ def improper_parameters(
 
 
 def say_improper(name: str, parameter: str, doubt: Doubt) -> str:
-    """Say of a parameter that its distribution cannot have it everywhere, and what to do."""
+    """Return the message about a parameter that is invalid at some positions."""
     return (
-        f"Variable {name!r}: its {parameter} must be {doubt.allowed} for a {doubt.distribution}, and the latent "
-        f"variables that it is computed from take it out of there. Give these a prior that keeps to it, such as "
+        f"Variable {name!r}: its {parameter} must be {doubt.allowed} for a {doubt.distribution}, but at some values of "
+        f"the latent variables that it is computed from it is not. Give these a prior with the right support, such as "
         f"HalfNormal or LogNormal for a scale and Beta for a probability, or a phx.param a constraint; or "
         f"transform it, a scale by jnp.exp, a probability by jax.nn.sigmoid"
     )
@@ -165,7 +170,7 @@ def _first(doubt: Doubt) -> tuple[Array, Array, Array]:
 
 
 def doubts(run: Evaluation, other: Evaluation) -> dict[tuple[str, str], Doubt]:
-    """What may be wrong, by variable and parameter, given the runs of a program at two positions."""
+    """Return the doubts by variable and parameter, given evaluations at two positions; flags are set if both agree."""
     found, elsewhere = doubts_of(run), doubts_of(other)
     return {
         key: doubt if key[1] == VALUE else doubt._replace(bad=doubt.bad & _same(doubt, elsewhere[key]))
@@ -174,7 +179,7 @@ def doubts(run: Evaluation, other: Evaluation) -> dict[tuple[str, str], Doubt]:
 
 
 def doubts_of(run: Evaluation) -> dict[tuple[str, str], Doubt]:
-    """The same of one run: also of what is wrong there alone."""
+    """Return the doubts at one position, including values that are invalid only there."""
     found: dict[tuple[str, str], Doubt] = {}
     for name, variable in run.variables.items():
         if variable.observed and (doubt := _of_value(variable)) is not None:
@@ -185,12 +190,12 @@ def doubts_of(run: Evaluation) -> dict[tuple[str, str], Doubt]:
 
 
 def outputs_of(doubts: Mapping[tuple[str, str], Doubt]) -> list[Array]:
-    """The arrays of doubts, as a program gives them: of each its values, and which are wrong."""
+    """Return the arrays of doubts: for each its values and its flags."""
     return [array for doubt in doubts.values() for array in (doubt.values, doubt.bad)]
 
 
 def _same(doubt: Doubt, other: Doubt) -> Array:
-    """Which values are the same elsewhere."""
+    """Return which values are the same at another position."""
     if doubt.values.shape != other.values.shape:
         return jnp.zeros(doubt.bad.shape, bool)
     same = doubt.values == other.values
@@ -205,8 +210,8 @@ def _of_value(variable: RandomVariable) -> Doubt | None:
     return Doubt(jnp.asarray(variable.value), bad, in_words(support), kind_of(variable.distribution))
 
 
-def _outside(distribution: Any, value: Any) -> Array:
-    """Which values a distribution cannot take; what is masked may be anything."""
+def _outside(distribution: Any, value: ArrayLike) -> Array:
+    """Return which values are outside of a distribution's support; masked values never are."""
     if isinstance(distribution, MaskedDistribution):
         return _outside(distribution.base_dist, value) & jnp.asarray(mask_of(distribution))
     if isinstance(distribution, ExpandedDistribution):
@@ -219,7 +224,7 @@ def _outside(distribution: Any, value: Any) -> Array:
 
 def _of_parameters(distribution: Any) -> Iterator[tuple[str, Doubt]]:
     if isinstance(distribution, MaskedDistribution | Unit) or not isinstance(distribution, Distribution):
-        return  # what is masked may be anything, and a factor is a term and no parameter
+        return  # masked values are not checked, and the term of a factor is not a parameter
     for parameter, constraint in type(distribution).arg_constraints.items():
         values = vars(distribution).get(parameter)
         if values is not None and _is_checked(constraint):
@@ -232,8 +237,8 @@ def _of_parameters(distribution: Any) -> Iterator[tuple[str, Doubt]]:
         yield from _of_parameters(vars(distribution).get(inside))
 
 
-def _no_parameter(constraint: Any, values: Array) -> Array:
-    """Which values a parameter cannot have; one that is infinite may mean that there is no bound, or no such choice."""
+def _no_parameter(constraint: constraints.Constraint, values: Array) -> Array:
+    """Return which values of a parameter are invalid; infinite ones are valid, as absent bounds or excluded classes."""
     if constraint is constraints.real:
         return jnp.isnan(values)
     if constraint is constraints.real_vector:
@@ -242,14 +247,14 @@ def _no_parameter(constraint: Any, values: Array) -> Array:
 
 
 def _is_checked(constraint: Any) -> bool:
-    """Matrices and simplices are left out: rounding decides there."""
+    """Return whether a constraint is checked; those of matrices and simplices are not, because of rounding."""
     if constraints.is_dependent(constraint) or constraint is constraints.simplex:
         return False
     return constraint.event_dim <= 1
 
 
 def in_words(constraint: Any) -> str:
-    """What a constraint allows."""
+    """Return the values that a constraint allows, as text."""
     for known, text in ALLOWED:
         if constraint is known:
             return text

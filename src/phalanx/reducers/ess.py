@@ -1,4 +1,4 @@
-"""Effective sample sizes in constant memory: of the means of batches, which grow longer with the chains."""
+"""Reducer of effective sample sizes in constant memory: from means of batches, which grow longer as chains do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 
 from phalanx.reducers.effective_size import effective_size
-from phalanx.reducers.moments import Sums, Totals, column, constant_of
+from phalanx.reducers.moments import ChainSums, Totals, column, constant_of
 from phalanx.reducers.reducer import Reducer, on_host
 from phalanx.reducers.shifted import add_to, at_lanes, distance
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int, Shaped
 
 BATCHES = 2**16
-"""Batches of all chains together, at most."""
+"""The most batches of all chains together."""
 
 MOST, LEAST = 256, 16
-"""Batches of a chain, at most, whatever the number of chains."""
+"""The most batches of a chain, for few chains and for many."""
 
 FEWEST = 8
-"""With fewer batches of each chain their correlations cannot be told."""
+"""Fewest batches of each chain from which correlations are estimated."""
 
 AT_ONCE = 2**22
-"""Batch means whose correlations are worked out at once."""
+"""Batch means whose correlations are computed at once, which bounds the memory."""
 
 
 class Batched(NamedTuple):
-    """Of a stretch: the draws, how often batches were doubled, the sum of the one under way, means of those before.
+    """State on the device: sums of draws, doublings of batches, sum of the batch under way, means of earlier batches.
 
     Sums are of distances from the draws' anchor, in two floats; means `(chains, batches, ...)`. Batches begin at
-    multiples of their length, counted from the first draw of the run, `before` draws before the stretch: the first one
-    may be shorter. The first slot is that of an even batch.
+    multiples of their length, counted from the first draw of the run, `before` draws before the first of this state:
+    the first batch may be shorter. The first slot is that of an even batch.
     """
 
     draws: Any
@@ -46,7 +46,7 @@ class Batched(NamedTuple):
 
 
 class Series(NamedTuple):
-    """Of all stretches, on the host: the draws, and batches in their order with how many draws each has.
+    """State on the host: totals of the draws, and batches in their order with the number of draws of each.
 
     Lengths are `(chains, batches)`, zero where there is no batch, and means `(chains, batches, ...)`.
     """
@@ -57,17 +57,17 @@ class Series(NamedTuple):
 
 
 def ess(batch: int = 1) -> Reducer:
-    r"""Effective sample size of the mean, over all chains: $\widehat{\mathrm{var}}^+ / \mathrm{MCSE}^2$.
+    r"""Return a reducer of the effective sample size of the mean, $\widehat{\mathrm{var}}^+ / \mathrm{MCSE}^2$.
 
-    $\widehat{\mathrm{var}}^+$ is the variance that all chains together have, within and between them. The error of the
-    mean is that of the means of batches of draws, whose own autocorrelations are summed as `diagnostics.ess` sums those
-    of draws. Batches are doubled whenever a chain has 256 of them (of more than 256 chains fewer, 16 at least). So
-    batches may be shorter than the time in which draws forget one another; chains that do not agree, or that still
-    drift, have few effective draws; and of at most 256 draws a chain it is the estimate from all lags. Of more it has a
-    standard error of some 10%.
+    $\widehat{\mathrm{var}}^+$ is the variance of all chains together, within and between them. The error of the mean
+    comes from the means of batches of consecutive draws, whose autocorrelations are summed as `diagnostics.ess` sums
+    those of draws. Batches are doubled whenever a chain has 256 of them (fewer with more than 256 chains, but at least
+    16). Batches may thus be shorter than the autocorrelation time; chains that do not agree, or that still drift, have
+    few effective draws; and for up to 256 draws a chain it is the estimate from all lags. For more draws its standard
+    error is about 10%.
 
-    It is NaN where it cannot know: of constant elements, of draws that are not finite, of fewer than eight batches of
-    each chain. That an area was never visited by any chain it cannot know either.
+    It is NaN for constant elements, for draws that are not finite, and for fewer than eight batches of each chain. It
+    cannot detect a region that no chain has visited.
 
     Args:
         batch: draws of the shortest batch; longer ones take less time.
@@ -76,7 +76,7 @@ def ess(batch: int = 1) -> Reducer:
         A reducer; its result is an array in the shape of the variable.
 
     Raises:
-        ValueError: when `batch` is no whole number of at least 1.
+        ValueError: when `batch` is not a whole number of at least 1.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -92,7 +92,9 @@ def ess(batch: int = 1) -> Reducer:
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise ValueError(f"ess: batch must be a whole number of at least 1, got {batch!r}.")
     merge, finalize = _Merge(batch), _Finalize(batch)
-    return Reducer(f"ess({batch})", _none, _Add(batch), merge, finalize, tells="ess", constant=_constant, begin=_begin)
+    return Reducer(
+        f"ess({batch})", _none, _Add(batch), merge, finalize, statistic="ess", constant=_constant, begin=_begin
+    )
 
 
 def _none(example: Shaped[Array, "chains *shape"]) -> Batched:
@@ -100,13 +102,13 @@ def _none(example: Shaped[Array, "chains *shape"]) -> Batched:
 
 
 def _begin(example: Shaped[Array, "chains *shape"], before: Int[Array, "chains"]) -> Batched:
-    chains, draws = example.shape[0], Sums.none(example)
+    chains, draws = example.shape[0], ChainSums.none(example)
     means = jnp.zeros((chains, _slots(chains), *example.shape[1:]), draws.mean.dtype)
     return Batched(draws, jnp.zeros(chains, jnp.int32), draws.mean, draws.mean, means, before)
 
 
 def _slots(chains: int) -> int:
-    """Return how many batches a chain may have."""
+    """Return the most batches of a chain."""
     return 2 * (int(np.clip(BATCHES // chains, LEAST, MOST)) // 2)
 
 
@@ -155,7 +157,7 @@ def _close(state: Batched, full: Bool[Array, "chains"], length: Int[Array, "chai
 
 
 def _lengths(before: Any, count: Any, length: Any, slots: int, numpy: Any) -> Any:
-    """Return the draws of the batch in each slot, after `count` draws of the stretch."""
+    """Return the number of draws of the batch in each slot, after `count` draws of this state."""
     begins = (_first(before, length) + numpy.arange(slots)[None]) * length
     return numpy.clip(numpy.minimum(begins + length, before + count) - numpy.maximum(begins, before), 0, None)
 
@@ -171,7 +173,7 @@ class _Merge(NamedTuple):
 
 
 def _binned(series: Series, batch: int) -> Series:
-    """Return the same in batches as long as the number of draws and of all chains says, on however many devices."""
+    """Return the series in batches whose length depends on the numbers of draws and chains, not on the devices."""
     lengths, means = series.lengths, series.means
     slots = _slots(len(lengths))
     starts = np.cumsum(lengths, axis=1) - lengths
@@ -179,13 +181,13 @@ def _binned(series: Series, batch: int) -> Series:
     into, chains = np.zeros((len(lengths), slots), lengths.dtype), np.arange(len(lengths))[:, None]
     sums = np.zeros((len(lengths), slots, *means.shape[2:]))
     np.add.at(into, (chains, number), lengths)
-    with np.errstate(invalid="ignore"):  # draws that are not finite make what is told of them NaN
+    with np.errstate(invalid="ignore"):  # draws that are not finite lead to a result of NaN
         np.add.at(sums, (chains, number), np.where(column(lengths, means) > 0, means * column(lengths, means), 0.0))
     return Series(series.draws, into, sums / column(np.maximum(into, 1), sums))
 
 
 def _length(lengths: Int[np.ndarray, "chains batches"], slots: int, batch: int) -> int:
-    """Draws of a batch, if the longest chain is to have no more batches than there are slots."""
+    """Return the draws of a batch with which the longest chain has no more batches than there are slots."""
     length = batch
     while lengths.sum(axis=1).max() > slots * length or length < lengths.max():
         length *= 2
@@ -193,7 +195,7 @@ def _length(lengths: Int[np.ndarray, "chains batches"], slots: int, batch: int) 
 
 
 def _series(state: Any, batch: int) -> Series:
-    """What a stretch tells."""
+    """Return a state on the device as one on the host."""
     if isinstance(state, Series):
         return state
     anchor, state = (
@@ -236,16 +238,16 @@ class _Finalize(NamedTuple):
 
 
 def _whole_batches(lengths: Int[np.ndarray, "chains batches"], length: int) -> int:
-    """Batches that every chain has; the last one is left out where it is short."""
+    """Return the number of batches that every chain has, without a last one that is short."""
     batches = int((lengths > 0).sum(axis=1).min())
     short = batches > 0 and (lengths[:, batches - 1] < length).any()
     return batches - int(short)
 
 
 def _with_rest(series: Series, batches: int) -> Float64[np.ndarray, "chains batches *shape"]:
-    """Means of the first batches, with the deviations of a short one after them added to those of the last.
+    """Return the means of the first batches, with the deviations of a short one after them added to the last.
 
-    The variance is that of all draws: left out, an outlier at the very end would make draws seem better than they are.
+    The variance is that of all draws: without the short batch, an outlier at the very end would raise the result.
     """
     means, lengths = series.means[:, :batches].copy(), series.lengths
     if 0 < batches < lengths.shape[1]:
@@ -257,12 +259,12 @@ def _with_rest(series: Series, batches: int) -> Float64[np.ndarray, "chains batc
 
 
 def _error(means: Float64[np.ndarray, "element chain batch"]) -> Float64[np.ndarray, "element"]:
-    """The variance of the mean of all, from those of batches `(element, chain, batch)`."""
+    """Return the variance of the mean of all draws, from the means of batches `(element, chain, batch)`."""
     between = means.mean(2).var(1, ddof=1) if means.shape[1] > 1 else 0.0
     return (means.var(2).mean(1) + between) / effective_size(means)
 
 
 def _variance(draws: Totals) -> np.float64 | Float64[np.ndarray, "*shape"]:
-    """The variance that all chains together have."""
+    """Return the variance of all chains together."""
     within = (draws.squares / column(np.maximum(draws.count, 1), draws.squares)).mean(0)
     return within + (draws.mean.var(0, ddof=1) if len(draws.mean) > 1 else 0.0)

@@ -1,4 +1,4 @@
-"""Counts between edges."""
+"""Reducer of counts between edges."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Histogram(NamedTuple):
-    """Edges of the bins, draws in each `(..., bins)`, below the first edge, from the last on, and NaN.
+    """Edges of the bins, and numbers of draws in each `(..., bins)`, below the first edge, from the last on, and NaN.
 
-    The last four together are all draws.
+    The last four add up to all draws.
     """
 
     edges: np.ndarray
@@ -30,8 +30,8 @@ class Histogram(NamedTuple):
     nan: np.ndarray
 
 
-class Counts(NamedTuple):
-    """Draws, how many of them were at or above each edge `(1, edges, ...)`, and how many no number; over all chains."""
+class BinCounts(NamedTuple):
+    """Numbers of draws, of those at or above each edge `(1, edges, ...)`, and of those NaN; over all chains."""
 
     draws: Any
     from_edge: Any
@@ -39,10 +39,10 @@ class Counts(NamedTuple):
 
 
 def histogram(edges: Sequence[float] | np.ndarray) -> Reducer:
-    """How many draws lie between edges, exactly; a bin has its lower edge and not its upper one.
+    """Return a reducer that counts draws between edges, exactly; a bin includes its lower edge, not its upper one.
 
-    Draws of any type are compared with the edges as they are, whole numbers with edges between them too. Each draw is
-    compared with every edge, which costs as much as that many additions.
+    Draws of any type are compared with the edges without rounding, also whole numbers with fractional edges. Each draw
+    is compared with every edge, which costs as much as that many additions.
 
     Args:
         edges: of the bins, ascending; one more than there are bins.
@@ -72,22 +72,24 @@ def histogram(edges: Sequence[float] | np.ndarray) -> Reducer:
 class _None(NamedTuple):
     edges: tuple[float, ...]
 
-    def __call__(self, example: Shaped[Array, "chains *shape"]) -> Counts:
+    def __call__(self, example: Shaped[Array, "chains *shape"]) -> BinCounts:
         sum_type(example.dtype)
         zero = jnp.zeros((1, *example.shape[1:]), jnp.int32)
-        return Counts(jnp.zeros(1, jnp.int32), jnp.stack([zero] * len(self.edges), axis=1), zero)
+        return BinCounts(jnp.zeros(1, jnp.int32), jnp.stack([zero] * len(self.edges), axis=1), zero)
 
 
 class _Count(NamedTuple):
     edges: tuple[float, ...]
 
-    def __call__(self, state: Counts, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Counts:
+    def __call__(
+        self, state: BinCounts, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]
+    ) -> BinCounts:
         draw = draw.astype(jnp.int32) if draw.dtype == jnp.bool_ else draw
         edges, reachable = _least_from(np.asarray(self.edges), draw.dtype)
         edges, reachable = (jnp.asarray(x).reshape(1, -1, *[1] * (draw.ndim - 1)) for x in (edges, reachable))
         here = at_lanes(where, draw)
         reached = (draw[:, None] >= edges) & reachable & here[:, None]
-        return Counts(
+        return BinCounts(
             state.draws + where.sum(dtype=jnp.int32),
             state.from_edge + reached.sum(0, dtype=jnp.int32, keepdims=True),
             state.nan + (jnp.not_equal(draw, draw) & here).sum(0, dtype=jnp.int32, keepdims=True),
@@ -97,7 +99,7 @@ class _Count(NamedTuple):
 def _least_from(
     edges: Float64[np.ndarray, "edges"], dtype: Any
 ) -> tuple[Shaped[np.ndarray, "edges"], Bool[np.ndarray, "edges"]]:
-    """The least number of a type that is not below each edge, and whether there is one."""
+    """Return the least number of a type that is not below each edge, and a mask of the edges that have one."""
     if jnp.issubdtype(dtype, jnp.floating):
         with np.errstate(over="ignore"):
             nearest = edges.astype(dtype)
@@ -108,16 +110,16 @@ def _least_from(
     return np.asarray(whole, dtype), edges <= most
 
 
-def _merge(a: Counts, b: Counts) -> Counts:
+def _merge(a: BinCounts, b: BinCounts) -> BinCounts:
     a, b = on_host(a), on_host(b)
-    return Counts(a.draws + b.draws, a.from_edge + b.from_edge, a.nan + b.nan)
+    return BinCounts(a.draws + b.draws, a.from_edge + b.from_edge, a.nan + b.nan)
 
 
 class _Finalize(NamedTuple):
     edges: tuple[float, ...]
 
-    def __call__(self, state: Counts) -> Histogram:
-        state = Counts(*on_host(state))
+    def __call__(self, state: BinCounts) -> Histogram:
+        state = BinCounts(*on_host(state))
         reached, nan = np.moveaxis(state.from_edge.sum(0), 0, -1), state.nan.sum(0)
         counts, below = reached[..., :-1] - reached[..., 1:], state.draws.sum() - nan - reached[..., 0]
         return Histogram(np.asarray(self.edges), counts, below, reached[..., -1], nan)

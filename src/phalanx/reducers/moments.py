@@ -1,4 +1,4 @@
-"""Count, mean and variance; the extremes."""
+"""Reducers of count, mean and variance, and of extremes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Moments(NamedTuple):
-    """Draws counted, their mean and their variance (with one degree of freedom less), in the shape of the variable."""
+    """Number of draws, their mean and their variance (with n - 1), in the shape of the variable."""
 
     count: int
     mean: np.ndarray
     variance: np.ndarray
 
 
-class Sums(NamedTuple):
-    """Of each chain: draws, their anchor, their mean as its distance from that, and squared distances from the mean.
+class ChainSums(NamedTuple):
+    """State on the device, by chain: draws, their anchor, their mean less the anchor, squared distances from the mean.
 
     Mean and squares are sums in two floats.
     """
@@ -37,32 +37,32 @@ class Sums(NamedTuple):
     squares_lost: Any
 
     @classmethod
-    def none(cls, example: Shaped[Array, "chains *shape"]) -> Sums:
-        """Of no draws."""
+    def none(cls, example: Shaped[Array, "chains *shape"]) -> ChainSums:
+        """Return the state of no draws."""
         zero = jnp.zeros(example.shape, sum_type(example.dtype))
         anchor = jnp.zeros(example.shape, example.dtype)
         return cls(jnp.zeros(example.shape[0], jnp.int32), anchor, zero, zero, zero, zero)
 
-    def add(self, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Sums:
-        """With a draw of those chains `where` there is one."""
+    def add(self, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> ChainSums:
+        """Add a draw of the chains that are true in `where`."""
         anchor = begin_at(self.anchor, self.count, draw)
         count = self.count + where
         away = (distance(draw, anchor) - self.mean) - self.mean_lost
         away = jnp.where(at_lanes(where, draw), away, 0.0)
         step = away / at_lanes(jnp.maximum(count, 1), draw).astype(away.dtype)
-        return Sums(
+        return ChainSums(
             count, anchor,
             *add_to(self.mean, self.mean_lost, step),
             *add_to(self.squares, self.squares_lost, away * (away - step)),
         )  # fmt: skip
 
     def merge(self, later: Any) -> Totals:
-        """With later draws of the same chains."""
+        """Return the state with later draws of the same chains."""
         return Totals.of(self).merge(later)
 
 
 class Totals(NamedTuple):
-    """Of each chain, in float64: draws, their mean, and the sum of squared distances from it."""
+    """State on the host, by chain and in float64: draws, their mean, and the sum of squared distances from it."""
 
     count: np.ndarray
     mean: np.ndarray
@@ -70,16 +70,16 @@ class Totals(NamedTuple):
 
     @classmethod
     def of(cls, state: Any) -> Totals:
-        """What a stretch tells."""
+        """Return the state of a batch of draws."""
         if isinstance(state, Totals):
             return state
-        sums = Sums(*on_host(state))
+        sums = ChainSums(*on_host(state))
         mean = sums.anchor.astype(np.float64) + (sums.mean + sums.mean_lost)
-        drawn = column(sums.count, mean) > 0  # a chain that has not drawn has what it showed for an anchor
+        drawn = column(sums.count, mean) > 0  # the anchor of a chain that has not drawn is no draw
         return cls(sums.count, np.where(drawn, mean, 0.0), sums.squares + sums.squares_lost)
 
     def merge(self, later: Any) -> Totals:
-        """With later draws of the same chains."""
+        """Return the state with later draws of the same chains."""
         later = Totals.of(later)
         count, apart = self.count + later.count, later.mean - self.mean
         share = column(later.count / np.maximum(count, 1), apart)
@@ -88,24 +88,24 @@ class Totals(NamedTuple):
 
 
 def constant_of(state: Any) -> np.bool_ | Bool[np.ndarray, "*shape"]:
-    """Which elements were the same in every draw of all chains, and finite."""
+    """Return a mask of elements that were the same in every draw of all chains, and finite."""
     chains = Totals.of(state)
     same = (chains.squares == 0) & (chains.mean == chains.mean[:1]) & np.isfinite(chains.mean)
     return same.all(0) & (chains.count.min() > 0)
 
 
 def column(count: Shaped[np.ndarray, "*chains"], like: np.ndarray) -> np.ndarray:
-    """Numbers of every chain, in the shape of what is known of it."""
+    """Return one number of every chain, shaped to broadcast against that chain's elements."""
     return count.reshape(count.shape + (1,) * (like.ndim - count.ndim))
 
 
 def moments() -> Reducer:
-    r"""Count, mean and variance over all chains.
+    r"""Return a reducer of count, mean and variance over all chains.
 
-    The mean is moved on draw by draw, $m \leftarrow m + (x - m) / n$, and the sum of squared distances from it, in two
-    floats each; from stretch to stretch in float64. Of draws in any order, with any mean, and outliers first or last,
-    the variance is off by less than 1e-6 of itself, and the mean by less than 1e-6 of the standard deviation. Both are
-    NaN where a draw is not finite, or the square of a distance is more than the type of the draws holds.
+    The mean is updated draw by draw, $m \leftarrow m + (x - m) / n$, as is the sum of squared distances from it, in two
+    floats each; batches of draws are merged in float64. For draws in any order, with any mean, and outliers first or
+    last, the relative error of the variance is below 1e-6, and the error of the mean below 1e-6 standard deviations.
+    Both are NaN where a draw is not finite, or the square of a distance overflows the type of the draws.
 
     Returns:
         A reducer; its result is a `Moments(count, mean, variance)`.
@@ -121,11 +121,11 @@ def moments() -> Reducer:
         Welford (1962), Note on a method for calculating corrected sums of squares and products; Chan, Golub, LeVeque
         (1983), Algorithms for computing the sample variance; Knuth (1997), The art of computer programming 2, 4.2.2.
     """
-    return Reducer("moments()", Sums.none, Sums.add, Sums.merge, moments_of)
+    return Reducer("moments()", ChainSums.none, ChainSums.add, ChainSums.merge, moments_of)
 
 
 def moments_of(state: Any) -> Moments:
-    """Of the draws of all chains."""
+    """Return the moments of the draws of all chains."""
     chains = Totals.of(state)
     total, mean = grand(chains.count, chains.mean)
     between = np.tensordot(chains.count, (chains.mean - mean) ** 2, axes=1)
@@ -134,17 +134,17 @@ def moments_of(state: Any) -> Moments:
 
 
 class Extremes(NamedTuple):
-    """The smallest and the largest value."""
+    """Smallest and largest value."""
 
     least: Any
     most: Any
 
 
 def extremes() -> Reducer:
-    """The smallest and the largest value over all chains, in the type of the draws; NaN where one is NaN.
+    """Return a reducer of the smallest and the largest value over all chains; NaN where a draw is NaN.
 
     Returns:
-        A reducer; its result is an `Extremes(least, most)`.
+        A reducer; its result is an `Extremes(least, most)`, in the type of the draws.
 
     Example:
         >>> import phalanx as phx

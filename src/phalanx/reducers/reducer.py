@@ -1,4 +1,4 @@
-"""What a reducer is: four pure functions that fold draws into a state of constant size."""
+"""Protocol of a reducer: four pure functions that accumulate draws into a state of constant size."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ import numpy as np
 from jax import Array
 
 Draw = Array
-"""A value of every chain, `(chains, ...)`."""
+"""Value of every chain, `(chains, ...)`."""
 
 
 @dataclass(frozen=True)
 class Reducer:
-    """A fold over draws whose state does not grow.
+    """Statistic of draws whose state does not grow.
 
-    A run keeps one state for the draws of a block, on the device, in the type of the draws; between blocks the states
-    are merged on the host, in float64. So a billion draws in float32 are added up in float64, some thousands at a time.
-    States are NamedTuples of arrays whose leading dimension is that of the chains, or one where chains are pooled; they
-    can be saved and gone on with.
+    A run keeps one state for a batch of draws, on the device, in the type of the draws; between batches the states are
+    merged on the host, in float64. A billion draws in float32 are thus added up in float64, some thousands at a time.
+    States are NamedTuples of arrays whose leading dimension is that of the chains, or one where chains are pooled; a
+    saved state can be continued.
 
     Attributes:
-        name: how the user wrote it.
-        init: `init(example) -> state`, before the first draw; `example` is a draw `(chains, ...)`, of which only shape
-            and type count.
-        update: `update(state, draw, where) -> state`, traced; `where`, `(chains,)`, says which chains have drawn.
+        name: the call that made it, such as `quantiles([0.5])`.
+        init: `init(example) -> state`, before the first draw; only shape and type of `example`, a draw
+            `(chains, ...)`, matter.
+        update: `update(state, draw, where) -> state`, traced; `where`, `(chains,)`, is true for chains that have drawn.
         merge: `merge(a, b) -> state` of both, in NumPy; `b` has later draws of the same chains.
         finalize: `finalize(state) -> result`, in NumPy, pooled over the leading dimension.
-        tells: what a verdict reads in the result: "r_hat", "ess", or nothing.
-        superchains: in how many groups chains must begin together, for what it tells to mean anything; 0 for any.
-        begin: `begin(example, before) -> state`, traced, in place of `init` where a state depends on how many draws
-            each chain has made before, `(chains,)`, as one that takes every tenth draw does; None where it does not.
-        constant: `constant(state)`, in NumPy: which elements were the same in every draw, and finite. A verdict leaves
-            them out.
+        statistic: the statistic that a verdict reads in the result, "r_hat" or "ess"; empty for all others.
+        superchains: the number of groups of chains that must begin together for the result to be valid; 0 for any
+            chains.
+        constant: `constant(state)`, in NumPy: true for elements that were the same in every draw, and finite. A verdict
+            leaves them out.
+        begin: `begin(example, before) -> state`, traced, in place of `init` where a state depends on the number of
+            draws that each chain has made `before`, `(chains,)`, as for every tenth draw; None where it does not.
     """
 
     name: str
@@ -43,13 +44,13 @@ class Reducer:
     update: Callable[[Any, Draw, Array], Any]
     merge: Callable[[Any, Any], Any]
     finalize: Callable[[Any], Any]
-    tells: str = ""
+    statistic: str = ""
     superchains: int = 0
     constant: Callable[[Any], np.ndarray | np.bool_] | None = None
     begin: Callable[[Draw, Array], Any] | None = None
 
     def begun(self, example: Draw, before: Array | None) -> Any:
-        """Return the state of no draws, of chains that have made so many before; None means none."""
+        """Return the first state, of chains that have made `before` draws; None means zero."""
         return self.init(example) if self.begin is None or before is None else self.begin(example, before)
 
     def __repr__(self) -> str:
@@ -58,7 +59,7 @@ class Reducer:
 
 @dataclass(frozen=True)
 class Reduce:
-    """A reducer of a function of the values of all variables; made by `phx.reduce`."""
+    """Reducer of a function of the values of all variables; made by `phx.reduce`."""
 
     fn: Callable[[Mapping[str, Array]], Any]
     reducer: Reducer
@@ -70,17 +71,17 @@ def reduce(fn: Callable[[Mapping[str, Array]], Any], reducer: Reducer) -> Reduce
     Args:
         fn: from the values of one draw, a dict by variable (deterministic ones included), to an array or a dict of
             arrays.
-        reducer: what is to be learned of it.
+        reducer: the statistic of its result.
 
-    Where rows of a variable are sharded, the function sees those of one device. That its result is, row by row or as a
-    whole, the one on all rows is proved from the function, or else tried on numbers with all of its branches; what does
-    not agree is refused.
+    If rows of a variable are sharded, the function sees those of one device. Phalanx proves from the function that its
+    result, row by row or as a whole, is the one on all rows; otherwise it tests all of its branches numerically, and
+    refuses a function whose results differ.
 
     Returns:
         An entry for `reducers=` of `phx.mcmc`. The result is that of the array, or a dict of results.
 
     Raises:
-        TypeError: when `fn` is no function or `reducer` no reducer.
+        TypeError: when `fn` is not a function or `reducer` not a reducer.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -101,18 +102,18 @@ def reduce(fn: Callable[[Mapping[str, Array]], Any], reducer: Reducer) -> Reduce
 
 
 def per_variable(names: tuple[str, ...], reducer: Reducer) -> Reduce:
-    """A reducer applied to each of these variables."""
+    """Return a reducer applied to each of these variables."""
     return Reduce(_Selected(names), reducer)
 
 
 def is_of_user(entry: Reduce) -> bool:
-    """Return whether it reduces a function of the user's."""
+    """Return whether the entry reduces a function of the user's."""
     return not isinstance(entry.fn, _Selected)
 
 
 @dataclass(frozen=True)
 class _Selected:
-    """The variables of these names; compared by value, so that equal runs compile to one program."""
+    """Selection of variables by name; compared by value, so that equal runs compile to one program."""
 
     names: tuple[str, ...]
 
@@ -121,7 +122,7 @@ class _Selected:
 
 
 def on_host(state: Any) -> Any:
-    """A state as NumPy's arrays, real numbers in float64 and counts in 64 bits."""
+    """Return a state as arrays of NumPy, real numbers in float64 and counts in 64 bits."""
 
     def widen(leaf: Any) -> np.ndarray:
         leaf = np.asarray(leaf)

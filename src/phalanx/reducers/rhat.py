@@ -1,4 +1,4 @@
-"""R-hat of chains or superchains; of draws themselves, not of ranks."""
+"""Reducer of R-hat, of chains or superchains; on the draws themselves, not on ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from phalanx.reducers.moments import Sums, Totals, constant_of
+from phalanx.reducers.moments import ChainSums, Totals, constant_of
 from phalanx.reducers.reducer import Reducer
 
 if TYPE_CHECKING:
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 
 def rhat(superchains: int | None = None) -> Reducer:
-    r"""R-hat: $\sqrt{1 + B/W - 1/n}$ with $B$ the variance of the chains' means and $W$ the mean of their variances.
+    r"""Return a reducer of R-hat, $\sqrt{1 + B/W - 1/n}$.
 
-    Chains are not split and draws not ranked, since both would need all of the draws: it tells chains that are in
-    different places, and not a drift that all have in common, which `ess()` tells. NaN where an element is constant or
-    not finite, of fewer than two draws, and of one chain.
+    $B$ is the variance of the chains' means and $W$ the mean of their variances. Chains are not split and draws not
+    ranked, since both would need all of the draws: it detects chains that are in different places, but not a drift
+    common to all, which `ess()` detects. NaN where an element is constant or not finite, with fewer than two draws, and
+    with one chain.
 
     Args:
         superchains: number of groups of consecutive chains, each of which begins at one point; the nested R-hat then
             compares groups instead of chains, as `diagnostics.nested_rhat` does. Groups of chains that begin apart
-            agree whether or not they have forgotten anything: a run takes it with `init=phx.superchains(...)` alone.
+            agree whether or not they have converged, so that a run accepts it only with `init=phx.superchains(...)`.
 
     Returns:
         A reducer; its result is an array in the shape of the variable.
@@ -43,18 +44,20 @@ def rhat(superchains: int | None = None) -> Reducer:
         Nested R-hat.
     """
     if superchains is None:
-        merge, finalize = Sums.merge, _Rhat(None)
-        return Reducer("rhat()", Sums.none, Sums.add, merge, finalize, tells="r_hat", constant=constant_of)
+        merge, finalize = ChainSums.merge, _Rhat(None)
+        return Reducer(
+            "rhat()", ChainSums.none, ChainSums.add, merge, finalize, statistic="r_hat", constant=constant_of
+        )
     if not isinstance(superchains, int) or superchains < 2:
         raise ValueError(f"rhat: superchains must be a whole number of at least 2, got {superchains!r}.")
     name = f"rhat(superchains={superchains})"
-    return Reducer(name, Sums.none, Sums.add, Sums.merge, _Rhat(superchains), superchains=superchains)
+    return Reducer(name, ChainSums.none, ChainSums.add, ChainSums.merge, _Rhat(superchains), superchains=superchains)
 
 
 class _Rhat(NamedTuple):
     superchains: int | None
 
-    def __call__(self, state: Sums | Totals) -> np.float64 | Float64[np.ndarray, "*shape"]:
+    def __call__(self, state: ChainSums | Totals) -> np.float64 | Float64[np.ndarray, "*shape"]:
         sums = Totals.of(state)
         draws = sums.count.min()
         if draws < 2 or len(sums.count) < 2:
@@ -75,5 +78,5 @@ def _grouped(
     values: Float64[np.ndarray, "chains *shape"], groups: int
 ) -> Float64[np.ndarray, "{groups} members *shape"]:
     if len(values) % groups:
-        raise ValueError(f"rhat: {len(values)} chains cannot be parted into {groups} superchains.")
+        raise ValueError(f"rhat: {len(values)} chains cannot be divided evenly among {groups} superchains.")
     return values.reshape(groups, -1, *values.shape[1:])

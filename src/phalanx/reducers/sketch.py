@@ -1,4 +1,4 @@
-"""Quantiles and a reservoir, from draws taken evenly from the run."""
+"""Reducers of quantiles and of a reservoir of draws, from draws taken evenly from the run."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ SIZE = 2**17
 """Draws that a sketch holds before it leaves out every other one."""
 
 LARGE = 2**15
-"""Draws that a reservoir takes from a stretch at most."""
+"""The most draws that a reservoir takes from a batch of draws."""
 
 
 def quantiles(qs: Sequence[float]) -> Reducer:
-    r"""Quantiles over all chains, of draws taken evenly from the run.
+    r"""Return a reducer of quantiles over all chains, from draws taken evenly from the run.
 
-    A run is seen in stretches, of 65,536 draws of a chain at most. From each, draws are taken: all of them, while they
-    are no more than 4,096 of all chains together, and else between 2,048 and 4,096, or one or two of each of more than
-    2,048 chains. Each is drawn at random from a span of its chain, and spans are equally long. All together they are
-    sorted, and of two neighbours one is left out whenever there are more than 131,072. The rank of a result, as a share
-    of all draws, has a standard error of $\sqrt{q (1 - q) / n}$ at most, with `n` the draws taken in all, in whatever
-    order chains draw; leaving out adds some 1e-5. While all draws are taken, results are the quantiles of all. Where a
-    draw that is taken is NaN, quantiles are.
+    A run is reduced in batches of at most 65,536 draws of a chain. From each batch it takes all draws if these are at
+    most 4,096 of all chains together, otherwise between 2,048 and 4,096, or one or two of each chain with more than
+    2,048 chains. Each is drawn at random from a span of its chain, and spans are equally long. The draws taken are
+    sorted, and one of two neighbours is left out whenever there are more than 131,072. The rank of a result, as a
+    fraction of all draws, has a standard error of at most $\sqrt{q (1 - q) / n}$, with `n` the draws taken altogether,
+    in whatever order chains draw; leaving draws out adds about 1e-5. As long as all draws are taken, results are the
+    quantiles of all. If a draw that is taken is NaN, so are the quantiles.
 
     Args:
-        qs: which quantiles, between 0 and 1.
+        qs: probabilities of the quantiles, between 0 and 1.
 
     Returns:
-        A reducer; its result is an array `(len(qs), ...)`, of real numbers also where draws are whole.
+        A reducer; its result is an array `(len(qs), ...)`, of real numbers also for whole draws.
 
     Raises:
         ValueError: when a quantile is not between 0 and 1.
@@ -55,18 +55,18 @@ def quantiles(qs: Sequence[float]) -> Reducer:
     try:
         wanted = tuple(float(q) for q in np.atleast_1d(qs))
     except (TypeError, ValueError):
-        raise TypeError(f"quantiles: they must be numbers between 0 and 1, got {qs!r}.") from None
+        raise TypeError(f"quantiles: qs must be numbers between 0 and 1, got {qs!r}.") from None
     if not wanted or not all(0 <= q <= 1 for q in wanted):
-        raise ValueError(f"quantiles: they must lie between 0 and 1, got {qs!r}.")
+        raise ValueError(f"quantiles: qs must lie between 0 and 1, got {qs!r}.")
     return Reducer(f"quantiles({list(wanted)})", Room(), take, _Merge(SIZE, True), _Quantiles(wanted))
 
 
 def reservoir(n: int) -> Reducer:
-    """Draws taken evenly from the run, at most `n` of them: for pictures, and for functions thought of afterwards.
+    """Return a reducer that keeps at most `n` draws taken evenly from the run, for plots and later computations.
 
-    Each is drawn at random from a span of its chain, and spans are about equally long: the share of the reservoir in
-    any part of the run is that part's share of the draws. Of a stretch of the run (65,536 draws of a chain, or fewer)
-    at most 32,768 are taken, or two of each chain, so that there may be fewer than `n`.
+    Each is drawn at random from a span of its chain, and spans are about equally long: any part of the run has the same
+    fraction of the reservoir as of the draws. From a batch of draws (at most 65,536 of a chain) it takes at most
+    32,768, or two of each chain, so that there may be fewer than `n`.
 
     Args:
         n: the most draws.
@@ -75,7 +75,7 @@ def reservoir(n: int) -> Reducer:
         A reducer; its result is an array `(at most n, ...)` in the order of the run.
 
     Raises:
-        ValueError: when `n` is no whole number of at least 1.
+        ValueError: when `n` is not a whole number of at least 1.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -90,13 +90,13 @@ def reservoir(n: int) -> Reducer:
     """
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ValueError(f"reservoir: n must be a whole number of at least 1, got {n!r}.")
-    # spans are halved when there is no room: of room for twice as many, n are left
+    # halving leaves n draws only in a room for twice as many
     most = max(2 * n, TAKEN)
     return Reducer(f"reservoir({n})", Room(min(most, LARGE)), take, _Merge(most, False), _Reservoir(n))
 
 
 class _Merge(NamedTuple):
-    """Two lots of draws as one of at most `most`: sorted, or in the order of the run."""
+    """Merge two sets of draws to one of at most `most`: sorted, or in the order of the run."""
 
     most: int
     ordered: bool
@@ -112,7 +112,7 @@ class _Merge(NamedTuple):
     def _thinner(
         self, values: Shaped[np.ndarray, "draws *shape"], every: int, random: np.random.Generator
     ) -> Shaped[np.ndarray, "some *shape"]:
-        """One of every so many neighbours, which draw lots; of the last, if they are fewer, one or none."""
+        """Return one of every so many neighbours, at random; of the last, if they are fewer, one or zero."""
         if every == 1:
             return values
         if self.ordered:

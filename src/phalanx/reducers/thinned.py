@@ -1,4 +1,4 @@
-"""Any reducer, of one draw in so many."""
+"""Reducer of every n-th draw, around any other reducer."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 class Thinned(NamedTuple):
-    """Draws of each chain since the last that counted, and the state of what is thinned."""
+    """Draws of each chain since the last one that was used, and the state of the inner reducer."""
 
     since: Any
     state: Any
 
 
 def thinned(reducer: Reducer, every: int) -> Reducer:
-    """A reducer of one draw in so many of each chain: less memory for autocorrelated ones, where it keeps draws.
+    """Return a reducer of every n-th draw of each chain, which saves memory if draws are autocorrelated.
 
-    The first draw of each chain counts, and then one in so many, however the run is cut into calls.
+    It uses the first draw of each chain, and then every n-th, however the run is divided into calls.
 
     Args:
-        reducer: what is to be thinned.
-        every: draws of a chain from one that counts to the next.
+        reducer: the reducer of the draws that are used.
+        every: n, draws of a chain from one that is used to the next.
 
     Returns:
         A reducer with the same result.
 
     Raises:
-        ValueError: when `every` is no whole number of at least 1.
+        ValueError: when `every` is not a whole number of at least 1.
 
     Example:
         >>> import phalanx as phx
@@ -44,7 +44,7 @@ def thinned(reducer: Reducer, every: int) -> Reducer:
         raise ValueError(f"thinned: every must be a whole number of at least 1, got {every!r}.")
     name = f"thinned({reducer}, {every})"
     return Reducer(
-        name, _Init(reducer), _Update(reducer, every), _Merge(reducer), _Finalize(reducer), reducer.tells,
+        name, _Init(reducer), _Update(reducer, every), _Merge(reducer), _Finalize(reducer), reducer.statistic,
         reducer.superchains, _Constant(reducer) if reducer.constant else None, _Begin(reducer, every),
     )  # fmt: skip
 

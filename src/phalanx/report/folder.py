@@ -1,4 +1,4 @@
-"""A run as a folder of files: the report, the pictures, and the record of the run for other programs to read."""
+"""Folder of files of a run: the report, the pictures, and its record in JSON for other programs."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def write_folder(
 ) -> list[Path]:
     """Write `report.html`, the figures of the run, and `result.json` to a folder.
 
-    Without matplotlib or Jinja there is `result.json` alone. Of a run that stored no draw there are the figures given
-    and `result.json`, with the verdict of its reducers.
+    Without matplotlib or Jinja, only `result.json` is written. For a run without stored draws, the given figures and
+    `result.json` with the verdict of its reducers are written.
 
-    `result.json` has the headline, the verdict, the R-hat of the log density and the worst one, the seconds of each
-    phase, and what was run where.
+    `result.json` holds the headline, the verdict, the R-hat of the log density and the worst one, the seconds of each
+    phase, and the record of the run.
 
     Args:
         posterior: the run.
-        folder: where to; made when missing.
-        headline: numbers worth reading first, by name.
-        figures: other figures, to save and to show in the report, by name.
-        checks: the user's, for the verdict.
+        folder: the folder; made if missing.
+        headline: main results, by name.
+        figures: the user's figures, to save and to show in the report, by name.
+        checks: the user's checks for the verdict.
 
     Returns:
         The files written.
@@ -56,10 +56,10 @@ def write_folder(
         findings = {"verdict": _verdict(posterior)}
     if posterior.num_draws and is_installed("matplotlib") and is_installed("jinja2"):
         titled = {_title(name): figure for name, figure in (figures or {}).items()}
-        ours = save_figures(posterior, folder)
-        if taken := {path.stem for path in ours} & (figures or {}).keys():
-            raise ValueError(f"figures: {min(taken)!r} is the name of one of a run's own figures; choose another.")
-        files = [write_report(posterior, folder / "report.html", titled, checks), *ours]
+        built_in = save_figures(posterior, folder)
+        if taken := {path.stem for path in built_in} & (figures or {}).keys():
+            raise ValueError(f"figures: {min(taken)!r} is the name of a built-in figure; choose another.")
+        files = [write_report(posterior, folder / "report.html", titled, checks), *built_in]
     files += save_pictures(figures or {}, folder)
     document = {
         "headline": dict(headline or {}),
@@ -71,7 +71,7 @@ def write_folder(
 
 
 def write_result(document: Mapping[str, Any], folder: Path) -> Path:
-    """Write `result.json`, for other programs to read, to a folder, and return its path."""
+    """Write `result.json` to a folder, and return its path."""
     file = folder / "result.json"
     file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return file
@@ -96,5 +96,5 @@ def _verdict(posterior: Reported, checks: Sequence[Check] = ()) -> dict[str, Any
 
 
 def _number(value: Any) -> float | None:
-    """JSON has no word for what is not finite."""
+    """Return a number, or None if it is not finite, for which JSON has no number."""
     return float(value) if math.isfinite(value) else None

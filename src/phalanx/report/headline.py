@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def headline_cards(posterior: Reported, verdict: Verdict) -> list[Card]:
-    """Boil a run down to figures.
+    """Return the headline numbers of a run.
 
     Args:
         posterior: the run.
-        verdict: the verdict on it, which says which figures are good.
+        verdict: its verdict, which decides the level of each number.
 
     Returns:
-        The figures: draws, time, and the worst of each diagnostic that the run has.
+        One card for each number: draws, time, and the worst value of each diagnostic.
     """
     wrong, table = {finding.topic for finding in verdict.findings}, posterior.summary()
     return [
@@ -61,9 +61,9 @@ def _rhat(table: DataFrame, level: Level) -> Card:
 def _ess(table: DataFrame, level: Level) -> Card:
     values = np.fmin(table["ess_bulk"].to_numpy(), table["ess_tail"].to_numpy())
     if np.isnan(values).all():
-        return Card("least ESS", "–", "unknown", "unknown")
+        return Card("lowest ESS", "–", "unknown", "unknown")
     row = int(np.nanargmin(values))
-    return Card("least ESS", f"{values[row]:,.0f}", str(table.index[row]), level)
+    return Card("lowest ESS", f"{values[row]:,.0f}", str(table.index[row]), level)
 
 
 def _divergences(posterior: Reported, level: Level) -> Card:
@@ -78,11 +78,11 @@ def _divergences(posterior: Reported, level: Level) -> Card:
 def _energy(posterior: Reported, level: Level) -> list[Card]:
     fractions = ebfmi(posterior.stats["energy"]) if has_energy(posterior.stats) else np.array([])
     fractions = fractions[np.isfinite(fractions)]
-    return [Card("least E-BFMI", f"{fractions.min():.2f}", "one number per chain", level)] if fractions.size else []
+    return [Card("lowest E-BFMI", f"{fractions.min():.2f}", "of all chains", level)] if fractions.size else []
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a duration as people say it: 0.42 s, 12.3 s, 3 min 20 s, 2 h 5 min."""
+    """Write a duration in words: 0.42 s, 12.3 s, 3 min 20 s, 2 h 5 min."""
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
     whole = round(seconds)

@@ -1,4 +1,4 @@
-"""HTML page of a run or a fit: one file that needs nothing beside it, neither scripts nor style sheets nor pictures."""
+"""HTML page of a run or a fit: one file that contains its style sheet and pictures, without scripts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 Level = Literal["good", "warn", "unknown"]
 
 Lines = Sequence[tuple[str, str]]
-"""Lines of a cell: a piece of code, such as a name, and words after it; either may be empty."""
+"""Lines of a cell, each with a piece of code, such as a name, and words; either may be empty."""
 
 MOST_LINES = 8
-"""Lines of a cell that are shown of a list, such as hundreds of devices."""
+"""Lines shown of a long list, such as hundreds of devices."""
 
 
 class Card(NamedTuple):
@@ -43,8 +43,8 @@ class Picture(NamedTuple):
     data: str
 
 
-class Phase(NamedTuple):
-    """Phase of a run: its name, its seconds in words, and its percentage of all seconds."""
+class PhaseTime(NamedTuple):
+    """Time of one phase of a run: its name, its seconds in words, and its percentage of all seconds."""
 
     name: str
     seconds: str
@@ -65,13 +65,13 @@ class Page:
 
     Attributes:
         title, subtitle: its header.
-        interrupted: first of the findings, of a run that was interrupted.
+        interrupted: first of the findings if the run was interrupted.
         verdict: verdict, with what needs attention and what is in order.
         cards: headline numbers.
-        summary: table of the draws, if any.
+        summary: table of the draws, if there are any.
         pictures: the pictures.
         phases: seconds of the phases, if any.
-        facts: what was run where.
+        facts: record of the run, cells by name.
         source: the model's source.
         version: release of Phalanx.
     """
@@ -86,7 +86,7 @@ class Page:
     version: str
     interrupted: str = ""
     summary: Table | None = None
-    phases: Sequence[Phase] = ()
+    phases: Sequence[PhaseTime] = ()
 
     def html(self) -> str:
         """Return the page."""
@@ -104,7 +104,7 @@ class Page:
 
 
 def picture(title: str, figure: Figure, note: str = "", of: str = "") -> Picture:
-    """Return a figure as a picture in a page; `of` is what it shows, for its alternative text."""
+    """Return a figure as a picture of a page; `of` completes its alternative text."""
     return Picture(title, note, f"{title}{of}", b64encode(png(figure)).decode("ascii"))
 
 
@@ -114,30 +114,30 @@ def words(text: str) -> Lines:
 
 
 def pairs(items: Mapping[str, str]) -> Lines:
-    """Return names, and words on each, as a cell."""
+    """Return a cell with one line per item: its name as code, then its words."""
     return list(items.items())
 
 
 def listed(items: Iterable[str]) -> Lines:
-    """Return items as a cell of one item a line: the first few, and how many more."""
+    """Return a cell with one item per line: the first few, then the number of others."""
     items = list(items)
     more = [f"and {len(items) - MOST_LINES:,} more"] if len(items) > MOST_LINES else []
     return [("", item) for item in (*items[:MOST_LINES], *more)]
 
 
 def file_to_write(what: str, path: str | PathLike[str], example: str) -> Path:
-    """Return the path of a file to write, with the folders on its way made: before the work is done, not after.
+    """Return the path of a file to write, after making its folders, so that errors come before the work.
 
     Args:
-        what: who writes, for the message.
-        path: where to.
+        what: caller, for the message.
+        path: the file.
         example: a file name to suggest.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: when it names a folder, or lies below a file.
+        ValueError: if the path is a folder, or lies below a file.
     """
     file = Path(path)
     if file.is_dir():

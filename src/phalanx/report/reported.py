@@ -1,9 +1,9 @@
-"""What a report needs of a posterior. The posterior itself lives upstairs, in `run`, which calls down here."""
+"""Protocol of a posterior as reports use it; `phalanx.Posterior`, which calls this package, implements it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from phalanx.diagnostics.table import SummaryTable
 
 
+@runtime_checkable
 class Reported(Protocol):
-    """A posterior, as far as a report looks at it; see `phalanx.Posterior`."""
+    """Posterior with the attributes that a report reads; see `phalanx.Posterior`."""
 
     @property
     def draws(self) -> dict[str, np.ndarray]:
@@ -27,7 +28,7 @@ class Reported(Protocol):
 
     @property
     def warmup(self) -> dict[str, np.ndarray]:
-        """How warm-up went, an array `(round,)` of each thing noted; empty where nothing was tuned."""
+        """Course of warm-up, arrays `(round,)` by quantity; empty if the run tuned no parameter."""
         ...
 
     @property
@@ -37,7 +38,7 @@ class Reported(Protocol):
 
     @property
     def record(self) -> Any:
-        """What was run where."""
+        """Record of the run: model, kernel, sizes, mesh, devices, data, versions."""
         ...
 
     @property
@@ -56,9 +57,9 @@ class Reported(Protocol):
         ...
 
     def summary(self) -> SummaryTable:
-        """One row per scalar element, the log density first."""
+        """Return the summary table: one row per scalar element, the log density first."""
         ...
 
     def verdict(self, checks: Sequence[Check] = ()) -> Verdict:
-        """Whether the draws are good to use."""
+        """Judge whether the draws are good to use."""
         ...

@@ -1,4 +1,4 @@
-"""Tables of the report: the summary of the draws, the seconds of each phase, and what was run where."""
+"""Tables of the report: the summary of the draws, the seconds of each phase, and the record of the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from phalanx.diagnostics.judging.words import format_rhat
 from phalanx.errors.words import count
 from phalanx.report.headline import format_seconds
-from phalanx.report.page import Lines, Phase, Table, listed, pairs, words
+from phalanx.report.page import Lines, PhaseTime, Table, listed, pairs, words
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ _TITLES = {
 
 
 def summary_table(table: DataFrame, *, has_log_density: bool, needed: int, high: float) -> Table:
-    """Return the summary as a table: the log density, then the rows with the worst R-hat when there are many.
+    """Return the summary as a table: the log density, then all rows or, of many, those with the worst R-hat.
 
     Args:
         table: the summary, one row per scalar element.
-        has_log_density: whether its first row is the log density.
-        needed: effective draws that every row should have; fewer are marked.
-        high: the R-hat from which on it is marked.
+        has_log_density: True if its first row is the log density.
+        needed: effective draws that every row should have; fewer are highlighted.
+        high: lowest R-hat that is highlighted.
 
     Returns:
-        The table, with a note that says which rows are shown.
+        The table, with a note on its rows and columns.
     """
     from phalanx.diagnostics.table import MOST_QUANTITIES, worst_first  # imports pandas
 
@@ -48,6 +48,10 @@ def summary_table(table: DataFrame, *, has_log_density: bool, needed: int, high:
     note = "The log density, and every scalar element of the variables."
     if len(rest) > MOST_QUANTITIES:
         note = f"The {MOST_QUANTITIES} of {len(rest):,} scalar elements with the worst R-hat, worst first."
+    note += (
+        " 94% low and high bound the narrowest interval with 94% of the draws; mcse is the Monte Carlo standard error, "
+        f"ESS the effective sample size. Highlighted: R-hat of {high:g} or more, ESS below {needed:,}."
+    )
     rows = [
         (kind, str(name), [_cell(c, float(v), needed, high) for c, v in zip(table.columns, values, strict=True)])
         for kind, part in (("first", first), ("", shown))
@@ -57,7 +61,7 @@ def summary_table(table: DataFrame, *, has_log_density: bool, needed: int, high:
 
 
 def _cell(column: str, value: float, needed: int, high: float) -> tuple[str, str]:
-    """Return a mark where a number is out of bounds, and the number with the digits it deserves."""
+    """Return a mark if a number is out of bounds, and the number with its significant digits."""
     if np.isnan(value):
         return "none", "–"
     if column == "r_hat":
@@ -68,28 +72,28 @@ def _cell(column: str, value: float, needed: int, high: float) -> tuple[str, str
 
 
 def _number(value: float, digits: int) -> str:
-    """Write a number with so many significant digits, with a true minus sign."""
+    """Write a number with `digits` significant digits and a true minus sign."""
     if value == 0:
         return "0"
     return f"{value:#.{digits}g}".rstrip(".").replace("-", "−")
 
 
-def phases_of(timing: Any) -> list[Phase]:
+def phases_of(timing: Any) -> list[PhaseTime]:
     """Return the seconds of each phase."""
     phases = {"compile": timing.compile, "warm-up": timing.warmup, "sampling": timing.sampling}
     total = timing.total or 1.0
-    return [Phase(name, format_seconds(seconds), 100 * seconds / total) for name, seconds in phases.items()]
+    return [PhaseTime(name, format_seconds(seconds), 100 * seconds / total) for name, seconds in phases.items()]
 
 
 def facts_of(posterior: Reported) -> dict[str, Lines]:
-    """Return what was run where."""
+    """Return the record of the run as named cells."""
     record, timing = posterior.record, posterior.timing
     axes = " × ".join(f"{name} {size}" for name, size in record.mesh.items())
-    sizes = f"{count(record.num_chains, 'chain')}, {record.num_warmup:,} warm-up, {count(record.num_samples, 'draw')}"
+    warmup, draws = f"{record.num_warmup:,} warm-up iterations", count(record.num_samples, "draw")
     return {
         "model": words(record.model),
         "kernel": [(record.kernel, "")],
-        "asked for": words(sizes),
+        "requested": words(f"{count(record.num_chains, 'chain')}, {warmup}, {draws}"),
         "seed": words(str(record.seed)),
         "mesh": words(axes),
         "devices": listed(record.devices),

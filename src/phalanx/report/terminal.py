@@ -1,4 +1,4 @@
-"""A run on a terminal: its summary, the time it took, and the verdict."""
+"""Summary, seconds and verdict of a run, printed on a terminal."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """Return where to print: standard output, as wide as the terminal."""
+    """Return the console of standard output, as wide as the terminal."""
     from rich.console import Console  # as slow to import as a small model takes to trace
 
     return Console()
 
 
 def print_run(posterior: Reported, checks: Sequence[Check] = ()) -> None:
-    """Print the summary, the time that the run took, and the verdict.
+    """Print the summary, the seconds and the verdict of a run.
 
-    A run that stored no draws has no summary; its verdict is that of its reducers.
+    Without stored draws there is no summary, and the verdict is that of the reducers.
 
     Args:
         posterior: the run.
-        checks: the user's, for the verdict.
+        checks: the user's checks for the verdict.
     """
     to = console()
     if posterior.num_draws:
-        # The verdict comes last, after the user's own checks.
+        # Without its verdict, which lacks the user's checks and is printed last.
         to.print(posterior.summary().rows_to_text(), markup=False, highlight=False, soft_wrap=True)
     timing = posterior.timing
     to.print(
@@ -43,5 +43,5 @@ def print_run(posterior: Reported, checks: Sequence[Check] = ()) -> None:
     )
     if posterior.num_draws or posterior.record.folded_draws:
         verdict = posterior.verdict(checks)
-        # names of elements have brackets, which are no markup
+        # markup=False: names of elements have brackets
         to.print(str(verdict), style="green" if verdict else "yellow", highlight=False, markup=False, soft_wrap=True)

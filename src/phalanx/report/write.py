@@ -1,4 +1,4 @@
-"""Report of a run, as an HTML page."""
+"""Report of a run as an HTML page: its sections and their explanations."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 _PICTURES = {
     "traces": (
         "Traces",
-        "The log density and the elements with the worst R-hat, along the draws; their distributions on the right. "
-        "Chains that have converged look alike and do not wander.",
+        "The log density and the elements with the worst R-hat, draw by draw; histograms on the right. Chains that "
+        "have converged overlap and do not drift.",
     ),
     "ranks": (
         "Ranks",
-        "Where each chain's draws rank among all draws. Chains that have converged take even shares; draws that depend "
-        "on one another stray somewhat further than independent ones would.",
+        "Histograms of the ranks of each chain's draws among all draws. Chains that have converged are close to the "
+        "even share; autocorrelated draws deviate somewhat more than independent ones.",
     ),
     "pairs": (
         "Pairs",
-        "The elements whose values tell most about divergences (or energies), and those with the worst R-hat, two by "
-        "two. Where divergent draws crowd, as in the neck of a funnel, the sampler cannot follow the density. The "
-        "outermost draws may lie beyond the ends of an axis.",
+        "Pairs of the elements that predict divergences (else the energy) best, and of those with the worst R-hat. "
+        "The sampler cannot follow the density in regions where divergent draws cluster, as in the neck of a "
+        "funnel. The outermost draws may lie beyond the ends of an axis.",
     ),
     "energy": (
         "Energy and acceptance",
-        "Energies should spread no wider than one draw moves them. Dots are the means of each chain, bars hold nine "
-        "tenths of its draws.",
+        "The change of energy from one draw to the next should be as wide as the distribution of all energies; E-BFMI "
+        "compares the two. Acceptance rate: dots are the means of the chains, bars hold 90% of their draws.",
     ),
     "warmup": (
         "Warm-up",
-        "What was tuned, round by round. Where the step size still moves at the end, a longer warm-up will do better. "
-        "Dashed: a new metric; dotted: chains moved.",
+        "The tuned quantities, round by round. If the step size still changes at the end, run a longer warm-up. Dashed "
+        "lines: a new metric; dotted lines: chains moved beside others.",
     ),
 }
 
@@ -57,21 +57,21 @@ def write_report(
 ) -> Path:
     """Write the report of a run as one self-contained HTML file.
 
-    It holds the verdict, headline figures and what they mean, the summary table, trace, rank, pair, energy and
-    acceptance plots, and what was run where.
+    The page contains the verdict with advice, headline numbers, the summary table, trace, rank, pair, energy and
+    warm-up plots, and the record of the run.
 
     Args:
         posterior: the run.
-        path: the file to write; folders on the way are made.
-        figures: the user's, by title, after ours.
-        checks: the user's, for the verdict.
+        path: the file to write; missing folders are made.
+        figures: the user's figures by title, after the built-in ones.
+        checks: the user's checks for the verdict.
 
     Returns:
         The path written.
 
     Raises:
-        ValueError: when there are no draws, or `path` is a folder.
-        ImportError: when matplotlib or Jinja is not installed.
+        ValueError: if there are no draws, or `path` is a folder.
+        ImportError: if matplotlib or Jinja is not installed.
 
     Example:
         >>> from phalanx.report import write_report
@@ -81,7 +81,7 @@ def write_report(
     file = file_to_write("report", path, "report.html")
     record, summary = posterior.record, posterior.summary()
     verdict = posterior.verdict(checks)
-    ours = [_picture(*_PICTURES[name], figure) for name, figure in draw_figures(posterior).items()]
+    built_in = [_picture(*_PICTURES[name], figure) for name, figure in draw_figures(posterior).items()]
     made, asked = f"{posterior.num_draws:,}", f"{record.num_samples:,}"
     return Page(
         title=f"Posterior of {record.model}" if record.model else "Posterior",
@@ -95,7 +95,7 @@ def write_report(
             needed=least_ess(posterior.num_chains),
             high=high_rhat(posterior.num_chains, posterior.num_draws, len(summary)),
         ),
-        pictures=[*ours, *(_picture(title, "", figure) for title, figure in (figures or {}).items())],
+        pictures=[*built_in, *(_picture(title, "", figure) for title, figure in (figures or {}).items())],
         phases=phases_of(posterior.timing),
         facts=facts_of(posterior),
         source=record.source,

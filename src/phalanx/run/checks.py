@@ -23,7 +23,7 @@ from phalanx.inputs.arguments import Arguments
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.processes import to_host
-from phalanx.programs.validity import look_closely, nan_hint
+from phalanx.programs.validity import find_invalid, nan_hint
 from phalanx.run.find_finite_start import FARTHER
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def check_beginning(blocks: Blocks, begun: InitResult, arrays: Sequence[Array], 
         axes = axes_but_chain(target.mesh)
         check_finite_data(target.program, target.arguments, axes, gradient=blocks.kernel.machine.uses_gradient)
     if invalid:
-        for (name, parameter), wrong in look_closely(target.program, target.arguments, target.mesh, arrays).items():
+        for (name, parameter), wrong in find_invalid(target.program, target.arguments, target.mesh, arrays).items():
             raise ValueError(wrong.said(name, parameter, _nan_hint(blocks, arrays)))
     if finite.all():
         return

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from phalanx.exactness.sharding_check import RowsApart
+from phalanx.exactness.sharding_check import ShardingCheck
 from phalanx.run.engine import positions_of
 from phalanx.run.init_values import Initial
 from phalanx.run.loop import Run
@@ -24,7 +24,7 @@ NUMBERS = 2**24
 Position = dict[str, np.ndarray]
 
 
-def check_at_draws(run: Run, rows: RowsApart, level: str) -> RowsApart:
+def check_at_draws(run: Run, rows: ShardingCheck, level: str) -> ShardingCheck:
     """Compare at draws of every chain, those that are extreme in some coordinate; a difference is a warning.
 
     Where not all latent variables are stored, the chains' last positions are compared.
@@ -36,7 +36,7 @@ def check_at_draws(run: Run, rows: RowsApart, level: str) -> RowsApart:
     count = int(np.clip(NUMBERS // max(size, 1), FEWEST, MOST))
     positions = _last(run, count) + _extreme(run, dict(RunResults.of(run).draws), count)
     try:
-        rows.look(arguments, "warn", positions)
+        rows.compare(arguments, "warn", positions)
     except ValueError as error:
         found = replace(rows, differs=str(error))
         warnings.warn(f"The draws of this run are wrong. {error}", stacklevel=4)

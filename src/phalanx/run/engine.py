@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from phalanx.adaptation.metric import LowRank
+from phalanx.adaptation.metric import LowRankMetric
 from phalanx.adaptation.tuner import Sums
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import all_to_devices, to_devices, to_host
@@ -118,7 +118,7 @@ class Engine:
         if tuning is self._tuning:
             return self._sent_tuning
         self._tuning, metric = tuning, getattr(tuning, "metric", None)
-        if isinstance(metric, LowRank):
+        if isinstance(metric, LowRankMetric):
             if metric is not self._metric[0]:
                 layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(metric))
                 self._metric = metric, all_to_devices(metric, layout)

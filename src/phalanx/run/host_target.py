@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 from jax import Array
 
-from phalanx.adaptation.stuck_chains import Landscape
+from phalanx.adaptation.stuck_chains import HostTarget
 from phalanx.mesh.position import Vector
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.executables import Executables
 
 
-def landscape_of(executables: Executables, arrays: Sequence[Array], seed: int) -> Landscape:
+def host_target_of(executables: Executables, arrays: Sequence[Array], seed: int) -> HostTarget:
     """Return the target of a run on some data, as the host evaluates it."""
     blocks, numbers = executables.blocks, _coordinate_numbers(executables.blocks)
     columns = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]
@@ -34,7 +34,7 @@ def landscape_of(executables: Executables, arrays: Sequence[Array], seed: int) -
         count = blocks.num_chains
         return np.concatenate([of_chains(rows[i : i + count]) for i in range(0, len(rows), count)])
 
-    return Landscape(columns, log_density, seed)
+    return HostTarget(columns, log_density, seed)
 
 
 def _coordinate_numbers(blocks: Blocks) -> np.ndarray:

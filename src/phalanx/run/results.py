@@ -75,6 +75,6 @@ class RunResults(NamedTuple):
             before.of_run(clock.started, run.interrupted, relocations, findings(dict(self.reduced), ahead)),
             seed=state.seed, init=state.aim.init, num_warmup=state.aim.num_warmup, num_samples=samples,
             folded_draws=state.reduced.draws, acceptance_rate=state.reduced.acceptance_rate,
-            divergences=state.reduced.divergences, tells=reducers.reductions.tells,
+            divergences=state.reduced.divergences, diagnostics=reducers.reductions.tells,
             constant=reducers.constant(state.reduced),
         )  # fmt: skip

@@ -14,7 +14,7 @@ from jax import Array
 
 from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import LabelSearch
-from phalanx.exactness.sharding_check import RowsApart
+from phalanx.exactness.sharding_check import ShardingCheck
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.known_data import KnownData, scalars_of
 from phalanx.inputs.known_data import Names as NamesOfData
@@ -51,7 +51,7 @@ class Data(NamedTuple):
     """The data of a run: arrays on the devices, the state of their shares, and the run's record of them."""
 
     arrays: tuple[Array, ...]
-    rows: RowsApart
+    rows: ShardingCheck
     record: RunRecord
 
 
@@ -80,7 +80,7 @@ class Sampler:
     arrays: tuple[Array, ...]
     kernel: Kernel
     record: RunRecord
-    rows: RowsApart
+    rows: ShardingCheck
     check: str = "warn"
     compile_seconds: float = 0.0
     compilations: int = 0
@@ -276,12 +276,12 @@ class Sampler:
         """The data of a run, as arguments of the model."""
         return self.executables.blocks.target.arguments.with_arrays(arrays)
 
-    def _check_again(self, run: Run, rows: RowsApart) -> RowsApart:
+    def _check_again(self, run: Run, rows: ShardingCheck) -> ShardingCheck:
         """Where the chains are when warm-up ends, the shares of what is not proved add up, too; or it is an error."""
         if rows.check is None or not rows.check.names or self.check == "off":
             return rows
         arguments = self.executables.blocks.target.arguments.with_arrays(run.engine.arrays)
-        again = rows.look(arguments, "warn", positions_of(run.state.chains, CHAINS_CHECKED))
+        again = rows.compare(arguments, "warn", positions_of(run.state.chains, CHAINS_CHECKED))
         return again if len(again.unchecked) < len(rows.unchecked) else rows
 
     def _initial(self, init: Any, seed: int, arrays: tuple[Array, ...]) -> Initial:
@@ -303,7 +303,7 @@ class Sampler:
         check_plan(plan, blocks.target.mesh.devices.flat[0])
         return plan
 
-    def _announce(self, progress: Progress, rows: RowsApart, plan: MemoryPlan) -> None:
+    def _announce(self, progress: Progress, rows: ShardingCheck, plan: MemoryPlan) -> None:
         if rows.problem:
             progress.say(f"phalanx: {rows.problem}")
         if self.notice:

@@ -1,5 +1,9 @@
-"""Files that outlive a process: archives and checkpoints, both with a version, neither with pickles.
+"""Files that outlive a process: archives and checkpoints, both with a format version, neither with pickles.
 
+In: parts of named arrays and JSON entries. Out: files; each error names the file and what is damaged, missing or newer.
 An archive (`archive.py`) is one `.npz` file: a posterior or a fit. A checkpoint (`checkpoint.py`) is a sealed folder: a
-fit under way, or an ensemble. Read these two first.
+training under way, or an ensemble. Read these two first.
+
+An ensemble is a sealed folder, not an archive: training writes to the same folder again and again, new states first and
+the index last, and networks are saved by Orbax, array by array, in one format with the checkpoints of fits.
 """

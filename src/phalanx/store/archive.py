@@ -23,14 +23,14 @@ Made = TypeVar("Made")
 
 
 class Kind(NamedTuple):
-    """A kind of archive.
+    """Kind of archive.
 
     Attributes:
-        what: what is saved, in words.
+        what: noun for the contents.
         load: the call that reads it.
         format: name of the format.
-        versions: of the format that are read; the last is written.
-        parts: parts that each file has.
+        versions: versions of the format that are read; the last is written.
+        parts: names of the parts that each file has.
     """
 
     what: str
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 
 def write_archive(file: Path, kind: Kind, parts: Mapping[str, Any], entries: Mapping[str, Any]) -> Path:
-    """Write an archive; `file` holds either all of it or what it held before.
+    """Write an archive; after a failure `file` holds its earlier contents.
 
     Args:
         file: the file, see `file_to_save`.
@@ -71,16 +71,16 @@ def read_archive(path: Path, kind: Kind, make: Callable[[dict[str, Any], Mapping
     Args:
         path: the file.
         kind: the kind of archive.
-        make: makes of the parts and the entries what is returned; its errors are those of a damaged file.
+        make: makes the result of the parts and the entries; its errors are reported as those of a damaged file.
 
     Raises:
-        FileNotFoundError: when there is no such file.
+        FileNotFoundError: when the file does not exist.
         ValueError: when the file is something else, damaged, or written by a later version.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{kind.load}: there is no file {path}.")
     try:
-        # Of a file of another kind, NumPy would say to load it as a pickle.
+        # NumPy would advise to load a file of another kind as a pickle.
         if not zipfile.is_zipfile(path):
             raise ValueError("it is not an .npz archive")
         # NumPy leaves a damaged file open when it opened that itself.
@@ -120,7 +120,7 @@ def _describe(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
             if fields:
                 return {"namedtuple": [_name_of(type(value)), list(fields)], "items": items}
             return {"list" if isinstance(value, list) else "tuple": items}
-        case Total(coarse=coarse, fine=fine):  # who goes on with a run knows what the two are
+        case Total(coarse=coarse, fine=fine):  # rebuilt by the run that continues
             return {"tuple": [_describe(part, where, arrays) for part in (coarse, fine)]}
         case np.ndarray() | np.generic() | jax.Array():
             return _describe_array(np.asarray(value), where, arrays)
@@ -131,13 +131,13 @@ def _describe(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _name_of(record: type) -> str:
-    """A record's name, and the module of one of ours."""
+    """Return a record's name, with its module where it is Phalanx's."""
     ours = record.__module__.partition(".")[0] == _OURS
     return f"{record.__module__}:{record.__qualname__}" if ours else record.__name__
 
 
 def _class_of(name: str, fields: list[str]) -> Any:
-    """A record's class: one of ours, if it is imported and has these fields still; else a new one."""
+    """Return a record's class: Phalanx's, if it is imported and still has these fields; else a new one."""
     module, _, name = name.rpartition(":")
     found = getattr(sys.modules.get(module), name, None) if module.partition(".")[0] == _OURS else None
     is_it = isinstance(found, type) and issubclass(found, tuple) and list(getattr(found, "_fields", ())) == fields
@@ -145,11 +145,11 @@ def _class_of(name: str, fields: list[str]) -> Any:
 
 
 def _describe_array(array: np.ndarray, where: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Put one array into `arrays` under a number, because a variable may have any name and a file entry may not."""
+    """Put one array into `arrays` under a number: not every name of a variable is a valid name in a file."""
     if array.dtype.hasobject:
         raise TypeError(f"save: {where} holds Python objects in an array, which cannot be saved.")
     entry = str(len(arrays))
-    # The format does not know dtypes such as bfloat16: their bits go in as integers.
+    # `.npy` has no dtypes such as bfloat16: their bits are written as integers
     known = array.dtype.kind != "V"
     arrays[entry] = array if known else array.view(f"u{array.dtype.itemsize}")
     return {"array": entry, "dtype": array.dtype.name, "shape": list(array.shape)}

@@ -1,13 +1,13 @@
 """Checkpoint format: a sealed folder with trees of arrays in Orbax's layout, and a JSON index of them.
 
-The index names the states that are whole and seals their files (`sealed.py`); it is replaced last. What a write that
-was cut short leaves behind is not named in it.
+The index lists the complete states and seals their files (`sealed.py`); it is replaced last. Files that an interrupted
+write has left are not listed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,14 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class SealedFolder:
-    """A folder that holds the state of something.
+    """Folder of states with a sealed index.
 
     Attributes:
         path: the folder.
         index: name of its index.
-        called: what the folder is called in messages.
-        advice: what to do where it is damaged.
-        needed: entries without which the index is none.
+        called: the folder's name in messages.
+        advice: advice on a damaged folder.
+        needed: entries without which the index is damaged.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class SealedFolder:
         return (self.path / self.index).is_file()
 
     def refuse_others(self, named: str, kind: str) -> None:
-        """Raise if something else is at the path, which would be lost.
+        """Raise if something else is at the path, which a write would replace.
 
         Raises:
             FileExistsError: when there is a file, or a folder with other contents.
@@ -54,12 +54,12 @@ class SealedFolder:
         is_empty = self.path.is_dir() and not any(self.path.iterdir())
         if self.path.exists() and not self.is_there and not is_empty:
             raise FileExistsError(
-                f"{named} is there and holds no {kind}, so it is left alone. Name a folder that is new, empty, or was "
+                f"{named} exists and holds no {kind}, so it is left alone. Name a folder that is new, empty, or was "
                 f"saved to before."
             )
 
     def read(self) -> dict[str, Any]:
-        """Return the entries of the index, after every file was checked.
+        """Return the entries of the index, after checking every file.
 
         Raises:
             ValueError: when the index or a file is damaged, an entry is missing, or a later release wrote it.
@@ -71,15 +71,23 @@ class SealedFolder:
                 f"{self.called} was saved by a later release of Phalanx: its {self.index} has version {version!r} of "
                 f"the format, and this release reads up to {VERSION}. Install that release, or name another folder."
             )
-        if missing := [name for name in self.needed if name not in entries]:
+        self.check_entries(entries, self.needed)
+        return entries
+
+    def check_entries(self, entries: Mapping[str, Any], needed: Sequence[str]) -> None:
+        """Raise unless the index has all entries that are needed.
+
+        Raises:
+            ValueError: when some are missing; they are named.
+        """
+        if missing := [name for name in needed if name not in entries]:
             raise ValueError(
                 f"{self.called} is damaged: its {self.index} has no entry {', '.join(map(repr, missing))}. "
                 f"{self.advice}"
             )
-        return entries
 
     def write(self, states: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Write trees of arrays, but for those that are there, and then the index with the entries of `record`."""
+        """Write trees of arrays that the folder does not have yet, then the index with the entries of `record`."""
         folder = self.path.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         before = digests(folder, self.index)
@@ -92,10 +100,10 @@ class SealedFolder:
         os.replace(new, folder / self.index)
 
     def restore(self, name: str, like: Any) -> Any:
-        """Return a tree in the structure of `like`, and with the layout of its leaves; those without are NumPy's.
+        """Return a tree in the structure of `like` and with the shardings of its leaves, or else NumPy arrays.
 
         Raises:
-            ValueError: when it cannot be read.
+            ValueError: when the tree cannot be read.
         """
         numbered, wanted = _numbered(like), None
         if all(getattr(leaf, "sharding", None) is not None for leaf in numbered.values()):
@@ -108,7 +116,7 @@ class SealedFolder:
             try:
                 found = reader.restore(self.path.absolute() / name, wanted)
                 leaves = [found[_name(i)] if _name(i) in numbered else leaf for i, leaf in enumerate(leaves)]
-            except Exception as error:  # of a folder without a seal: Orbax and TensorStore raise errors of many kinds
+            except Exception as error:  # without a seal; Orbax and TensorStore raise errors of many kinds
                 first = str(error).strip().partition("\n")[0]
                 raise ValueError(f"{self.called} cannot be read: {name}: {first}. {self.advice}") from error
         return jax.tree.unflatten(tree, leaves)
@@ -119,6 +127,6 @@ def _name(number: int) -> str:
 
 
 def _numbered(tree: Any) -> dict[str, Any]:
-    """Return the arrays by number; Orbax takes none without elements, and those hold nothing."""
+    """Return the arrays by number, without empty ones, which Orbax refuses."""
     leaves = jax.tree.leaves(tree)
     return {_name(i): leaf for i, leaf in enumerate(leaves) if np.prod(np.shape(leaf), dtype=int)}

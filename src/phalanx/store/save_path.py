@@ -1,4 +1,4 @@
-"""The file that a posterior or fit is saved to: its folder and ending are checked, and `.nc` is written as netCDF."""
+"""Path of a file to save a posterior or fit to: checks of folder and ending, and netCDF for `.nc`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def file_to_save(path: str | PathLike[str], example: str, netcdf: str = "") -> P
     Args:
         path: the file.
         example: a file name to suggest.
-        netcdf: how to write `.nc` instead, where what is saved cannot be; empty where it can.
+        netcdf: advice where `.nc` cannot be written; empty where it can.
 
     Returns:
         The path.
 
     Raises:
         FileNotFoundError: when its folder is missing.
-        ValueError: when it is a folder, lies below a file, or has the ending of another format.
+        ValueError: when the path is a folder, lies below a file, or has the ending of another format.
     """
     file = Path(path)
     if file.is_dir():
@@ -55,13 +55,13 @@ def file_to_save(path: str | PathLike[str], example: str, netcdf: str = "") -> P
 
 
 def is_netcdf(file: Path) -> bool:
-    """Return whether a file is to be netCDF, judged by its ending."""
+    """Return True if the ending of a file is that of netCDF."""
     return file.suffix.lower() == NETCDF
 
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Give a path to write to, which takes the place of `file` if all goes well."""
+    """Yield a path to write to, which replaces `file` unless an error is raised."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         yield partial

@@ -1,8 +1,7 @@
-"""A folder's JSON index that seals the files beside it: SHA-256 of each file, and of the index itself.
+"""JSON index of a folder that seals the files beside it: SHA-256 of each file, and of the index itself.
 
-The index is written last. A reader checks every file against it before anything is read, so that a file that was
-damaged, cut short or lost is reported by name and never taken for another value. Folders of earlier releases have no
-seal, and are read as they are.
+The index is written last. A reader checks every file against it first, so that a damaged, truncated or lost file is
+reported by name and no wrong value is read. Folders of earlier releases have no seal, and are read unchecked.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 FILES, SEAL = "files", "seal"
-"""Entries of the index: a digest by file, and that of all other entries."""
+"""Entries of the index: digests by file, and the digest of all other entries."""
 
 
 def seal(record: Mapping[str, Any], folder: Path, parts: Iterable[str], known: Mapping[str, str] | None = None) -> str:
     """Return the text of an index.
 
     Args:
-        record: what else the index holds, as JSON.
+        record: other entries of the index, as JSON has them.
         folder: the folder of the files.
-        parts: names of folders in it, of which every file is sealed.
-        known: digests of files that were sealed before, which are not computed anew.
+        parts: names of its folders whose files are sealed.
+        known: digests of files that were sealed before.
     """
     known = known or {}
     names = [file.relative_to(folder).as_posix() for part in parts for file in sorted((folder / part).rglob("*"))]
@@ -34,16 +33,16 @@ def seal(record: Mapping[str, Any], folder: Path, parts: Iterable[str], known: M
 
 
 def unseal(what: str, folder: Path, index: str, advice: str) -> dict[str, Any]:
-    """Return the entries of an index, after every file was checked.
+    """Return the entries of an index, after checking every file.
 
     Args:
-        what: what the folder is called in messages.
+        what: the folder's name in messages.
         folder: the folder.
         index: name of the index in it.
-        advice: what to do where it is damaged.
+        advice: advice on a damaged folder.
 
     Raises:
-        ValueError: when the index or a file is damaged; it is named.
+        ValueError: when the index or a file is damaged; the message names it.
     """
 
     def damaged(how: str) -> ValueError:
@@ -52,9 +51,9 @@ def unseal(what: str, folder: Path, index: str, advice: str) -> dict[str, Any]:
     try:
         entries = json.loads((folder / index).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise damaged(f"its {index} is no JSON ({error})") from None
+        raise damaged(f"its {index} is not JSON ({error})") from None
     if not isinstance(entries, dict):
-        raise damaged(f"its {index} is no JSON object")
+        raise damaged(f"its {index} is not a JSON object")
     if SEAL not in entries:
         return entries
     expected, files = entries.pop(SEAL), entries.get(FILES)
@@ -70,7 +69,7 @@ def unseal(what: str, folder: Path, index: str, advice: str) -> dict[str, Any]:
 
 
 def digests(folder: Path, index: str) -> dict[str, str]:
-    """Return the digests that an index holds; none where there is no readable one."""
+    """Return the digests in an index; empty where it cannot be read."""
     try:
         found = json.loads((folder / index).read_text(encoding="utf-8"))[FILES]
     except (OSError, ValueError, RecursionError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""Where a fit begins: guide and model side by side, and the initial values of what is learned."""
+"""Start of a fit: guide and model side by side, and the initial values of the parameters."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from phalanx.posterior.posterior import Posterior
 from phalanx.variational import checks
 from phalanx.variational.guides.aligned import ProgramGuide
 from phalanx.variational.guides.constructors import MAKERS
-from phalanx.variational.guides.guide import FollowsModel, Guide
-from phalanx.variational.guides.pair import Pair
-from phalanx.variational.monitoring.stream import Streamed
+from phalanx.variational.guides.guide import Guide
+from phalanx.variational.guides.pair import Pair, begin, key_of
+from phalanx.variational.monitoring.stream import streamed_rows
 from phalanx.variational.problem import Problem
 from phalanx.variational.result import Fit
 
@@ -33,7 +33,7 @@ def pair_of(
     model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None, num_rows: int | None,
     init: Any = None,
 ) -> Pair:  # fmt: skip
-    """Guide and model side by side; data are numbered as those of the fit that is gone on with, `init`."""
+    """Return guide and model side by side; data have the levels and columns of the fit to continue, `init`."""
     if any(guide is maker for maker in MAKERS):
         guide = guide()
     names = init.record.names if isinstance(init, Fit) else None
@@ -41,28 +41,24 @@ def pair_of(
     checks.check_one_process("fit")
     mesh = choose_mesh(arguments, mesh)
     minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
-    minibatch = minibatch if num_rows is None else Streamed.one_of(arguments, num_rows)
+    minibatch = minibatch if num_rows is None else streamed_rows(arguments, num_rows)
     problem = Problem(model, arguments, mesh, minibatch).with_values()
-    if guide is None:
-        guide = ProgramGuide()
-    elif not isinstance(guide, Guide) and callable(guide):
-        guide = ProgramGuide(guide)
-    elif not isinstance(guide, Guide):
+    if isinstance(guide, Guide):
+        checks.check_coordinates(problem, guide.name)
+    elif guide is None or callable(guide):
+        guide = ProgramGuide.of(guide, problem)
+    else:
         raise TypeError(
             f"guide: expected a program, one made from the model, such as phx.guides.mean_field(), or None for maximum "
             f"likelihood; got {guide!r}."
         )
-    if not (pair := Pair(problem, guide)).reads_data:
-        pair.check()
-    if isinstance(guide, FollowsModel):
-        pair = Pair(problem, guide.following(problem))
-    checks.check_solved(pair)
+    checks.check_solved(pair := Pair(problem, guide))
     return pair
 
 
 @dataclass(frozen=True)
 class FirstParameters:
-    """The parameters to begin with, which are computed when it is called; what computes them is compiled meanwhile."""
+    """The initial parameters, computed when this is called, by a program that compiles meanwhile."""
 
     pair: Pair
     program: Compiled
@@ -70,49 +66,50 @@ class FirstParameters:
 
     @classmethod
     def of(cls, pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Any) -> FirstParameters:
-        """Begin to compile, after a look at what the user gave as `init`."""
+        """Check the user's `init`, and start to compile."""
         given = _init_of(init, pair)
 
-        def begin(seed: Array, arrays: Any, given: Any) -> Any:
+        def first(seed: Array, arrays: Any, given: Any) -> Any:
             key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.data(arrays)
-            begun = pair.problem.alone(lambda: pair.begin(key, data, given))
+            begun = pair.problem.alone(lambda: begin(pair, key, data, given))
             free = pair.learned.free(begun.values)
             return free, pair.learned.misfits(begun.values, free), begun.misfits
 
-        traced_once, arguments = jax.jit(begin), (np.uint32(seed), arrays, given)
+        traced_once, arguments = jax.jit(first), (np.uint32(seed), arrays, given)
 
         def laid_out() -> Any:
             free, *flags = jax.eval_shape(traced_once, *arguments)
             mesh = pair.problem.mesh
             everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
-            return pair.learned.shardings(mesh, free), *everywhere  # large weights are nowhere whole
+            return pair.learned.shardings(mesh, free), *everywhere  # large weights are sharded from the start
 
-        program = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=True, identity=pair.key_of("begin"))
+        identity = key_of(pair, "begin")
+        program = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=True, identity=identity)
         return cls(pair, program, arguments)
 
     @property
     def given(self) -> dict[str, Any]:
-        """What the user gave as `init`, by name."""
+        """The user's `init`, by name."""
         return self.arguments[-1]
 
     @property
     def shapes(self) -> dict[str, Any]:
-        """Their shapes, on the real line."""
+        """Shapes of the parameters, on the real line."""
         return self.program.made[0]
 
     def values_from(self, compiler: Compiler) -> Callable[[Any], dict[str, Any]]:
-        """What makes the parameters' values of points of the real line, compiled while the fit goes on."""
+        """Return the function from points of the real line to the parameters' values, which compiles meanwhile."""
         learned = self.pair.learned
         layout = learned.shardings(self.pair.problem.mesh, self.shapes)
         free = jax.tree.map(lambda leaf, where: leaf.update(sharding=where), self.shapes, layout)
-        program = compiler(learned.constrain, free, rarely=True, identity=self.pair.key_of("values"))
+        program = compiler(learned.constrain, free, rarely=True, identity=key_of(self.pair, "values"))
         return lambda free: program(jax.device_put(free, layout))
 
     def __call__(self) -> dict[str, Any]:
-        """The parameters, on the real line.
+        """Return the parameters, on the real line.
 
         Raises:
-            ValueError: when what was given lies outside of where it may, naming it.
+            ValueError: when a given value lies outside of its constraint or support, naming it.
         """
         free, *flags = self.program(*self.arguments)
         for (_, sentence), bad in (item for misfits in flags for item in misfits.items()):
@@ -121,7 +118,7 @@ class FirstParameters:
         return free
 
     def as_given(self) -> dict[str, Any]:
-        """The parameters, those that were given as they are, also of a guide that would find its own."""
+        """Return the parameters, with the user's as they are, even for a guide that finds its own."""
         free, named = self(), self.pair.learned.only(self.given)
         kept = named.free({name: self.given[name] for name in named.parameters})
         return {**free, **{name: jax.device_put(value, _layout(free[name])) for name, value in kept.items()}}
@@ -132,10 +129,11 @@ def _layout(value: Any) -> Any:
 
 
 def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
-    """What the user gave as `init`, by name, in the types of what it is given for."""
+    """Return the user's `init` by name, in the types of the parameters and variables."""
     if init is None:
         return {}
-    latents = [latent.name for latent in pair.latents]
+    of_guide = () if pair.program else pair.problem.latents
+    latents = [latent.name for latent in of_guide]
     known = [*pair.learned.parameters, *latents]
     if isinstance(init, Fit):
         found = {name: value for name, value in init.params.items() if name in pair.learned.parameters}
@@ -152,8 +150,8 @@ def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
         raise TypeError(f"init: expected a dict of values by name, a fit or a posterior; got {init!r}.")
     if both := [name for name in found if name in latents and name in pair.learned.parameters]:
         raise ValueError(
-            f"init: {both[0]!r} is a variable of the model and a parameter of the guide {pair.name}, too: whose value "
-            f"is meant? Rename the variable."
+            f"init: {both[0]!r} is both a variable of the model and a parameter of the guide {pair.guide.name}. Rename "
+            f"the variable."
         )
-    checks.check_init(found, known, pair.latents)
+    checks.check_init(found, known, of_guide)
     return {name: arrays_of(name, value) for name, value in found.items()}

@@ -1,4 +1,4 @@
-"""What a fit refuses, and what it says then."""
+"""Checks of the arguments of a fit, and their error messages."""
 
 from __future__ import annotations
 
@@ -10,38 +10,64 @@ from typing import Any
 import jax
 import numpy as np
 
+from phalanx.distributions.constraint_text import kind_of
 from phalanx.errors.names import hint
 from phalanx.mesh.devices import CHAIN
 from phalanx.programs.shares import Latent
+from phalanx.programs.unconstrained import refuse_point, transform_of
 from phalanx.run.until import Until
+from phalanx.variational.guides.coordinates import size_of
 from phalanx.variational.guides.learned import Learned
-from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.pair import Pair, alignment_of
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.objective import Objective
+from phalanx.variational.problem import Problem
 
 LBFGS = "lbfgs"
-"""The optimizer= that holds its draws."""
+"""The `optimizer=` that holds its draws."""
 
 BATCH_AND_MATCH = "batch-and-match"
-"""The optimizer= that matches scores."""
+"""The `optimizer=` that matches scores."""
+
+
+def check_coordinates(problem: Problem, guide: str) -> None:
+    """Raise unless the model has coordinates that a guide on the real line can learn."""
+    whole = problem.whole
+    for variable in whole.variables.values():
+        refuse_point(variable)
+    for name in whole.without_bijection:
+        variable = whole.variables[name]
+        support = getattr(variable.distribution, "support", None)
+        if support is not None and support.is_discrete:
+            kind = kind_of(variable.distribution)
+            raise ValueError(
+                f"Variable {name!r} is discrete ({kind}), and the guide {guide} is a density of continuous variables. "
+                f"Sum it out of the model, for instance with numpyro.distributions.MixtureSameFamily; or write a guide "
+                f"that draws it from a {kind} with phx.param(...), and learn from all rows at once."
+            )
+        transform_of(variable)  # raises
+    model = getattr(problem.model, "__name__", "model")
+    if not any(variable.is_latent for variable in whole.variables.values()):
+        raise ValueError(f"The model {model} has no latent variables: there is nothing to fit a guide to.")
+    if not size_of(problem.latents):
+        raise ValueError(f"The model {model} has no coordinates to learn: its latent variables have no free element.")
 
 
 def check_counts(num_steps: Any, num_particles: Any) -> None:
-    """Refuse sizes that are not whole numbers, or too small."""
+    """Raise unless the sizes are whole numbers, large enough."""
     for name, value, least in (("num_steps", num_steps, 0), ("num_particles", num_particles, 1)):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise ValueError(f"fit: {name} must be a whole number, at least {least}; got {value!r}.")
 
 
 def check_particles(num_particles: int, pair: Pair) -> None:
-    """Refuse a number of particles that the mesh's chain axis does not divide."""
+    """Raise unless the mesh's chain axis divides the number of particles."""
     groups = pair.problem.mesh.shape[CHAIN]
     if num_particles % groups:
-        if not pair.has_draws:
+        if not pair.guide.traits.has_draws:
             raise ValueError(
-                f"mesh: guide=None draws nothing that could be spread over the {groups} devices along the mesh's "
-                f"{CHAIN!r} axis. Use a mesh with chain=1, such as phx.make_mesh(chain=1, data={groups}), whose data "
-                f"axis takes rows."
+                f"mesh: guide=None has no draws to shard over the {groups} devices along the mesh's {CHAIN!r} axis. "
+                f"Use a mesh with chain=1, such as phx.make_mesh(chain=1, data={groups}), whose data axis shards rows."
             )
         more = -(-num_particles // groups) * groups
         raise ValueError(
@@ -51,14 +77,14 @@ def check_particles(num_particles: int, pair: Pair) -> None:
 
 
 def number_of(optimizer: Any) -> Any:
-    """A rate as a number of Python's, which may be one of NumPy's or of JAX's; anything else as it is."""
+    """Return a rate that is a number of NumPy or JAX as a Python float; anything else as it is."""
     is_scalar = isinstance(optimizer, np.ndarray | jax.Array) and optimizer.shape == ()
     number = optimizer.item() if is_scalar else optimizer
     return float(number) if isinstance(number, Real) and not isinstance(number, bool) else number
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse an optimiser that is none, and a rate that is out of range."""
+    """Raise unless `optimizer` is an optimiser, or a rate above 0."""
     if optimizer is None or (isinstance(optimizer, str) and optimizer in (LBFGS, BATCH_AND_MATCH)):
         return
     if isinstance(optimizer, float):
@@ -75,32 +101,31 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def check_update(optimizer: Any, free: Any) -> None:
-    """Refuse an optimiser of optax's that asks in each step for more than the gradient and the parameters."""
+    """Raise if an optimiser of optax needs more in each step than the gradient and the parameters."""
     try:
         jax.eval_shape(lambda free: optimizer.update(free, optimizer.init(free), free), free)
     except TypeError as error:
         if (asked := re.search(r"missing \d+ required keyword-only arguments?: (.*)", str(error))) is None:
-            return  # whatever else is wrong is told where steps are made
+            return  # other errors are raised where steps are made
         raise TypeError(
-            f"optimizer: one of optax's is given gradients, its state and parameters in each step, and this one asks "
-            f"for {asked[1]} too. Use one such as optax.adam(1e-2); or, with a guide, optimizer={LBFGS!r}, a "
+            f"optimizer: phx.fit gives gradients, the optimiser's state and parameters in each step; this one needs "
+            f"{asked[1]} too. Use one such as optax.adam(1e-2); or, with a guide, optimizer={LBFGS!r}, a "
             f"quasi-Newton method that holds its draws and searches along lines."
         ) from None
 
 
 def check_objective(objective: Any) -> None:
-    """Refuse an objective that is none."""
+    """Raise unless `objective` is an Objective."""
     if not isinstance(objective, Objective):
         raise TypeError(f"objective must be one of phx.guides, such as phx.guides.elbo(); got {objective!r}.")
 
 
 def check_estimator(objective: Objective, scored: Sequence[str], num_particles: int) -> None:
-    """Refuse particles that the objective cannot group, and variables that it cannot learn."""
+    """Raise unless the objective can group the particles, and learn the variables."""
     if num_particles % objective.multiple:
         more = -(-num_particles // objective.multiple) * objective.multiple
         raise ValueError(
-            f"num_particles={num_particles}: {objective.name} takes them {objective.multiple} by "
-            f"{objective.multiple}; use {more}."
+            f"num_particles={num_particles}: {objective.name} groups them by {objective.multiple}; use {more}."
         )
     if scored and not objective.scores:
         raise ValueError(
@@ -110,46 +135,45 @@ def check_estimator(objective: Objective, scored: Sequence[str], num_particles: 
         )
     if scored and num_particles < 2:
         raise ValueError(
-            f"Variable {scored[0]!r}: the guide's draws cannot be differentiated through, and are learned by comparing "
-            f"particles; use num_particles=8 or more."
+            f"Variable {scored[0]!r}: the guide's draws cannot be differentiated through, and it is learned by "
+            f"comparing particles; use num_particles=8 or more."
         )
 
 
 def check_fixed(optimizer: Any, objective: Objective, pair: Pair) -> None:
-    """Refuse, of fixed draws, what is no function of the parameters that can be climbed."""
+    """Raise if `optimizer` holds its draws, and the bound is then no differentiable function of the parameters."""
     if optimizer != LBFGS or not isinstance(optimizer, str):
         return
     held, by_steps = f"optimizer={LBFGS!r} holds its draws", "use optax.adam(1e-2), or another of optax's"
-    if scored := pair.scored:
+    if scored := alignment_of(pair).scored:
         raise ValueError(
             f"Variable {scored[0]!r}: {held}, and those of this variable cannot be differentiated through. Sum it out "
             f"of the model, give it a continuous guide, or {by_steps}."
         )
     if (minibatch := pair.problem.minibatch) is not None:
         raise ValueError(
-            f"{minibatch.argument}: {held}, so that the bound has no noise; other rows in each step would bring it "
-            f"back. Give all rows at once, or {by_steps}."
+            f"{minibatch.argument}: {held}, so that the bound has no noise; other rows in each step would add noise. "
+            f"Give all rows at once, or {by_steps}."
         )
     if not objective.is_usual:
         raise ValueError(f"objective: {held} for the bound, phx.guides.elbo(); for {objective.name} {by_steps}.")
 
 
 def check_matching(optimizer: Any, objective: Objective, pair: Pair) -> None:
-    """Refuse, of matching scores, what has none to be matched."""
+    """Raise if `optimizer` matches scores, and the fit has no fixed scores of one normal to match."""
     if optimizer != BATCH_AND_MATCH or not isinstance(optimizer, str):
         return
     matches, by_steps = f"optimizer={BATCH_AND_MATCH!r} matches scores", "use optax.adam(1e-2), or another of optax's"
     if not pair.guide.traits.matches_scores:
         raise ValueError(
-            f"guide: {matches} of a normal with a full covariance, phx.guides.full_rank(); got {pair.name}. Use that "
-            f"guide, or {by_steps}."
+            f"guide: {matches} of a normal with a full covariance, phx.guides.full_rank(); got {pair.guide.name}. "
+            f"Use that guide, or {by_steps}."
         )
     if (minibatch := pair.problem.minibatch) is not None:
         raise ValueError(
-            f"{minibatch.argument}: {matches}, and those of a few rows are others. Give all rows at once, or "
-            f"{by_steps}."
+            f"{minibatch.argument}: {matches}, and each minibatch has other ones. Give all rows at once, or {by_steps}."
         )
-    if of_model := pair.model_parameters():
+    if of_model := list(pair.problem.parameters):
         raise ValueError(
             f"Parameter {of_model[0]!r} of the model: {matches} of latent variables, and it is none. Fix it with "
             f"phx.substitute, or {by_steps}."
@@ -159,7 +183,7 @@ def check_matching(optimizer: Any, objective: Objective, pair: Pair) -> None:
 
 
 def check_no_guide(guide: Any, objective: Any, optimizer: Any) -> None:
-    """Refuse, of maximum likelihood, what is about draws from a guide."""
+    """Raise if a fit by maximum likelihood has arguments about draws from a guide."""
     if guide is not None:
         return
     if objective is not None and not (isinstance(objective, Objective) and objective.averages):
@@ -174,7 +198,7 @@ def check_no_guide(guide: Any, objective: Any, optimizer: Any) -> None:
 
 
 def check_training(training: Any, optimizer: Any, num_steps: Any) -> None:
-    """Refuse what is no training, and training of what makes no steps of an optimiser."""
+    """Raise unless `training` is a Training, of a fit that makes steps of an optimiser."""
     if training is None:
         return
     if not isinstance(training, Training):
@@ -182,11 +206,11 @@ def check_training(training: Any, optimizer: Any, num_steps: Any) -> None:
     if isinstance(optimizer, str):
         raise ValueError(f"training: a fit with optimizer={optimizer!r} is not watched; use one of optax's.")
     if num_steps == 0:
-        raise ValueError("training: with num_steps=0 there is nothing to watch, or to save. Leave it out.")
+        raise ValueError("training: with num_steps=0 there are no steps to watch or save. Leave it out.")
 
 
 def check_until(until: Any) -> None:
-    """Refuse a condition that is none, or one on draws, of which a fit has none."""
+    """Raise unless `until` is a condition on time, None or False: a fit has no draws to put conditions on."""
     if until is None or until is False:
         return
     if not isinstance(until, Until):
@@ -199,33 +223,33 @@ def check_until(until: Any) -> None:
 
 
 def check_learned(learned: Learned, name: str) -> None:
-    """Refuse to learn where guide and model have no parameters."""
+    """Raise unless guide or model has a parameter."""
     if not learned.parameters:
         raise ValueError(
-            f"Neither the guide {name} nor the model has a parameter: there is nothing to learn. Name what is to be "
-            f"learned, as in phx.sample('x', Normal(phx.param('loc', 0.0), phx.param('scale', 1.0, positive))); or "
+            f"Neither the guide {name} nor the model has a parameter: there is nothing to learn. Name the parameters, "
+            f"as in phx.sample('x', Normal(phx.param('loc', 0.0), phx.param('scale', 1.0, positive))); or "
             f"weigh the guide's draws as they are, phx.importance(model, guide, data)."
         )
 
 
 def check_solved(pair: Pair) -> None:
-    """Refuse what is learned by steps, of a guide that makes none."""
+    """Raise if a guide that is learned without steps is given minibatches, or parameters of the model."""
     if not pair.guide.traits.is_solved:
         return
     advice = "Use a guide that is learned, such as phx.guides.full_rank()"
     if (minibatch := pair.problem.minibatch) is not None:
         raise ValueError(
-            f"{minibatch.argument}: the guide {pair.name} is learned by no steps, and sees all rows. {advice}."
+            f"{minibatch.argument}: the guide {pair.guide.name} is learned without steps, from all rows. {advice}."
         )
-    if of_model := pair.model_parameters():
+    if of_model := list(pair.problem.parameters):
         raise ValueError(
-            f"Parameter {of_model[0]!r} of the model would stay at its initial value: the guide {pair.name} is learned "
-            f"by no steps. {advice}, or fix the value with phx.substitute."
+            f"Parameter {of_model[0]!r} of the model would stay at its initial value: the guide {pair.guide.name} is "
+            f"learned without steps. {advice}, or fix the value with phx.substitute."
         )
 
 
 def check_one_process(what: str) -> None:
-    """Refuse to be one of several processes: what each decides by its own clock would leave the others waiting."""
+    """Raise in one of several processes: each would stop by its own clock, and leave the others waiting."""
     if (count := jax.process_count()) > 1:
         raise ValueError(
             f"{what}: this is one of {count} processes that have joined, and a fit over several does not work yet. "
@@ -240,7 +264,7 @@ def check_values_given(init: Any, what: str) -> None:
 
 
 def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[Latent] = ()) -> None:
-    """Refuse initial values of what there is not, and of latent variables those of another shape."""
+    """Raise if initial values have unknown names, or the wrong shape for a latent variable."""
     if unknown := [name for name in init if name not in known]:
         raise ValueError(
             f"init: there is no {', '.join(map(repr, unknown))} to begin with; there are {', '.join(map(repr, known))}."
@@ -263,11 +287,11 @@ def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[
 
 
 def check_found(pair: Pair, given: Mapping[str, Any], num_steps: Any) -> None:
-    """Refuse initial values of what a guide finds by itself."""
+    """Raise if initial values are of parameters that a guide finds itself."""
     if num_steps == 0 or not pair.guide.traits.is_solved:
         return
     if own := [name for name in given if name in pair.learned.parameters]:
         raise ValueError(
-            f"init: {own[0]!r} is a parameter of {pair.name}, which climbs and finds its own. Give values of the "
-            f"model's variables, where the climb begins; or num_steps=0, to take parameters as they are."
+            f"init: {own[0]!r} is a parameter of {pair.guide.name}, which climbs and finds its own. Give values of the "
+            f"model's variables, where the climb begins; or num_steps=0, to keep the parameters as they are."
         )

@@ -1,56 +1,63 @@
-"""Whether data are such as model and guide can take: of all rows, or of each batch as it comes.
+"""Checks that model and guide accept the data: all rows, or each batch as it comes.
 
-What they pick by number must exist, and observed values must be such as their distributions can take. Both are looked
-at as far as data alone decide, by a program that is compiled for all batches.
+Rows that are picked by number must exist, and observed values must lie in the supports of their distributions. One
+program, compiled for all batches, checks both as far as the data alone determine them.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, random
+from jax.extend.core import ClosedJaxpr
 
 from phalanx.density.indices import IndexCheck
+from phalanx.density.supports import SupportCheck
 from phalanx.inputs.arguments import Arguments
 from phalanx.learning.compiled import Compiled, Compiler
-from phalanx.variational.guides.pair import Pair
+from phalanx.mesh.devices import axes_but_chain
+from phalanx.programs.validity import Doubt, doubts_of, outputs_of
+from phalanx.variational.guides.pair import Pair, key_of
+from phalanx.variational.problem import Problem, Values
 
 
 class DataChecks:
-    """Looks at one data set, or one batch, after the other.
+    """Checks of data sets, or batches, one after the other.
 
     Args:
         pair: guide and model, with the first data.
-        compiler: compiles what looks.
+        compiler: compiles the check.
     """
 
     def __init__(self, pair: Pair, compiler: Compiler):
         self._shardings, self._compiler = pair.problem.arguments.shardings, compiler
-        self._supports = supports = pair.problem.support_check
+        self._supports = supports = _support_check(pair.problem)
         self._indices = [IndexCheck(supports.program, supports.positions, supports.unknown)]
-        if (of_guide := pair.guide_trace) is not None:
-            self._indices.append(IndexCheck(of_guide, unknown=1))
+        if pair.program:
+            self._indices.append(IndexCheck(_trace_of_draws(pair), unknown=1))
         self._checks = [*self._indices, supports]
-        self._identity = pair.key_of("data")
+        self._identity = key_of(pair, "data")
         self._compiled: Compiled | None = None
 
     def begin(self, arrays: Sequence[Any], once: bool = True) -> None:
         """Compile for such arrays, while the caller goes on: those on the devices, or of batches on the host.
 
-        A batch is looked at on one device: a sum over devices could wait for one of the step that is under way.
+        A batch is checked on one device: a sum over devices could deadlock with a sum of the step that is running.
         """
-        if self._identity is not None or any(check.looks for check in self._checks):
+        if self._identity is not None or any(check.applies for check in self._checks):
             self._compiled = self._compiler(self._any_outside, list(arrays), rarely=once, identity=self._identity)
 
     def look(self, arrays: Sequence[Any]) -> Array | None:
-        """Whether an index or a value of theirs cannot be, not waited for; `arrays` are as `begin` saw them."""
+        """Return a flag that is true if an index or a value is out of range, without waiting; see `begin`."""
         return None if self._compiled is None else self._compiled(list(arrays))
 
     def check(self, arguments: Arguments, arrays: Sequence[Any]) -> None:
-        """Refuse data with one.
+        """Raise if an index or a value is out of range.
 
         Raises:
             ValueError: naming the line and the index, or the variable and the value.
@@ -58,21 +65,51 @@ class DataChecks:
         self.judge(arguments, self.look(arrays))
 
     def judge(self, arguments: Arguments, found: Array | None) -> None:
-        """Refuse data of which a look has found that they may have one; what cannot be told is a warning."""
+        """Raise if the flag of `look` is true and names an index or a value; warn of those that cannot be checked."""
         if found is not None and bool(found):
-            self.unseen(arguments)  # what it gives has been said of the first data
+            self.unseen(arguments)  # its sentences were shown for the first data
             _warn(self._supports.check(arguments))
 
     def unseen(self, arguments: Arguments) -> list[str]:
-        """A sentence for each line that picks by what cannot be looked at before the run."""
+        """Return a sentence for each line that picks by numbers that cannot be checked before the run."""
         return [sentence for check in self._indices for sentence in check.check(arguments)]
 
     def check_now(self, arguments: Arguments) -> None:
-        """Look one by one, nothing compiled: what could not be looked at is a warning."""
+        """Check without compiling; warn of indices and values that cannot be checked."""
         _warn([*self.unseen(arguments), *self._supports.check(arguments)])
 
     def _any_outside(self, arrays: Sequence[Any]) -> Array:
         return jnp.any(jnp.stack([check.any_outside(arrays, self._shardings) for check in self._checks]))
+
+
+def _support_check(problem: Problem) -> SupportCheck:
+    """Return the check of observed values, at any values of the model's parameters."""
+    if not problem.parameters:
+        return SupportCheck.of(problem.whole)
+    doubts: dict[tuple[str, str], Doubt] = {}
+
+    def at_zero(params: Values, arrays: Sequence[Array]) -> Any:
+        run = problem.at_zero(params, problem.arguments.layout.join(arrays))
+        doubts.update(doubts_of(run))
+        return run.position, outputs_of(doubts)
+
+    params, axes = problem.parameter_types, dict.fromkeys(axes_but_chain(problem.mesh), 1)
+    trace = jax.make_jaxpr(at_zero, axis_env=list(axes.items()))(params, problem.arguments.whole_shapes())
+    return SupportCheck(trace, doubts, len(problem.whole.position), len(jax.tree.leaves(params)))
+
+
+def _trace_of_draws(pair: Pair) -> ClosedJaxpr:
+    """Return the draw of a program as a function of a key and all rows, at initial parameters."""
+    program, arguments = pair.program, pair.problem.arguments
+    assert program is not None
+
+    def draw(key: Array, arrays: Any) -> Any:
+        at_data = replace(program, data=arguments.layout.join(arrays))
+        return [variable.value for variable in at_data.variables(None, key).values()]
+
+    return jax.make_jaxpr(lambda key, arrays: pair.problem.alone(lambda: draw(key, arrays)))(
+        random.key(0), arguments.whole_shapes()
+    )
 
 
 def _warn(sentences: Sequence[str]) -> None:

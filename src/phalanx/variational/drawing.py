@@ -1,12 +1,12 @@
-"""Draws from a guide that has been learned, batch by batch: their values, and their densities under guide and model."""
+"""Draws from a learned guide, batch by batch: their values, and their densities under guide and model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +14,18 @@ import numpy as np
 from jax import Array, lax, random
 from jax.sharding import NamedSharding, PartitionSpec
 
-from phalanx.learning.compiled import Compiler
+from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.devices import CHAIN
-from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.pair import Pair, key_of, run_model
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, UInt32
 
 STREAM = 0x67756964
-"""Sets the keys of draws apart from those of learning, which may have the same seed."""
+"""Distinguishes the keys of draws from those of learning, which may have the same seed."""
 
 MOST, ELEMENTS = 512, 2**22
-"""Draws of a batch, and numbers that it holds."""
+"""Most draws of a batch, and most numbers in it."""
 
 SPREAD = 1.3489795
 """The interquartile range of a standard normal."""
@@ -44,13 +47,16 @@ class Drawing:
         pair: guide and model.
         free: the parameters, on the real line.
         arrays: the data on the mesh.
-        compiler: compiles what is run.
+        compiler: compiles the programs.
     """
 
     pair: Pair
     free: dict[str, Any]
     arrays: tuple[Array, ...]
     compiler: Compiler
+
+    resampled: ClassVar[bool] = False
+    """True if draws are chosen by their importance weights."""
 
     @property
     def names(self) -> list[str]:
@@ -59,16 +65,16 @@ class Drawing:
 
     @cached_property
     def batch_size(self) -> int:
-        """Draws that are made at once: not more than memory is made for, and the same on every mesh."""
+        """Draws that are made at once: as many as fit in memory, and the same number on every mesh."""
         numbers = 2 + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.pair.problem.whole.values))
         return int(2 ** max(3, min(math.log2(MOST), math.floor(math.log2(max(ELEMENTS / numbers, 1))))))
 
     @cached_property
-    def _compiled(self) -> Any:
+    def _compiled(self) -> Compiled:
         mesh, size = self.pair.problem.mesh, self.batch_size
         shards_draws = mesh.shape[CHAIN] > 1 and size % mesh.shape[CHAIN] == 0
 
-        def batch(free: Any, seed: Array, numbers: Array, arrays: Sequence[Array]) -> Drawn:
+        def batch(free: Any, seed: Array, numbers: UInt32[Array, "draw"], arrays: Sequence[Array]) -> Drawn:
             data, base = self.pair.problem.data(arrays), random.fold_in(random.key(seed), STREAM)
             if shards_draws:
                 numbers = lax.with_sharding_constraint(numbers, NamedSharding(mesh, PartitionSpec(CHAIN)))
@@ -77,26 +83,22 @@ class Drawing:
             )
 
         given = self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays
-        return self.compiler(batch, *given, identity=self.pair.key_of("draws"))
+        return self.compiler(batch, *given, identity=key_of(self.pair, "draws"))
 
     def numbered(self, seed: int, numbers: np.ndarray) -> Iterator[tuple[Drawn, int]]:
-        """The draws of these numbers, in batches on the devices, and how many of each batch are wanted."""
+        """Yield the draws of these numbers, in batches on the devices, and how many of each batch are wanted."""
         for first in range(0, len(numbers), self.batch_size):
             part = numbers[first : first + self.batch_size].astype(np.uint32)
             filled = np.pad(part, (0, self.batch_size - len(part)), mode="edge")
             yield self._compiled(self.free, np.uint32(seed), filled, self.arrays), len(part)
 
     def batches(self, seed: int, count: int) -> Iterator[tuple[Drawn, int]]:
-        """Batches of draws on the devices, and how many of each are wanted. A draw depends on seed and number alone."""
+        """Yield batches of draws, and how many of each are wanted. A draw depends on its seed and number alone."""
         return self.numbered(seed, np.arange(count))
 
-    def draw(self, seed: int, count: int, names: Sequence[str] | None = None) -> Drawn:
-        """`count` draws on the host, of the named variables or of all."""
-        return on_host(self.batches(seed, count), names)
 
-
-def on_host(batches: Iterator[tuple[Drawn, int]], names: Sequence[str] | None) -> Drawn:
-    """Batches of draws on the host, one after the other, of the named variables or of all."""
+def on_host(batches: Iterator[tuple[Drawn, int]], names: Sequence[str] | None = None) -> Drawn:
+    """Return batches of draws as arrays on the host, of the named variables or of all."""
     parts = []
     for drawn, size in batches:
         values = {name: v for name, v in drawn.values.items() if names is None or name in names}
@@ -108,25 +110,25 @@ def _one(pair: Pair, free: Any, key: Array, data: Any) -> Drawn:
     params = pair.learned.constrain(free)
     draw = pair.draw(params, pair.noise(key), data)
     log_p = jnp.asarray(sum(pair.log_model(params, draw, data).values()))
-    return Drawn(pair.values(params, draw, data), log_p, pair.log_guide(params, draw, data))
+    return Drawn(run_model(pair, params, draw, data).values(), log_p, pair.log_guide(params, draw, data))
 
 
-def _quartiles(draws: Array) -> Array:
-    """Quartiles of the draws of each coordinate; of whole numbers, which jump, the mean and what is about it."""
+def _quartiles(draws: Float[Array, "draw coordinate"]) -> Float[Array, "3 coordinate"]:
+    """Return the quartiles of each coordinate; of whole numbers, which jump, those of a normal of sd 1."""
     if jnp.issubdtype(draws.dtype, jnp.floating):
         return jnp.quantile(draws, jnp.array([0.25, 0.5, 0.75]), axis=0)
     mean = jnp.mean(draws.astype(jnp.float32), axis=0)
     return jnp.stack([mean - 0.5 * SPREAD, mean, mean + 0.5 * SPREAD])
 
 
-def quartiles_of(pair: Pair, count: int) -> Any:
-    """The function from parameters to quartiles of draws from the guide they make, `(3, coordinate)`.
+def quartiles_of(pair: Pair, count: int) -> Callable[[Any, Array, Sequence[Array]], Array]:
+    """Return the function from parameters, a seed and data to quartiles of the guide's draws, `(3, coordinate)`.
 
-    The draws of all guides are made with the same random numbers.
+    All parameters get the same random numbers.
     """
 
-    def quartiles(free: Any, seed: Array, arrays: Sequence[Array]) -> Array:
-        data = pair.problem.step_data(arrays, random.key(seed))  # of a minibatch always the same
+    def quartiles(free: Any, seed: Array, arrays: Sequence[Array]) -> Float[Array, "3 coordinate"]:
+        data = pair.problem.step_data(arrays, random.key(seed))  # one key: the same minibatch each time
         keys = jax.vmap(lambda i: random.fold_in(random.fold_in(random.key(seed), STREAM), i))(jnp.arange(count))
 
         def coordinates() -> Array:
@@ -139,12 +141,12 @@ def quartiles_of(pair: Pair, count: int) -> Any:
     return quartiles
 
 
-def change_between(a: np.ndarray, b: np.ndarray) -> float:
-    """How far guides with these quartiles are apart, over all coordinates.
+def change_between(a: Float[np.ndarray, "3 coordinate"], b: Float[np.ndarray, "3 coordinate"]) -> float:
+    """Return the distance between guides with these quartiles: the largest of all coordinates.
 
-    It is the largest difference of medians in standard deviations, or of widths in parts of themselves.
+    It is the difference of medians in standard deviations, or of widths in parts of themselves.
     """
-    with np.errstate(all="ignore"):  # what is not finite has changed
+    with np.errstate(all="ignore"):  # a value that is not finite counts as a change
         middles, widths = [q[1] for q in (a, b)], [(q[2] - q[0]) / SPREAD for q in (a, b)]
         floor = 1e-4 * (1e-4 + np.abs(middles[1]))  # of a guide that draws one value
         width = np.maximum(np.minimum(*widths), floor)

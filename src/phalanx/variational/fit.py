@@ -1,4 +1,4 @@
-"""`fit`: from a model, a guide and data to what was learned."""
+"""`fit`: learn the parameters of a guide, and of a model, from data."""
 
 from __future__ import annotations
 
@@ -32,30 +32,29 @@ from phalanx.variational.beginning import FirstParameters, pair_of
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides.constructors import elbo
 from phalanx.variational.guides.coordinates import size_of
-from phalanx.variational.guides.guide import ByWidths
-from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.pair import Pair, alignment_of, for_steps
 from phalanx.variational.methods.fixed_draws import FixedDraws
 from phalanx.variational.methods.growing import Growing
 from phalanx.variational.methods.matching import FIRST_MATCHES, match_scores
 from phalanx.variational.methods.method import FitError, FitMethod
 from phalanx.variational.methods.settling import Settling
 from phalanx.variational.methods.solved import Solved
-from phalanx.variational.methods.step import Made, State, Steps
+from phalanx.variational.methods.step import FitState, Steps
 from phalanx.variational.methods.stochastic import Stochastic
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.monitoring.recording import record_of
 from phalanx.variational.monitoring.stream import Stream, on_host, rows_of, stream_of
 from phalanx.variational.objective import Objective
-from phalanx.variational.result import Fit, Losses
+from phalanx.variational.result import Fit
 
 RATE = 0.05
-"""Of the default optimiser, Adam."""
+"""Rate of the default optimiser, Adam."""
 
-UNTOUCHED = "The fit made no steps and did not look at whether what is learned still changes."
-"""What is said of a fit of no steps."""
+UNTOUCHED = "The fit made no steps and did not check whether the parameters still change."
+"""Why a fit without steps is not settled."""
 
 LONGEST, USUAL = 10.0, 1.0
-"""The longest gradient by a family's own widths, in nats: in all, and for each coordinate, whose squares add up."""
+"""The longest gradient in units of a guide's widths, in nats: in all, and for each coordinate, whose squares add up."""
 
 
 @run_checks.data_in_one_dict
@@ -164,8 +163,8 @@ def fit(
     pair = pair_of(model, guide, data, mesh, batch_size, num_rows, init)
     run_checks.check_not_traced(data)
     checks.check_particles(num_particles, pair)
-    checks.check_learned(pair.learned, pair.name)
-    checks.check_estimator(objective, pair.scored, num_particles)
+    checks.check_learned(pair.learned, pair.guide.name)
+    checks.check_estimator(objective, alignment_of(pair).scored, num_particles)
     checks.check_fixed(optimizer, objective, pair)
     checks.check_matching(optimizer, objective, pair)
     compiler = Compiler(matmul_precision)
@@ -195,16 +194,15 @@ def fit(
         except FitError as error:
             failed, loop.stopped = error, None
     learned = method.outcome(loop.state, loop.stopped)
-    learned = learned if failed is None else learned._replace(free=failed.free)
+    learned = learned if failed is None or failed.free is None else learned._replace(free=failed.free)
     timing = Timing(
         compile=compiled - began, warmup=0.0, sampling=time.perf_counter() - compiled,
         gradient_evaluations=learned.gradients, compilations=compiler.count,
     )  # fmt: skip
     interrupted = loop.stopped is Stop.INTERRUPTED
     record = record_of(pair, objective, num_steps, num_particles, int(seed), started, interrupted)
-    bounds = [np.concatenate([getattr(made, name) for made in learned.made] or [np.zeros(0)]) for name in Made._fields]
     result = Fit(
-        params=jax.tree.map(np.asarray, values(learned.free)), losses=Losses(*bounds), timing=timing,
+        params=jax.tree.map(np.asarray, values(learned.free)), losses=learned.losses, timing=timing,
         record=replace(record, matmul_precision=matmul_precision), unsettled=learned.unsettled, steps=learned.steps,
         seen=learned.seen, looks=tuple(learned.looks), failed=learned.failed, free=learned.free, pair=pair,
         arrays=arrays,
@@ -235,7 +233,7 @@ def _method(
     init: Any, pair: Pair, shapes: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int, stops: bool,
     compiler: Compiler,
 ) -> FitMethod[Any]:  # fmt: skip
-    """Return what learns: steps, each with draws of its own, climbs with fixed draws, or nothing."""
+    """Return the method: steps, each with draws of its own, climbs with fixed draws, or no steps."""
     seen = init.seen if isinstance(init, Fit) else 0
     if num_steps == 0:
         return Solved(seen, UNTOUCHED)
@@ -245,29 +243,29 @@ def _method(
         return Growing(FixedDraws.of(pair, num_particles), seed, arrays, num_steps, stops, compiler)
     if isinstance(optimizer, str) and optimizer == checks.BATCH_AND_MATCH:
         matching = Steps(pair, objective, None, num_particles, match_scores)
-        begins, settling = partial(State.of, optimizer=()), Settling.begin(num_steps, stops, FIRST_MATCHES)
+        begins, settling = partial(FitState.of, optimizer=()), Settling.begin(num_steps, stops, FIRST_MATCHES)
         return Stochastic(matching, begins, shapes, seed, arrays, 1.0, settling, compiler)
     falls, longest = _is_default(optimizer) and pair.guide.traits.rate_falls, None
-    if _is_default(optimizer) and isinstance(pair.guide, ByWidths):
-        longest = max(LONGEST, USUAL * math.sqrt(size_of(pair.latents)))
+    if _is_default(optimizer) and pair.guide.traits.by_widths:
+        longest = max(LONGEST, USUAL * math.sqrt(size_of(pair.problem.latents)))
     if not _is_default(optimizer):
         checks.check_update(optimizer, shapes)
     rate, transform = _optimizer_of(optimizer, longest, num_steps if falls else None)
-    steps = Steps(pair.for_steps(), objective, transform, num_particles)
+    steps = Steps(for_steps(pair), objective, transform, num_particles)
     return Stochastic(
-        steps, lambda free: State.of(free, transform.init(free), averages=training is None), shapes, seed, arrays,
+        steps, lambda free: FitState.of(free, transform.init(free), averages=training is None), shapes, seed, arrays,
         rate, Settling.begin(num_steps, stops), compiler, stream, falls,
         training, first_batch=seen,
     )  # fmt: skip
 
 
 def _optimizer_of(optimizer: Any, longest: float | None, falls_for: int | None) -> tuple[float, Any]:
-    """A factor on changes, and an optimiser of optax; the default one's rate is a factor, so that no other compiles.
+    """Return a factor on changes, and an optimiser of optax; another rate of the default one does not recompile.
 
-    Gradients by a family's own widths are cut to the `longest`: of a guide that begins too wide one draw may have a
-    gradient of thousands of nats, whose square Adam takes thousands of steps to forget, and hardly moves meanwhile.
+    Gradients in units of a guide's widths are cut to the `longest`: if a guide begins too wide, one draw may have a
+    gradient of thousands of nats, whose square Adam forgets in thousands of steps, and hardly moves meanwhile.
 
-    The rate of a flow falls for as many steps. Each of its many weights walks about as far as the rate lets it: in a
+    The rate of a flow falls for `falls_for` steps. Each of its many weights moves at random by about the rate: in a
     funnel of 100 dimensions that costs tenths of a nat, and a thousandth at the end of a cosine.
     """
     optax = require("optax")

@@ -81,10 +81,10 @@ def importance(
     pair.problem.check_finite()
     DataChecks(pair, compiler).check_now(pair.problem.arguments)
     free = FirstParameters.of(pair, compiler, int(seed), arrays, init)()
-    nothing = np.zeros(0, np.float32)
+    empty = np.zeros(0, np.float32)
     return Fit(
         params=jax.tree.map(np.asarray, dict(known.constrain(free))),
-        losses=Losses(nothing, nothing),
+        losses=Losses(empty, empty),
         timing=Timing(compile=time.perf_counter() - began, compilations=compiler.count),
         record=record_of(pair, elbo(), 0, 0, int(seed), started, False),
         free=free,

@@ -1,11 +1,11 @@
-"""`maximize`: the values of greatest density, for who wants no posterior."""
+"""`maximize`: the values of greatest density."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides.constructors import laplace
 from phalanx.variational.guides.coordinates import flat, size_of
 from phalanx.variational.guides.pair import Pair
-from phalanx.variational.guides.start import Start, misfit_words
+from phalanx.variational.guides.start import ModelStart, misfit_words
 from phalanx.variational.judging.summits import (
     FEW,
     PUSHED,
@@ -39,25 +39,28 @@ from phalanx.variational.judging.summits import (
 )  # fmt: skip
 from phalanx.variational.problem import Problem
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
 MOST = 4096
-"""Coordinates of which the whole Hessian is made; of more it is known by products with vectors."""
+"""Coordinates up to which the whole Hessian is computed; beyond, products of it with vectors."""
 
 UNCHECKED = (
-    "Of {size:,} coordinates the density was seen to fall along the {soft} softest directions that {products} products "
-    "with the Hessian show, not along each."
+    "The density of {size:,} coordinates was checked to fall along the {soft} softest directions that {products} "
+    "products with the Hessian show, not along each."
 )
-"""What is said of the maximum of many coordinates."""
+"""Sentence about the maximum of many coordinates."""
 
 
 class Maximum(NamedTuple):
     """The values of greatest density.
 
     Attributes:
-        values: of the latent variables, and of deterministic ones.
-        log_density: of the latent variables' values and the data under the model.
-        at_bounds: coordinates of the unconstrained scale, such as "scale" or "p[1]", that lie at infinity there: the
-            maximum is on the edge of the variables' support.
-        unchecked: which directions were not looked at; empty where all were.
+        values: values of the latent variables, and of deterministic ones.
+        log_density: log density of the latent variables' values and the data under the model.
+        at_bounds: coordinates of the unconstrained scale, such as "scale" or "p[1]", that are infinite: the maximum is
+            on the edge of the variables' support.
+        unchecked: a sentence about directions that were not checked; empty if all were.
     """
 
     values: dict[str, np.ndarray]
@@ -79,32 +82,31 @@ def maximize(
     r"""Find the values of the latent variables that are most probable: $\arg\max_x p(x, \text{data})$.
 
     L-BFGS climbs from the most probable of a few random places, on the unconstrained scale, and Newton's method
-    follows. What is maximised is the density of the variables as the model writes them, without the Jacobian of any
-    transform.
+    follows. The density is that of the variables as the model writes them, without the Jacobian of any transform.
 
     The result is a local maximum: the density falls in every direction around it. It may be a kink, as at the median of
     Laplace variables, or lie on the edge of a support, as the maximum of a HalfNormal at zero; `at_bounds` then names
-    the coordinates. Where the density only approaches its least upper bound far out, or has none, there is no maximum.
+    the coordinates. A density that only approaches its least upper bound far out, or is unbounded, has no maximum.
 
-    Where the density does not fall in every direction near by, as along the rotations of a matrix factorisation, and of
-    more than 4,096 coordinates, products with the Hessian find the directions in which it curves least, and along these
-    it must fall, perhaps far out. `unchecked` then says so. Maxima at kinks and edges are found up to 256 coordinates.
+    If the density does not fall in every direction near by, as along the rotations of a matrix factorisation, or if
+    there are more than 4,096 coordinates, products with the Hessian find the directions in which the density curves
+    least; along these it must fall, perhaps far out. `unchecked` then says so. Maxima at kinks and edges are found up
+    to 256 coordinates.
 
     Args:
         model: a program whose keyword arguments are the data.
         data: the keyword arguments, as for `phx.mcmc`.
         mesh: the devices; by default those the data were placed on, or one.
-        init: values to begin from, by variable; those left out begin at random.
-        seed: of the random places.
+        init: values to begin from, by variable; variables left out begin at random.
+        seed: seed of the random places.
         matmul_precision: precision of matrix products.
 
     Returns:
         The values, and the log density there.
 
     Raises:
-        ValueError: when there is no maximum where the climb ended, as where the scale of a hierarchy goes to zero, or
-            coefficients run away because classes can be separated; when a value does not fit its variable, or the model
-            has no latent variable.
+        ValueError: when the climb did not end at a maximum, as if the scale of a hierarchy goes to zero, or classes can
+            be separated; when a value does not fit its variable, or the model has no latent variable.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -126,24 +128,24 @@ def maximize(
     run_checks.check_not_traced(data)
     checks.check_one_process("maximize")
     problem = Problem(model, arguments, choose_mesh(arguments, mesh))
-    pair = Pair(problem, laplace())
-    pair.check()
+    guide = laplace()
+    checks.check_coordinates(problem, guide.name)
     problem.check_finite()
-    DataChecks(pair, Compiler()).check_now(problem.arguments)
-    if pair.of_model:
+    DataChecks(Pair(problem, guide), Compiler()).check_now(problem.arguments)
+    if problem.parameters:
         raise ValueError(
-            f"maximize: the model has parameters, {', '.join(map(repr, pair.of_model))}, whose values are learned by "
-            f"phx.fit. Make them variables, or fix them with phx.substitute."
+            f"maximize: the model has parameters, {', '.join(map(repr, problem.parameters))}, whose values are learned "
+            f"by phx.fit. Make them variables, or fix them with phx.substitute."
         )
-    names = [latent.name for latent in pair.latents]
-    checks.check_init(dict(init or {}), names, pair.latents)
+    names = [latent.name for latent in problem.latents]
+    checks.check_init(dict(init or {}), names, problem.latents)
     given = {name: arrays_of(name, value) for name, value in (init or {}).items()}
     arrays = problem.place_arrays()
     given_to, compiler = (np.uint32(seed), arrays, given), Compiler(matmul_precision)
-    size = size_of(pair.latents)
+    size = size_of(problem.latents)
     vector, height = np.zeros(0), np.zeros(())
     for by_products in (False, True) if size <= MOST else (True,):
-        f = partial(_highest, pair, by_products)
+        f = partial(_highest, problem, by_products)
         compiled = compiler(f, *given_to, rarely=size <= MOST)
         position, values, height, reached, misfits = jax.tree.map(np.asarray, compiled(*given_to))
         for name, bad in misfits.items():
@@ -153,43 +155,53 @@ def maximize(
             unchecked = UNCHECKED.format(size=size, soft=SOFTEST, products=PRODUCTS) if by_products else ""
             return Maximum(dict(values), float(height), unchecked=unchecked)
         vector = vector if vector.size else position
-    return _edge_or_kink(Ground(pair, compiler, arrays), vector, float(height))
+    return _edge_or_kink(Ground(problem, compiler, arrays), vector, float(height))
 
 
-def _highest(pair: Pair, by_products: bool, seed: Array, arrays: Any, given: Any) -> tuple[Any, ...]:
-    """Position, values, their log density, whether it is a maximum, and which of the values given do not fit."""
+class Found(NamedTuple):
+    """End of a climb: position, values, log density, whether it is a maximum, and flags of values that do not fit."""
 
-    def find() -> tuple[Any, ...]:
-        data = pair.problem.data(arrays)
-        start = Start(pair.problem, data, random.key(seed))
-        position, misfits = start.best(start.key, {**(pair.problem.start or {}), **given})
+    position: Float[Array, "coordinate"]
+    values: dict[str, Array]
+    height: Float[Array, ""]
+    is_top: Bool[Array, ""]
+    misfits: dict[str, Bool[Array, ""]]
+
+
+def _highest(problem: Problem, by_products: bool, seed: Array, arrays: Any, given: Any) -> Found:
+    """Return the end of a climb, by products with the Hessian or by the whole of it."""
+
+    def find() -> Found:
+        data = problem.data(arrays)
+        start = ModelStart(problem, data, random.key(seed))
+        position, misfits = start.best(start.key, {**(problem.start or {}), **given})
         log_density = start.log_density(position, jacobian=False)
         vector, back = flat(position)
-        longest, climb = longest_of(pair), partial(climb_many, key=random.key(seed)) if by_products else climb_to_top
+        longest, climb = longest_of(problem), partial(climb_many, key=random.key(seed)) if by_products else climb_to_top
         top = climb(log_density, vector)
-        values, height = pair.problem.at_position({}, back(top.position), data).values(), log_density(top.position)
+        values, height = problem.at_position({}, back(top.position), data).values(), log_density(top.position)
         if isinstance(top, Summit):
             is_top = is_summit_of_many(log_density, top, height, longest)
         else:
             is_top = is_summit(log_density, top, height, longest)
-        return top.position, values, height, is_top, misfits
+        return Found(top.position, values, height, is_top, misfits)
 
-    return pair.problem.alone(find)
+    return problem.alone(find)
 
 
-def _edge_or_kink(ground: Ground, vector: np.ndarray, height: float) -> Maximum:
-    """The maximum where a smooth one was not reached, or a refusal that says what happened."""
+def _edge_or_kink(ground: Ground, vector: Float[np.ndarray, "coordinate"], height: float) -> Maximum:
+    """Return the maximum at an edge or a kink, or raise an error that says why there is none."""
     height = height if math.isfinite(height) else -math.inf
-    begun = height if len(vector) > FEW else ground.height(vector)  # which looks at many positions at a time
+    begun = height if len(vector) > FEW else ground.height(vector)  # evaluates many positions at once
     failed = f"maximize: there is no maximum where the climb ended, at a log density of {begun:,.6g}"
     advice = "Give init=, another parameterisation, or ask for the posterior, with phx.mcmc."
     if len(vector) > FEW or not math.isfinite(begun):
-        raise ValueError(f"{failed}: it rises still, or is not finite. {advice}")
+        raise ValueError(f"{failed}: it still rises, or is not finite. {advice}")
     vector = ground.polished(vector)
     signs = ground.flat_directions(vector)
     if far := ground.runaway(vector, signs):
         raise ValueError(
-            f"{failed}: it does not fall however far {first_few(far, str)} runs away, as coefficients do where classes "
+            f"{failed}: it does not fall however far {first_few(far, str)} runs away, as coefficients do if classes "
             f"can be separated. Give a prior that falls, bounds, or ask for the posterior, with phx.mcmc."
         )
     pushed = vector + PUSHED * signs
@@ -198,8 +210,8 @@ def _edge_or_kink(ground: Ground, vector: np.ndarray, height: float) -> Maximum:
     if edges or not ground.is_top(pushed, signs):
         names = first_few(edges or ground.rising(vector), str)
         raise ValueError(
-            f"{failed}: it rises still, most along {names}. There may be none, as where the scale of a hierarchy goes "
-            f"to zero. {advice}"
+            f"{failed}: it still rises, most along {names}. It may have no maximum, as if the scale of a hierarchy "
+            f"goes to zero. {advice}"
         )
     names = ground.labels()
     return Maximum(values, height, tuple(names[i] for i in np.flatnonzero(signs)))

@@ -11,25 +11,24 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 
-from phalanx.language.parameters import given
+from phalanx.language.parameters import with_parameters
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, deterministic, factor, sample, tracing
 from phalanx.programs.unconstrained import transform_of
 from phalanx.variational.guides.coordinates import globals_of, locals_of, size_of
 from phalanx.variational.guides.gaussian import standard_log_prob
-from phalanx.variational.guides.guide import Transport
 from phalanx.variational.guides.pair import Pair
 from phalanx.variational.result import Fit
 
 NOISE = "noise"
-"""What the standard normals are called."""
+"""Name of the standard normals."""
 
 TRANSPORT = "transport"
-"""What the term is called that makes of their density that of the model."""
+"""Name of the factor that corrects the noise density to the model's."""
 
 
 def reparameterize(model: Program, fit: Fit) -> Program:
-    r"""A model with the same posterior whose latent variables are standard normals, as far as a fitted guide goes.
+    r"""Return a model with the same posterior whose latent variables are close to standard normals, by a fitted guide.
 
     The guide is a transform $u = f(z)$ of standard normals onto the unconstrained values of the model's variables. In
     the new program $z$ is latent, under the name "noise", and its density is the model's own at $f(z)$ times
@@ -68,24 +67,20 @@ def reparameterize(model: Program, fit: Fit) -> Program:
         Tran, Vasudevan (2019), NeuTra-lizing bad geometry in Hamiltonian Monte Carlo using neural transport.
     """
     pair = _pair_of(model, fit)
-    if not isinstance(pair.guide, Transport):
+    problem, latents = pair.problem, pair.problem.latents
+    learned = {name: value for name, value in fit.params.items() if name not in problem.parameters}
+    push, size = pair.guide.transport(learned, latents), size_of(globals_of(latents))
+    if not globals_of(latents):
         raise ValueError(
-            f"reparameterize: the guide {pair.name} is no transform of standard normals. Fit phx.guides.flow(), or "
-            f"full_rank(), low_rank(), mean_field() or structured()."
-        )
-    learned = {name: fit.params[name] for name in pair.guide.parameters(pair.latents)}
-    push, size = pair.guide.transport(learned, pair.latents), size_of(globals_of(pair.latents))
-    if not globals_of(pair.latents):
-        raise ValueError(
-            f"reparameterize: all variables of the model, {', '.join(v.name for v in pair.latents)}, live with rows of "
+            f"reparameterize: all variables of the model, {', '.join(v.name for v in latents)}, live with rows of "
             f"sharded data, and stay as they are."
         )
-    if taken := {NOISE, TRANSPORT} & pair.problem.whole.variables.keys():
+    if taken := {NOISE, TRANSPORT} & problem.whole.variables.keys():
         raise ValueError(
             f"reparameterize: the model has a variable {min(taken)!r}, which is what {_called(min(taken))}; rename it."
         )
-    stay = {latent.name for latent in locals_of(pair.latents)}
-    inside = given(model, {name: fit.params[name] for name in pair.of_model})
+    stay = {latent.name for latent in locals_of(latents)}
+    inside = with_parameters(model, {name: fit.params[name] for name in problem.parameters})
 
     @wraps(model, updated=())  # where the model says that chains start is said of variables that are none here
     def reparameterized(*args: Any, **kwargs: Any) -> Any:
@@ -105,12 +100,12 @@ def reparameterize(model: Program, fit: Fit) -> Program:
         factor(TRANSPORT, jnp.sum(jnp.stack(terms)))
         return returned
 
-    vars(reparameterized)["keep"] = (NOISE, *(latent.name for latent in pair.latents))
+    vars(reparameterized)["keep"] = (NOISE, *(latent.name for latent in latents))
     return reparameterized
 
 
 def _placed(variable: RandomVariable, position: Mapping[str, Array]) -> tuple[Array, Array]:
-    """The value of a latent variable, and its log density on the unconstrained scale."""
+    """Return the value of a latent variable, and its log density on the unconstrained scale."""
     transform = transform_of(variable)
     free = _of(position, variable, transform)
     value = jnp.asarray(transform(free))
@@ -146,9 +141,9 @@ def _pair_of(model: Any, fit: Any) -> Pair:
             "reparameterize: this fit was read from a file, which holds no model and no guide. Go on with it, "
             "phx.fit(model, guide, data, init=fit, num_steps=0)."
         )
-    if fit.pair.reads_data:
+    if fit.pair.program:
         raise ValueError(
-            f"reparameterize: the guide {fit.pair.name} was written by hand, and is not known as a transform of "
+            f"reparameterize: the guide {fit.pair.guide.name} was written by hand, and is not known as a transform of "
             f"standard normals. Fit phx.guides.flow(), or full_rank(), low_rank(), mean_field() or structured()."
         )
     return fit.pair

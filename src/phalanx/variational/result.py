@@ -1,63 +1,136 @@
-"""A fit: what was learned, draws from it, and whether they are good to use."""
+"""A fit: the learned parameters, draws from the guide, and whether they are good to use."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jax import Array
 
 from phalanx.diagnostics import Verdict
 from phalanx.errors.names import hint
+from phalanx.learning.compiled import Compiler
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import RunRecord, Timing
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.store.save_path import file_to_save
+from phalanx.variational.drawing import Drawing, on_host
 from phalanx.variational.fit_file import read_fit, write_fit
-from phalanx.variational.fitted import Fitted, Losses
-from phalanx.variational.guides.likelihood import bound_of
+from phalanx.variational.guides.pair import Pair, bound_name
 from phalanx.variational.judging.evidence import Evidence
-from phalanx.variational.judging.judge import judge_fit, judge_likelihood, judge_unweighed
-from phalanx.variational.judging.linear_response import Covariance, covariance_of
+from phalanx.variational.judging.judge import judge_likelihood
+from phalanx.variational.judging.linear_response import LinearResponse, covariance_of
+from phalanx.variational.judging.resampling import Resampled
 from phalanx.variational.judging.row_bounds import RowBounds, row_bounds
-from phalanx.variational.judging.weighed_draws import JUDGE_SEED, JUDGED
+from phalanx.variational.judging.weighed_draws import JUDGE_SEED, JUDGED, WeighedDraws
+from phalanx.variational.methods.step import StepBounds
 from phalanx.variational.monitoring.stream import check_all_there
 from phalanx.variational.monitoring.watching import Look
 from phalanx.variational.page import write_page
 from phalanx.variational.sinks import posterior_of
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+class Losses(NamedTuple):
+    """The bound at each step, a mean over particles in nats, and its Monte-Carlo error; NaN if a step was left out."""
+
+    elbo: Float[np.ndarray, "step"]
+    error: Float[np.ndarray, "step"]
+
+    @classmethod
+    def of(cls, blocks: Sequence[StepBounds] = ()) -> Losses:
+        """Return the bounds of all blocks of steps."""
+        return cls(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)) if blocks else (np.zeros(0),) * 2)
+
+
+class FitOutcome(NamedTuple):
+    """Outcome of a method's steps.
+
+    Attributes:
+        free: the parameters, on the real line.
+        losses: the bound at each step.
+        steps: steps made.
+        gradients: gradients of the log density that were computed.
+        failed, seen, looks, unsettled: as in `Fit`.
+    """
+
+    free: dict[str, Any]
+    losses: Losses
+    steps: int = 0
+    gradients: int = 0
+    failed: int = 0
+    seen: int = 0
+    looks: Sequence[Look] = ()
+    unsettled: str = ""
+
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Fit(Fitted):
-    """What a guide, and a model, have learned.
+class Fit:
+    """Result of `phx.fit`: a guide, and a model, at the learned parameters.
+
+    Attributes:
+        params: values by parameter, averages over the last steps.
+        losses: the bound at each step, with its Monte-Carlo error.
+        timing: seconds of compiling and of learning (`sampling`), gradients, programs compiled.
+        record: model, guide, sizes, mesh, devices, data, versions.
+        unsettled: why learning may not have ended; empty if it has.
+        steps: steps made.
+        failed: steps that were left out because their gradient was not finite.
+        seen: number of the next batch, of data of `phx.batches`.
+        looks: evaluations of a fit that was watched (`training=`): step, seconds, losses in nats per row and bits per
+            dimension.
+        is_proposal: whether the guide is a proposal, whose draws are chosen by their weights (`phx.importance`).
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
         >>> def model(y):
-        ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
-        ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+        ...     phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 10.0)), 1.0), obs=y)
         >>> fit = phx.fit(model, phx.guides.full_rank(), {"y": jnp.arange(5.0)}, progress=False)
         >>> bool(fit.verdict().good)
         True
     """
 
+    params: dict[str, Any]
+    losses: Losses
+    timing: Timing
+    record: RunRecord
+    unsettled: str = ""
+    steps: int = 0
+    failed: int = 0
+    seen: int = 0
+    looks: tuple[Look, ...] = ()
+    free: dict[str, Any] | None = None
+    pair: Pair | None = None
+    arrays: tuple[Array, ...] = ()
+    known: Mapping[str, Any] = field(default_factory=dict)
+    is_proposal: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """True if learning ended because the guide no longer changed."""
+        return not self.unsettled
+
     def sample(self, seed: int = 0, n: int = 1000, *, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Draw from the guide.
 
         Args:
-            seed: a whole number. A draw depends on it and on its number alone.
-            n: how many draws.
-            names: the variables wanted, deterministic ones of the model included; None for all.
+            seed: a whole number. It and the number of a draw alone determine the draw.
+            n: number of draws.
+            names: names of variables, also of deterministic ones of the model; None for all.
 
         Returns:
             Arrays of shape `(n, ...)` by variable.
 
         Raises:
-            ValueError: when `n` is no whole number above zero, a name is unknown, or the fit was read from a file.
+            ValueError: when `n` is not a whole number above zero, a name is unknown, or the fit was read from a file.
 
         Example:
             >>> fit.sample(0, 100)["mean"].shape  # doctest: +SKIP
@@ -65,37 +138,30 @@ class Fit(Fitted):
         """
         check_seed(seed)
         _check_number(n)
-        known = self.drawing.names
+        known = self.proposals.names
         if unknown := [name for name in names or () if name not in known]:
             raise ValueError(
                 f"sample: there is no variable {', '.join(map(repr, unknown))}; there are "
                 f"{', '.join(map(repr, known))}.{hint(unknown, known)}"
             )
-        return self.drawing.draw(seed, n, names).values
+        return on_host(self._drawing.batches(seed, n), names).values
 
     def posterior(
-        self,
-        n: int = 1000,
-        *,
-        seed: int = 0,
-        keep: str | Sequence[str] | None = None,
+        self, n: int = 1000, *, seed: int = 0, keep: str | Sequence[str] | None = None,
         reducers: Mapping[str, Reducer | Reduce] | None = None,
-    ) -> Posterior:
-        """Draws from the guide as a posterior, with all that one can do.
-
-        Draws come in batches: what is not kept takes no memory.
+    ) -> Posterior:  # fmt: skip
+        """Return draws from the guide as a posterior. Variables that are not kept take no memory.
 
         Args:
-            n: how many draws; they are independent, and make one chain.
+            n: number of draws; they are independent, and make one chain.
             seed: a whole number.
             keep: names of the variables to store, or one name; None means all latent variables and, unless data came
                 in batches, the deterministic ones of at most 10,000 elements; an empty list means none.
-            reducers: what is learned from the draws while they are made, as for `phx.mcmc`.
+            reducers: reducers of the draws, by name, as for `phx.mcmc`.
 
         Returns:
             The posterior. Its statistics are `log_density`, under the model, and `log_weight`, the logarithm of the
-            importance weight, zero where draws have been chosen by their weights. Its verdict begins with what is wrong
-            with the fit.
+            importance weight, zero if draws are chosen by their weights. Its verdict begins with the fit's findings.
 
         Raises:
             ValueError: when `n` or a name is wrong, or the fit was read from a file.
@@ -105,14 +171,15 @@ class Fit(Fitted):
         """
         check_seed(seed)
         _check_number(n)
-        return posterior_of(self, n, seed, keep, reducers or {}, self.verdict())
+        verdict, record = self.verdict(), replace(self.record, num_samples=n, num_chains=1, seed=seed, independent=True)
+        return posterior_of(self._drawing, record, self.timing, self.params, keep, reducers or {}, verdict)
 
     def evidence(self, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> Evidence:
         r"""Estimate $\log p(\text{data})$ by importance sampling with the guide as proposal.
 
         Args:
-            seed: of the draws.
-            num_draws: how many.
+            seed: seed of the draws.
+            num_draws: number of draws.
 
         Returns:
             The estimate with its standard error, the bound, and whether the weights can be trusted.
@@ -121,32 +188,33 @@ class Fit(Fitted):
             ValueError: when the fit was read from a file, or its data came in batches.
 
         Example:
-            >>> evidence = fit.evidence()  # doctest: +SKIP
-            >>> evidence.log_evidence, evidence.error  # doctest: +SKIP
+            >>> fit.evidence().log_evidence  # doctest: +SKIP
         """
         check_seed(seed)
         _check_number(num_draws)
         return self._weighed_draws.evidence(seed, num_draws)
 
-    def covariance(self, names: str | Sequence[str] | None = None, *, num_draws: int = 64, seed: int = 0) -> Covariance:
-        r"""Estimate the posterior's covariance by linear response: how the guide follows a tilted model.
+    def covariance(
+        self, names: str | Sequence[str] | None = None, *, num_draws: int = 64, seed: int = 0
+    ) -> LinearResponse:
+        r"""Estimate the posterior's covariance by linear response: the change of the guide when the model is tilted.
 
-        Independent coordinates have no covariances, and variances that are too small. But where $\log p$ is tilted by
-        $t^\top g(x)$, the mean of $g$ under the guide follows, and under the posterior its derivative by $t$ is the
-        covariance: $G (-H)^{-1} G^\top$, with $H$ the Hessian of the bound by the guide's parameters, and $G$ the
-        derivative of $E_q[g]$. Of a normal posterior it is exact, as far as the guide's means are.
+        A mean-field guide has no covariances, and its variances are too small. But if $\log p$ is tilted by
+        $t^\top g(x)$, the guide's mean of $g$ changes, and under the posterior its derivative by $t$ is the covariance:
+        $G (-H)^{-1} G^\top$, with $H$ the Hessian of the bound by the guide's parameters, and $G$ the derivative of
+        $E_q[g]$. For a normal posterior it is exact, as far as the guide's means are.
 
         Args:
-            names: the variables wanted, deterministic ones included, or one name; None for all latent variables.
+            names: names of variables, also of deterministic ones, or one name; None for all latent variables.
             num_draws: draws that derivatives are averages over; at least three for each coordinate of the guide.
-            seed: of the draws.
+            seed: seed of the draws.
 
         Returns:
-            The covariance of the elements, one after the other, with their names. The model's own parameters are held.
+            The covariance of the elements, with their names. The model's own parameters are held fixed.
 
         Raises:
-            ValueError: when a name is unknown or not of real numbers, the guide is learned by no steps or has too many
-                parameters, the bound has no top where learning ended, or the fit was read from a file.
+            ValueError: when a name is unknown or not of real numbers, the guide is learned without steps or has too
+                many parameters, the bound has no maximum where learning ended, or the fit was read from a file.
 
         Example:
             >>> import numpyro.distributions as dist, phalanx as phx
@@ -166,20 +234,20 @@ class Fit(Fitted):
         return covariance_of(self.proposals, names, list(self.record.latents), num_draws, seed)
 
     def row_bounds(self, data: Mapping[str, Any], num_draws: int = 5000, *, seed: int = 0) -> RowBounds:
-        r"""Bounds of the log likelihood of new rows, one by one: how good a model with latent variables by row is.
+        r"""Return bounds of the log likelihood of new rows, one by one, for models with latent variables by row.
 
         The importance-weighted bound of a row is $\log \frac1K \sum_k p(x, z_k) / q(z_k \mid x)$.
 
         Args:
             data: the model's arguments, arrays with one row for each example.
-            num_draws: $K$. By maximum likelihood there is nothing to draw, and the bounds are exact.
-            seed: of the draws.
+            num_draws: $K$. By maximum likelihood there are no draws, and the bounds are exact.
+            seed: seed of the draws.
 
         Returns:
             The evidence lower bound and the importance-weighted one of each row, in nats.
 
         Raises:
-            ValueError: when the fit saw all rows at once, the guide was made from the model, or a latent variable is
+            ValueError: when the fit used all rows at once, the guide was made from the model, or a latent variable is
                 of all rows together.
 
         Example:
@@ -190,22 +258,20 @@ class Fit(Fitted):
         """
         check_seed(seed)
         _check_number(num_draws)
-        return row_bounds(self, data, int(num_draws), seed)
+        return row_bounds(*self._live("to bound rows"), data, int(num_draws), seed, self.record.matmul_precision)
 
     def verdict(self, num_draws: int = JUDGED) -> Verdict:
-        """Say whether the fit is good to use, or what is wrong with it and what to try.
+        """Return whether the fit is good to use, or else the problems and the advice.
 
-        Four things are evaluated: the tail of the importance weights; whether weighting the draws, or Markov moves of
+        Four things are checked: the tail of the importance weights; whether weighting the draws, or Markov moves of
         them, changes means and standard deviations; whether climbs from dispersed starts, or exchanges of elements,
-        lead to a mode that the guide never draws from; and whether learning has ended. See
-        `phalanx.variational.judging.judge.judge_fit`.
+        lead to a mode that the guide never draws from; and whether learning has ended.
 
         Args:
-            num_draws: draws that are looked at.
+            num_draws: draws that are evaluated.
 
         Returns:
-            The verdict: `good`, `grade` ("good", "usable" or "not good"), `headline`, `findings` (each a problem and an
-            advice) and what was `passed`.
+            The verdict: `good`, `grade` ("good", "usable" or "not good"), `headline`, `findings` and `passed` checks.
 
         Example:
             >>> fit.verdict().good  # doctest: +SKIP
@@ -214,19 +280,10 @@ class Fit(Fitted):
         if self.pair is None and "verdict" in self.known:
             return self.known["verdict"]
         _check_number(num_draws)
-        if self.pair is not None and not self.pair.has_draws:
-            return judge_likelihood(settled=self.unsettled, steps=self.steps, failed=self.failed)
-        if self.is_streamed:
-            return judge_unweighed(
-                settled=self.unsettled, steps=self.steps, failed=self.failed, findings=self.proposals.pair.left_out
-            )
-        draws, which = self._weighed_draws, (JUDGE_SEED, num_draws)
-        weights, values = draws.weighed(*which)
-        return judge_fit(
-            weights, values, settled=self.unsettled, steps=self.steps, failed=self.failed, resampled=self.is_resampled,
-            findings=self.proposals.pair.left_out,
-            moves=partial(draws.moved, *which) if draws.can_move else None, search=partial(draws.searched, *which),
-        )  # fmt: skip
+        ended: dict[str, Any] = {"settled": self.unsettled, "steps": self.steps, "failed": self.failed}
+        if self.pair and not self.pair.guide.traits.has_draws:
+            return judge_likelihood(**ended)
+        return self._weighed_draws.verdict(num_draws, **ended, resampled=self._is_resampled)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write everything but model and guide to one file, or leave the file as it was.
@@ -255,30 +312,29 @@ class Fit(Fitted):
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Fit:
-        """Read a fit that `save` wrote. It has no model: `phx.fit(model, guide, data, init=fit)` goes on with it.
+        """Read a fit that `save` wrote. It has no model: `phx.fit(model, guide, data, init=fit)` continues it.
 
-        With `num_steps=0` that learns nothing, and gives a fit to draw from.
+        With `num_steps=0` the parameters stay as they are, and the result is a fit to draw from.
 
         Raises:
-            FileNotFoundError: when there is no such file.
-            ValueError: when the file is something else, or is damaged.
+            FileNotFoundError: when the file does not exist.
+            ValueError: when the file is not a fit, or is damaged.
 
         Example:
             >>> phx.Fit.load("fit.npz").params  # doctest: +SKIP
         """
         parts, timing, record = read_fit(Path(path))
-        losses = Losses(**parts["losses"])
-        known = {"verdict": parts["verdict"]}
         return cls(
-            parts["params"], losses, timing, record, parts["unsettled"], parts["steps"], parts["failed"],
-            parts.get("seen", 0), tuple(Look(*look) for look in parts.get("looks", ())), known=known,
+            parts["params"], Losses(**parts["losses"]), timing, record, parts["unsettled"], parts["steps"],
+            parts["failed"], parts.get("seen", 0), tuple(Look(*look) for look in parts.get("looks", ())),
+            known={"verdict": parts["verdict"]},
         )  # fmt: skip
 
     def report(self, path: str | PathLike[str]) -> Path:
         """Write one self-contained HTML page: the verdict, the bound with its running mean, weights, marginals.
 
         Args:
-            path: the file to write; folders on the way are made.
+            path: the file to write; missing folders are made.
 
         Returns:
             The path written.
@@ -290,17 +346,51 @@ class Fit(Fitted):
         Example:
             >>> fit.report("fit.html")  # doctest: +SKIP
         """
-        return write_page(self, path, self.verdict(), self.evidence())
+        judged, verdict = self._weighed_draws.weighed(), self.verdict()
+        of_fit = self.record, self.timing, self.steps, self.losses.elbo
+        return write_page(path, *of_fit, judged, verdict, self.evidence())
 
     def starts(self, num_chains: int, seed: int) -> dict[str, np.ndarray]:
-        """Where chains of `phx.mcmc(..., init=fit)` begin: a draw from the guide for each, `(chain, ...)`."""
+        """Return initial values of the chains of `phx.mcmc(..., init=fit)`: a draw from the guide for each chain."""
         latents = set(self.record.latents)
         return {name: value for name, value in self.sample(seed, num_chains).items() if name in latents}
+
+    @cached_property
+    def proposals(self) -> Drawing:
+        """The guide's own draws; an error if the fit was read from a file, or is of maximum likelihood."""
+        pair, free = self._live("to draw from it")
+        if not pair.guide.traits.has_draws:
+            raise ValueError(
+                "This fit is of maximum likelihood and has no guide to draw from: it has values, fit.params. Give the "
+                "parameters priors (phx.sample, phx.random_network) and fit a guide, or run phx.mcmc."
+            )
+        return Drawing(pair, free, self.arrays, Compiler(self.record.matmul_precision))
+
+    def _live(self, why: str) -> tuple[Pair, dict[str, Any]]:
+        if self.pair is None or self.free is None:
+            raise ValueError(
+                f"This fit was read from a file, which holds no model and no guide. Continue it, phx.fit(model, guide, "
+                f"data, init=fit, num_steps=0), {why}."
+            )
+        return self.pair, self.free
+
+    @cached_property
+    def _drawing(self) -> Drawing | Resampled:
+        """Draws for use: the guide's own, or chosen by their importance weights."""
+        return Resampled(self.proposals) if self._is_resampled else self.proposals
+
+    @property
+    def _is_resampled(self) -> bool:
+        return self.is_proposal or (self.pair is not None and self.pair.guide.traits.is_resampled)
+
+    @cached_property
+    def _weighed_draws(self) -> WeighedDraws:
+        return WeighedDraws(self.proposals, tuple(self.record.latents))
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name}{list(np.shape(v)) or ''}" for name, v in self.params.items() if hasattr(v, "shape"))
         elbo = self.losses.elbo[-100:]
-        bound = f"{bound_of(self.pair)} {np.nanmean(elbo):,.2f}" if len(elbo) else "no steps"
+        bound = f"{bound_name(self.pair)} {np.nanmean(elbo):,.2f}" if len(elbo) else "no steps"
         state = "settled" if self.settled else "not settled"
         return f"Fit({self.steps:,} steps of {self.record.kernel}; {bound}; {state}; {names})"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from phalanx.adaptation.fisher import CONDITION, correlations, scales, uncorrelated
-from phalanx.adaptation.moments import Moments
+from phalanx.adaptation.moments import VectorMoments
 
 
 def gaussian(size, count, condition, seed=0):
@@ -92,9 +92,9 @@ def test_what_cannot_be_told_stays():
 
 def test_moments_of_batches_are_those_of_all():
     rows = 1e4 + np.random.default_rng(3).normal(size=(100, 3))
-    merged = Moments.nothing(3)
+    merged = VectorMoments.nothing(3)
     for part in (rows[:0], rows[:1], rows[1:37], rows[37:]):
         squares = np.square(part - part.mean(0)).sum(0) if len(part) else np.zeros(3)
-        merged = merged.merge(Moments(len(part), part.sum(0) / max(len(part), 1), squares))
+        merged = merged.merge(VectorMoments(len(part), part.sum(0) / max(len(part), 1), squares))
     np.testing.assert_allclose(merged.mean, rows.mean(0), rtol=1e-12)
     np.testing.assert_allclose(merged.variance, rows.var(0, ddof=1), rtol=1e-9)

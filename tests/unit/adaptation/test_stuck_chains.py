@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import phalanx as phx
 from phalanx.adaptation import stuck_chains as stuck_module
 from phalanx.adaptation.mass_bounds import Region, log_mass_at_least, log_mass_at_most, normals
-from phalanx.adaptation.stuck_chains import SETTLED, Landscape, StuckChains
+from phalanx.adaptation.stuck_chains import SETTLED, HostTarget, StuckChains
 from phalanx.adaptation.tuner import Sample
-from phalanx.run.host_target import landscape_of
+from phalanx.run.host_target import host_target_of
 
 
 class Mode:
@@ -42,7 +42,7 @@ def log_density_of(modes):
 
 
 def relocations(modes, draws=100, of_chain=None, seed=0, log_density=None):
-    """What is told of chains that each draw from a mode of a mixture."""
+    """Return the relocations of chains that each draw from a mode of a mixture."""
     random = np.random.default_rng(seed)
     of_chain = modes if of_chain is None else [modes[i] for i in of_chain]
     rows = np.concatenate([mode.draw(random, draws) for mode in of_chain])
@@ -51,7 +51,7 @@ def relocations(modes, draws=100, of_chain=None, seed=0, log_density=None):
 
 def relocations_of(rows, heights, chains, log_density=None):
     """The same of draws, as many of each chain, one chain after the other."""
-    stuck = StuckChains(chains, Landscape(np.arange(rows.shape[1]), log_density or heights, 0))
+    stuck = StuckChains(chains, HostTarget(np.arange(rows.shape[1]), log_density or heights, 0))
     return stuck.relocations(Sample([rows], [], heights(rows), np.repeat(np.arange(chains), len(rows) // chains)), 1)
 
 
@@ -71,7 +71,7 @@ def test_the_mass_of_a_region_lies_between_the_bounds(size, draws, common):
     region = Region(rows, mode.log_density(rows), np.repeat(np.arange(2), draws // 2))
     assert log_mass_at_most(region) > -7.0 - 0.05 * size - 1
     assert log_mass_at_least(normals(region)[0], mode.log_density, random, 256) < -7.0
-    if draws >= 20 * size:  # and where the draws can tell, they are close
+    if draws >= 20 * size:  # with enough draws the bounds are close
         assert log_mass_at_most(region) < -7.0 + 0.1 * size + 1
         assert log_mass_at_least(normals(region)[0], mode.log_density, random, 256) > -7.0 - 0.1 * size - 8
 
@@ -163,7 +163,7 @@ def test_a_narrow_mode_that_has_the_mass_keeps_its_chains():
 
 @pytest.mark.parametrize("moves", [0, 1, 5])
 def test_a_chain_that_hardly_moves_tells_nothing(moves):
-    # in a spike where nearly every proposal is rejected: what mass it has, nobody knows
+    # in a spike where nearly every proposal is rejected: its mass is unknown
     def log_density(rows):
         return -0.5 * np.square(rows).sum(1)
 
@@ -262,14 +262,14 @@ def test_on_every_mesh_the_same_chains_are_moved(devices):
     mesh = phx.make_mesh(chain=1, data=devices, devices=jax.devices()[:devices])
     data = {"y": phx.shard(np.zeros(11), mesh)}  # rows that no mesh of several devices divides
     sampler = phx.compile(groups, data, kernel=phx.hmc(5), num_chains=4, mesh=mesh)
-    landscape = landscape_of(sampler.executables, sampler.arrays, 0)
-    assert len(landscape.columns) == 24
+    host_target = host_target_of(sampler.executables, sampler.arrays, 0)
+    assert len(host_target.columns) == 24
     rows = np.linspace(-1, 1, 5 * 24).reshape(5, 24)
     each, centre, side = rows[:, 1:23], rows[:, :1], rows[:, 23]
     expected = -0.5 * (np.square(each - centre).sum(1) + centre[:, 0] ** 2) + np.logaddexp(
         -0.5 * np.square(side + 30), -0.5 * np.square(side - 30) - 60
     )
-    found = landscape.log_density(rows)
+    found = host_target.log_density(rows)
     np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-4)
     posterior = sampler.run(seed=1, num_warmup=100, num_samples=20, progress=False)
     (finding,) = posterior.record.findings

@@ -52,30 +52,30 @@ def test_an_object(tmp_path: Path) -> None:
     ("name", "content", "complaint"),
     [
         ("d.txt", "x\n1\n", "expected a file that ends in .npz, .csv, .json."),
-        ("d.npz", "words", "no archive of plain arrays, as np.savez(path, x=x, y=y) writes: "),
-        ("d.csv", "", "no table of values with commas between them: "),
-        ("d.csv", "x,y\n1,2\n1,2,3\n", "no table of values with commas between them: "),
-        ("d.csv", "x,y\n1,2,3\n1,2,3\n", "no table of values with commas between them: "),
-        ("d.csv", b"x\n\xff\xfe\n", "no table of values with commas between them: "),
+        ("d.npz", "words", "not an archive of plain arrays, as np.savez(path, x=x, y=y) writes: "),
+        ("d.csv", "", "not a table of comma-separated values: "),
+        ("d.csv", "x,y\n1,2\n1,2,3\n", "not a table of comma-separated values: "),
+        ("d.csv", "x,y\n1,2,3\n1,2,3\n", "not a table of comma-separated values: "),
+        ("d.csv", b"x\n\xff\xfe\n", "not a table of comma-separated values: "),
         (
             "d.csv",
             "x,y\nM\xfcller,2\n".encode("latin1"),
-            "no table of values with commas between them: byte 0xfc is not UTF-8. "
+            "not a table of comma-separated values: byte 0xfc is not UTF-8. "
             "It may be Latin-1: iconv -f latin1 -t utf-8 d.csv > utf8.csv",
         ),
         ("d.csv", "size,y, size\n1,2,3\n", "several columns are called 'size'. Rename all but one of each."),
-        ("d.csv", "x;y\n1,5;2\n", "no table of values with commas between them: the first line is separated by ';'."),
+        ("d.csv", "x;y\n1,5;2\n", "not a table of comma-separated values: the first line is separated by ';'."),
         ("d.csv", "1,2.5\n3,4\n", "the first line must hold the names of the columns, but it has 1, 2.5."),
         ("d.csv", "x,y\n", "there are no rows under the line of names."),
-        ("d.json", "{'x': 1}", "no JSON: "),
+        ("d.json", "{'x': 1}", "not JSON: "),
         ("d.json", "[1, 2]", "expected an object of values by name, got a list."),
-        ("d.json", '{"x": 1, "y": {"a": 2, "a": 3}}', "the name 'a' is there twice in one object; leave one out."),
+        ("d.json", '{"x": 1, "y": {"a": 2, "a": 3}}', "the name 'a' occurs twice in one object; leave one out."),
         ("d.json", '{"x": ' + "[" * 5000 + "]" * 5000 + "}", "its values are nested too deeply to be data."),
         ("d.json", '{"x": ' + "[" * 900 + "]" * 900 + "}", "its values are nested too deeply to be data."),
         ("d.json", '{"x": ' + "[" * 70 + "1" + "]" * 70 + "}", "its values are nested too deeply to be data."),
         ("d.json", '{"x": [[1, 2.5], [1e400, 3]]}', "x[1][0]: '1e400' is larger than the largest number"),
         ("d.json", '{"p": {"x": -1e999}}', "p['x']: '-1e999' is larger than the largest number"),
-        ("d.json", '{"x": [1, 100000000000000000000000]}', "x holds a whole number beyond 2^63; write it with a point"),
+        ("d.json", '{"x": [1, 100000000000000000000000]}', "x holds a whole number beyond 2^63; write it as a float"),
         ("d.csv", "a,x \n1,2.5\ninf,1e400\n", "row 2, column x: '1e400' is larger than the largest number"),
         ("d.json", '{"x": [[1, 2], [3]]}', "the lists within x differ in length; pad them to one shape."),
         ("d.json", '{"p": {"x": [1, null]}}', "p['x'] holds something other than numbers, such as null; leave it out."),
@@ -105,7 +105,7 @@ def test_the_cell_that_is_no_number_is_blamed(tmp_path: Path, cell: str) -> None
     rows = [str(number) for number in range(40)]
     rows[30] = f'"{cell}"'
     path = written(tmp_path, "d.csv", "x\n" + "\n".join(rows) + "\n")
-    with pytest.raises(ValueError, match=f"^row 31, column x: '{cell}' is no number, but '0' in row 1 is one"):
+    with pytest.raises(ValueError, match=f"^row 31, column x: '{cell}' is not a number, but '0' in row 1 is one"):
         coded("x", read_data(path)["x"])
 
 
@@ -117,12 +117,12 @@ def test_whole_numbers_beyond_the_largest_number(tmp_path: Path) -> None:
 
 def test_an_archive_of_pickles(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.array([{}, "object"], dtype=object))
-    with pytest.raises(ValueError, match="no archive of plain arrays"):
+    with pytest.raises(ValueError, match="not an archive of plain arrays"):
         read_data(tmp_path / "d.npz")
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    message = f"--data {tmp_path / 'd.csv'}: there is no such file in {tmp_path}."
+    message = f"--data {tmp_path / 'd.csv'}: the file does not exist in {tmp_path}."
     with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
         read_data(tmp_path / "d.csv")
 
@@ -130,7 +130,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 def test_numbers_that_came_as_words_are_no_categories(tmp_path: Path) -> None:
     path = tmp_path / "quoted.json"
     path.write_text('{"size": [10, 20, 30], "price": ["100", "20", "3"]}')
-    with pytest.raises(ValueError, match="row 1, column price: the numbers of this column came as words, '100'"):
+    with pytest.raises(ValueError, match="row 1, column price: the numbers of this column are written as words, '100'"):
         coded("price", np.asarray(read_data(path)["price"]))
 
 

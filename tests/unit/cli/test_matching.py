@@ -48,8 +48,8 @@ def test_words_are_numbered_in_alphabetical_order() -> None:
 @pytest.mark.parametrize(
     ("cells", "complaint"),
     [
-        (["7", "1,234"], "row 2, column x: '1,234' is no number, but '7' in row 1 is one. Write numbers as 1234.5;"),
-        (["?", "7.5", "?"], "row 1, column x: '?' is no number, but '7.5' in row 2 is one."),
+        (["7", "1,234"], "row 2, column x: '1,234' is not a number, but '7' in row 1 is one. Write numbers as 1234.5;"),
+        (["?", "7.5", "?"], "row 1, column x: '?' is not a number, but '7.5' in row 2 is one."),
         (["Cass", np.nan], "row 2, column x: the cell is empty (or NA, or None), and categories have no NaN."),
         ([True, np.nan], "row 2, column x: the cell is empty (or NA, or None), and flags have no NaN."),
     ],
@@ -69,5 +69,5 @@ def test_the_longest_arrays_have_the_rows(mesh_of) -> None:
 
 
 def test_nothing_has_rows(mesh_of) -> None:
-    with pytest.raises(ValueError, match="^--data-shards: there is no array in the data whose rows"):
+    with pytest.raises(ValueError, match="^--data-shards: the data contain no array whose rows"):
         shard_rows({"size": 6}, mesh_of(1, 2))

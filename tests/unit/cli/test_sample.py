@@ -194,11 +194,11 @@ def interrupted(*_, **__):
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("mcmc", "phalanx: interrupted: no draw had been made, so that nothing is written.\n"),
-        ("read_data", "phalanx: interrupted: nothing is written.\n"),
+        ("mcmc", "phalanx: interrupted: no draw was made, so no file was written.\n"),
+        ("read_data", "phalanx: interrupted: no file was written.\n"),
         (
             "write_folder",
-            "phalanx: interrupted: of the files in out/coin, those that are there are whole; posterior.npz comes",
+            "phalanx: interrupted: every file in out/coin is complete; posterior.npz is written first.",
         ),
     ],
 )
@@ -223,7 +223,7 @@ def test_ctrl_c_in_sampling_is_status_130_with_the_draws_written(phalanx, folder
     assert (
         status == 130
         and "data:" not in out
-        and err.endswith("phalanx: interrupted: the 100 draws of each chain until then are in out/coin.\n")
+        and err.endswith("phalanx: interrupted: the 100 draws of each chain so far are in out/coin.\n")
     )
     assert {"posterior.npz", "report.html", "summary.csv"} <= {p.name for p in (folder / "out" / "coin").iterdir()}
 
@@ -255,7 +255,7 @@ def test_rows_over_devices_give_the_same_answer(phalanx, folder):
     arguments = ("sample", "models.py:line", "--data", "rows.csv", *SIZES)
     phalanx(*arguments, "--out", "whole")
     status, out, _ = phalanx(*arguments, "--data-shards", "2", "--out", "spread")
-    assert status == 0 and "spread over devices: the rows of x, y" in out
+    assert status == 0 and "sharded over devices: the rows of x, y" in out
     whole, spread = (Posterior.load(folder / name / "posterior.npz") for name in ("whole", "spread"))
     assert spread.record.mesh["data"] == 2 and "rows over 'data'" in spread.record.data["x"]
     # 400 draws each of sd 0.016; their means differ by 5 sd for 100 effective draws once in a million runs.
@@ -300,9 +300,9 @@ def test_a_model_without_data(phalanx, folder):
     ("arguments", "line"),
     [
         (("models.py:lin", "--data", "rows.csv"), "models.py has no 'lin'. Its functions: line, coin, broken."),
-        (("model.py:line",), "model 'model.py:line': model.py cannot be read, there is no such file in "),
+        (("model.py:line",), "model 'model.py:line': model.py cannot be read: it does not exist in "),
         (("models.py:line",), "line(x, y) asks for x, y, and there are no data: name a file of them with --data."),
-        (("models.py:line", "--data", "no.csv"), "--data no.csv: there is no such file in "),
+        (("models.py:line", "--data", "no.csv"), "--data no.csv: the file does not exist in "),
         (
             ("models.py:broken", "--data", "rows.csv", *SIZES),
             "models.py: 'x.shape[1]': tuple index out of range. Here x has shape (41,).",

@@ -58,7 +58,7 @@ def test_a_file_named_from_its_folder(file: Path, monkeypatch: pytest.MonkeyPatc
     ("name", "error", "complaint"),
     [
         ("regresion", ValueError, "has no 'regresion'. Its functions: regression, empty."),
-        ("sizes", TypeError, "'sizes' is no function but a list. Its functions: regression, empty."),
+        ("sizes", TypeError, "'sizes' is not a function but a list. Its functions: regression, empty."),
     ],
 )
 def test_a_name_that_is_no_model(file: Path, name: str, error: type[Exception], complaint: str) -> None:
@@ -81,7 +81,7 @@ def test_a_place_of_another_form(place: str) -> None:
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    message = f"{tmp_path / 'gone.py'} cannot be read, there is no such file in {tmp_path}."
+    message = f"{tmp_path / 'gone.py'} cannot be read: it does not exist in {tmp_path}."
     with pytest.raises(FileNotFoundError, match=f"{re.escape(message)}$"):
         load(f"{tmp_path / 'gone.py'}:f")
     (tmp_path / "folder.py").mkdir()

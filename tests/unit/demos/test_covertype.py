@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.datasets import generate_covertype
 from phalanx.demos import covertype as demo
-from phalanx.demos.options import Options
+from phalanx.demos.options import DemoOptions
 from phalanx.demos.scoring.binary_scores import score_binary
 
 SIZES = ("--chains", "4", "--warmup", "30", "--draws", "20", "--data-shards", "2", "--out", "made")
@@ -45,9 +45,9 @@ def test_real_rows(phalanx, tmp_path, rows):
 def test_generated_rows_are_said_to_be_so(monkeypatch, capsys):
     monkeypatch.delenv("PHALANX_DATA", raising=False)
     monkeypatch.setattr(demo, "generate_covertype", lambda: generate_covertype(100))
-    data = demo.load(Options())
+    data = demo.load(DemoOptions())
     said = capsys.readouterr().out
-    assert said.startswith("The rows are generated, because there are no real ones. covertype: no folder was given")
+    assert said.startswith("The rows are generated, because real ones are missing. covertype: no folder was given")
     assert data.name == "covertype-generated" and data.source.startswith("NOT REAL DATA: 100 rows")
 
 
@@ -66,4 +66,4 @@ def test_true_coefficients_in_their_intervals_are_counted():
 
 def test_a_folder_without_the_file_is_a_mistake(tmp_path):
     with pytest.raises(FileNotFoundError, match="^covertype: no data in "):
-        demo.load(Options(data=tmp_path))
+        demo.load(DemoOptions(data=tmp_path))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from phalanx.demos import image_transformer as demo
-from phalanx.demos.options import Options
+from phalanx.demos.options import DemoOptions
 from phalanx.networks.pixels import image_transformer, levels
 
 
@@ -24,7 +24,7 @@ def test_bits_per_dimension_are_those_of_the_likelihood():
 @pytest.mark.slow
 def test_digits_are_learned_drawn_and_completed(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "WIDTH", 16)
-    learned = demo.main(Options(epochs=1, data_shards=4, out=tmp_path))
+    learned = demo.main(DemoOptions(epochs=1, data_shards=4, out=tmp_path))
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["data"] == "digits" and result["bits_per_dimension_test"] < 6
     assert learned.looks[-1].held_out_bits < learned.looks[0].held_out_bits

@@ -46,13 +46,13 @@ def test_real_ratings(phalanx, tmp_path, small):
     for name in ("posterior", "map", "popularity"):
         assert 0 <= headline[f"auc_{name}"] <= 1 and headline[f"log_loss_{name}"] > 0
     assert 1 <= headline["films_recommended_fewest"] <= 22
-    assert "different films come out best" in " ".join(out.split())
+    assert "different films rank first" in " ".join(out.split())
 
 
 def test_without_data_the_matrix_is_said_to_be_generated(monkeypatch, capsys):
     monkeypatch.delenv("PHALANX_DATA", raising=False)
-    data = demo.load(demo.Options())
-    assert "The matrix is generated, because there is no real one." in capsys.readouterr().out
+    data = demo.load(demo.DemoOptions())
+    assert "The matrix is generated, because the real one is missing." in capsys.readouterr().out
     assert data.name == "movielens-generated"
 
 

@@ -127,7 +127,7 @@ def test_a_single_number():
 
 def test_a_gradient_that_is_hidden():
     data = {"y": damaged(Y, 2)}
-    with pytest.raises(ValueError, match=r"its gradient is not: jnp\.where chooses a value"):
+    with pytest.raises(ValueError, match=r"its gradient is not: jnp\.where selects a value"):
         check(hidden, data)
     check(hidden, data, gradient=False)
 

@@ -112,7 +112,7 @@ INSIDE = {
 @pytest.mark.parametrize("how", OUTSIDE)
 def test_what_points_outside_is_refused_with_its_line(how):
     pick = OUTSIDE[how]
-    with pytest.raises(ValueError, match="JAX would pick another entry, or none, without a word") as caught:
+    with pytest.raises(ValueError, match="JAX would read another entry, or drop an update, without") as caught:
         check(model_with(pick), {"y": Y, "g": G})
     wrong = -4 if how == "too far below" else 3
     where = r"\d+" if how.startswith("in jit") else pick.__code__.co_firstlineno
@@ -129,8 +129,8 @@ def test_what_points_inside_or_says_what_is_meant_runs(how):
 def test_the_whole_message():
     line = OUTSIDE["subscript"].__code__.co_firstlineno
     words = (
-        f"w[g]: 3 is outside 0..2, in test_indices.py:{line}; it is g[2]. JAX would pick another entry, or none, "
-        f"without a word. Entries are numbered from 0, and g from 1: give g - 1."
+        f"w[g]: 3 is outside 0..2, in test_indices.py:{line}; it is g[2]. JAX would read another entry, or drop "
+        f"an update, without a warning. Entries are numbered from 0, and g from 1: give g - 1."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
         phx.mcmc(model_with(OUTSIDE["subscript"]), {"y": Y, "g": G}, progress=False)

@@ -93,9 +93,9 @@ def discrete(y):
 
 
 @pytest.mark.parametrize("model, words", [
-    (no_variables, "The model no_variables has no random variables: nothing to infer. Call phx.sample(name, "
+    (no_variables, "The model no_variables has no random variables to infer. Call phx.sample(name, "
                    "distribution) in it."),
-    (only_data, "The model only_data has no latent variables: all of 'y' are observed, so there is nothing to infer."),
+    (only_data, "The model only_data has no latent variables to infer: all of 'y' are observed."),
     (twice, "Two variables are named 'level'."),
     (wrong_shape, "Variable 'y': the value has shape (6,), but its distribution Normal needs shape (4,)"),
     (discrete, "Variable 'kind' is discrete (BernoulliProbs), and gradient-based and random-walk kernels move "
@@ -172,7 +172,7 @@ def test_a_mesh_needs_an_axis_for_chains(given):
 
 def test_data_are_not_sharded_over_chains(mesh_of):
     words = (
-        "data: x is sharded over 'chain', the axis that chains are spread over, so each chain would see a part of it. "
+        "data: x is sharded over 'chain', the axis that chains are sharded over, so each chain would see a part of it. "
         "Shard it over 'data' or 'model'."
     )
     with pytest.raises(ValueError, match=re.escape(words)):

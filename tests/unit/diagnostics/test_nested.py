@@ -45,7 +45,7 @@ def test_of_single_independent_draws_it_follows_the_f_distribution():
 
 
 def test_short_chains_that_have_converged_pass_though_rhat_does_not():
-    # Chains of eight draws that are nearly one: R-hat cannot tell them from chains that do not mix.
+    # Chains of eight draws that are nearly one: R-hat cannot distinguish them from chains that do not mix.
     random = np.random.default_rng(1)
     values = random.normal(size=(4096, 1)) + 0.3 * random.normal(size=(4096, 8))
     assert rhat(values) > 1.5
@@ -77,7 +77,7 @@ def test_what_cannot_be_measured_is_nan_and_spares_its_neighbours():
 @pytest.mark.parametrize(
     "shape, superchains, message",
     [
-        ((4, 5), 1, "nested_rhat: superchains must be 2 or more, to be compared; got 1."),
+        ((4, 5), 1, "nested_rhat: superchains must be at least 2; got 1."),
         (
             (10, 5),
             4,

@@ -12,7 +12,7 @@ L = 63
 
 
 def ranks(generator, shift=0.0, scale=1.0, simulations=200, elements=3):
-    """Of true values that are standard normal, among normal draws."""
+    """Return ranks of true values that are standard normal, among normal draws."""
     truth = generator.normal(size=(simulations, elements))
     draws = shift + scale * generator.normal(size=(simulations, L, elements))
     return Ranks({"x": np.stack([rank_of(t, d, generator) for t, d in zip(truth, draws, strict=True)])}, L)

@@ -146,7 +146,7 @@ def test_no_more_is_promised_of_short_chains_than_they_tell():
     random = np.random.default_rng(0)
     short = make_posterior(16, 60, variables={"x": random.normal(size=(16, 60, 20))})
     (agree,) = (words for words in short.verdict().passed if words.startswith("The chains agree"))
-    assert agree.endswith("which is as far as 60 draws of each can tell.")
+    assert agree.endswith("no more than chance explains with 60 draws of each.")
 
 
 def diverging(posterior, where):

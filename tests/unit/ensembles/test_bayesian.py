@@ -138,5 +138,5 @@ def test_a_prior_of_another_shape():
     def wrong(x):
         phx.random_network("net", init, apply, prior=lambda path, shape: dist.Normal(0.0, 1.0))(x)
 
-    with pytest.raises(ValueError, match=r"the prior of 'first.b' has shape \(\), and these weights \(4,\)"):
+    with pytest.raises(ValueError, match=r"the prior of 'first.b' has shape \(\), but these weights \(4,\)"):
         phx.trace(phx.seed(wrong, 0))(jnp.ones((3, 2)))

@@ -355,12 +355,12 @@ def begin(key):
     [
         (lambda s, b: s, TypeError, "must return the new state and a dict .* got dict"),
         (lambda s, b: None, TypeError, "got NoneType"),
-        (lambda s, b: ({"loss": 0.0}, s), TypeError, r"\['w'\] was float32 \(3,\) and is not there"),
-        (lambda s, b: (s["w"], s["n"]), TypeError, r"was not there and is float32 \(3,\)"),
+        (lambda s, b: ({"loss": 0.0}, s), TypeError, r"\['w'\] was float32 \(3,\) and is missing"),
+        (lambda s, b: (s["w"], s["n"]), TypeError, r"was missing and is float32 \(3,\)"),
         (lambda s, b: ({**s, "n": s["n"] + 0.5}, {}), TypeError, r"\['n'\] was int32 \(\) and is float32 \(\)"),
         (lambda s, b: ({**s, "w": s["w"][:2]}, {}), TypeError, r"\['w'\] was float32 \(3,\) and is float32 \(2,\)"),
         (lambda s, b: (s, 0.0), TypeError, "after the state, a dict"),
-        (lambda s, b: (s, {"losses": b[:, 0]}), ValueError, r"must be scalars, and \['losses'\] has shape \(23,\)"),
+        (lambda s, b: (s, {"losses": b[:, 0]}), ValueError, r"must measure scalars, and \['losses'\] has shape \(23,\)"),
     ],
 )
 def test_updates_that_return_something_else(update, error, words):
@@ -375,7 +375,7 @@ def test_an_interrupted_step_is_made_by_all_members(monkeypatch, ctrl_c):
     learner = LEARNERS["functions"]
     one = phx.make_mesh(devices=jax.devices()[:1])
     ensemble, other = (phx.ensemble(learner.init, learner.update, 5, mesh=one) for _ in range(2))
-    make = ensemble._compile_step
+    make = ensemble._members.compile_step
 
     def interrupted(own):
         step = make(own)
@@ -390,7 +390,7 @@ def test_an_interrupted_step_is_made_by_all_members(monkeypatch, ctrl_c):
         return run
 
     ran = []
-    monkeypatch.setattr(ensemble, "_compile_step", interrupted)
+    monkeypatch.setattr(ensemble._members, "compile_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ensemble.update((X, Y))
     other.update((X, Y))
@@ -403,14 +403,14 @@ def test_ctrl_c_ends_training_with_what_there_is(monkeypatch, ctrl_c):
     learner = LEARNERS["functions"]
     one = phx.make_mesh(devices=jax.devices()[:1])
     ensemble, other = (phx.ensemble(learner.init, learner.update, 3, mesh=one) for _ in range(2))
-    step = ensemble._step
+    step = ensemble._members.step
 
     def interrupted(*arguments):
         if ensemble.steps == 4:
             ctrl_c()
         return step(*arguments)
 
-    monkeypatch.setattr(ensemble, "_step", interrupted)
+    monkeypatch.setattr(ensemble._members, "step", interrupted)
     size = -(-len(X) // 3)
     measured = list(ensemble.train((X, Y), batch_size=size, num_epochs=5))
     assert (len(measured), ensemble.steps, ensemble.epoch, ensemble.interrupted) == (2, 5, 1, True)
@@ -511,7 +511,7 @@ def test_what_was_saved_of_others_is_refused(tmp_path):
     renamed = phx.ensemble(lambda key: {"v": plain(key)["w"], "b": jnp.zeros(3)}, lambda s, b: (s, {}), 2)
     saved = phx.ensemble(plain, lambda s, b: (s, {}), 2)
     saved.save(tmp_path / "plain")
-    with pytest.raises(ValueError, match=r"\['w'\] is float32 \(5, 3\) there and no such array in this ensemble"):
+    with pytest.raises(ValueError, match=r"\['w'\] is float32 \(5, 3\) there and missing in this ensemble"):
         renamed.restore(tmp_path / "plain")
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         phx.ensemble(learner.init, learner.update, 2).restore(tmp_path / "elsewhere")

@@ -51,7 +51,7 @@ def test_labels_that_are_no_classes(labels):
 def test_members_that_have_diverged_are_named():
     lost = Prediction(np.where(np.arange(3)[:, None, None] == 1, np.nan, PREDICTION.probabilities))
     for judge in (lost.scores, lost.member_scores, lost.calibration, lost.temperature):
-        with pytest.raises(ValueError, match=r"of members \[1\] some probabilities are not finite"):
+        with pytest.raises(ValueError, match=r"members \[1\] predict probabilities that are not finite"):
             judge(LABELS)
     lost.subset([0, 2]).scores(LABELS)
 

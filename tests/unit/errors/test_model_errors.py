@@ -24,7 +24,7 @@ GROUP = np.arange(20) % 4
 KEPT = []
 
 ARRAY = r"jnp\.where\(condition, a, b\), or jax\.lax\.cond"
-SIZE = r"A size must be known .* compute it outside of the model"
+SIZE = r"Sizes must be known .* compute it outside of the model"
 
 
 class Own(Exception):
@@ -36,12 +36,12 @@ def latent():
 
 
 def helper(value):
-    return 1.0 if value > 0 else 2.0  # told
+    return 1.0 if value > 0 else 2.0  # reported
 
 
 def branch():
     s = latent()
-    if s > 0:  # told
+    if s > 0:  # reported
         phx.factor("f", s)
 
 
@@ -49,7 +49,7 @@ def derived():
     s = latent()
     rate = jnp.exp(s) * 2
     total, one = rate + 1, 3
-    return 1.0 if total > one else 2.0  # told
+    return 1.0 if total > one else 2.0  # reported
 
 
 def in_a_helper():
@@ -58,139 +58,139 @@ def in_a_helper():
 
 def loop():
     s = latent()
-    while s < 3:  # told
+    while s < 3:  # reported
         s = s + 1
 
 
 def both():
     s = latent()
-    return jnp.where(s > 0 and s < 1, 1.0, 2.0)  # told
+    return jnp.where(s > 0 and s < 1, 1.0, 2.0)  # reported
 
 
 def negated():
     s = latent()
-    return not s  # told
+    return not s  # reported
 
 
 def asserted():
     s = latent()
-    assert s > 0  # told
+    assert s > 0  # reported
 
 
 def largest():
     s = latent()
-    return max(s, 0.0)  # told
+    return max(s, 0.0)  # reported
 
 
 def member():
     s = latent()
-    return s in [1.0, 2.0]  # told
+    return s in [1.0, 2.0]  # reported
 
 
 def numpys_log():
     s = latent()
-    return np.log(s)  # told
+    return np.log(s)  # reported
 
 
 def numpys_dot():
     s = latent()
-    return np.dot(X, s * jnp.ones(3))  # told
+    return np.dot(X, s * jnp.ones(3))  # reported
 
 
 def math_exp():
     s = latent()
-    return math.exp(s)  # told
+    return math.exp(s)  # reported
 
 
 def scipys():
     s = latent()
-    return scipy.special.expit(s)  # told
+    return scipy.special.expit(s)  # reported
 
 
 def integer():
     s = latent()
-    return int(s)  # told
+    return int(s)  # reported
 
 
 def real():
     s = latent()
-    return float(s)  # told
+    return float(s)  # reported
 
 
 def truth():
     s = latent()
-    return bool(s)  # told
+    return bool(s)  # reported
 
 
 def item():
     s = latent()
-    return s.item()  # told
+    return s.item()  # reported
 
 
 def numpyros():
     s = numpyro.sample("s", dist.Normal(0.0, 1.0))
-    return 1.0 if s > 0 else 2.0  # told  # pyright: ignore[reportOperatorIssue]
+    return 1.0 if s > 0 else 2.0  # reported  # pyright: ignore[reportOperatorIssue]
 
 
 def jax_levels(group):
     latent()
-    return jnp.unique(group)  # told
+    return jnp.unique(group)  # reported
 
 
 def masked(x):
     s = latent()
-    return x[x[:, 0] > s]  # told
+    return x[x[:, 0] > s]  # reported
 
 
 def nonzero(x):
     s = latent()
-    return jnp.nonzero(x > s)  # told
+    return jnp.nonzero(x > s)  # reported
 
 
 def assigned():
     s = latent()
     values = np.zeros(3)
-    values[0] = s  # told
+    values[0] = s  # reported
 
 
 def written():
     s = latent()
-    return f"{s:.3f}"  # told
+    return f"{s:.3f}"  # reported
 
 
 def added(x):
     w = phx.sample("w", dist.Normal(0.0, 1.0).expand([5]))
-    return x + w  # told
+    return x + w  # reported
 
 
 def multiplied(x):
     w = phx.sample("w", dist.Normal(0.0, 1.0).expand([4]))
-    return x @ w  # told
+    return x @ w  # reported
 
 
 def of_two_shapes():
     w = phx.sample("w", dist.Normal(0.0, 1.0).expand([4]))
-    return dist.Normal(w, jnp.ones(3))  # told
+    return dist.Normal(w, jnp.ones(3))  # reported
 
 
 def joined(x):
     s = latent()
-    return jnp.concatenate([x, s * jnp.ones(3)])  # told
+    return jnp.concatenate([x, s * jnp.ones(3)])  # reported
 
 
 def reshaped(x):
     latent()
-    return x.reshape(7, 7)  # told
+    return x.reshape(7, 7)  # reported
 
 
 def unpacked():
-    a, b = phx.sample("s", dist.Normal(0.0, 1.0).expand([3]))  # told
+    a, b = phx.sample("s", dist.Normal(0.0, 1.0).expand([3]))  # reported
     return a + b
 
 
 def nothing():
     s = latent()
-    return s + None  # told  # pyright: ignore[reportOperatorIssue]
+    return s + None  # reported  # pyright: ignore[reportOperatorIssue]
 
 
 WRONG = [
@@ -218,10 +218,10 @@ WRONG = [
     (assigned, r"setting an array element", r"a\.at\[index\]\.set"),
     (written, "format string passed to array", "jax.debug.print"),
     (added, r"x has shape \(20, 3\), w has shape \(5,\)", r"x\[:, None\] adds a dimension.*'w'"),
-    (multiplied, r"x has shape \(20, 3\), w has shape \(4,\)", "The last variable met: 'w'"),
+    (multiplied, r"x has shape \(20, 3\), w has shape \(4,\)", "The last variable sampled: 'w'"),
     (of_two_shapes, r"w has shape \(4,\)", "Dimensions must be equal"),
     (joined, r"x has shape \(20, 3\), s has shape \(\)", "Dimensions must be equal"),
-    (reshaped, r"x has shape \(20, 3\)", "The last variable met: 's'"),
+    (reshaped, r"x has shape \(20, 3\)", "The last variable sampled: 's'"),
     (unpacked, "too many values to unpack", "'s'"),
     (nothing, "'array' and 'NoneType'", "'s'"),
 ]
@@ -231,14 +231,14 @@ def data_of(model):
     return {name: {"x": X, "group": GROUP}[name] for name in inspect.signature(model).parameters}
 
 
-def line_told(function):
+def reported_line(function):
     lines, first = inspect.getsourcelines(function)
-    return first + next(i for i, line in enumerate(lines) if "# told" in line)
+    return first + next(i for i, line in enumerate(lines) if "# reported" in line)
 
 
 @pytest.mark.parametrize("model, what, remedy", WRONG, ids=lambda value: getattr(value, "__name__", ""))
 def test_the_line_the_variable_and_the_remedy_are_named(model, what, remedy):
-    line = line_told(helper if model is in_a_helper else model)
+    line = reported_line(helper if model is in_a_helper else model)
     with pytest.raises(ModelError) as caught:
         phx.Target(phx.from_numpyro(model) if model is numpyros else model, data_of(model))
     message = str(caught.value)
@@ -250,22 +250,22 @@ def test_the_line_the_variable_and_the_remedy_are_named(model, what, remedy):
 
 def raises_its_own():
     latent()
-    raise Own("mine")  # told
+    raise Own("mine")  # reported
 
 
 def asks_its_own_dict():
     latent()
-    return {}["nope"]  # told
+    return {}["nope"]  # reported
 
 
 def divides_by_zero():
     latent()
-    return 1 / 0  # told
+    return 1 / 0  # reported
 
 
 def refuses():
     latent()
-    raise ValueError("my own words")  # told
+    raise ValueError("my own words")  # reported
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_the_users_own_exceptions_stay_and_tell_where(model, kind, words):
     with pytest.raises(kind) as caught:
         phx.Target(model)
     assert type(caught.value) is kind and str(caught.value) == words
-    note = f"In {model.__name__}, line {line_told(model)} of {__file__}, after the variable 's'."
+    note = f"In {model.__name__}, line {reported_line(model)} of {__file__}, after the variable 's'."
     assert note in caught.value.__notes__
 
 
@@ -351,13 +351,13 @@ def test_complex_deterministic_values_are_refused():
 def test_functions_of_draws_and_log_densities_are_told_of_alike():
     from tests.unit.report.posteriors import make_posterior
 
-    with pytest.raises(ModelError, match="the argument 'b' has none yet.*jnp.where"):
+    with pytest.raises(ModelError, match="the argument 'b' has no value yet.*jnp.where"):
         make_posterior(2, 3).predict(lambda draw: 1.0 if draw["b"] > 0 else 2.0)
-    with pytest.raises(ModelError, match="the variable 'x' has none yet.*jnp.where"):
+    with pytest.raises(ModelError, match="the variable 'x' has no value yet.*jnp.where"):
         phx.Target(phx.from_logdensity(lambda x: -(x**2) if x > 0 else -x, jnp.zeros(())))
     fold = phx.reduce(lambda draw: np.log(draw["s"]), phx.reducers.moments())
-    with pytest.raises(ModelError, match="the argument 's' has none yet.*jnp.log instead"):
+    with pytest.raises(ModelError, match="the argument 's' has no value yet.*jnp.log instead"):
         phx.mcmc(latent, keep=[], reducers={"fold": fold}, progress=False)
     begin = phx.ensemble(lambda key: jnp.zeros(()), lambda state, batch: 1.0 if state > 0 else state, 2)
-    with pytest.raises(ModelError, match="the argument 'state' has none yet.*jnp.where"):
+    with pytest.raises(ModelError, match="the argument 'state' has no value yet.*jnp.where"):
         list(begin.train(np.zeros((4, 1), np.float32), batch_size=2))

@@ -124,7 +124,7 @@ def test_contexts_and_weights_go_together():
     with_one = InverseAutoregressive.init(jax.random.key(0), 2, (3,), 1)
     without = InverseAutoregressive.init(jax.random.key(0), 2, (3,))
     for weights, context in ((with_one, None), (without, jnp.ones(1))):
-        with pytest.raises(ValueError, match="take a context of n numbers, and others none"):
+        with pytest.raises(ValueError, match="need a context of n numbers, and others take none"):
             InverseAutoregressive(weights, context=context)
 
 
@@ -174,7 +174,7 @@ def test_any_coordinate_is_told_by_any_other(sizes):
     assert layers[-1][0] and not layers[-1][-1]  # in the end, what comes first tells what comes last
 
 
-def test_vectors_are_told_apart_before_they_are_halved():
+def test_vectors_are_separated_before_they_are_halved():
     layers = phx.flows.digits([1, 4], within=0)
     np.testing.assert_array_equal(layers, [[0, 1, 1, 1, 1], [1, 0, 0, 0, 0]])
     assert phx.flows.digits([1]).shape == (0, 1)
@@ -190,7 +190,7 @@ def test_couplings_in_a_loop_are_couplings_one_by_one():
     @jax.jit
     def found_of(x):
         y = loop(x)
-        return y, chain(x), loop.log_abs_det_jacobian(x, y), chain.log_abs_det_jacobian(x, y), *loop.back(y)
+        return y, chain(x), loop.log_abs_det_jacobian(x, y), chain.log_abs_det_jacobian(x, y), *loop.inverse_and_log_det(y)
 
     y, expected, log_det, expected_log_det, back, again = found_of(x)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
@@ -339,7 +339,7 @@ def test_weights_are_leaves_and_parameters():
 def test_what_cannot_be_is_refused():
     weights = Coupling.init(jax.random.key(0), 2)
     for stays in (True, [True, True], [False, False]):
-        with pytest.raises(ValueError, match="Coupling: stays says of each element of an event whether it stays"):
+        with pytest.raises(ValueError, match="Coupling: stays must be a mask of an event's elements"):
             Coupling(weights, stays)
     with pytest.raises(ValueError, match=r"order: expected each of the 2 coordinates once; got \(0, 0\)\."):
         MaskedAutoregressive(InverseAutoregressive.init(jax.random.key(0), 2), (0, 0))

@@ -89,7 +89,7 @@ def test_categories_that_no_row_has_and_columns_that_nobody_asks_for_do_not_matt
 
 
 NUMBERS = np.array([0, 1, 2, 0])
-NO_NAMES = "data: site has no names of levels, and the run's data had 'east', 'north', 'south'. A number may be a code"
+NO_NAMES = "data: site has no names of levels, but the run's data had 'east', 'north', 'south'. A number may be a code"
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ NO_NAMES = "data: site has no names of levels, and the run's data had 'east', 'n
         ({"site": ["east", "west"]}, "data: site[1] has the level 'west', which the run's data did not have; they had"),
         ({"site": pd.Series(["u", "v"], dtype="category")}, "site[0] has the level 'u' (and 1 more), which the run's"),
         ({"site": phx.shard(pd.Series(["east", "v"], dtype="category"), MESH)}, "data: site has the level 'v', which"),
-        ({"site": ["east", None]}, "data: site[1] = None is no word, as the other levels are; a missing level, None"),
-        ({"site": pd.Series(["east", np.nan])}, "data: site[1] = nan is no word"),
+        ({"site": ["east", None]}, "data: site[1] = None is not a word, as the other levels are; a missing level,"),
+        ({"site": pd.Series(["east", np.nan])}, "data: site[1] = nan is not a word"),
         ({"site": pl.Series([None, "east"], dtype=pl.Categorical)}, "data: site[0] is missing"),
         ({"site": SITE.where(SITE != "east")}, "data: site[2] is missing, and whole numbers, flags and categories"),
-        ({"site": ["east", 1]}, "data: site[1] = 1 is no word"),
+        ({"site": ["east", 1]}, "data: site[1] = 1 is not a word"),
         *(({"site": codes}, NO_NAMES) for codes in (NUMBERS, [0, 1], (0, 1), 2, 1.5, pd.Series(NUMBERS))),
         ({"site": jax.numpy.asarray(NUMBERS)}, NO_NAMES),
         ({"site": phx.shard(NUMBERS, MESH)}, NO_NAMES),
@@ -111,10 +111,10 @@ NO_NAMES = "data: site has no names of levels, and the run's data had 'east', 'n
         ({"x": TABLE[["age"]]}, "data: x has no column 'income', which the run's data had; it has 'age'."),
         ({"x": pl.DataFrame({"age": [1.0], "wage": [1.0]})}, "data: x has no column 'income', which the run's data"),
         ({"x": TABLE.rename(columns={"age": "income"})}, "data: x has several columns called 'income'."),
-        ({"x": TABLE.to_numpy()}, "data: x has no names of columns, and the run's data had 'age', 'income'. Name them"),
+        ({"x": TABLE.to_numpy()}, "data: x has no names of columns, but the run's data had 'age', 'income'. Name them"),
         ({"x": pd.DataFrame(TABLE.to_numpy())}, "data: x has no column 'age', 'income', which the run's data had; it"),
-        ({"y": pd.Series(["u", "v"], dtype="category")}, "data: y names the levels 'u', 'v', and of the run's data no"),
-        ({"y": TABLE}, "data: y names the columns 'age', 'income', and of the run's data no names are known. Give an"),
+        ({"y": pd.Series(["u", "v"], dtype="category")}, "data: y names the levels 'u', 'v', but the run's data"),
+        ({"y": TABLE}, "data: y names the columns 'age', 'income', but the run's data had no names. Give an"),
     ],
     ids=str,
 )  # fmt: skip
@@ -146,8 +146,8 @@ def test_names_of_rows_count_where_variables_have_them():
     known = KnownData.of(run, names_of(run, {"theta": (("a", "b"),)}))
     assert whole(known.split(lambda effect: None, {"effect": school + 1}))["effect"].tolist() == [2.0, 3.0]
     for wrong, message in (
-        (school[::-1], "data: effect names its rows 'b', 'a', and variables of the run have an entry for each of 'a',"),
-        (np.ones(2), "data: effect has no names of rows, and the run's data had 'a', 'b'."),
+        (school[::-1], "data: effect names its rows 'b', 'a', but variables of the run have an entry for each of 'a',"),
+        (np.ones(2), "data: effect has no names of rows, but the run's data had 'a', 'b'."),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             known.split(lambda effect: None, {"effect": wrong})

@@ -114,7 +114,7 @@ def test_what_values_do_not_mend_is_refused_as_before():
         mean = phx.sample("mean", dist.Normal(0.0, 1.0))
         phx.sample("y", dist.Normal(float(mean), 1.0), obs=y)
 
-    with pytest.raises(ValueError, match="the variable 'mean' has none yet"):
+    with pytest.raises(ValueError, match="the variable 'mean' has no value yet"):
         Target(model, {"y": Y})
 
 

@@ -84,8 +84,8 @@ def test_a_number_that_does_not_fit_is_counted_in_the_whole():
 
 
 @pytest.mark.parametrize("tree, axis, words", [
-    ({"x": np.float32(1)}, "data", "shard: ['x'] is a single number and has no rows to spread over 'data'."),
-    (np.zeros((0, 2)), "data", "shard: the array has shape (0, 2): there are no rows to spread over 'data'."),
+    ({"x": np.float32(1)}, "data", "shard: ['x'] is a single number and has no rows to shard over 'data'."),
+    (np.zeros((0, 2)), "data", "shard: the array has shape (0, 2): there are no rows to shard over 'data'."),
     (np.zeros(4), "rows", "shard: the mesh has no axis 'rows'; its axes are chain, data, model."),
     (np.zeros(4), ("data", "rows"), "shard: the mesh has no axis 'rows'; its axes are chain, data, model."),
 ])  # fmt: skip

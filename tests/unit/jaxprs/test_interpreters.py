@@ -18,9 +18,9 @@ from phalanx.exactness.proof.proof import read_kinds
 from phalanx.jaxprs.branches import MOST_SITES, TRIPS, Branches
 from phalanx.jaxprs.dependence import varying_axes
 from phalanx.jaxprs.lanes_last import lanes_last
-from phalanx.jaxprs.lookups import Value, follow
-from phalanx.jaxprs.row_masks import Masks, Plan
-from phalanx.jaxprs.sharding_state import Groups, Kind, Partial, Replicated, Sharded
+from phalanx.jaxprs.lookups import KnownValue, follow
+from phalanx.jaxprs.row_masks import MaskPlan, Masks
+from phalanx.jaxprs.sharding_state import Groups, Kind, Partial, Replicated, ShardedRows
 from phalanx.jaxprs.walking import all_equations
 from phalanx.mesh.space import GLOBAL, RowSharding
 
@@ -171,9 +171,9 @@ def check(steps: Steps) -> None:
     outputs = range(len(program.jaxpr.outvars))
     branches = Branches(program, [True] * 4, outputs)
     group = Groups([PADDED], {"data": DEVICES}).of(PADDED)
-    plan = Plan()
+    plan = MaskPlan()
     sums = [e for e in all_equations(program) if e.primitive.name == "reduce_sum"]
-    plan.rows.update({id(e): (Sharded(group, 0),) for e in sums})
+    plan.rows.update({id(e): (ShardedRows(group, 0),) for e in sums})
     masks = Masks(program, plan, {(str(i), ""): i for i in outputs}, {group: PADDED})
     in_loops = [e for loop in all_equations(program) if loop.primitive.name == "while" for e in loops_sums(loop)]
     assert masks.is_supported == (not in_loops)
@@ -204,7 +204,9 @@ def check(steps: Steps) -> None:
         marks = varying_axes(program, [frozenset({"here"} if i == j else ()) for j in range(4)])
         for mark, values in zip(marks, changed, strict=True):
             assert mark or np.allclose(values[i], values[-1], rtol=1e-6)
-        known = [None if i == j else Value(lambda x=x: jnp.asarray(x), frozenset([j])) for j, x in enumerate(arrays)]
+        known = [
+            None if i == j else KnownValue(lambda x=x: jnp.asarray(x), frozenset([j])) for j, x in enumerate(arrays)
+        ]
         for value, values in zip(follow(program, known)[1], changed, strict=True):
             if value is not None:  # of branches only the one that is taken counts, so it may have a mark
                 for expected in (values[i], values[-1]):
@@ -221,11 +223,11 @@ def loops_sums(loop: Any) -> list[Any]:
 
 def joined(kind: Kind, each: np.ndarray) -> Any:
     """What a kind says that the whole has, of what the devices have."""
-    assert isinstance(kind, Replicated | Sharded | Partial)
+    assert isinstance(kind, Replicated | ShardedRows | Partial)
     if isinstance(kind, Replicated):
         np.testing.assert_allclose(each[0], each[1], rtol=1e-5)
         return float(kind.factor) * each[0]
-    if isinstance(kind, Sharded):
+    if isinstance(kind, ShardedRows):
         return float(kind.factor) * np.concatenate(each)
     return float(kind.factor) * {"sum": np.sum, "max": np.max, "min": np.min}[kind.over](each, axis=0)
 

@@ -25,7 +25,7 @@ def model():
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "rmh" else pytest.mark.slow) for name in ALGORITHMS]
-)  # MALA, which takes gradients, is looked at in the conformance tests
+)  # MALA, which takes gradients, is covered by the conformance tests
 def test_an_algorithm_of_blackjax_recovers_a_gaussian(name, mesh_of):
     posterior = phx.mcmc(
         model,
@@ -51,7 +51,7 @@ def test_a_kernel_that_is_kept_compiles_once():
 
 def test_an_algorithm_that_is_no_markov_kernel_of_one_chain_is_refused():
     model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))  # noqa: E731
-    words = "from_blackjax: the state of this algorithm, PeriodicOrbitalState, has not one position of one chain"
+    words = "from_blackjax: the state of this algorithm, PeriodicOrbitalState, does not hold the position of one chain"
     with pytest.raises(ValueError, match=words):
         phx.mcmc(model, kernel=phx.from_blackjax(lambda f: blackjax.orbital_hmc(f, 0.1, jnp.ones(1), 3)))
     with pytest.raises(TypeError, match="from_blackjax: the function must return a BlackJAX SamplingAlgorithm"):

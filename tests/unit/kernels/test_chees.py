@@ -49,7 +49,7 @@ def test_a_given_length_is_kept_and_one_chain_is_enough_for_it():
 
 
 def test_one_chain_has_none_to_compare_with():
-    with pytest.raises(ValueError, match="two at least"):
+    with pytest.raises(ValueError, match="needs at least two"):
         phx.mcmc(gaussian, kernel=phx.chees(), **{**SIZES, "num_chains": 1})
 
 
@@ -96,12 +96,12 @@ def test_on_a_banana_trajectories_are_short_and_all_chains_move(kernel):
     run = phx.mcmc(banana, kernel=kernel, num_chains=64, num_warmup=400, num_samples=400, progress=False)
     assert run.stats["num_steps"].mean() < 45  # hundreds where lengths wander off
     assert run.stats["diverging"].mean() < 0.05  # a quarter where the mean acceptance hides the chains that are stuck
-    # its arms are narrower than any one step size follows: what is missed there (of NUTS too) must be said
+    # its arms are narrower than any one step size follows: the verdict must report it (NUTS misses them too)
     assert "divergences" in {finding.topic for finding in run.verdict().findings}
 
 
 PEER_STEPS, PEER_PER_GRADIENT = 4.7, 0.0025
-"""Of BlackJAX 1.7's `chees_adaptation` and `dynamic_hmc` on this banana, 64 chains, 400 iterations of warm-up: the
+"""BlackJAX 1.7's `chees_adaptation` and `dynamic_hmc` on this banana, 64 chains, 400 iterations of warm-up: the
 fewest leapfrogs of a draw, with the rate of Adam at .02, and the most effective samples of the worst of x, y and their
 squares per gradient, with .1, which took 65 leapfrogs. With .02 they are 0.0017: its length has not grown yet, and does
 to 19 leapfrogs in ten times the warm-up. Means over 16 seeds."""
@@ -121,7 +121,7 @@ def test_a_banana_takes_a_few_times_the_peers_fewest_leapfrogs_and_is_known_many
 
 
 def harmonic(rates, expected):
-    """Of rates, whose inverses the devices add up."""
+    """Return the harmonic mean of rates, whose inverses the devices add up."""
     return harmonic_mean(float(np.mean(1 / np.fmax(rates, LEAST))), expected)
 
 

@@ -16,7 +16,7 @@ from tests.conformance.agreement import assert_moments
 import phalanx as phx
 from phalanx.inputs.arguments import split_arguments
 from phalanx.kernels.integrators.acceptance import metropolis
-from phalanx.kernels.integrators.leapfrog import Phase, kinetic_energy, leapfrog
+from phalanx.kernels.integrators.leapfrog import PhasePoint, kinetic_energy, leapfrog
 from phalanx.kernels.metric.given_metric import given_metric, metric_on
 from phalanx.kernels.metric.low_rank import LaneMetric
 from phalanx.kernels.protocol.lane_target import LaneTarget
@@ -54,7 +54,7 @@ def with_lanes(name, count, f):
 
 def phase_of(target, metric, keys):
     position, normals = target.normal(keys.of_draw(0)), target.normal(keys.of_draw(1))
-    return Phase(position, metric.momentum(normals), *target.value_and_grad(position))
+    return PhasePoint(position, metric.momentum(normals), *target.value_and_grad(position))
 
 
 def moved(phase, step_size, steps, target, metric):

@@ -15,7 +15,7 @@ import phalanx as phx
 N = 48
 Y = np.random.default_rng(0).normal(0.7, 1.0, N).astype(np.float32)
 SD = (N + 1) ** -0.5
-"""Of the conjugate posterior of a mean with prior N(0, 1)."""
+"""Standard deviation of the conjugate posterior of a mean with prior N(0, 1)."""
 
 LONG, STEP = 0.5 * SD**2, 0.5 * SD
 
@@ -31,7 +31,7 @@ FEW = {"x": np.arange(8.0, dtype=np.float32) / 4, "y": Y[:8]}
 
 
 def all_kinds_of_terms(x, y):
-    """Of rows, of how many there are, and of none."""
+    """A model whose terms depend on rows, on their number, and on neither."""
     slope = phx.sample("slope", dist.Normal(0.0, 1.0))
     scale = phx.sample("scale", dist.LogNormal(0.0, 1.0))
     phx.factor("norm", -y.shape[0] * jnp.log(scale))
@@ -45,7 +45,7 @@ def test_estimates_from_all_batches_there_are_average_to_what_all_rows_say(devic
     mesh, size = mesh_of(1, devices), 2 * devices
     target = phx.Target(all_kinds_of_terms, FEW if devices == 1 else phx.shard(FEW, mesh), mesh=mesh)
     estimated, own = target.in_batches(size), len(Y[:8]) // devices
-    batches = jnp.array(list(product(range(own), repeat=2)))  # on each device alike: expectations add up
+    batches = jnp.array(list(product(range(own), repeat=2)))  # the same on each device: expectations add up
     position = {"slope": jnp.float32(0.3), "scale": jnp.float32(-0.2)}
 
     def on_device(arrays):
@@ -188,7 +188,7 @@ def test_rows_of_two_kinds_are_refused(mesh_of):
         phx.sample("y", dist.Normal(mean, 1.0), obs=y)
 
     mesh = mesh_of(1, 2)
-    with pytest.raises(ValueError, match="a batch is of one kind of rows"):
+    with pytest.raises(ValueError, match="a batch has one kind of rows"):
         phx.mcmc(of_both, phx.shard({"x": Y[:8], "y": Y}, mesh), kernel=phx.sgld(0.1, 4), mesh=mesh, progress=False)
 
 

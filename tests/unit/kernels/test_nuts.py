@@ -95,9 +95,9 @@ def test_lanes_among_others_draw_what_a_lane_alone_draws():
     three, alone = (Drawer(schools, phx.nuts(), count, 4) for count in (3, 1))
     begin = {"theta": np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)}
     together, info = three.after(begin, step_size=np.float32(0.3))
-    found, told = alone.after({"theta": begin["theta"][:1]}, step_size=np.float32(0.3))
+    found, of_one = alone.after({"theta": begin["theta"][:1]}, step_size=np.float32(0.3))
     for name in ("num_steps", "tree_depth", "diverging"):
-        np.testing.assert_array_equal(told[name], info[name][:1])
+        np.testing.assert_array_equal(of_one[name], info[name][:1])
     np.testing.assert_allclose(found["theta"], together["theta"][:1], rtol=2e-3, atol=2e-3)
 
 

@@ -50,7 +50,7 @@ def test_a_numpyro_model_as_a_target_has_numpyros_potential():
 def test_a_numpyro_primitive_without_a_counterpart_is_refused_by_name():
     program = phx.from_numpyro(lambda: numpyro.param("theta", 1.0))
     words = (
-        "Site 'theta' is a numpyro.param, which is not taken here. What phx.fit learns, in a guide or a model, is "
+        "Site 'theta' is a numpyro.param, which is not supported. For phx.fit, in a guide or a model, use "
         "phx.param('theta', init, constraint); for sampling make it a numpyro.sample with a prior "
         "(numpyro.handlers.lift does it for a whole model), or an argument of the model."
     )

@@ -112,7 +112,7 @@ def test_handlers_keep_name_documentation_and_arguments():
 
 
 def test_two_variables_of_one_name_are_refused():
-    words = "Two variables are named 'x'. Names are how inference tells variables apart: rename one of them."
+    words = "Two variables are named 'x'. Inference distinguishes variables by their names: rename one of them."
 
     def twice():
         phx.sample("x", dist.Normal(0.0, 1.0))

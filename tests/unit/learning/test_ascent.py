@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import random
 
 import phalanx as phx
-from phalanx.learning.ascent import EXACT, LANES, MANY, Climb, climb, curvature, good_place, negative_hessian
+from phalanx.learning.ascent import EXACT, LANES, MANY, Climb, climb, curvature, find_starting_point, negative_hessian
 
 
 @given(seed=st.integers(0, 2**31), chance=st.floats(0.02, 0.98), columns=st.integers(1, 4))
@@ -123,7 +123,7 @@ def test_a_factorisation_of_many_coordinates_begins_near_its_bound() -> None:
         return dist.Bernoulli(logits=logits).log_prob(y).sum() + dist.Normal(0.0, 1.0).log_prob(vector).sum()
 
     size = (users + films) * width + users
-    place = jax.jit(lambda key: good_place(log_density, jnp.zeros(size), key))(random.key(1))
+    place = jax.jit(lambda key: find_starting_point(log_density, jnp.zeros(size), key))(random.key(1))
     drawn = place.position + place.scale * random.normal(random.key(2), (size,))
     alone = users * films * (0.05 * np.log(0.05) + 0.95 * np.log(0.95))
     assert log_density(drawn) - dist.Normal(0.0, 1.0).log_prob(drawn).sum() > 2.0 * alone

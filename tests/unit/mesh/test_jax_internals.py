@@ -16,13 +16,13 @@ import pytest
 
 import phalanx
 from phalanx.mesh.compatibility import jax_internals, numpyro_internals
-from phalanx.mesh.compatibility.jax_internals import LINALG, LOWERINGS, SETTINGS
+from phalanx.mesh.compatibility.jax_internals import LINALG, LOWER_FUNCTION, LOWERINGS, REGISTER, SETTINGS
 from phalanx.mesh.compatibility.lapack_batches import deadlocks
 from phalanx.mesh.compatibility.numpyro_internals import APPLY, MESSENGER, refuse_without
 
 WITHOUT = """
 import importlib, sys, types
-import jax, jax.interpreters.xla, jax.interpreters.partial_eval, numpyro, optax, orbax.checkpoint
+import jax, jax.interpreters.mlir, jax.interpreters.partial_eval, jax.interpreters.xla, numpyro, optax, orbax.checkpoint
 
 def delete(name):
     \"\"\"Delete a name for all that is imported from now on; JAX, which is imported already, keeps what it needs.\"\"\"
@@ -68,7 +68,10 @@ assert phx.spmd(draw, mesh, in_axes=None, out_axes="data")(jax.random.key(0)).sh
 NAMES = jax_internals.NAMES | numpyro_internals.NAMES
 
 REFUSED = {
-    **dict.fromkeys([LOWERINGS, LINALG] * deadlocks(jaxlib.version.__version__), ("jaxlib", "=lapack-in-pieces")),
+    **dict.fromkeys(
+        [LOWERINGS, LINALG, REGISTER, LOWER_FUNCTION] * deadlocks(jaxlib.version.__version__),
+        ("jaxlib", "=lapack-in-pieces"),
+    ),
     **dict.fromkeys([MESSENGER, APPLY], ("numpyro", "pip install")),
 }
 """Names without which programs are refused, with how the refusal begins, and the way out of it."""
@@ -106,7 +109,7 @@ def test_no_other_module_names_private_parts():
     """Neither in an import nor in a string."""
     source = Path(phalanx.__file__).parent
     private = (
-        "jax._src", "jax.interpreters.xla", "jax.interpreters.partial_eval", "jax.lib", "jaxlib._",
+        "jax._src", "jax.interpreters", "jax.lib", "jaxlib._", "--xla_backend", "xla_backend", "xla_cpu", "xla_gpu",
         "numpyro.primitives", "numpyro.distributions.util", "numpyro.nn", "substitute_stack",
     )  # fmt: skip
     attributes = ("vma", "manual_axis_type", "_mask", "_component_distribution", "_component_distributions")

@@ -145,11 +145,11 @@ def test_a_vector_is_what_its_variables_are_on_every_device():
     np.testing.assert_array_equal(found["b"], np.broadcast_to(np.arange(8)[:, None, None, None], (8, 2, 2, 2)))
 
 
-def test_padded_rows_are_replaced():
+def test_padded_rows_are_zero():
     def f(layout):
         sharding = layout.variables[1].sharding
-        return sharding.keep_rows(jnp.ones((2,)), fill=-7.0), sharding.row_numbers()
+        return sharding.keep_rows(jnp.ones((2,))), sharding.row_numbers()
 
     values, numbers = on_devices(f, 8)
     np.testing.assert_array_equal(numbers.ravel(), np.arange(16))
-    np.testing.assert_array_equal(values.ravel(), np.where(np.arange(16) < ROWS, 1.0, -7.0))
+    np.testing.assert_array_equal(values.ravel(), np.where(np.arange(16) < ROWS, 1.0, 0.0))

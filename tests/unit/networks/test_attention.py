@@ -68,6 +68,6 @@ def test_memory_of_windows_grows_with_them_and_not_with_the_length():
 
 @pytest.mark.parametrize("window", [0, -3])
 def test_a_window_without_anything_is_refused(window):
-    words = f"attention: window must be at least 1, or None to see all that came before; got {window}."
+    words = f"attention: window must be at least 1, or None for all earlier positions; got {window}."
     with pytest.raises(ValueError, match=words):
         attend(*random_heads(), window=window)

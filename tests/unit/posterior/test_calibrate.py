@@ -88,7 +88,7 @@ def test_draws_of_nothing_that_is_simulated_are_refused():
     class Other:
         draws: ClassVar = {"else": np.zeros((1, 100))}
 
-    with pytest.raises(ValueError, match="hold 'else', of which the model simulates none"):
+    with pytest.raises(ValueError, match="hold 'else', and the model simulates other variables"):
         phx.calibrate(model, lambda data, seed: Other(), DATA, num_simulations=2)
 
 

@@ -66,9 +66,9 @@ def test_each_row_is_predicted_as_its_own_group(posterior, tmp_path, saved):
     assert means(posterior, site=["east", "east"], x=swapped) == [3, -2]  # columns in another order
     for bad, named in (
         ({"site": ["west"]}, "site[0] has the level 'west', which the run's data did not have; they had 'east', 'nor"),
-        ({"site": np.array([0])}, "site has no names of levels, and the run's data had 'east', 'north', 'south'."),
+        ({"site": np.array([0])}, "site has no names of levels, but the run's data had 'east', 'north', 'south'."),
         ({"site": ["east"], "x": X[["age"]]}, "x has no column 'income', which the run's data had; it has 'age'."),
-        ({"site": ["east"], "x": np.zeros((1, 2))}, "x has no names of columns, and the run's data had 'age', 'inc"),
+        ({"site": ["east"], "x": np.zeros((1, 2))}, "x has no names of columns, but the run's data had 'age', 'inc"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=re.escape(named)):
             means(posterior, **bad)
@@ -117,7 +117,7 @@ def test_a_run_on_other_data_numbers_them_as_the_first(sampler, posterior):
     longer, expected = same.continue_run(10, data=shuffled), posterior.continue_run(10)
     np.testing.assert_array_equal(longer.draws["slope"], expected.draws["slope"])
     with pytest.raises(
-        ValueError, match=re.escape("x has no names of columns, and the run's data had 'age', 'income'")
+        ValueError, match=re.escape("x has no names of columns, but the run's data had 'age', 'income'")
     ):
         sampler.run(0, {**shuffled, "x": X.to_numpy()})
 

@@ -1,3 +1,4 @@
+import doctest
 import json
 import re
 import subprocess
@@ -48,6 +49,23 @@ def test_it_says_what_it_is():
     interrupted = make_posterior(chains=1, variables={})
     interrupted = with_divergences(replace(interrupted, record=replace(interrupted.record, interrupted=True)), 1)
     assert str(interrupted) == "Posterior(1 chain x 100 draws of no variables; 1 divergence; 83.5 s; interrupted)"
+
+
+def test_the_examples_of_the_methods_hold(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def model(y):
+        phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 10.0)), 1.0), obs=y)
+
+    posterior = phx.mcmc(model, {"y": jnp.arange(5.0)}, kernel=phx.hmc(num_steps=10), progress=False)
+    posterior.save("run.npz")  # for the example of `load`
+    known = {"posterior": posterior, "Posterior": Posterior}
+    examples = [test for test in doctest.DocTestFinder().find(Posterior, globs=known) if test.name != "Posterior"]
+    for test in examples:
+        for example in test.examples:
+            example.options.clear()  # skipped elsewhere, for want of a posterior
+        assert doctest.DocTestRunner(verbose=False).run(test).failed == 0, test.name
+    assert sum(bool(test.examples) for test in examples) >= 9
 
 
 def test_sizes():
@@ -208,7 +226,7 @@ class TestPredict:
             (
                 lambda v: None,
                 ValueError,
-                "predict: fn returned nothing; it must return an array or a pytree of arrays.",
+                "predict: fn returned no value; it must return an array or a pytree of arrays.",
             ),
             (lambda v: "hello", TypeError, "predict: fn must return a pytree of arrays; one of its leaves is a str."),
             (5, TypeError, "predict: fn must be a function of a dict of one draw's values; got int."),
@@ -313,6 +331,9 @@ class TestFile:
         assert "shape" not in json.loads(str(arrays["json"]))["parts"]["draws"]["dict"]["b"]
         np.savez(tmp_path / "old.npz", **arrays)
         assert_same_bits(Posterior.load(tmp_path / "old.npz").draws, make_posterior().draws)
+        renamed = str(arrays["json"]).replace('"diagnostics": {}', '"tells": {"r": "r_hat"}')
+        np.savez(tmp_path / "old.npz", **{**arrays, "json": np.array(renamed)})
+        assert Posterior.load(tmp_path / "old.npz").record.diagnostics == {"r": "r_hat"}
         np.savez(tmp_path / "old.npz", **{**arrays, "0": arrays["0"][:, :-1]})
         with pytest.raises(ValueError, match=r"old\.npz .*damaged: its arrays differ in chains and draws: "):
             Posterior.load(tmp_path / "old.npz")
@@ -425,7 +446,7 @@ class TestWhereFilesGo:
 @pytest.mark.parametrize("name", ["chain", "draw", "w_dim_0"])
 def test_arviz_has_dimensions_of_these_names(name):
     arrays = {"w": np.zeros((2, 5, 3)), name: np.zeros((2, 5))}
-    with pytest.raises(ValueError, match=f"^to_arviz: the variable '{name}' has the name of a dimension there"):
+    with pytest.raises(ValueError, match=f"^to_arviz: the variable '{name}' has the name of a dimension of ArviZ"):
         make_posterior(2, 5, variables=arrays).to_arviz()
     assert name in make_posterior(2, 5, variables=arrays).summary().index
 

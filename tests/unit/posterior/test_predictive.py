@@ -311,7 +311,7 @@ class TestRefusals:
 
     def test_nothing_to_draw(self):
         posterior = drawn_by_hand(lambda: phx.sample("m", dist.Normal(0.0, 1.0)), {}, 2, 3)
-        with pytest.raises(ValueError, match="the model observes nothing"):
+        with pytest.raises(ValueError, match="the model has no observed variable"):
             posterior.predictive()
         with pytest.raises(ValueError, match="there are no draws to predict at: 2 chains of 0 draws"):
             replace(posterior, draws={}).predictive()

@@ -132,7 +132,7 @@ def test_sizes_and_flags_in_a_run():
     other = pl.Series(["b", "a", "c", "a"], dtype=pl.Enum(["c", "b", "a"]))
     same = sampler.run(3, {"y": [1.0, 2.0, 3.0, 4.0], "county": other}, **sizes)  # what is left out is as it was
     np.testing.assert_array_equal(same.draws["w"], posterior.draws["w"])
-    with pytest.raises(ValueError, match=re.escape("county has no names of levels, and the run's data had 'a', 'b', ")):
+    with pytest.raises(ValueError, match=re.escape("county has no names of levels, but the run's data had 'a', 'b', ")):
         sampler.run(3, {**data, "county": [0, 1, 2, 3]})
 
 
@@ -169,7 +169,7 @@ BIG = np.array([0, 1, 1_700_000_000_000])
 @pytest.mark.parametrize(
     ("value", "error", "words"),
     [
-        (BIG, ValueError, "x[2] = 1700000000000 does not fit int32. JAX would cut it off without a word."),
+        (BIG, ValueError, "x[2] = 1700000000000 does not fit int32. JAX would silently truncate it."),
         (BIG.tolist(), ValueError, "x[2] = 1700000000000 does not fit int32"),
         (pd.Series(BIG), ValueError, "x[2] = 1700000000000 does not fit int32"),
         (pl.Series(BIG), ValueError, "x[2] = 1700000000000 does not fit int32"),
@@ -180,26 +180,26 @@ BIG = np.array([0, 1, 1_700_000_000_000])
         (np.array([1.0, 1e300]), ValueError, "x[1] = 1e+300 does not fit float32, and would be infinite."),
         ([0.0, -1e39], ValueError, "x[1] = -1e+39 does not fit float32"),
         (1e300, ValueError, "x = 1e+300 does not fit float32"),
-        (TIMES.astype(float), ValueError, "x loses what tells its values apart: near 1.7e+12 numbers of float32"),
-        (np.column_stack([np.arange(3.0), TIMES]), ValueError, "x[:, 1] loses what tells its values apart"),
-        (1.7e9 + 60.0 * np.arange(10_000), ValueError, "x loses what tells its values apart"),
-        (MASKED, ValueError, "x[1] is masked, and a model sees no mask."),
+        (TIMES.astype(float), ValueError, "x would lose the differences between its values: near 1.7e+12 numbers"),
+        (np.column_stack([np.arange(3.0), TIMES]), ValueError, "x[:, 1] would lose the differences between its values"),
+        (1.7e9 + 60.0 * np.arange(10_000), ValueError, "x would lose the differences between its values"),
+        (MASKED, ValueError, "x[1] is masked, and a model does not see masks."),
         (pd.Series([1, None, 3], dtype="Int64"), ValueError, "x[1] is missing, and whole numbers, flags and"),
         (pd.Series(["a", None], dtype="category"), ValueError, "x[1] is missing"),
         (pl.Series([True, None]), ValueError, "x[1] is missing"),
         ([1.0, None], ValueError, "x[1] is None: a missing number is float('nan')"),
-        ([1.0, "2"], TypeError, "x[1] is '2', which is no number."),
+        ([1.0, "2"], TypeError, "x[1] is '2', which is not a number."),
         ([[1, 2], [3]], ValueError, "x is a list of lists that differ in length (2, 1)."),
         ([], ValueError, "x has shape (0,): it is empty."),
         (pd.Series([1.0, 2.0])[:0], ValueError, "x has shape (0,): it is empty."),
         (np.array(["u", "v"]), TypeError, "cannot be computed with; encode it as numbers. data: x[0] is 'u';"),
-        (pd.Series([1.0, "1,234"], dtype=object), TypeError, "x[1] is '1,234'; words are numbered as a pandas"),
+        (pd.Series([1.0, "1,234"], dtype=object), TypeError, "x[1] is '1,234'; to number words use a pandas"),
         (pd.Series(["u", "v"]), TypeError, "x[0] is 'u'"),
         (pl.Series(["u", "v"]), TypeError, "x[0] is 'u'"),
         (pd.DataFrame({"a": [1], "b": ["u"]}), TypeError, "x['b'][0] is 'u'"),
         (pd.DataFrame({"a": [1], "b": pd.Categorical(["u"])}), TypeError, "x['b'] is categorical, and its codes"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), ValueError, "x has several columns 'a'."),
-        (pd.Series([1.0, 2.0], dtype=object), TypeError, "Its items are numbers all the same: use .astype(float)."),
+        (pd.Series([1.0, 2.0], dtype=object), TypeError, "Its items are numbers: use .astype(float)."),
         (pd.Series(pd.date_range("2024", periods=2)), TypeError, "x holds dates (datetime64["),
         (pd.Series(pd.date_range("2024", periods=2, tz="CET")), TypeError, "x holds dates (datetime64[ns])"),
         (pl.Series(["2024-01-01"]).str.to_date(), TypeError, "Give the time since one of them, such as (data: x"),
@@ -260,7 +260,7 @@ def test_whole_numbers_pass_exactly_when_they_fit(array, kind):
 def test_an_array_that_is_gone():
     x = jnp.ones(3)
     x.delete()
-    with pytest.raises(ValueError, match="^data: x has been deleted: its memory was given away"):
+    with pytest.raises(ValueError, match="^data: x has been deleted, as jax.jit"):
         split(x)
     with pytest.raises(ValueError, match=r"^shard: \['x'\] has been deleted"):
         phx.shard({"x": x}, MESH)

@@ -180,7 +180,7 @@ REFUSED = [
     (subsampled, "plate 'rows': 3 of 8 rows would be drawn at random"),
     (same_dim, "Two plates, one inside of the other, have the same dim"),
     (lambda: numpyro.param("theta", 1.0), "Site 'theta' is a numpyro.param"),
-    (lambda: numpyro.module("net", (None, None), (3,)), "numpyro.module 'net': a network whose weights are parameters"),
+    (lambda: numpyro.module("net", (None, None), (3,)), "numpyro.module 'net': networks whose weights are parameters"),
     (lambda: mutable("state", {}), "Site 'state' is a numpyro.mutable"),  # pyright: ignore[reportArgumentType]
     (lambda: numpyro.prng_key(), "The program asks for a random key"),
     (lambda: handlers.block(numpyro.sample)("x", dist.Normal(0.0, 1.0)), "The program asks for a random key"),
@@ -298,5 +298,5 @@ def test_random_modules_of_numpyros_are_inferred():
     np.testing.assert_allclose(phx.Target(model, {"x": x, "y": y}).log_density(values), expected, rtol=1e-5)
     with pytest.raises(ValueError, match="the weights 'bias' have no prior"):
         phx.Target(lambda x, y: model(x, y, {"kernel": dist.Normal()}), {"x": x, "y": y})
-    with pytest.raises(ValueError, match="a network whose weights are parameters is not taken here"):
+    with pytest.raises(ValueError, match="networks whose weights are parameters of NumPyro are not supported"):
         phx.Target(lambda x: numpyro.sample("z", dist.Normal(flax_module("n", dense, input_shape=(1,))(x))), {"x": x})

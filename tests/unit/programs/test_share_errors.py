@@ -106,21 +106,20 @@ def additive_number_of_rows(x, y):
 
 
 CANNOT_BE_MASKED = (
-    "Variable 'y': the rows of the data do not divide evenly over 4 devices, and the model {}, in a way of which it is "
-    "not proved that padded rows can be left out (its log density has shape {} on the whole data). A sum over rows, "
-    "jnp.sum, x.T @ x or jax.lax.psum of one, is; a mean, x.shape[0] or a loop over rows is not. Keep the rows apart "
-    "(no to_event or sum over them), give the number of rows as data, or a number of rows divisible by 4."
+    "Variable 'y': the rows of the data do not divide evenly over 4 devices, and the model {}, in a way for which "
+    "Phalanx cannot prove that padded rows can be masked (its log density has shape {} on the whole data). It can for "
+    "a sum over rows (jnp.sum, x.T @ x, or jax.lax.psum of one), not for a mean, x.shape[0] or a loop over rows. Keep "
+    "one term per row (no to_event or sum over rows), give the number of rows as data, or a number of rows divisible "
+    "by 4."
 )
 ITSELF = "adds up rows itself, or takes their number"
 NEEDS_ROWS = (
-    "{} lives with data sharded over 'data', so it needs one leading row for each of theirs; but its shape is {} on "
-    "the "
-    "whole data and {} on one of 4 devices. Take its size from the data, as in .expand([x.shape[0]]); or, if it is "
-    "meant "
-    "to be global, make what it depends on equal everywhere first, with jax.lax.pmean or psum over 'data'."
+    "{} depends on data sharded over 'data', so it needs one leading row for each row of the data; but its shape is {} "
+    "on the whole data and {} on one of 4 devices. Take its size from the data, as in .expand([x.shape[0]]); or, if it "
+    "is meant to be global, make its inputs equal on all devices first, with jax.lax.pmean or psum over 'data'."
 )
 NUMBER_OF_ROWS = (
-    "Variable 'f': its log density depends on how many rows a device holds, and does not add up to that of the whole "
+    "Variable 'f': its log density depends on the number of rows on a device, and does not add up to that of the whole "
     "data. Pass the number of rows as data, for instance data={{'num_rows': {}, ...}}, and use it instead of "
     "x.shape[0]."
 )
@@ -129,26 +128,25 @@ CASES = [
     (mean_factor, UNEVEN, CANNOT_BE_MASKED.format(ITSELF, "()")),
     (row_of_terms, UNEVEN, CANNOT_BE_MASKED.format(ITSELF, "(1, 13)")),
     (multivariate_rows, EVEN, "Variable 'y': the event of MultivariateNormal runs over the sharded rows (shape (16,)), "
-                              "and its density is no product over rows, so it cannot be spread over devices. Do not "
+                              "and its density is no product over rows, so it cannot be sharded over devices. Do not "
                               "shard these data."),
     (constant_size, EVEN, "Variable 'rows' is declared axis='data', but its shape is (16,) on the whole data and (16,) "
-                          "on one of 4 devices: its rows are not spread over them. Take its size from the data, as in "
+                          "on one of 4 devices: its rows are not sharded over them. Take its size from the data, as in "
                           ".expand([x.shape[0]]), or leave out axis=."),
     (constant_size_with_rows, EVEN, "The model runs on the whole data but not on the rows one device holds (x (4, 2), "
                                     "y "
                                     "(4,)). Inside the model take sizes from the data, as in x.shape[0], not from "
                                     "constants, and do not mix sharded with unsharded rows. What failed: Variable 'y': "
                                     "the value has shape (4,), but its distribution Normal needs shape (16,)"),
-    (unknown_axis, EVEN, "Variable 'rows': axis='rows' is no axis that a variable can be spread over; choose from "
+    (unknown_axis, EVEN, "Variable 'rows': axis='rows' is not an axis that a variable can be sharded over; choose from "
                          "'data', 'model'."),
-    (chain_axis, EVEN, "Variable 'rows': axis='chain' is no axis that a variable can be spread over; choose from "
+    (chain_axis, EVEN, "Variable 'rows': axis='chain' is not an axis that a variable can be sharded over; choose from "
                        "'data', 'model'."),
     (local_without_rows, EVEN, NEEDS_ROWS.format("Variable 'mean'", "()", "()")),
     (local_of_one_row, EVEN, NEEDS_ROWS.format("Variable 'mean'", "(1,)", "(1,)")),
     (rows_behind, EVEN, "Variable 'rows' has shape (2, 16) on the whole data but (2, 4) on one device: its size "
-                        "follows "
-                        "the sharded rows, yet its leading dimension is not theirs. Give it one leading row for each "
-                        "row of the data."),
+                        "depends on the sharded rows, but they are not its leading dimension. Give it one leading row "
+                        "for each row of the data."),
     (local_deterministic, EVEN, NEEDS_ROWS.format("The deterministic value 'mean'", "()", "()")),
     (own_sum, UNEVEN, CANNOT_BE_MASKED.format("adds or gathers over devices itself", "(13,)")),
     (number_of_rows, EVEN, NUMBER_OF_ROWS.format(EVEN)),
@@ -169,7 +167,7 @@ def test_with_rows_that_divide_there_is_nothing_to_mask(model, mesh_of):
 
 @pytest.mark.parametrize("model", [unknown_axis, chain_axis])
 def test_a_wrong_axis_is_found_on_one_device_too(model):
-    with pytest.raises(ValueError, match="Variable 'rows': axis='(rows|chain)' is no axis that a variable can be"):
+    with pytest.raises(ValueError, match="Variable 'rows': axis='(rows|chain)' is not an axis that a variable can be"):
         phx.Target(model, {"x": X, "y": Y})
 
 
@@ -195,9 +193,8 @@ def test_rows_that_could_be_those_of_two_tables(mesh_of):
 
     data = {"x": phx.shard(Y, mesh, "data"), "y": phx.shard(Y, mesh, "model")}
     words = (
-        "Variable 'rows' has one row for each of the data's, but data of 16 rows are sharded over 'data' as over "
-        "'model': "
-        "say which, as in phx.sample(name, distribution, axis='data')."
+        "Variable 'rows' has one row for each row of the data, but some data of 16 rows are sharded over 'data' and "
+        "others over 'model': choose one, as in phx.sample(name, distribution, axis='data')."
     )
     with pytest.raises(ValueError, match=re.escape(words)):
         phx.Target(model, data)

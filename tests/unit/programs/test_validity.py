@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
-from phalanx.programs.validity import VALUE, look_closely
+from phalanx.programs.validity import VALUE, find_invalid
 
 Y = np.abs(np.random.default_rng(0).normal(size=12)).astype(np.float32) + 0.1
 SPREAD = np.where(np.arange(12) == 7, -2.0, 1.0).astype(np.float32)
@@ -48,7 +48,7 @@ RIGHT = [
 @pytest.mark.parametrize("case, parameter, count, index, value, allowed", WRONG)
 def test_what_cannot_be_is_found_and_placed(case, parameter, count, index, value, allowed):
     target = phx.Target(*case)
-    (key, wrong), *others = look_closely(target.program, target.arguments, target.mesh, target.place_arrays()).items()
+    (key, wrong), *others = find_invalid(target.program, target.arguments, target.mesh, target.place_arrays()).items()
     assert key == ("y", parameter) and not others
     assert (wrong.count, wrong.index) == (count, index) and wrong.value == pytest.approx(value)
     assert wrong.allowed.startswith(allowed)
@@ -59,18 +59,18 @@ def test_what_cannot_be_is_found_and_placed(case, parameter, count, index, value
 @pytest.mark.parametrize("case", RIGHT)
 def test_what_may_be_is_left_alone(case):
     target = phx.Target(*case)
-    assert look_closely(target.program, target.arguments, target.mesh, target.place_arrays()) == {}
+    assert find_invalid(target.program, target.arguments, target.mesh, target.place_arrays()) == {}
 
 
 def test_rows_on_devices_are_counted_once(mesh_of):
     model, data = observed(lambda m, s: dist.Normal(m, s))
     data = {name: values[:11] for name, values in data.items()}
     target = phx.Target(model, phx.shard(data, mesh_of(1, 4)))
-    wrong = look_closely(target.program, target.arguments, target.mesh, target.place_arrays())["y", "scale"]
+    wrong = find_invalid(target.program, target.arguments, target.mesh, target.place_arrays())["y", "scale"]
     assert (wrong.count, wrong.index, wrong.value) == (1, (7,), -2.0)
 
 
 def test_a_run_is_refused_with_the_parameter():
-    message = r"^Variable 'm': its scale is -1\.0, and that of a Normal must be positive\. Give one that is"
+    message = r"^Variable 'm': its scale is -1\.0, but for a Normal it must be positive\. Give a valid one"
     with pytest.raises(ValueError, match=message):
         phx.mcmc(lambda: phx.sample("m", dist.Normal(0.0, -1.0)), kernel=phx.rwmh(0.5), progress=False)

@@ -61,7 +61,7 @@ def runs(draw):
 
 
 def reduced(kind, x, where, cuts):
-    """What the reducers say of a run in blocks that end at `cuts`."""
+    """Return the reducers' results of a run in blocks that end at `cuts`."""
     number = np.arange(LENGTH)[:, None]
     states = None
     for begin, end in pairwise([0, *cuts, LENGTH]):

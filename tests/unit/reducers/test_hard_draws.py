@@ -115,7 +115,7 @@ def test_effective_sizes_are_those_of_all_lags(phi):
 @pytest.mark.parametrize("where", [0, 2000, -1])
 def test_an_outlier_counts_wherever_it_is(where):
     draws = np.random.default_rng(0).normal(size=(4005, 4)).astype(np.float32)
-    draws[where, 2] = 1e5  # beside it all other draws are noise that nobody sees: it is one draw of all
+    draws[where, 2] = 1e5  # beside it all other draws are negligible noise: it is one draw of all
     for found in (R.ess().finalize(fold(R.ess(), draws)), halves(R.ess(), draws)):
         assert 0.6 < found / draws.size < 1.6
 
@@ -158,7 +158,7 @@ def test_what_is_taken_stands_for_all_of_the_run(chains, draws):
 
 
 def test_chains_with_room_for_two_draws_do_not_all_take_the_same():
-    # all chains drift together: of two moments of the run no quantile could be told
+    # all chains drift together: two moments of the run would determine no quantile
     x = np.broadcast_to(np.arange(3000, dtype=np.float32)[:, None], (3000, 2048))
     state = fold(R.quantiles([0.5]), x)
     ranks = R.quantiles([0.05, 0.5, 0.95]).finalize(state) / 3000

@@ -1,4 +1,4 @@
-"""Every reducer: the batch answer, two halves merged, and one saved and gone on with."""
+"""Every reducer: the batch answer, two halves merged, and one saved and continued."""
 
 from __future__ import annotations
 

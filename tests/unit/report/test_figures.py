@@ -95,7 +95,7 @@ def test_a_chain_above_all_others_takes_the_highest_ranks():
 
 
 def test_ranks_of_one_chain_say_why_there_are_none():
-    assert words(rank_figure([Quantity("x", np.zeros((1, 10)))])) == ["ranks compare chains, and there is only one"]
+    assert words(rank_figure([Quantity("x", np.zeros((1, 10)))])) == ["ranks compare chains, and this run has one"]
 
 
 def test_ranks_of_many_chains_are_a_picture_with_a_row_per_chain():

@@ -24,24 +24,24 @@ def test_a_converged_run_in_figures(converged):
     assert found["draws"][1:] == ("4,000", "4 chains, 1,000 draws each", "unknown")
     assert found["time"][1:] == ("1 min 24 s", "333 draws per second of sampling", "unknown")
     assert found["divergences"][1:] == ("0", "no draw diverged", "good")
-    assert {found[label].level for label in ("worst R-hat", "least ESS", "least E-BFMI")} == {"good"}
+    assert {found[label].level for label in ("worst R-hat", "lowest ESS", "lowest E-BFMI")} == {"good"}
 
 
 def test_the_worst_rhat_and_least_ess_are_named(converged):
     found = cards(replace(converged, draws={**converged.draws, "b": converged.draws["b"] + 9 * np.arange(4)[:, None]}))
     assert (found["worst R-hat"].remark, found["worst R-hat"].level) == ("b", "warn")
-    assert (found["least ESS"].remark, found["least ESS"].level) == ("b", "warn")
+    assert (found["lowest ESS"].remark, found["lowest ESS"].level) == ("b", "warn")
 
 
 def test_divergences_and_energies_are_marked(converged):
     slow = np.cumsum(np.random.default_rng(0).normal(size=(4, 1000)), axis=1)
     found = cards(with_stats(with_divergences(converged, 12), energy=slow))
     assert found["divergences"][1:] == ("12", "0.3% of the draws, in 1 chain", "warn")
-    assert found["least E-BFMI"].level == "warn"
+    assert found["lowest E-BFMI"].level == "warn"
 
 
 def test_a_kernel_without_kinetic_energy_has_no_ebfmi(converged):
-    assert "least E-BFMI" not in cards(with_stats(converged, energy=-converged.stats["log_density"]))
+    assert "lowest E-BFMI" not in cards(with_stats(converged, energy=-converged.stats["log_density"]))
 
 
 def test_of_one_chain_rhat_is_unknown():

@@ -76,7 +76,7 @@ def test_whole_numbers_have_whole_ticks(values):
 def test_fewer_than_two_that_vary_are_said_in_words(values, bad):
     values[1:] = bad
     (axes,) = pair_figure(quantities(values), np.zeros((4, 500), bool)).axes
-    assert [text.get_text() for text in axes.texts] == ["pairs take two quantities that vary"]
+    assert [text.get_text() for text in axes.texts] == ["pairs need two quantities that vary"]
 
 
 def test_long_runs_are_thinned_for_the_eye():

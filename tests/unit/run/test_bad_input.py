@@ -27,14 +27,14 @@ def refuses(error, words, *args, **kwargs):
 
 
 def test_a_model_without_random_variables():
-    refuses(ValueError, "The model <lambda> has no random variables: nothing to infer. "
+    refuses(ValueError, "The model <lambda> has no random variables to infer. "
             "Call phx.sample(name, distribution) in it.", lambda: None)  # fmt: skip
 
 
 def test_a_model_with_nothing_latent():
     refuses(
         ValueError,
-        "The model <lambda> has no latent variables: all of 'y' are observed, so there is nothing to infer.",
+        "The model <lambda> has no latent variables to infer: all of 'y' are observed.",
         lambda: phx.sample("y", dist.Normal(0.0, 1.0), obs=1.0),
     )
 
@@ -44,7 +44,7 @@ def test_two_variables_of_one_name():
         phx.sample("x", dist.Normal(0.0, 1.0))
         phx.sample("x", dist.Normal(0.0, 1.0))
 
-    refuses(ValueError, "Two variables are named 'x'. Names are how inference tells variables apart: rename one of "
+    refuses(ValueError, "Two variables are named 'x'. Inference distinguishes variables by their names: rename one of "
                         "them.",
             twice)  # fmt: skip
 
@@ -80,8 +80,8 @@ def test_a_log_density_that_is_not_finite_at_the_start_names_the_variables(bad, 
 def test_nan_in_the_data_is_named():
     refuses(
         ValueError,
-        "data: y has 1 NaN value (the first: y[1]). With it the log density of variable 'y' is not finite wherever "
-        "chains begin, and with a finite number in its place it is. Drop such rows from all arguments",
+        "data: y has 1 NaN value (the first: y[1]). With it the log density of variable 'y' is not finite at any "
+        "starting position, and with a finite number instead it is. Drop such rows from all arguments",
         model, {"y": np.array([1.0, np.nan])},
     )  # fmt: skip
 

@@ -237,4 +237,4 @@ def test_a_run_that_stores_no_draw_ends_with_a_verdict():
     asked = {"r": R.rhat(), "e": R.ess()}
     run = phx.mcmc(model, keep=[], reducers=asked, kernel=phx.rwmh(0.8), **SIZES)
     assert not run.verdict().good and {"low ESS", "high R-hat"} & {f.topic for f in run.verdict().findings}
-    assert run.record.tells == {"r": "r_hat", "e": "ess"}
+    assert run.record.diagnostics == {"r": "r_hat", "e": "ess"}

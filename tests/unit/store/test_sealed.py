@@ -52,14 +52,14 @@ def test_each_byte_counts(folder):
 def test_an_index_that_was_cut_short(folder, length):
     index = folder / "index.json"
     index.write_bytes(index.read_bytes()[:length])
-    with pytest.raises(ValueError, match=r"the folder is damaged: its index\.json is no JSON"):
+    with pytest.raises(ValueError, match=r"the folder is damaged: its index\.json is not (?:a )?JSON"):
         read(folder)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "3", "null", "[" * 100_000])
 def test_an_index_of_another_kind(folder, text):
     (folder / "index.json").write_text(text)
-    with pytest.raises(ValueError, match=r"the folder is damaged: its index\.json is no JSON"):
+    with pytest.raises(ValueError, match=r"the folder is damaged: its index\.json is not (?:a )?JSON"):
         read(folder)
 
 

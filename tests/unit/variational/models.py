@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -48,6 +49,10 @@ class StartAt:
 
     at: Any
     latents: Any
+
+    @property
+    def problem(self):
+        return SimpleNamespace(latents=self.latents, whole=None)
 
     def place(self, init_scale):
         return self.at

@@ -173,7 +173,7 @@ def test_what_cannot_be_looked_at_is_said(monkeypatch, capsys):
     def computes_in_programs_alone(*_):
         raise RuntimeError
 
-    monkeypatch.setattr("phalanx.jaxprs.lookups.Value.get", computes_in_programs_alone)
+    monkeypatch.setattr("phalanx.jaxprs.lookups.KnownValue.get", computes_in_programs_alone)
     with pytest.warns(UserWarning, match="could not be checked") as said:
         phx.importance(model, guide, rows())
     words = " ".join(str(warning.message) for warning in said)
@@ -260,7 +260,7 @@ def test_what_a_parameter_has_a_say_in_is_left_to_the_density():
         phx.sample("x", dist.Normal(phx.sample("mean", dist.Normal(0.0, -1.0)), 1.0), obs=1.0)
 
     assert phx.fit(narrowed, None, {"y": np.ones(3, np.float32)}, **SHORT).steps == 8
-    with pytest.raises(ValueError, match="'mean': its scale is -1.0, and that of a Normal must be positive"):
+    with pytest.raises(ValueError, match="'mean': its scale is -1.0, but for a Normal it must be positive"):
         phx.fit(without_data, phx.guides.mean_field(), **SHORT)
 
 
@@ -290,7 +290,7 @@ def test_a_value_is_refused_where_the_support_says_so(family, values, is_scaled)
     data = {"y": np.array(values, np.float32)}
     arguments = split_arguments(model, data)
     with jax.numpy_rank_promotion("allow"):  # of NumPyro's mixtures
-        whole = TracedProgram.of_whole(model, arguments, {}, closely=True)
+        whole = TracedProgram.of_whole(model, arguments, {}, checking=True)
     check, possible = SupportCheck.of(whole), np.asarray(distribution.support(jnp.asarray(data["y"])))
     assert bool(jax.jit(lambda a: check.any_outside(a, arguments.shardings))(arguments.arrays)) is not bool(
         possible.all()

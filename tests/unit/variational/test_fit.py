@@ -111,7 +111,7 @@ def test_a_file_has_all_but_the_model(full_rank, tmp_path):
         again.sample()
     on = phx.fit(regression, phx.guides.full_rank(), DATA, init=again, num_steps=20, until=False, progress=False)
     np.testing.assert_allclose(on.params["loc"], MEAN, atol=0.1 * np.sqrt(np.diag(COVARIANCE)).max())
-    assert not on.settled and "did not look at whether" in str(on.verdict())
+    assert not on.settled and "did not check whether" in str(on.verdict())
 
 
 def test_where_a_file_may_be_written(full_rank, tmp_path):
@@ -148,7 +148,7 @@ def test_a_fit_from_a_file_is_drawn_from_by_no_steps(full_rank, tmp_path):
         np.testing.assert_allclose(again.params[name], value, rtol=1e-6, atol=1e-7)
     for name, draws in full_rank.sample(3, 10).items():
         np.testing.assert_allclose(again.sample(3, 10)[name], draws, rtol=1e-5, atol=1e-5)
-    assert not again.is_resampled and again.posterior(100).draws["w"].shape[:2] == (1, 100)
+    assert not again.is_proposal and again.posterior(100).draws["w"].shape[:2] == (1, 100)
     assert again.evidence().log_evidence == pytest.approx(full_rank.evidence().log_evidence, abs=1e-3)
     (finding,) = again.verdict().findings
     assert finding.problem.startswith("The fit made no steps and did not look")

@@ -84,7 +84,7 @@ def test_a_few_rows_at_a_time():
 
 
 def test_a_mesh_of_chains_is_refused_with_one_that_is_none(mesh_of):
-    with pytest.raises(ValueError, match=r"mesh: guide=None draws nothing.*phx.make_mesh\(chain=1, data=2\)"):
+    with pytest.raises(ValueError, match=r"mesh: guide=None has no draws.*phx.make_mesh\(chain=1, data=2\)"):
         phx.fit(regression, None, DATA, mesh=mesh_of(2, 1), **SHORT)
 
 

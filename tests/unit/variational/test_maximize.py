@@ -66,7 +66,7 @@ def test_more_coordinates_than_a_hessian_is_made_of():
     found = phx.maximize(lambda: phx.sample("x", dist.Normal(scales, scales)))
     np.testing.assert_allclose(found.values["x"], scales, rtol=0.05)
     assert found.unchecked.startswith(
-        "Of 5,000 coordinates the density was seen to fall along the 32 softest directions"
+        "The density of 5,000 coordinates was checked to fall along the 32 softest directions"
     )
 
 

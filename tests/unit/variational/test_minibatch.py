@@ -14,7 +14,8 @@ from jax import random
 from numpyro.distributions import constraints
 
 import phalanx as phx
-from phalanx.variational.methods.step import State, Steps
+from phalanx.variational.guides.pair import for_steps
+from phalanx.variational.methods.step import FitState, Steps
 
 ROWS, DRAWS = 48, 4000
 RANDOM = np.random.default_rng(2)
@@ -47,7 +48,7 @@ CASES = {"shared": (shared, phx.guides.mean_field(init_scale=0.2)), "amortised":
 
 
 def gradients(fit):
-    steps = Steps(fit.pair.for_steps(), phx.guides.elbo(), None, 2)
+    steps = Steps(for_steps(fit.pair), phx.guides.elbo(), None, 2)
     found, _ = jax.jit(jax.vmap(lambda key: steps.gradient(fit.free, key, fit.arrays)))(
         random.split(random.key(3), DRAWS)
     )
@@ -89,13 +90,13 @@ def test_no_row_crosses_devices(mesh_of):
         shared, phx.guides.mean_field(init_scale=0.2), phx.shard(DATA, mesh), batch_size=8, mesh=mesh, **SHORT
     )
     assert fit.pair is not None and fit.free is not None
-    steps = Steps(fit.pair.for_steps(), phx.guides.elbo(), None, 2)
+    steps = Steps(for_steps(fit.pair), phx.guides.elbo(), None, 2)
     compiled = jax.jit(steps.gradient).lower(fit.free, random.key(0), fit.arrays).compile()
     text = compiled.as_text()
     assert text is not None
     assert not re.search(r"all-gather|all-to-all|collective-permute|reduce-scatter", text)
     assert "all-reduce" in text
-    assert State.of(fit.free, ()).step == 0 and jnp.isfinite(fit.losses.elbo).all()
+    assert FitState.of(fit.free, ()).step == 0 and jnp.isfinite(fit.losses.elbo).all()
 
 
 def mixes(x, y):

@@ -47,7 +47,7 @@ def test_rows_held_out_and_rows_that_are_new(batches):
     assert (fit.row_bounds(NEW).elbo > -5).all()
     with pytest.raises(ValueError, match=re.escape("data: site[0] has the level 'west', which the run's data did not")):
         fit.row_bounds({"site": ["west"], "y": Y[:1]})
-    with pytest.raises(ValueError, match="data: site has no names of levels, and the run's data had"):
+    with pytest.raises(ValueError, match="data: site has no names of levels, but the run's data had"):
         fit.row_bounds({"site": np.array([0]), "y": Y[:1]})
 
 
@@ -76,5 +76,5 @@ def test_a_fit_that_goes_on_after_a_file_numbers_data_as_it_did(tmp_path):
     loaded = phx.Fit.load(fit.save(tmp_path / "fit.npz"))
     again = phx.fit(model, guide, SHUFFLED, init=loaded, num_steps=0, progress=False)
     np.testing.assert_allclose(again.posterior(50).draws["level"].mean((0, 1)), TRUE, atol=1.5)
-    with pytest.raises(ValueError, match="data: site has no names of levels, and the run's data had 'east', 'north'"):
+    with pytest.raises(ValueError, match="data: site has no names of levels, but the run's data had 'east', 'north'"):
         phx.fit(model, guide, {"site": SITE, "y": Y}, init=loaded, num_steps=0, progress=False)

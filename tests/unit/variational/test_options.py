@@ -22,11 +22,12 @@ from numpyro.distributions import constraints
 from tests.unit.damages import damaged_copies
 
 import phalanx as phx
-from phalanx.variational.methods.step import Made, Order, State, Steps
-from phalanx.variational.monitoring import same_fit
-from phalanx.variational.monitoring.checkpoint import Checkpoint
+from phalanx.learning import identity
+from phalanx.variational.guides.pair import for_steps
+from phalanx.variational.methods.step import FitState, StepBounds, StepOrder, Steps
 from phalanx.variational.monitoring.evaluating import HeldOut
 from phalanx.variational.monitoring.utilisation import flops_of_a_step
+from phalanx.variational.monitoring.watching import fit_checkpoint
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(48, 4)).astype(np.float32)
@@ -183,7 +184,7 @@ def test_a_fit_goes_on_with_the_very_next_batch():
 
 
 def test_a_fit_of_no_steps_is_not_watched():
-    with pytest.raises(ValueError, match="training: with num_steps=0 there is nothing to watch"):
+    with pytest.raises(ValueError, match="training: with num_steps=0 there are no steps to watch"):
         phx.fit(model, None, rows(), training=phx.training(every=4), num_steps=0, progress=False)
 
 
@@ -277,7 +278,7 @@ def test_both_gradients_of_the_bound_have_the_same_mean(latent):
     key, differences = jax.random.key(0), {}
     gradients = {}
     for path in (True, False):
-        steps = Steps(latent.pair.for_steps(), phx.guides.elbo(path=path), None, 1)
+        steps = Steps(for_steps(latent.pair), phx.guides.elbo(path=path), None, 1)
         one = jax.vmap(lambda k, steps=steps: steps.gradient(latent.free, k, latent.arrays)[0])
         gradients[path] = jax.jit(one)(jax.random.split(key, 2000))
     differences = jax.tree.map(lambda a, b: np.asarray(a - b), gradients[True], gradients[False])
@@ -298,7 +299,7 @@ def test_bounds_of_rows_need_rows_that_are_apart(latent):
     options = {"num_steps": 1, "num_particles": 1, "until": False, "progress": False}
     with pytest.raises(ValueError, match="variable 'z' is of all rows together"):
         phx.fit(shared, guide, phx.batches(data, 8), **options).row_bounds(data)
-    with pytest.raises(ValueError, match="needs a fit that saw a few rows at a time"):
+    with pytest.raises(ValueError, match="needs a fit to minibatches"):
         phx.fit(shared, guide, data, **options).row_bounds(data)
 
 
@@ -313,8 +314,8 @@ def test_operations_of_a_step_are_counted(whole):
     """Matrix products of forward and backward pass: 2 operations for each weight and row, thrice, but the first."""
     fit, _ = whole
     optimizer = optax.with_extra_args_support(optax.sgd(0.1))
-    steps = Steps(fit.pair.for_steps(), phx.guides.elbo(), optimizer, 1)
-    state = State.of(fit.free, optimizer.init(fit.free), averages=False)
+    steps = Steps(for_steps(fit.pair), phx.guides.elbo(), optimizer, 1)
+    state = FitState.of(fit.free, optimizer.init(fit.free), averages=False)
     found = flops_of_a_step(steps, state, np.uint32(0), fit.arrays)
     products = 8 * 2 * (2 * 4 * 8 + 3 * 8 * 2)
     assert products < found < 4 * products
@@ -324,10 +325,10 @@ def test_operations_of_a_step_are_counted(whole):
 def test_a_block_of_one_step_is_a_step_of_a_loop(whole):
     fit, _ = whole
     optimizer = optax.with_extra_args_support(optax.sgd(0.1))
-    steps = Steps(fit.pair.for_steps(), phx.guides.elbo(), optimizer, 1)
-    state = State.of(fit.free, optimizer.init(fit.free))
-    order = Order(np.int32(1), np.float32(1.0), np.bool_(True))
-    found: list[tuple[State, Made]] = [
+    steps = Steps(for_steps(fit.pair), phx.guides.elbo(), optimizer, 1)
+    state = FitState.of(fit.free, optimizer.init(fit.free))
+    order = StepOrder(np.int32(1), np.float32(1.0), np.bool_(True))
+    found: list[tuple[FitState, StepBounds]] = [
         jax.jit(block)(state, np.uint32(0), fit.arrays, order) for block in (steps.block, steps.single)
     ]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found[0][0], found[1][0])
@@ -410,7 +411,7 @@ def test_what_of_a_checkpoint_could_not_be_compared_is_said(tmp_path, monkeypatc
     with pytest.warns(UserWarning, match=r"were the optimizer \(.*of which some function's content cannot"):
         kept(tmp_path / "host", optimizer=called, held_out=None, num_steps=3)
     kept(tmp_path / "old", held_out=None)
-    monkeypatch.setattr(same_fit, "version", lambda name: "9" if name == "optax" else version(name))
+    monkeypatch.setattr(identity, "version", lambda name: "9" if name == "optax" else version(name))
     with pytest.warns(UserWarning, match=r"written down by optax \S+ there and 9 here\. Make sure"):
         kept(tmp_path / "old", held_out=None, num_steps=3)
 
@@ -466,11 +467,11 @@ def test_held_out_batches_are_evaluated_one_after_the_other():
 
 def test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing(folder, tmp_path):
     """The checkpoint is read and restored as a fit does, without the fit."""
-    right = cast(dict[str, Any], Checkpoint(folder).read())
+    right = cast(dict[str, Any], fit_checkpoint(folder).read())
     states = {}
 
     def restored(where):
-        checkpoint = Checkpoint(where)
+        checkpoint = fit_checkpoint(where)
         record = cast(dict[str, Any], checkpoint.read())
         for name, leaves in record["states"].items():
             like = [jnp.zeros(shape, kind) for shape, kind in leaves]

@@ -33,7 +33,7 @@ def test_it_can_be_substituted_and_not_conditioned_on():
 
 
 def test_a_key_is_asked_for():
-    with pytest.raises(ValueError, match="'weights' is made by a function of a key, and there is none"):
+    with pytest.raises(ValueError, match="'weights' is made by a function of a key, and there is no key"):
         phx.trace(program)()
 
 

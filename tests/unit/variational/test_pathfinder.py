@@ -107,5 +107,5 @@ def test_what_cannot_be_is_refused():
         phx.sample("x", dist.Normal(0.0, 1.0))
         phx.factor("impossible", -jnp.inf)
 
-    with pytest.raises(ValueError, match="found no normal about any of its paths"):
+    with pytest.raises(ValueError, match="found no normal along its paths"):
         phx.fit(never, phx.guides.pathfinder(), progress=False)

@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 from tests.unit.variational.models import DATA, by_hand, regression
 
 import phalanx as phx
-from phalanx.variational.monitoring.checkpoint import Checkpoint
+from phalanx.variational.monitoring.watching import fit_checkpoint
 
 
 def scale_model():
@@ -106,7 +106,7 @@ OPTIONS = {
     "optimizer": ({"optimizer": "adam"}, TypeError, "optimizer must be one of optax's"),
     "uncalled": ({"optimizer": dict}, TypeError, r"call it, as in optax.dict\(1e-2\)"),
     "rate": ({"optimizer": -0.1}, ValueError, "a rate must be a number above 0"),
-    "line search": ({"optimizer": optax.lbfgs()}, TypeError, "asks for 'value', 'grad', and 'value_fn' too.*'lbfgs'"),
+    "line search": ({"optimizer": optax.lbfgs()}, TypeError, "needs 'value', 'grad', and 'value_fn' too.*'lbfgs'"),
     "no rate": ({"optimizer": np.float32(np.nan)}, ValueError, "a rate must be a number above 0"),
     "steps": ({"num_steps": -1}, ValueError, "num_steps must be a whole number, at least 0"),
     "particles": ({"num_particles": 1.5}, ValueError, "num_particles must be a whole number"),
@@ -242,7 +242,7 @@ def test_a_guide_that_is_solved_learns_nothing_of_the_model():
     for guide in (phx.guides.laplace(), phx.guides.pathfinder()):
         with pytest.raises(ValueError, match="'noise' of the model would stay at its initial value"):
             phx.fit(model, guide, {"y": np.ones(4)}, progress=False)
-        with pytest.raises(ValueError, match="batch_size: the guide .* sees all rows"):
+        with pytest.raises(ValueError, match="batch_size: the guide .* from all rows"):
             phx.fit(phx.substitute(model, {"noise": 1.0}), guide, {"y": np.ones(4)}, batch_size=2, progress=False)
 
 
@@ -293,18 +293,18 @@ def test_damaged_checkpoints_and_folders_as_logs_are_refused(tmp_path):
     (tmp_path / "fit" / "fit.json").write_text('{"step": 1')
     with pytest.raises(ValueError, match="log=.* is a folder"):
         phx.training(log=tmp_path)
-    with pytest.raises(ValueError, match=r"checkpoint=.* is damaged: its fit\.json is no JSON"):
-        Checkpoint(tmp_path / "fit").read()
+    with pytest.raises(ValueError, match=r"checkpoint=.* is damaged: its fit\.json is not JSON"):
+        fit_checkpoint(tmp_path / "fit").read()
     (tmp_path / "fit" / "fit.json").write_text('{"step": 1, "seconds": 0.5}')
     with pytest.raises(
         ValueError, match=r"checkpoint=.* is damaged: its fit\.json has no entry 'best', 'looks', 'fit'"
     ):
-        Checkpoint(tmp_path / "fit").read()
+        fit_checkpoint(tmp_path / "fit").read()
     (tmp_path / "fit" / "fit.json").write_text('{"version": 2}')
     with pytest.raises(
         ValueError, match=r"checkpoint=.* was saved by a later release of Phalanx: its fit\.json has ver"
     ):
-        Checkpoint(tmp_path / "fit").read()
+        fit_checkpoint(tmp_path / "fit").read()
 
 
 WHERE_IT_BEGINS = {
@@ -349,7 +349,7 @@ def test_a_value_to_begin_with_is_of_a_variable_or_of_a_parameter():
         phx.sample("b", dist.Normal(phx.sample("loc", dist.Normal(0.0, 1.0)), 1.0))
 
     with pytest.raises(
-        ValueError, match=r"'loc' is a variable of the model and a parameter of the guide full_rank\(\)"
+        ValueError, match=r"'loc' is both a variable of the model and a parameter of the guide full_rank\(\)"
     ):
         phx.fit(model, phx.guides.full_rank(), init={"loc": 5.0}, num_steps=1, progress=False)
 
@@ -447,7 +447,7 @@ def test_functions_of_other_arguments():
     init, apply = lambda key: {"w": jnp.ones(3)}, lambda weights, x: x @ weights["w"]
     with pytest.raises(TypeError, match=r"from_functions: init is .*expected init\(key\).*Are the two swapped\?"):
         phx.networks.from_functions(cast(Any, apply), init)
-    with pytest.raises(TypeError, match="from_functions: apply is a dict and no function"):
+    with pytest.raises(TypeError, match="from_functions: apply is a dict, not a function"):
         phx.networks.from_functions(init, cast(Any, {}))
     phx.networks.from_functions(init, lambda weights: weights["w"])  # a table has no inputs
 

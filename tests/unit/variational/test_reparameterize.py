@@ -41,11 +41,11 @@ def test_the_density_is_the_models(guide):
     fit = phx.fit(bounded, guide, {"y": Y}, **SHORT)
     program = phx.reparameterize(bounded, fit)
     assert fit.pair is not None
-    size = sum(int(np.prod(latent.unconstrained_shape)) for latent in fit.pair.latents)
+    size = sum(int(np.prod(latent.unconstrained_shape)) for latent in fit.pair.problem.latents)
     noise = jnp.asarray(np.random.default_rng(1).normal(size=size), jnp.float32)
     found, values = total_of(program, {"noise": noise}, {"y": Y})
     params = {name: fit.params[name] for name in fit.params if name != "level"}
-    pushed = fit.pair.guide.transport(params, fit.pair.latents)(noise)  # pyright: ignore[reportAttributeAccessIssue]
+    pushed = fit.pair.guide.transport(params, fit.pair.problem.latents)(noise)
     model = phx.substitute(bounded, {"level": fit.params["level"]})
     expected, theirs = total_of(model, pushed.position, {"y": Y})
     assert found == pytest.approx(expected + float(pushed.log_det), rel=1e-5, abs=1e-3)
@@ -62,7 +62,7 @@ def fit():
 def test_the_density_of_normals_is_the_models(fit):
     noise = jnp.array([0.5, -1.0, 2.0])
     found, values = total_of(phx.reparameterize(regression, fit), {"noise": noise}, DATA)
-    pushed = fit.pair.guide.transport(fit.params, fit.pair.latents)(noise)
+    pushed = fit.pair.guide.transport(fit.params, fit.pair.problem.latents)(noise)
     expected, theirs = total_of(regression, pushed.position, DATA)
     assert found == pytest.approx(expected + float(pushed.log_det), rel=1e-5, abs=1e-3)
     np.testing.assert_allclose(values["total"], theirs["total"], rtol=1e-5)

@@ -10,6 +10,7 @@ from jax import random
 from numpyro.distributions import constraints
 
 import phalanx as phx
+from phalanx.variational.guides.pair import for_steps
 from phalanx.variational.methods.step import Steps
 
 ROWS, SIZE = 48, 6
@@ -46,7 +47,7 @@ def test_the_gradient_is_that_of_all_rows():
     assert free is not None
 
     def gradient_of(fit):
-        steps = Steps(fit.pair.for_steps(), phx.guides.elbo(), None, 4)
+        steps = Steps(for_steps(fit.pair), phx.guides.elbo(), None, 4)
         return jax.jit(lambda arrays: steps.gradient(free, key, arrays)[0])
 
     gradient = gradient_of(part)
@@ -90,7 +91,7 @@ def other(batch, **changes):
 
 BAD = {
     "columns": (lambda b: other(b, x=np.zeros((SIZE, 3), np.float32)), r"batch 3 x is float32 \(6, 3\), and in the fi"),
-    "more": (lambda b: {name: np.tile(a, (2, 1)[: a.ndim]) for name, a in b.items()}, "All batches must be alike"),
+    "more": (lambda b: {name: np.tile(a, (2, 1)[: a.ndim]) for name, a in b.items()}, "must have the same arrays"),
     "names": (lambda b: {"x": b["x"]}, "y"),
     "none": (lambda b: 3, "data must be a dict"),
 }
@@ -102,7 +103,7 @@ def test_a_batch_unlike_the_first_ends_the_fit_which_keeps_what_it_has(change, m
     given[2] = change(given[2])
     with pytest.raises(phx.FitError, match=message) as raised:
         phx.fit(model, guide, given, num_rows=ROWS, **SHORT)
-    assert raised.value.fit.steps == 2 and "after 2 steps batches could not be gone on with" in str(raised.value)
+    assert raised.value.fit.steps == 2 and "after 2 steps the next batch failed" in str(raised.value)
 
 
 def test_a_reader_that_fails_is_told_of():
@@ -110,9 +111,7 @@ def test_a_reader_that_fails_is_told_of():
         yield from batches()[:3]
         raise OSError("the disk is gone")
 
-    with pytest.raises(
-        phx.FitError, match="after 3 steps batches could not be gone on with: the disk is gone"
-    ) as raised:
+    with pytest.raises(phx.FitError, match="after 3 steps the next batch failed: the disk is gone") as raised:
         phx.fit(model, guide, loader(), num_rows=ROWS, **SHORT)
     assert len(raised.value.fit.losses.elbo) == 3 and np.isfinite(raised.value.fit.params["loc"]).all()
 
@@ -120,7 +119,7 @@ def test_a_reader_that_fails_is_told_of():
 def test_what_needs_all_rows_is_refused_and_the_rest_is_there(tmp_path):
     fit = phx.fit(model, guide, batches(), num_rows=ROWS, **SHORT)
     for call in (fit.evidence, fit.covariance):
-        with pytest.raises(ValueError, match="came in batches, of which none is kept"):
+        with pytest.raises(ValueError, match="came in batches, which are not kept"):
             call()
     assert next(finding.topic for finding in fit.verdict().findings) == "not weighed"
     posterior = fit.posterior(50)
@@ -135,7 +134,7 @@ def local(x, y):
 
 
 REFUSED = {
-    "rows": ((model, guide, batches()), {}, TypeError, "say how many rows they stand for, num_rows="),
+    "rows": ((model, guide, batches()), {}, TypeError, "pass the number of rows of all together, num_rows="),
     "all there": ((model, guide, DATA), {"num_rows": ROWS}, ValueError, "num_rows=48 .* these are all there"),
     "few": ((model, guide, batches()), {"num_rows": 5}, ValueError, "num_rows=5 is less than the 6 rows"),
     "none": ((model, guide, iter([])), {"num_rows": 5}, ValueError, "there is no first batch"),

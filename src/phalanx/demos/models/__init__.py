@@ -1,1 +1,1 @@
-"""Models of the demos that fill a file of their own: programs and networks without a run."""
+"""Programs and networks of the larger demos, without their runs; the demo of the same subject runs them."""

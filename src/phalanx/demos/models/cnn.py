@@ -1,7 +1,8 @@
-"""The network of the ensemble demo: two convolutions, two dense layers."""
+"""Network of the ensemble demo: two convolutions, two dense layers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from jax import Array
@@ -9,13 +10,13 @@ from jax import Array
 from phalanx.extras import require
 
 
-def make_cnn(side: int, classes: int) -> Any:
-    """`make(rngs)` of a Flax NNX module for images of `side` x `side` bytes: 32 and 64 channels, 256 units."""
+def make_cnn(side: int, classes: int) -> Callable[[Any], Any]:
+    """Return `make(rngs)` of a Flax NNX module for images of `side` x `side` bytes: 32 and 64 channels, 256 units."""
     nnx = require("flax.nnx")
     size = side // 2 // 2
 
     class CNN(nnx.Module):
-        """Convolution, pooling, twice; then two dense layers."""
+        """Convolution and pooling, twice; then two dense layers."""
 
         def __init__(self, rngs: Any):
             self.first = nnx.Conv(1, 32, kernel_size=(3, 3), rngs=rngs)

@@ -1,8 +1,8 @@
-"""Bernoulli matrix factorisation: who watches what, and what of it is hidden to test the answer."""
+"""Bernoulli matrix factorisation of users and films, with hidden entries for the test."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
@@ -12,31 +12,34 @@ from jax import Array, lax
 from phalanx.distributions.blocked import blocked
 from phalanx.language.tracing import deterministic, sample
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+
 MATHEMATICS = """
     U ~ Normal(0, 1)  [{users:,}, {dimensions}]      u ~ Normal(0, 1)  [{users:,}]
     V ~ Normal(0, 1)  [{films:,}, {dimensions}]      v ~ Normal(0, 1)  [{films:,}]
     W ~ Bernoulli(sigmoid(U V' + u + v'))  [{users:,}, {films:,}], {hidden} of each row hidden
 """
 ROWS = 64
-"""Users whose held-out probabilities are computed at a time."""
+"""Users per batch of held-out probabilities."""
 
 
 class Entries(NamedTuple):
-    """A matrix of which some entries of each row are hidden.
+    """Matrix with some hidden entries in each row.
 
     Attributes:
         watched: ones and zeros, `(users, films)`, int8.
-        shown: which entries are not hidden, `(users, films)`.
-        columns: of the hidden entries, `(users, hidden)`.
+        shown: True for entries that are not hidden, `(users, films)`.
+        columns: columns of the hidden entries, `(users, hidden)`.
     """
 
-    watched: np.ndarray
-    shown: np.ndarray
-    columns: np.ndarray
+    watched: Int[np.ndarray, "user film"]
+    shown: Bool[np.ndarray, "user film"]
+    columns: Int[np.ndarray, "user hidden"]
 
 
-def hide(watched: np.ndarray, fraction: float, seed: int) -> Entries:
-    """Hide a fraction of the entries: as many in each row, drawn evenly."""
+def hide(watched: Int[np.ndarray, "user film"], fraction: float, seed: int) -> Entries:
+    """Hide a fraction of the entries, as many in each row, chosen uniformly."""
     users, films = watched.shape
     hidden = max(1, round(fraction * films))
     random = np.random.RandomState(seed)
@@ -47,7 +50,7 @@ def hide(watched: np.ndarray, fraction: float, seed: int) -> Entries:
 
 
 def model(watched: Array, shown: Array, columns: Array, dimensions: int) -> None:
-    """Users and films are points; who is near a film has watched it. What is of a user lives with the user's row."""
+    """Model watched films by the inner products of users and films; a user's variables live with the user's row."""
     users, films = watched.shape
     film_embeddings = sample("film_embeddings", dist.Normal(0.0, 1.0).expand([films, dimensions]))
     film_biases = sample("film_biases", dist.Normal(0.0, 1.0).expand([films]))
@@ -64,5 +67,5 @@ def model(watched: Array, shown: Array, columns: Array, dimensions: int) -> None
         embedding, bias, columns = user
         return jax.nn.sigmoid(film_embeddings[columns] @ embedding + bias + film_biases[columns])
 
-    # looked at once a draw: where nobody asks, the compiler leaves it out
+    # evaluated once a draw; the compiler removes it from the leapfrogs
     deterministic("held_out", lax.map(held_out, (user_embeddings, user_biases, columns), batch_size=ROWS))

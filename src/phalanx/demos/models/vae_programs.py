@@ -1,7 +1,8 @@
-"""The three programs of a variational autoencoder: prior, decoder and encoder, whose networks lie over `model`."""
+"""Prior, decoder and encoder of a variational autoencoder as programs, their networks sharded over `model`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,19 +19,19 @@ from phalanx.networks import Network, from_nnx
 from phalanx.networks.parameters import network
 
 COMPONENTS, NOTHING, EVERYTHING = 2, 0.0, 255.0
-"""Logistics that a pixel from 0 to 255 is a mixture of."""
+"""Logistic components of a pixel, and its range."""
 
 
 @dataclass(frozen=True)
 class VAE:
-    """A variational autoencoder: `model` is prior and decoder, `encoder` is the guide.
+    """Variational autoencoder: `model` is prior and decoder, `encoder` is the guide.
 
     Attributes:
-        pixels: of an image.
-        latent: coordinates of what is behind one.
-        hidden: width of every network's hidden layer, of which each device of `model` holds its part.
+        pixels: pixels of an image.
+        latent: latent coordinates of an image.
+        hidden: width of each network's hidden layer, sharded over `model`.
         layers: autoregressive layers of the prior, and of the posterior.
-        binary: whether pixels are black or white, and not from 0 to 255.
+        binary: True for black or white pixels instead of 0 to 255.
     """
 
     pixels: int
@@ -41,20 +42,20 @@ class VAE:
     _networks: dict[str, Network] = field(default_factory=dict, repr=False, compare=False)
 
     def model(self, x: Array) -> None:
-        """Something behind each image, and the image."""
+        """Model latent variables of each image, and the image."""
         self.decoder(self.prior(len(x)), x)
 
     def prior(self, rows: int) -> Array:
-        """What is behind images: standard normals, bent by a flow whose density takes one pass."""
+        """Sample latent variables: standard normals, transformed by a flow whose density takes one pass."""
         normal = dist.Normal(0.0, 1.0).expand([rows, self.latent]).to_event(1)
         return sample("z", dist.TransformedDistribution(normal, self._flow("prior", MaskedAutoregressive)))
 
     def decoder(self, z: Array, x: Array | None = None) -> Array:
-        """Images, given what is behind them."""
+        """Sample images, given their latent variables."""
         return sample("x", self.pixels_of(self.network("decoder")(z)).to_event(1), obs=x)
 
     def encoder(self, x: Array) -> Array:
-        """What may be behind images: normals, bent by a flow whose draws take one pass and that hears of the image."""
+        """Sample latent variables given images: normals, transformed by a flow whose draws take one pass."""
         loc, log_scale, context = jnp.split(self.network("encoder")(self._scaled(x)), 3, -1)
         normal = dist.Normal(loc, jnp.exp(log_scale)).to_event(1)
         return sample(
@@ -62,7 +63,7 @@ class VAE:
         )
 
     def pixels_of(self, raw: Array) -> Any:
-        """The distribution of pixels that the decoder's outputs stand for."""
+        """Return the distribution of pixels with the decoder's outputs as parameters."""
         if self.binary:
             return dist.Bernoulli(logits=raw)
         logits, loc, log_scale = jnp.split(raw.reshape(*raw.shape[:-1], self.pixels, 3 * COMPONENTS), 3, -1)
@@ -70,19 +71,19 @@ class VAE:
         return QuantizedLogisticMixture(logits, ends + EVERYTHING * loc, jnp.exp(2.5 + log_scale))
 
     def brightness(self, raw: Array) -> Array:
-        """The expected pixels, from 0 to 1."""
+        """Return the expected pixels, from 0 to 1."""
         pixels = self.pixels_of(raw)
         if self.binary:
             return pixels.mean
         each = jnp.clip(pixels.loc, NOTHING, EVERYTHING) / EVERYTHING
         return jnp.sum(jax.nn.softmax(pixels.logits, -1) * each, -1)
 
-    def network(self, name: str) -> Any:
-        """The encoder's or the decoder's network, with weights that are learned."""
+    def network(self, name: str) -> Callable[..., Array]:
+        """Return the encoder's or the decoder's network with learned weights."""
         return network(name, self.network_of(name))
 
     def network_of(self, name: str) -> Network:
-        """That network as a function of its weights."""
+        """Return the encoder's or the decoder's network as a function of its weights."""
         if name not in self._networks:
             outputs = self.pixels if self.binary else 3 * COMPONENTS * self.pixels
             sizes = (self.pixels, 3 * self.latent) if name == "encoder" else (self.latent, outputs)
@@ -90,7 +91,7 @@ class VAE:
         return self._networks[name]
 
     def _flow(self, name: str, layer: Any, context: Array | None = None) -> list[Any]:
-        """Autoregressive layers, every other one in reverse order."""
+        """Return autoregressive layers, every other one in reverse order."""
         forward, known = tuple(range(self.latent)), 0 if context is None else self.latent
 
         def begin(key: Array) -> list[Any]:
@@ -101,26 +102,26 @@ class VAE:
         return [layer(each, order, context) for each, order in zip(weights, orders, strict=True)]
 
     def _over_model(self, path: str, shape: tuple[int, ...]) -> tuple[str | None, ...]:
-        """The hidden units of a flow lie over `model`."""
+        """Return the mesh axes of a flow's weights: hidden units are sharded over `model`."""
         return tuple("model" if size == self.hidden else None for size in shape)
 
     def _scaled(self, x: Array) -> Array:
         return x.astype(jnp.float32) / (1.0 if self.binary else EVERYTHING)
 
 
-def make_network(inputs: int, outputs: int, hidden: int) -> Any:
-    """`make(rngs)` of a Flax NNX module with two hidden layers, whose units lie over the mesh's `model` axis."""
+def make_network(inputs: int, outputs: int, hidden: int) -> Callable[[Any], Any]:
+    """Return `make(rngs)` of a Flax NNX module whose hidden units are sharded over the mesh's `model` axis."""
     nnx = require("flax.nnx")
     normal, zeros = nnx.initializers.lecun_normal(), nnx.initializers.zeros_init()
     small = nnx.initializers.variance_scaling(0.01, "fan_in", "truncated_normal")
 
     class Dense(nnx.Module):
-        """The first layer's outputs are spread out, and the last one's inputs: between them nothing is sent."""
+        """Two layers; the hidden units are sharded in both, so that devices do not communicate between them."""
 
         def __init__(self, rngs: Any):
-            spread, gathered = (None, "model"), ("model", None)
+            sharded, gathered = (None, "model"), ("model", None)
             self.first = nnx.Linear(
-                inputs, hidden, kernel_init=nnx.with_partitioning(normal, spread),
+                inputs, hidden, kernel_init=nnx.with_partitioning(normal, sharded),
                 bias_init=nnx.with_partitioning(zeros, ("model",)), rngs=rngs,
             )  # fmt: skip
             self.last = nnx.Linear(hidden, outputs, kernel_init=nnx.with_partitioning(small, gathered), rngs=rngs)

@@ -1,1 +1,1 @@
-"""Pictures of the demos: matplotlib figures of posteriors, fits and ensembles."""
+"""Pictures of the demos: matplotlib figures of draws, fits and ensembles, one file per demo."""

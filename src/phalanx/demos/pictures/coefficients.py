@@ -1,4 +1,4 @@
-"""A picture of the coefficients of a regression on standardised columns: intervals, group by group."""
+"""Picture of regression coefficients on standardised columns: intervals, group by group."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import numpy as np
 from phalanx.report.plots.style import ACCENT, INK, MUTED, SECOND, explain, finish, new_figure
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ROW, TITLE = 0.2, 0.9
-"""Inches of height for a coefficient, and for what stands around a group of them."""
+"""Inches of height for a coefficient, and for the frame of a group."""
 
 WIDE, NARROW = (0.03, 0.97), (0.25, 0.75)
 
 
 def intervals(
-    draws: np.ndarray,
+    draws: Float[np.ndarray, "chain draw coefficient"],
     names: Sequence[str],
     panels: Sequence[Mapping[str, np.ndarray]],
-    unseen: np.ndarray,
-    truth: np.ndarray | None = None,
+    unseen: Bool[np.ndarray, "coefficient"],
+    truth: Float[np.ndarray, "coefficient"] | None = None,
 ) -> Figure:
     """Draw the median of each coefficient with its 50% and 94% intervals, all on one scale.
 
     Args:
-        draws: shape `(chain, draw, coefficients)`.
+        draws: draws of the coefficients.
         names: the names of the coefficients.
-        panels: from left to right, what stands below one another: numbers of coefficients by the group's title.
-        unseen: coefficients of columns that are the same in all rows: they are as the prior has them. Shape
-            `(coefficients,)`.
-        truth: the true coefficients, where they are known; shape `(coefficients,)`.
+        panels: from left to right, groups from top to bottom: numbers of coefficients by the group's title.
+        unseen: True for coefficients of constant columns, which have their prior distribution.
+        truth: the true coefficients, if known.
 
     Returns:
         The figure.
@@ -62,7 +62,7 @@ def intervals(
     return figure
 
 
-def _draw_group(axes: Axes, draws: np.ndarray, unseen: np.ndarray) -> None:
+def _draw_group(axes: Axes, draws: Float[np.ndarray, "draw member"], unseen: Bool[np.ndarray, "member"]) -> None:
     height = np.arange(draws.shape[1])
     colors = [MUTED if alone else ACCENT for alone in unseen]
     axes.axvline(0, color=MUTED, linewidth=1, linestyle="--")

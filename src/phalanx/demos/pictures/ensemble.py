@@ -1,4 +1,4 @@
-"""Pictures of an ensemble: how its members were trained, and what they disagree on."""
+"""Pictures of an ensemble: the training of its members, and the images that they disagree on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from phalanx.ensembles import Prediction
 from phalanx.report.plots.style import ACCENT, INK, MUTED, SECOND, explain, finish, new_figure, whole_numbers
 
 if TYPE_CHECKING:
+    from jaxtyping import Int, Shaped
     from matplotlib.figure import Figure
 
 SHOWN = 16
@@ -18,7 +19,7 @@ SHOWN = 16
 
 
 def curves(history: Sequence[Mapping[str, Any]]) -> Figure:
-    """Loss and test error, epoch by epoch: the mean member with the spread of all, and the ensemble."""
+    """Draw loss and test error, epoch by epoch: the mean member with the range of all, and the ensemble."""
     figure = new_figure(9.0, 3.6)
     left, right = figure.subplots(1, 2)
     epochs = np.arange(1, len(history) + 1)
@@ -26,7 +27,7 @@ def curves(history: Sequence[Mapping[str, Any]]) -> Figure:
     error = 100 * (1 - np.array([row["test_accuracy"] for row in history]))
     for axes, values, title in ((left, loss, "Training loss"), (right, error, "Test error, percent")):
         axes.fill_between(epochs, values.min(1), values.max(1), color=SECOND, alpha=0.25, linewidth=0)
-        axes.plot(epochs, values.mean(1), color=SECOND, linewidth=1.6, label="mean member, and the spread of all")
+        axes.plot(epochs, values.mean(1), color=SECOND, linewidth=1.6, label="mean member, and the range of all")
         axes.set_ylim(0, 1.05 * values.max())
         whole_numbers(axes.xaxis)
         finish(axes, title, "epoch", "")
@@ -37,14 +38,16 @@ def curves(history: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def disagreed_upon(prediction: Prediction, images: np.ndarray, labels: np.ndarray) -> Figure:
-    """The images whose classes members disagree on most, with the truth and the ensemble's two best guesses."""
+def disagreed_upon(
+    prediction: Prediction, images: Shaped[np.ndarray, "image row column"], labels: Int[np.ndarray, "image"]
+) -> Figure:
+    """Draw the images that members disagree on most, with their class and the ensemble's two best guesses."""
     order = np.argsort(-prediction.mutual_information, kind="stable")[:SHOWN]
     columns = min(8, len(order))
     rows = -(-len(order) // columns)
     figure = new_figure(1.25 * columns, 1.75 * rows)
     figure.suptitle(
-        "What members disagree on: the true class (orange where the ensemble errs), and its two best guesses",
+        "Images that members disagree on: true class (orange if the ensemble errs), and its two best guesses",
         fontsize=8.5, color=MUTED,
     )  # fmt: skip
     panels = figure.subplots(rows, columns, squeeze=False)

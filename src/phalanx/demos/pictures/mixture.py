@@ -1,4 +1,4 @@
-"""Pictures of the mixture's samples, and of what they took."""
+"""Pictures of the mixture's draws, and of their time and memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from phalanx.report.plots.style import ACCENT, BAND, INK, MUTED, SECOND, explain, finish, new_figure
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
     from matplotlib.figure import Figure
 
 COLORS = {"NumPy": MUTED, "JAX, one loop": SECOND, "Phalanx": ACCENT, "Phalanx, MixtureSameFamily": INK}
@@ -17,8 +18,8 @@ COLORS = {"NumPy": MUTED, "JAX, one loop": SECOND, "Phalanx": ACCENT, "Phalanx, 
 EDGES = np.linspace(-12.0, 18.0, 121)
 
 
-def density_figure(samples: np.ndarray, density: Callable[[np.ndarray], np.ndarray]) -> Figure:
-    """The histogram of samples over the exact density."""
+def density_figure(samples: Float[np.ndarray, "draw"], density: Callable[[np.ndarray], np.ndarray]) -> Figure:
+    """Draw the histogram of samples over the exact density."""
     figure = new_figure(7.5, 3.6)
     axes = figure.subplots()
     heights = np.histogram(samples, EDGES)[0] / max(len(samples), 1) / np.diff(EDGES)
@@ -31,7 +32,7 @@ def density_figure(samples: np.ndarray, density: Callable[[np.ndarray], np.ndarr
 
 
 def time_figure(points: Mapping[str, Sequence[tuple[int, float, float]]], size: str) -> Figure:
-    """Seconds of sampling against a size, and those of compiling, dashed, for each way."""
+    """Draw seconds of sampling against a size, and dashed those of compiling, for each way."""
     figure = new_figure(7.5, 4.0)
     axes = figure.subplots()
     for name, found in points.items():
@@ -48,7 +49,7 @@ def time_figure(points: Mapping[str, Sequence[tuple[int, float, float]]], size: 
 
 
 def memory_figure(points: Sequence[tuple[int, float]]) -> Figure:
-    """Resident memory against samples."""
+    """Draw resident memory against samples."""
     figure = new_figure(7.5, 3.2)
     axes = figure.subplots()
     if points:

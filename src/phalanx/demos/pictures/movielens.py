@@ -1,4 +1,4 @@
-"""Pictures of a matrix factorisation: how the chains went, and what is recommended to two users."""
+"""Pictures of a matrix factorisation: traces of the chains, and recommendations to two users."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from phalanx.datasets import Watched
 from phalanx.report.plots.style import ACCENT, CHAINS, SECOND, explain, finish, new_figure, printable, whole_numbers
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
     from matplotlib.figure import Figure
 
 SHOWN = 12
@@ -20,7 +21,7 @@ COLORS = {"most": ACCENT, "fewest": SECOND}
 
 
 def traces(stats: Mapping[str, np.ndarray]) -> Figure:
-    """Log density and acceptance rate of every draw, chain by chain."""
+    """Draw log density and acceptance rate of every draw, chain by chain."""
     figure = new_figure(7.5, 4.4)
     panels = figure.subplots(2, 1, sharex=True)
     for axes, name in zip(panels, ("log_density", "acceptance_rate"), strict=True):
@@ -34,21 +35,21 @@ def traces(stats: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
-def recommendations(shares: np.ndarray, users: Mapping[str, int], data: Watched) -> Figure:
-    """For each user, the films that come out best in most draws, and in how many of them."""
+def recommendations(shares: Float[np.ndarray, "user film"], users: Mapping[str, int], data: Watched) -> Figure:
+    """Draw, for each user, the films that most often rank first, with their share of the draws."""
     names = [f"film {i}" for i in range(data.matrix.shape[1])] if data.titles is None else list(data.titles)
     return _bars(shares, users, data, names)
 
 
-def by_genre(shares: np.ndarray, users: Mapping[str, int], data: Watched) -> Figure:
-    """For each user, the genres of the best films; a film of several genres counts for each."""
-    assert data.genres is not None  # asked for where they are known
+def by_genre(shares: Float[np.ndarray, "user film"], users: Mapping[str, int], data: Watched) -> Figure:
+    """Draw, for each user, the genres of the best films; a film of several genres counts for each."""
+    assert data.genres is not None  # the caller checks
     names = sorted({genre for genres in data.genres for genre in genres})
     of_film = np.array([[name in genres for name in names] for genres in data.genres], float)
     return _bars(shares @ of_film, users, data, names)
 
 
-def _bars(shares: np.ndarray, users: Mapping[str, int], data: Watched, names: list[str]) -> Figure:
+def _bars(shares: Float[np.ndarray, "user item"], users: Mapping[str, int], data: Watched, names: list[str]) -> Figure:
     figure = new_figure(9.0, 4.2)
     panels = figure.subplots(1, len(users), sharex=True)
     for axes, (which, user), share in zip(panels, users.items(), shares, strict=True):

@@ -1,4 +1,4 @@
-"""Pictures of a posterior over softmax regressions: accuracy, and what the weights look like."""
+"""Pictures of a posterior over softmax regressions, its accuracy and weights; and of draws in the plane."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.demos.scoring.scores import Scores
+from phalanx.demos.scoring.scores import ImageScores
 from phalanx.posterior.posterior import Posterior
 from phalanx.report.plots.style import ACCENT, INK, MUTED, SECOND, explain, finish, new_figure
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
     from matplotlib.figure import Figure
 
 
-def accuracy(scores: Scores) -> Figure:
-    """Accuracy of single draws, and of the Bayesian model average as draws are added."""
+def accuracy(scores: ImageScores) -> Figure:
+    """Draw the accuracy of single draws, and that of the Bayesian model average of increasing numbers of draws."""
     figure = new_figure(7.5, 3.6)
     axes = figure.subplots()
     counts, running = scores.running_accuracy
@@ -30,7 +31,7 @@ def accuracy(scores: Scores) -> Figure:
 
 
 def weights(posterior: Posterior, side: int) -> Figure:
-    """Posterior mean and standard deviation of each class's weights, as images of `side` x `side` pixels."""
+    """Draw posterior mean and standard deviation of each class's weights, as images of `side` x `side` pixels."""
     flat = posterior.draws["w"].reshape(-1, *posterior.draws["w"].shape[2:])
     figure = new_figure(10.0, 2.5)
     rows = figure.subplots(2, flat.shape[-1])
@@ -51,8 +52,10 @@ def weights(posterior: Posterior, side: int) -> Figure:
     return figure
 
 
-def cloud(draws: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> Figure:
-    """Draws in the plane over the ellipses of one, two and three standard deviations of the exact Gaussian."""
+def cloud(
+    draws: Float[np.ndarray, "chain draw 2"], mean: Float[np.ndarray, "2"], covariance: Float[np.ndarray, "2 2"]
+) -> Figure:
+    """Plot draws in the plane over ellipses of one, two and three standard deviations of the exact Gaussian."""
     figure = new_figure(5.2, 5.0)
     axes = figure.subplots()
     flat = draws.reshape(-1, 2)

@@ -1,45 +1,50 @@
-"""Pictures of a variational autoencoder: what it draws, how it gives images back, what lies between them, the loss."""
+"""Pictures of a variational autoencoder: samples, reconstructions, interpolations and the loss."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import random
+from jax import Array, random
 
 from phalanx.demos.models.vae_programs import VAE
 from phalanx.language.handlers import seed as seeded
 from phalanx.language.handlers import substitute
+from phalanx.language.tracing import Program
 from phalanx.report.plots.style import ACCENT, MUTED, SECOND, explain, finish, new_figure, whole_numbers
 from phalanx.variational.result import Fit
 
 if TYPE_CHECKING:
+    from jaxtyping import Shaped
     from matplotlib.figure import Figure
 
 COLUMNS, ROWS, BETWEEN = 12, 6, 12
 
 
-def draw_pictures(vae: VAE, learned: Fit, test: np.ndarray, side: tuple[int, ...], seed: int) -> dict[str, Figure]:
-    """Samples, reconstructions, interpolations and the loss."""
+def draw_pictures(
+    vae: VAE, learned: Fit, test: Shaped[np.ndarray, "image pixel"], side: tuple[int, ...], seed: int
+) -> dict[str, Figure]:
+    """Draw samples, reconstructions, interpolations and the loss."""
     key, shape = random.key(seed), tuple(map(int, side))
 
-    def run(*names: str, key: Any) -> Any:
-        """What a program returns at the learned values of its parameters."""
+    def run(*names: str, key: Array) -> Callable[[Program], Any]:
+        """Return a function that runs a program with the learned values of its parameters."""
         values = {name: learned.params[name] for name in names}
         return lambda program: seeded(substitute(program, values), key)()
 
     @jax.jit
-    def prior(key: Any) -> Any:
+    def prior(key: Array) -> Array:
         return run("prior", key=key)(lambda: vae.prior(COLUMNS * ROWS))
 
     @jax.jit
-    def encode(x: Any, key: Any) -> Any:
+    def encode(x: Array, key: Array) -> Array:
         return run("encoder", "posterior", key=key)(lambda: vae.encoder(x))
 
     @jax.jit
-    def decode(z: Any) -> Any:
+    def decode(z: Array) -> Array:
         return vae.brightness(run("decoder", key=key)(lambda: vae.network("decoder")(z)))
 
     shown = test[:COLUMNS]
@@ -48,13 +53,13 @@ def draw_pictures(vae: VAE, learned: Fit, test: np.ndarray, side: tuple[int, ...
     pairs = (1 - weight) * behind[: COLUMNS // 2, None] + weight * behind[COLUMNS // 2 :, None]
     grey = shown / (1.0 if vae.binary else 255.0)
     return {
-        "samples": _grid("Drawn from the prior: expected pixels", decode(prior(key)), ROWS, shape),
+        "samples": _grid("Expected pixels of draws from the prior", decode(prior(key)), ROWS, shape),
         "reconstructions": _grid(
-            "Test images, and expected pixels given one draw of what is behind them",
+            "Test images, and expected pixels given one draw of their latent variables",
             np.concatenate([grey, np.asarray(decode(behind))]), 2, shape,
         ),
         "interpolation": _grid(
-            "From one test image to another, along a line between what is behind them",
+            "From one test image to another, along a line between their latent variables",
             decode(pairs.reshape(-1, vae.latent)), COLUMNS // 2, shape,
         ),
         "loss": _loss(learned),

@@ -1,1 +1,1 @@
-"""Scores of predictions on held-out rows, as the demos print them."""
+"""Scores of predictions on test rows or hidden entries, as the demos print them."""

@@ -1,16 +1,19 @@
-"""How good the predictions of a posterior over logistic regressions are, and what the class rate alone would give."""
+"""Scores of a posterior over logistic regressions on test rows, beside those of the class rate alone."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
 
 from phalanx.diagnostics.calibration import Calibration, calibrate
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+
 BATCH = 32
-"""Draws scored at a time: logits of 58,101 rows take 0.2 MB a draw."""
+"""Draws per batch: logits of 58,101 rows take 0.2 MB a draw."""
 
 
 class BinaryScores(NamedTuple):
@@ -19,8 +22,8 @@ class BinaryScores(NamedTuple):
     Attributes:
         accuracy: the share of rows whose more probable label is the true one.
         log_loss: mean negative log probability of the true label, in nats.
-        base_accuracy, base_log_loss: the same of predicting the rate of ones in training for every row.
-        calibration: how often the label is one, given its probability.
+        base_accuracy, base_log_loss: scores of a prediction that is the rate of ones in training for every row.
+        calibration: frequency of ones, given their predicted probability.
     """
 
     accuracy: float
@@ -30,13 +33,18 @@ class BinaryScores(NamedTuple):
     calibration: Calibration
 
 
-def score_binary(weights: np.ndarray, x: np.ndarray, y: np.ndarray, rate: float) -> BinaryScores:
+def score_binary(
+    weights: Float[np.ndarray, "chain draw column"],
+    x: Float[np.ndarray, "row column"],
+    y: Shaped[np.ndarray, "row"],
+    rate: float,
+) -> BinaryScores:
     """Score draws of the weights of a logistic regression.
 
     Args:
-        weights: shape `(chain, draw, columns)`.
-        x: test rows, shape `(rows, columns)`.
-        y: their labels 0 and 1, shape `(rows,)`.
+        weights: draws of the weights.
+        x: test rows.
+        y: their labels 0 and 1.
         rate: the rate of ones in training.
 
     Returns:
@@ -54,9 +62,9 @@ def score_binary(weights: np.ndarray, x: np.ndarray, y: np.ndarray, rate: float)
     )  # fmt: skip
 
 
-def _accuracy(probability: np.ndarray, y: np.ndarray) -> float:
+def _accuracy(probability: Float[np.ndarray, "row"], y: Shaped[np.ndarray, "row"]) -> float:
     return float(np.mean((probability > 0.5) == (y == 1)))
 
 
-def _log_loss(probability: np.ndarray, y: np.ndarray) -> float:
+def _log_loss(probability: Float[np.ndarray, "row"], y: Shaped[np.ndarray, "row"]) -> float:
     return float(-np.mean(np.log(np.where(y == 1, probability, 1 - probability) + 1e-30)))

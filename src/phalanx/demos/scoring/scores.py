@@ -1,8 +1,8 @@
-"""How good the predictions of a posterior over classifiers are."""
+"""Scores of a posterior over softmax regressions on test images."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +11,22 @@ import numpy as np
 from phalanx.diagnostics.calibration import Calibration, calibrate
 from phalanx.posterior.posterior import Posterior
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
 BATCH = 16
-"""Draws scored at a time: probabilities of 10,000 images take 0.4 MB a draw."""
+"""Draws per batch: probabilities of 10,000 images take 0.4 MB a draw."""
 
 
-class Scores(NamedTuple):
-    """Scores on test images.
+class ImageScores(NamedTuple):
+    """Scores on test images, of single draws and of the Bayesian model average.
 
     Attributes:
         draw_accuracy: accuracy of each draw.
-        running_accuracy: accuracy of the Bayesian model average as draws are added; counts of draws, and accuracies.
+        running_accuracy: numbers of draws, and accuracies of the average of so many.
         accuracy: accuracy of the Bayesian model average, the mean over draws of the predictive probabilities.
-        log_loss: its mean negative log probability of the true class, in nats.
-        calibration: its accuracy, given its confidence.
+        log_loss: mean negative log probability of the true class under the average, in nats.
+        calibration: accuracy of the average, given its confidence.
     """
 
     draw_accuracy: np.ndarray
@@ -33,10 +36,12 @@ class Scores(NamedTuple):
     calibration: Calibration
 
 
-def score(posterior: Posterior, images: np.ndarray, labels: np.ndarray) -> Scores:
-    """Score softmax-regression draws `w` and `b` on `images` (n, pixels) with `labels` (n,).
+def score(
+    posterior: Posterior, images: Float[np.ndarray, "image pixel"], labels: Int[np.ndarray, "image"]
+) -> ImageScores:
+    """Score the draws `w` and `b` of a softmax regression on test images.
 
-    Draws are scored a few at a time and only sums are kept: the probabilities of all draws would not fit in memory.
+    Only sums over batches of draws are stored: the probabilities of all draws would not fit in memory.
     """
     weights, biases = (np.swapaxes(posterior.draws[n], 0, 1).reshape(-1, *posterior.draws[n].shape[2:]) for n in "wb")
 
@@ -56,10 +61,13 @@ def score(posterior: Posterior, images: np.ndarray, labels: np.ndarray) -> Score
 
 
 def _scores(
-    mean: np.ndarray, labels: np.ndarray, accuracies: np.ndarray, running: tuple[np.ndarray, np.ndarray]
-) -> Scores:
+    mean: Float[np.ndarray, "image class"],
+    labels: Int[np.ndarray, "image"],
+    accuracies: Float[np.ndarray, "draw"],
+    running: tuple[np.ndarray, np.ndarray],
+) -> ImageScores:
     hits = mean.argmax(-1) == labels
-    return Scores(
+    return ImageScores(
         accuracies,
         running,
         float(hits.mean()),

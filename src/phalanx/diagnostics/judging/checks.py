@@ -1,4 +1,4 @@
-"""Checks behind the verdict, one function each: a finding with its grade, or a sentence on what is in order."""
+"""Checks behind the verdict, one function each: a finding with its grade, or a sentence that reports a pass."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 HIGH_RHAT = 1.01
-"""From here on, chains have not forgotten where they started (Vehtari et al., 2021), if they are long."""
+"""R-hat from which on long chains have not forgotten their starts (Vehtari et al., 2021)."""
 
 FALSE_ALARMS = 0.01
-"""How often independent draws may have an R-hat in any quantity that is called high."""
+"""Fraction of runs of independent draws in which any R-hat counts as high."""
 
 SHORT_CHAIN = 100
-"""With fewer draws, what one chain says of itself is mostly noise."""
+"""Draws of a chain below which its own statistics are mostly noise."""
 
 MANY_CHAINS = 64
-"""From here on, chains are many enough to be short."""
+"""Number of chains from which on each may be short."""
 
 LOW_ACCEPTANCE = 0.1
-"""Below this mean acceptance rate a chain hardly moves, whatever its kernel aims at."""
+"""Mean acceptance rate below which a chain hardly moves, whatever its kernel aims at."""
 
 APART = (
-    "starting values or priors that keep chains to one place, if only one is meant; else another parametrisation, in "
-    "which chains can cross: from chains that cannot, nobody knows how much of the posterior is in each place"
+    "starting values or priors that keep chains in one place, if only one is meant; else another parametrisation, in "
+    "which chains can cross: chains that cannot cross do not show how much of the posterior is in each place"
 )
 """Advice for chains in different places."""
 
 TOGETHER = (
-    "what brings the chains together, such as another parametrisation: while they sit apart, more draws do not help"
+    "another parametrisation, or any other change that brings the chains together: while they sit apart, more draws do "
+    "not help"
 )
-"""The same, where it is draws that are missing."""
+"""Advice for chains in different places that have too few effective draws."""
 
 REPARAMETRISED = (
     "another parametrisation: for a hierarchy that is centred the non-centred one, for one that is non-centred the "
@@ -60,30 +61,30 @@ SMALLER_STEPS = (
 """Advice for divergences."""
 
 FULL_TREES = 0.01
-"""A share of trajectories cut off at the largest tree depth that is more than an accident."""
+"""Fraction of trajectories cut off at the largest tree depth from which on it is a finding."""
 
 CERTAIN = 1e-4
-"""Probability below which an accident is ruled out: mild findings above it are "usable"."""
+"""Probability below which chance is ruled out: mild findings above it are "usable"."""
 
 SLIGHT_RHAT = 1.02
-"""R-hat below which chains differ by little beside the posterior's width, accident or not."""
+"""R-hat below which chains differ by little beside the posterior's width, by chance or not."""
 
 LARGE_RHAT = 1.05
-"""R-hat from which on chains differ too much for any use, unless it is an accident."""
+"""R-hat from which on chains differ too much for any use, unless by chance."""
 
 USABLE_SHARE = 0.25
-"""Share of the effective draws asked for with which estimates are rough, but usable."""
+"""Fraction of the required effective draws with which estimates are rough, but usable."""
 
 SLOW = 0.1
-"""Effective draws, as a share of the draws, below which divergences and slow mixing are taken for one defect."""
+"""Effective draws, as a fraction of the draws, below which divergences and slow mixing count as one defect."""
 
 FEW_DIVERGENCES = 0.01
-"""A share of divergences above which a run is not good, wherever they are."""
+"""Fraction of divergences above which a run is not good, wherever they are."""
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What a run is judged by: its summary, its statistics `(chain, draw)`, its size, and draws if there are any."""
+class CheckedRun:
+    """Run as a check receives it: its summary, its statistics `(chain, draw)`, its size, and its draws, if stored."""
 
     table: DataFrame
     stats: Mapping[str, np.ndarray]
@@ -94,10 +95,10 @@ class Evidence:
 
     @cached_property
     def disagreeing(self) -> np.ndarray:
-        """Find quantities with an R-hat of 1.01 or more that chains which agree would hardly reach by accident.
+        """Mask of quantities with an R-hat of 1.01 or more that chains which agree would hardly reach by chance.
 
-        Few effective draws excuse no R-hat of 1.05 or more. Without draws the bound is that of independent ones, see
-        `high_rhat`.
+        An R-hat of 1.05 or more counts in spite of few effective draws. Without draws the bound is that of independent
+        ones, see `high_rhat`.
         """
         values, chances = self.table["r_hat"].to_numpy(), self.chances
         bounded = np.where(np.isnan(chances), values >= self.high_rhat, chances < FALSE_ALARMS / len(self.table))
@@ -106,7 +107,7 @@ class Evidence:
 
     @cached_property
     def chances(self) -> np.ndarray:
-        """P-values of the R-hats of 1.01 or more; NaN for the others, and without draws."""
+        """The p-values of the R-hats of 1.01 or more; NaN for the others, and without draws."""
         found = np.full(len(self.table), np.nan)
         suspects = self.table["r_hat"].to_numpy() >= HIGH_RHAT
         for rows, values in self._blocks() if suspects.any() else ():
@@ -115,13 +116,13 @@ class Evidence:
         return found
 
     def columns(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Each quantity's name and draws, `(chain, draw)`; small variables come first."""
+        """Yield each quantity's name and draws, `(chain, draw)`; small variables come first."""
         names = self.table.index
         for rows, values in sorted(self._blocks(), key=lambda block: len(block[0])):
             yield from ((str(names[row]), values[:, :, number]) for number, row in enumerate(rows))
 
     def _blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Each variable's rows in the table and its draws, `(chain, draw, element)`, as far as the table has it."""
+        """Yield each variable's rows in the table and its draws, `(chain, draw, element)`, if the table has it."""
         variables = [("log_density", self.stats["log_density"])] if "log_density" in self.stats else []
         places: dict[str, list[int]] = {}
         for row, name in enumerate(map(str, self.table.index)):
@@ -138,7 +139,7 @@ class Evidence:
 
     @cached_property
     def places(self) -> str | None:
-        """Which chains sit where, if they sit in different places."""
+        """A sentence that locates the chains, if they sit in different places; else None."""
         values = self.table["r_hat"].to_numpy()
         high = np.flatnonzero(self.disagreeing)
         suspects = [str(self.table.index[row]) for row in high[np.argsort(-values[high])]]
@@ -146,12 +147,12 @@ class Evidence:
 
     @property
     def high_rhat(self) -> float:
-        """The R-hat from which on chains do not agree; see `high_rhat`."""
+        """The R-hat from which on chains disagree; see `high_rhat`."""
         return high_rhat(self.num_chains, self.num_draws, len(self.table))
 
 
 def least_ess(num_chains: int) -> int:
-    """The effective draws that estimates and the diagnostics themselves need: 100 per chain, of at most four chains.
+    """Return the effective draws that estimates and diagnostics need: 100 per chain, for at most four chains.
 
     Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
     localization: an improved R-hat for assessing convergence of MCMC.
@@ -160,11 +161,11 @@ def least_ess(num_chains: int) -> int:
 
 
 def high_rhat(num_chains: int, num_draws: int, num_quantities: int) -> float:
-    r"""The R-hat from which on chains do not agree: 1.01, or more where independent draws would reach it by accident.
+    r"""Return the R-hat from which on chains disagree: 1.01, or more where independent draws reach it by chance.
 
-    Of the `S = 2 M` half chains of `n` independent draws, $n \operatorname{var}(\bar x_s) / W$ has nearly an F
-    distribution with `S - 1` and `S (n - 1)` degrees of freedom; the largest R-hat of all quantities, each taken twice,
-    exceeds this bound, rounded up to three decimals, in one run of independent draws in a hundred.
+    For `S = 2 M` half chains of `n` independent draws, $n \operatorname{var}(\bar x_s) / W$ has nearly an F
+    distribution with `S - 1` and `S (n - 1)` degrees of freedom; the largest R-hat of all quantities, each tested
+    twice, exceeds this bound, rounded up to three decimals, in one run of independent draws in a hundred.
 
     Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
     localization: an improved R-hat for assessing convergence of MCMC.
@@ -177,10 +178,10 @@ def high_rhat(num_chains: int, num_draws: int, num_quantities: int) -> float:
     return max(HIGH_RHAT, float(np.ceil(1000 * accident)) / 1000)
 
 
-def check_sizes(run: Evidence) -> Finding | None:
-    """Check that there is something to compare."""
+def check_sizes(run: CheckedRun) -> Finding | None:
+    """Check that there are draws and chains to compare."""
     if run.num_draws < FEWEST_DRAWS:
-        problem = f"There are {count(run.num_draws, 'draw')} of each chain, and R-hat and ESS take {FEWEST_DRAWS}."
+        problem = f"There are {count(run.num_draws, 'draw')} of each chain, and R-hat and ESS need {FEWEST_DRAWS}."
         return Finding("few draws", problem, "a larger num_samples: 1,000 is a good start")
     if run.num_chains == 1:
         problem = "There is one chain, and R-hat compares chains."
@@ -188,17 +189,17 @@ def check_sizes(run: Evidence) -> Finding | None:
     return None
 
 
-def check_values(run: Evidence) -> Finding | None:
+def check_values(run: CheckedRun) -> Finding | None:
     """Check that every draw is finite."""
     wrong = ~np.isfinite(run.table["hdi_low"].to_numpy())
     if not wrong.any():
         return None
     problem = f"{_of_quantities(wrong)} not finite in some draws: {first_few(run.table.index[wrong])}."
-    return Finding("not finite", problem, "to find what overflows in the model; a larger dtype or a log scale may do")
+    return Finding("not finite", problem, "to find the overflow in the model; a larger dtype or a log scale may help")
 
 
-def check_movement(run: Evidence) -> Finding | str | None:
-    """Check that something varies. Single constants are in order: a correlation matrix has ones on its diagonal."""
+def check_movement(run: CheckedRun) -> Finding | str | None:
+    """Check that draws vary. Single constants pass: a correlation matrix has ones on its diagonal."""
     constant = np.isfinite(run.table["hdi_low"].to_numpy()) & np.isnan(run.table["ess_bulk"].to_numpy())
     if not constant.any() or run.num_draws < FEWEST_DRAWS:
         return None
@@ -207,7 +208,7 @@ def check_movement(run: Evidence) -> Finding | str | None:
     return f"{_of_quantities(constant)} constant, and left out: {first_few(run.table.index[constant])}."
 
 
-def check_rhat(run: Evidence) -> Finding | str | None:
+def check_rhat(run: CheckedRun) -> Finding | str | None:
     """Check that the chains agree."""
     values = run.table["r_hat"].to_numpy()
     if np.isnan(values).all():
@@ -218,10 +219,10 @@ def check_rhat(run: Evidence) -> Finding | str | None:
         if largest < HIGH_RHAT:
             return f"The chains agree: every R-hat is below {HIGH_RHAT}, the largest is {format_rhat(largest)}."
         if (run.least_ess[values >= HIGH_RHAT] < least_ess(run.num_chains)).any():
-            return None  # the finding on effective draws says that there are too few to tell
+            return None  # the finding on effective draws reports that there are too few
         return (
-            f"The chains agree: the largest R-hat is {format_rhat(largest)}, which is as far as "
-            f"{count(run.num_draws, 'draw')} of each can tell."
+            f"The chains agree: the largest R-hat is {format_rhat(largest)}, no more than chance explains with "
+            f"{count(run.num_draws, 'draw')} of each."
         )
     rows = np.flatnonzero(high)[np.argsort(-values[high])]
     bound = HIGH_RHAT if np.isfinite(run.chances[rows]).all() else run.high_rhat
@@ -235,14 +236,14 @@ def check_rhat(run: Evidence) -> Finding | str | None:
     if run.num_chains >= MANY_CHAINS and run.num_draws < SHORT_CHAIN:
         advice = (
             "more draws of each chain: chains this short hardly ever pass, converged or not; "
-            "if they start in groups, nested_rhat can tell"
+            "if they start in groups, use nested_rhat"
         )
     if _is_slight(run, rows):
         return Finding("high R-hat", f"The chains differ slightly: {problem}", advice, "usable")
     return Finding("high R-hat", f"The chains do not agree: {problem}", advice)
 
 
-def _is_slight(run: Evidence, rows: np.ndarray) -> bool:
+def _is_slight(run: CheckedRun, rows: np.ndarray) -> bool:
     """Return whether chains differ by so little, or so uncertainly, that their draws are usable."""
     values, chances = run.table["r_hat"].to_numpy()[rows], run.chances[rows]
     mild = (values < SLIGHT_RHAT) | ((values < LARGE_RHAT) & (chances > CERTAIN / len(run.table)))
@@ -250,8 +251,8 @@ def _is_slight(run: Evidence, rows: np.ndarray) -> bool:
     return bool((mild & enough & np.isfinite(chances)).all())
 
 
-def check_ess(run: Evidence) -> Finding | str | None:
-    """Check that there are effective draws enough, in the bulk and in the tails."""
+def check_ess(run: CheckedRun) -> Finding | str | None:
+    """Check that there are enough effective draws, in the bulk and in the tails."""
     values = run.least_ess
     if np.isnan(values).all():
         return None
@@ -274,8 +275,8 @@ def check_ess(run: Evidence) -> Finding | str | None:
     return Finding("low ESS", problem, advice, "usable")
 
 
-def check_divergences(run: Evidence) -> Finding | str | None:
-    """Check that no trajectory diverged, or few did and they gather nowhere."""
+def check_divergences(run: CheckedRun) -> Finding | str | None:
+    """Check that trajectories did not diverge, or few did and they do not gather."""
     diverging = run.stats.get("diverging")
     if diverging is None:
         return None
@@ -288,12 +289,12 @@ def check_divergences(run: Evidence) -> Finding | str | None:
     if diverging.mean() > FEW_DIVERGENCES or not run.draws:
         problem = f"{problem}: the sampler could not follow the density there, and a part of it may be missing."
         return Finding("divergences", problem, SMALLER_STEPS)
-    problem = f"{problem}. They are few, and no quantity shows that they gather anywhere; so few cannot show much."
+    problem = f"{problem}. They are few, and they gather at no value of any quantity; but so few are weak evidence."
     return Finding("divergences", problem, SMALLER_STEPS, "usable")
 
 
-def check_tree_depth(run: Evidence) -> Finding | str | None:
-    """Check that trajectories were as long as they wanted to be."""
+def check_tree_depth(run: CheckedRun) -> Finding | str | None:
+    """Check that trajectories ended by themselves."""
     reached = run.stats.get("reached_max_depth")
     if reached is None:
         return None
@@ -301,13 +302,13 @@ def check_tree_depth(run: Evidence) -> Finding | str | None:
         return "Trajectories ended by themselves, below the largest tree depth."
     problem = f"Trajectories were cut off at the largest tree depth in {_share(reached)}: the chains move slowly."
     advice = (
-        "a larger max_depth, variables of one scale, or a metric that knows their correlations; where neither scales "
-        "nor correlations differ, a step_size a few percent smaller"
+        "a larger max_depth, variables of one scale, or a metric with their correlations; if the scales are equal and "
+        "there are no correlations, a step_size a few percent smaller"
     )
     return Finding("full trees", problem, advice, "usable")
 
 
-def check_energy(run: Evidence) -> Finding | str | None:
+def check_energy(run: CheckedRun) -> Finding | str | None:
     """Check that every chain reaches every energy."""
     if not has_energy(run.stats):
         return None
@@ -320,7 +321,7 @@ def check_energy(run: Evidence) -> Finding | str | None:
         return f"The chains move freely through their energies: the median E-BFMI is {np.median(fractions):.2f}."
     problem = (
         f"E-BFMI is below {LOW_EBFMI} in {count(low, 'chain')} (least: {fractions.min():.2f}): a fresh momentum moves "
-        "the energy too little, and the tails are not to be trusted."
+        "the energy too little, and estimates of the tails are unreliable."
     )
     # the lag-1 correlation r of energies, 1 - E-BFMI / 2, has a standard error of sqrt((1 - r^2) / draws)
     error = 2 * np.sqrt((1 - (1 - LOW_EBFMI / 2) ** 2) / run.num_draws)
@@ -330,7 +331,7 @@ def check_energy(run: Evidence) -> Finding | str | None:
     return Finding("low E-BFMI", problem, advice, "not good" if of_one or of_all else "usable")
 
 
-def check_acceptance(run: Evidence) -> Finding | None:
+def check_acceptance(run: CheckedRun) -> Finding | None:
     """Check that proposals are accepted."""
     rates = run.stats.get("acceptance_rate")
     if rates is None or not np.isfinite(rates).any():
@@ -343,8 +344,8 @@ def check_acceptance(run: Evidence) -> Finding | None:
     return Finding("low acceptance", problem, "a smaller step_size, or a longer warm-up to tune it in")
 
 
-Check = Callable[[Evidence], Finding | str | None]
-"""What is wrong, or a sentence that says what is in order; None where there is nothing to check."""
+Check = Callable[[CheckedRun], Finding | str | None]
+"""Check of a run: a finding, or a sentence that reports a pass; None where it does not apply."""
 
 CHECKS: tuple[Check, ...] = (
     check_values,
@@ -357,10 +358,10 @@ CHECKS: tuple[Check, ...] = (
     check_tree_depth,
     check_acceptance,
 )
-"""In the order to read them: what spoils the draws altogether comes before what makes them few."""
+"""All checks, in the order of their findings: invalid draws come before too few draws."""
 
 
-def together(found: Sequence[Finding], run: Evidence) -> list[Finding]:
+def together(found: Sequence[Finding], run: CheckedRun) -> list[Finding]:
     """Return the findings of all checks, graded in each other's light.
 
     Divergences and a low E-BFMI are mild only in a run that is in order otherwise: with chains that differ or move
@@ -375,7 +376,7 @@ def together(found: Sequence[Finding], run: Evidence) -> list[Finding]:
 
 
 def _low(figures: np.ndarray, bound: float, num_draws: int) -> int:
-    """Count the chains whose figure is below the bound; of short chains, only if they are the most."""
+    """Count the chains whose figure is below the bound; short chains count only if they are the majority."""
     low = int((figures < bound).sum())
     return low if num_draws >= SHORT_CHAIN or 2 * low > len(figures) else 0
 

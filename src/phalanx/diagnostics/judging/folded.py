@@ -1,4 +1,4 @@
-"""Is a run that stored no draws fit to be used? What its reducers say of the draws they have seen."""
+"""Verdict on a run that stored no draws, from the results of its reducers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from phalanx.diagnostics.judging.words import format_rhat
 from phalanx.errors.words import count
 
 NAMED = 3
-"""Elements that a sentence names at most."""
+"""The most elements that a sentence names."""
 
 Figures = dict[str, float]
-"""A number for each element, by its name."""
+"""Number of each element, by its name."""
 
 
 def judge_folded(
     reduced: Mapping[str, Any],
-    tells: Mapping[str, str],
+    statistics: Mapping[str, str],
     *,
     num_chains: int,
     divergences: int,
@@ -33,21 +33,21 @@ def judge_folded(
     passed: Sequence[str] = (),
     labels: Names | None = None,
 ) -> Verdict:
-    """Say whether what draws were folded into is good to use; see `judge`, whose thresholds these are.
+    """Grade a run by the results of its reducers, with the thresholds of `judge`.
 
-    R-hat and ESS are those of `rhat()` and `ess()`, of the draws themselves and not of ranks. Where a run was asked for
-    neither nothing is known of its chains, and it is not good to use.
+    R-hat and ESS are those of `rhat()` and `ess()`, of the draws themselves and not of ranks. A run without these
+    reducers is not good to use, since its convergence is unknown.
 
     Args:
         reduced: results by reducer name, and by variable where there are several.
-        tells: which of them are R-hats ("r_hat") and which effective sample sizes ("ess"), by name.
+        statistics: the statistic, "r_hat" or "ess", of each reducer that has one, by name.
         num_chains: chains.
         divergences: draws that diverged.
-        acceptance_rate: mean over the draws; None where it is not known.
-        constant: elements that are known to be constant, by name, such as `R[0, 0]`: single ones are in order.
-        findings: what is known to be wrong from elsewhere.
-        passed: what is known to be in order from elsewhere.
-        labels: what the entries of variables are called, by variable and axis.
+        acceptance_rate: mean over the draws; None where it is unknown.
+        constant: names of constant elements, such as `R[0, 0]`: single ones pass.
+        findings: further findings, such as those of the run's record.
+        passed: further sentences that report a pass.
+        labels: labels of the entries of variables, by variable and axis.
 
     Returns:
         The verdict.
@@ -59,7 +59,7 @@ def judge_folded(
         >>> judge_folded(reduced, {"r": "r_hat"}, num_chains=4, divergences=0, acceptance_rate=0.8).good
         False
     """
-    r_hats, sizes = (_figures(reduced, tells, what, labels) for what in ("r_hat", "ess"))
+    r_hats, sizes = (_figures(reduced, statistics, wanted, labels) for wanted in ("r_hat", "ess"))
     results = [
         _asked(r_hats, sizes),
         _known(r_hats, sizes, num_chains, constant),
@@ -77,17 +77,19 @@ def judge_folded(
     return Verdict(True, f"Good to use: {words}.", (), right)
 
 
-def _figures(reduced: Mapping[str, Any], tells: Mapping[str, str], what: str, labels: Names | None) -> Figures | None:
-    """Those of all reducers of a kind; None where there is no such reducer."""
-    names = [name for name, role in tells.items() if role == what and name in reduced]
+def _figures(
+    reduced: Mapping[str, Any], statistics: Mapping[str, str], wanted: str, labels: Names | None
+) -> Figures | None:
+    """Return the figures of all reducers of a statistic; None where there is no reducer of it."""
+    names = [name for name, statistic in statistics.items() if statistic == wanted and name in reduced]
     found = (named_elements(reducer, reduced[reducer], labels) for reducer in names)
     return {name: value for figures in found for name, value in figures} if names else None
 
 
 def named_elements(reducer: str, result: Any, labels: Names | None = None) -> Iterator[tuple[str, float]]:
-    """Each element of a reducer's result with its name: that of the variable, or of the reducer, and its place."""
+    """Yield each element of a reducer's result, named by the variable, or the reducer, and its index."""
     if not isinstance(result, Mapping | np.ndarray | np.generic | float):
-        return  # it failed, and a finding says so
+        return  # the reducer failed, which a finding reports
     for name, values in (result if isinstance(result, Mapping) else {reducer: result}).items():
         values = np.asarray(values, np.float64)
         yield from zip(element_names(name, values.shape, labels), map(float, values.flat), strict=True)
@@ -102,28 +104,28 @@ def _asked(r_hats: Figures | None, sizes: Figures | None) -> Finding | None:
     if not lacking:
         return None
     wanted = " and ".join(f"phx.reducers.{words}" for words in lacking)
-    who = "no reducer that can tell was asked for" if len(lacking) == 2 else f"{lacking[0]} was not asked for"
-    problem = f"No draw was stored, and {who}: whether the chains have converged is not known."
-    return Finding("not told", problem, f"reducers= with {wanted}, or keep a variable")
+    run = "neither rhat() nor ess() is" if len(lacking) == 2 else f"{lacking[0]} is not"
+    problem = f"No draw was stored, and {run} among the reducers: the convergence of the chains is unknown."
+    return Finding("not measured", problem, f"reducers= with {wanted}, or keep a variable")
 
 
 def _known(
     r_hats: Figures | None, sizes: Figures | None, num_chains: int, constant: Sequence[str]
 ) -> Finding | str | None:
-    """What cannot be known of what was asked for."""
+    """Return a finding about undefined statistics, or a sentence about constant elements."""
     if r_hats is not None and num_chains == 1:
         return Finding("one chain", "There is one chain, and R-hat compares chains.", "num_chains=4 or more")
     asked = [found for found in (r_hats, sizes) if found is not None]
     for found in asked:
         if not _read(found):
-            problem = "R-hat and ESS are NaN of every quantity: draws are constant, not finite, or too few."
-            return Finding("not known", problem, "more draws (num_samples), or to find what overflows in the model")
+            problem = "R-hat or ESS is NaN for every quantity: draws are constant, not finite, or too few."
+            return Finding("not known", problem, "more draws (num_samples), or to find an overflow in the model")
     unknown = sorted({name for found in asked for name, value in found.items() if np.isnan(value)})
     known, unknown = [name for name in unknown if name in constant], [name for name in unknown if name not in constant]
     if not unknown:
         return f"{count(len(known), 'quantity')} constant, and left out: {_listed(known)}." if known else None
-    problem = f"R-hat or ESS is NaN of {_listed(unknown)}: constant, not finite, or of too few draws."
-    return Finding("not known", problem, "to keep these, or to reduce what varies of them with phx.reduce")
+    problem = f"R-hat or ESS is NaN for {_listed(unknown)}: constant, not finite, or of too few draws."
+    return Finding("not known", problem, "to keep these, or to reduce only their varying elements with phx.reduce")
 
 
 def _rhats(found: Figures | None) -> Finding | str | None:
@@ -170,7 +172,7 @@ def _divergences(number: int) -> Finding | str:
 
 
 def _accepted(rate: float | None) -> Finding | None:
-    if rate is None or not rate < LOW_ACCEPTANCE:  # NaN where the kernel refuses nothing
+    if rate is None or not rate < LOW_ACCEPTANCE:  # NaN for kernels without a Metropolis decision
         return None
     problem = f"Hardly a proposal is accepted ({rate:.1%})."
     return Finding("low acceptance", problem, "a smaller step_size, or a longer warm-up to tune it in")

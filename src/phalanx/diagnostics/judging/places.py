@@ -1,4 +1,4 @@
-"""Do chains sit in different places? R-hat tells that something is wrong, and this what."""
+"""Detection of chains in different places, in words: a cause of a high R-hat."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from phalanx.diagnostics.elements import Names, element_names
 from phalanx.errors.words import first_few
 
 WITHIN = (0.05, 0.95)
-"""Quantiles of a chain between which it mostly is."""
+"""Quantiles of a chain that bound its place."""
 
-MOST_LOOKED_AT = 20
-"""Quantities looked at, those of the largest R-hat."""
+MOST_QUANTITIES = 20
+"""The most quantities that are checked, those of the largest R-hat."""
 
 
 def different_places(
     draws: Mapping[str, np.ndarray], suspects: Sequence[str], labels: Names | None = None
 ) -> str | None:
-    """Say which chains sit where, if some keep to places that the others do not visit.
+    """Return a sentence on the chains of each place, if some keep to places that the others do not visit.
 
     Args:
         draws: arrays of shape `(chain, draw, ...)` by variable name.
         suspects: quantities as the summary names them, the worst first.
-        labels: what its entries are called, by variable and axis.
+        labels: labels of the entries, by variable and axis.
 
     Returns:
-        A sentence about the quantity that tells the places apart best, or None where the chains mingle.
+        A sentence about the quantity that separates the places best, or None where the chains overlap.
     """
     best, width = None, 0.0
-    for name, values in _elements(draws, list(suspects)[:MOST_LOOKED_AT], labels):
+    for name, values in _elements(draws, list(suspects)[:MOST_QUANTITIES], labels):
         if not np.isfinite(values).all():
             continue
         groups = _groups(values)
@@ -54,7 +54,7 @@ def _elements(
 
 
 def _groups(values: np.ndarray) -> list[np.ndarray]:
-    """Chains in groups from the lowest place to the highest: the ranges of two groups do not overlap."""
+    """Return the chains in groups, from the lowest place to the highest, whose ranges do not overlap."""
     low, high = np.quantile(values, WITHIN, axis=1)
     order = np.argsort(low, kind="stable")
     begins = low[order][1:] > np.maximum.accumulate(high[order])[:-1]
@@ -62,7 +62,7 @@ def _groups(values: np.ndarray) -> list[np.ndarray]:
 
 
 def _gap(values: np.ndarray, groups: list[np.ndarray]) -> float:
-    """The widest gap between neighbouring groups, in spreads of a chain."""
+    """Return the widest gap between neighbouring groups, in median widths of a chain."""
     low, high = np.quantile(values, WITHIN, axis=1)
     gaps = [low[b].min() - high[a].max() for a, b in pairwise(groups)]
     return max(gaps) / max(float(np.median(high - low)), np.finfo(float).tiny)

@@ -1,4 +1,4 @@
-"""Verdict on a run: all diagnostics together, in words, with what to try where something is wrong."""
+"""Verdict on a run: all diagnostics together, in words, with an advice for each problem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phalanx.diagnostics.elements import Names
-from phalanx.diagnostics.judging.checks import CHECKS, Check, Evidence, together
+from phalanx.diagnostics.judging.checks import CHECKS, Check, CheckedRun, together
 from phalanx.diagnostics.judging.finding import Finding
 from phalanx.diagnostics.judging.words import format_rhat
 
@@ -24,8 +24,15 @@ class Verdict:
     Attributes:
         good: true if every check was passed.
         headline: the verdict in one line.
-        findings: what is wrong, or to be kept in mind, and what to try, the worst first; none for a good run.
-        passed: what was found in order, in sentences.
+        findings: problems with their grades and advice, the worst first; empty for a good run.
+        passed: sentences that report the checks that were passed.
+
+    Example:
+        >>> from phalanx.diagnostics import Finding, judged
+        >>> print(judged([Finding("few draws", "There are 10 draws.", "a larger num_samples")], ()))
+        Not good to use yet: few draws.
+        - There are 10 draws.
+          Try a larger num_samples.
     """
 
     good: bool
@@ -60,28 +67,28 @@ def judge(
     labels: Names | None = None,
     checks: Sequence[Check] = (),
 ) -> Verdict:
-    r"""Grade draws as good, usable or not good, and report what is wrong with them and what to try.
+    r"""Grade draws as good, usable or not good, and report problems with an advice for each.
 
-    They are good when every $\hat R$ is below 1.01, or chains that agree would reach it by accident in more than one
-    of a hundred runs of as many quantities; when bulk and tail ESS of every quantity are 100 per chain or more, of at
+    They are good when every $\hat R$ is below 1.01, or chains that agree would reach it by chance in more than one
+    of a hundred runs of as many quantities; when bulk and tail ESS of every quantity are 100 per chain or more, for at
     most four chains; when no draw diverged, E-BFMI is not below 0.3, fewer than 1% of the trajectories were cut off at
-    the largest tree depth, and proposals are accepted; and when all draws are finite. A check is left out where there
-    is nothing to check, such as the energy of a random walk.
+    the largest tree depth, and proposals are accepted; and when all draws are finite. A check that does not apply is
+    left out, such as that of the energy of a random walk.
 
-    They are usable, with what to keep in mind, when the only findings are mild ones: an ESS down to a quarter of that,
-    a small $\hat R$ that is hardly an accident, a few divergences that gather nowhere in a run that has no other
-    finding but cut-off trajectories, an E-BFMI that may be low by accident.
+    They are usable, with a caution, when the only findings are mild ones: an ESS down to a quarter of that, a small
+    $\hat R$ that chance hardly explains, a few divergences that do not gather, in a run that has no other finding but
+    cut-off trajectories, an E-BFMI that may be low by chance.
 
     Args:
         table: the summary of the draws, one row per scalar element, see `summary_table`; None when there are no draws.
-        stats: arrays of shape `(chain, draw)` by name: diverging, energy, reached_max_depth, acceptance_rate,
-            log_density, as far as the kernel has them; one of them at least.
-        findings: what is known to be wrong from elsewhere, such as the record of the run; named first.
-        passed: what is known to be in order from elsewhere.
-        draws: arrays of shape `(chain, draw, ...)` by variable name, to tell which chains sit where when they disagree.
-        labels: what its entries are called in the table, by variable and axis.
-        checks: checks of yours, after ours: each is given the `Evidence` and returns a `Finding`, a sentence that says
-            what is in order, or None where there is nothing to check.
+        stats: arrays of shape `(chain, draw)` by name, at least one of: diverging, energy, reached_max_depth,
+            acceptance_rate, log_density.
+        findings: further findings, such as those of the run's record; named first.
+        passed: further sentences that report a pass.
+        draws: arrays of shape `(chain, draw, ...)` by variable name, to locate the chains when they disagree.
+        labels: labels of the entries in the table, by variable and axis.
+        checks: checks of yours, after ours: each receives the `CheckedRun` and returns a `Finding`, a sentence that
+            reports a pass, or None where it does not apply.
 
     Returns:
         The verdict.
@@ -107,7 +114,7 @@ def judge(
         nothing = Finding("no draws", "There are no draws to judge.", "a larger num_samples, and keep=None")
         return _faulted((*findings, nothing), passed)
     num_chains, num_draws = next(iter(stats.values())).shape[:2]
-    run = Evidence(table, stats, num_chains, num_draws, draws or {}, labels or {})
+    run = CheckedRun(table, stats, num_chains, num_draws, draws or {}, labels or {})
     results = [result for check in (*CHECKS, *checks) if (result := check(run)) is not None]
     found = together([result for result in results if isinstance(result, Finding)], run)
     findings = (*findings, *found)
@@ -118,7 +125,7 @@ def judge(
 
 
 def judged(findings: Sequence[Finding], passed: Sequence[str], good: str = "every check was passed") -> Verdict:
-    """Return the verdict that these findings make; without any, the headline is that of a good run."""
+    """Return the verdict with these findings; without any, the run is good."""
     if findings:
         return _faulted(findings, passed)
     return Verdict(True, f"Good to use: {good}.", (), tuple(passed))
@@ -131,7 +138,7 @@ def _faulted(findings: Sequence[Finding], passed: Sequence[str]) -> Verdict:
     return replace(verdict, headline=f"{opening}: {topics}.")
 
 
-def _best(run: Evidence) -> str:
-    """Say how far R-hat and ESS are on the right side."""
+def _best(run: CheckedRun) -> str:
+    """Return the worst R-hat and ESS of a good run, in words."""
     worst, least = np.nanmax(run.table["r_hat"]), np.nanmin(run.table[["ess_bulk", "ess_tail"]])
     return f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"

@@ -1,28 +1,28 @@
-"""Rules of the proof for the model's own sums and gathers over devices."""
+"""Rules of the proof for sums and gathers over devices in the model itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from phalanx.exactness.proof.step import Rule, Step, plain
-from phalanx.jaxprs.sharding_state import Groups, Kind, Partial, Replicated, Sharded
+from phalanx.exactness.proof.equation_pair import EquationPair, Rule, plain
+from phalanx.jaxprs.sharding_state import Groups, Kind, Partial, Replicated, ShardedRows
 from phalanx.jaxprs.walking import words
 
 COLLECTIVES = words(
     """psum psum_invariant pmax pmin all_gather all_gather_invariant axis_index ppermute all_to_all reduce_scatter
     pbroadcast pvary"""
 )
-"""What looks at other devices, or at which device this is."""
+"""Primitives whose results depend on other devices, or on the index of this device."""
 
 
-def _collective(step: Step) -> list[Kind] | None:
-    """The model's own sums over devices."""
-    named = step.params.get("axes", ())
-    over = {"psum": "sum", "psum_invariant": "sum", "pmax": "max", "pmin": "min"}[step.local.primitive.name]
-    if step.params.get("axis_index_groups") or not all(isinstance(axis, str) for axis in named):
+def _collective(pair: EquationPair) -> list[Kind] | None:
+    """Return the kinds of the results of a sum, maximum or minimum over devices."""
+    named = pair.params.get("axes", ())
+    over = {"psum": "sum", "psum_invariant": "sum", "pmax": "max", "pmin": "min"}[pair.local.primitive.name]
+    if pair.params.get("axis_index_groups") or not all(isinstance(axis, str) for axis in named):
         return None
-    return [_collected(kind, frozenset(named), over, step.proof.groups) for kind in step.inputs]
+    return [_collected(kind, frozenset(named), over, pair.proof.groups) for kind in pair.inputs]
 
 
 def _collected(kind: Kind, named: frozenset[str], over: str, groups: Groups) -> Kind:
@@ -32,17 +32,17 @@ def _collected(kind: Kind, named: frozenset[str], over: str, groups: Groups) -> 
         return Replicated(kind.factor / others)
     if isinstance(kind, Partial) and kind.over == over and kind.axes <= named:
         return Replicated(kind.factor / (groups.devices(named - kind.axes) if over == "sum" else 1))
-    if isinstance(kind, Sharded) and not kind.group.axes & named:
+    if isinstance(kind, ShardedRows) and not kind.group.axes & named:
         return replace(plain(kind), factor=kind.factor / others)
     return None
 
 
-def _all_gather(step: Step) -> list[Kind] | None:
-    kind, p = step.inputs[0], step.params
+def _all_gather(pair: EquationPair) -> list[Kind] | None:
+    kind, p = pair.inputs[0], pair.params
     named = p["axis_name"] if isinstance(p["axis_name"], tuple) else (p["axis_name"],)
-    named = tuple(axis for axis in named if axis in step.proof.groups.sizes)
-    order = tuple(axis for axis in step.proof.groups.sizes if axis in named)
-    if not isinstance(kind, Sharded) or kind.before != 1 or kind.group.padded or not p["tiled"] or named != order:
+    named = tuple(axis for axis in named if axis in pair.proof.groups.sizes)
+    order = tuple(axis for axis in pair.proof.groups.sizes if axis in named)
+    if not isinstance(kind, ShardedRows) or kind.before != 1 or kind.group.padded or not p["tiled"] or named != order:
         return None
     whole = kind.group.axes == frozenset(named) and kind.dim == p["all_gather_dimension"]
     return [Replicated(kind.factor)] if whole and not p["axis_index_groups"] else None

@@ -1,13 +1,12 @@
-"""A proof, read off two traces of a program, that its shares add up.
+"""Proof, from two traces of a program, that its shares add up.
 
-The trace on the whole data and that on the rows of one device are followed side by side from their outputs, equation
-by equation. Where both do the same to values of which it is known what the devices' are of the whole's, `RULES` say
-so of the result. A number that differs between the two traces (the count of rows, say) is seen as such. Whatever is not
-known to be right is not proved.
+The trace on the whole data and the trace on the rows of one device are followed side by side from their outputs,
+equation by equation. If both equations do the same, and the kinds of their inputs are known (how the devices' values
+make up the whole's), `RULES` give the kinds of the results. A number that differs between the traces, such as the
+number of rows, is recognised. All else is not proved.
 
-A rule is asked when it is known of all inputs what they are of the whole's, and when both equations have the same
-parameters (but for those that `MAY_DIFFER` names, which it looks at itself). It gives the kinds of the outputs, or None
-where the rows may be mixed.
+A rule is applied if the kinds of all inputs are known and both equations have the same parameters, except for those in
+`MAY_DIFFER`, which the rule checks itself. It returns the kinds of the outputs, or None if the rows may be mixed.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from phalanx.exactness.proof.algebra import ALGEBRA
 from phalanx.exactness.proof.arithmetic import ARITHMETIC
 from phalanx.exactness.proof.calls import FOLLOWED
 from phalanx.exactness.proof.collectives import COLLECTIVES, OVER_DEVICES
+from phalanx.exactness.proof.equation_pair import EquationPair, Rule, is_zero, keeps_factor
 from phalanx.exactness.proof.layout import LAYOUT
-from phalanx.exactness.proof.step import Rule, Step, is_zero, keeps_factor
 from phalanx.exactness.proof.tables import TABLES
-from phalanx.jaxprs.row_masks import MASKED, Plan
-from phalanx.jaxprs.sharding_state import Groups, Kind, Partial, Replicated, Sharded, fits
+from phalanx.jaxprs.row_masks import MASKED, MaskPlan
+from phalanx.jaxprs.sharding_state import Groups, Kind, Partial, Replicated, ShardedRows, fits
 from phalanx.jaxprs.walking import Program, constants_within, inner_programs, opened, printed, words
 from phalanx.mesh.space import RowSharding
 
@@ -39,69 +38,70 @@ MAY_DIFFER: dict[str, tuple[str, ...]] = {
     "gather": ("slice_sizes",),
     "all_gather": ("axis_size",),
 }
-"""Parameters that follow the number of rows."""
+"""Parameters that may depend on the number of rows."""
 
 
 OPAQUE = words("pure_callback io_callback debug_callback custom_partitioning shard_map ffi_call")
-"""What cannot be compared: two that look the same may do different things."""
+"""Primitives that cannot be compared: two with equal parameters may compute different things."""
 
 RULES: Mapping[str, Rule] = {**ARITHMETIC, **LAYOUT, **TABLES, **ALGEBRA, **OVER_DEVICES}
 
 
 def read_kinds(
-    whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[RowSharding], groups: Groups, masks: Plan | None = None
+    whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[RowSharding], groups: Groups, masks: MaskPlan | None = None
 ) -> list[Kind]:
-    """What each output on a device is of that of the whole.
+    """Return the kind of each output.
 
     Args:
         whole: the program on all rows.
         local: the program on the rows of one device.
-        inputs: where each input lives.
+        inputs: the sharding of each input.
         groups: the groups of rows.
         masks: as for `read_kinds_of`.
     """
-    given: list[Kind] = [Sharded(groups.of(sharding), 0) if sharding.axes else Replicated() for sharding in inputs]
+    given: list[Kind] = [ShardedRows(groups.of(sharding), 0) if sharding.axes else Replicated() for sharding in inputs]
     return read_kinds_of(whole, local, given, groups, masks)
 
 
 def read_kinds_of(
-    whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[Kind], groups: Groups, masks: Plan | None = None
+    whole: ClosedJaxpr, local: ClosedJaxpr, inputs: Sequence[Kind], groups: Groups, masks: MaskPlan | None = None
 ) -> list[Kind]:
-    """Return what each output on a device is of that of the whole, given the same of the inputs.
+    """Return the kind of each output, given the kinds of the inputs.
 
-    With `masks`, padded rows are taken to be left out of what adds up rows, which is noted there.
+    With `masks`, padded rows are assumed to be masked in reductions over rows, which are recorded there.
     """
     return Proof(groups, masks=masks).run(whole, local, inputs)
 
 
 def adds_up(kind: Kind, sharding: RowSharding, groups: Groups) -> bool:
-    """Whether values of this kind, added over devices' rows and weighed as `sharding` says, give the whole's sum."""
+    """Return whether values of this kind, summed over the devices of `sharding`, give the sum in the whole."""
     axes = frozenset(sharding.axes)
-    if isinstance(kind, Replicated):  # n devices that are alike add up to n times what one has
+    if isinstance(kind, Replicated):  # equal values on n devices add up to n times one of them
         return kind.factor == groups.devices(axes) or kind.zero
     if isinstance(kind, Partial):
         return kind == Partial(axes)
-    if not isinstance(kind, Sharded) or kind.group.axes != axes or kind.factor != 1:
+    if not isinstance(kind, ShardedRows) or kind.group.axes != axes or kind.factor != 1:
         return False
-    leads = kind.layout == Sharded(kind.group, 0).layout
+    leads = kind.layout == ShardedRows(kind.group, 0).layout
     return not kind.group.padded or (leads and sharding.rows == kind.group.rows)
 
 
 def has_rows(kind: Kind, sharding: RowSharding, groups: Groups) -> bool:
-    """Whether values of this kind are, row by row or as one, those of the whole."""
+    """Return whether values of this kind equal the whole's: row by row, or entirely if they are replicated."""
     if not sharding.axes:
         return isinstance(kind, Replicated) and kind.factor == 1
-    return isinstance(kind, Sharded) and kind.factor == 1 and kind.layout == Sharded(groups.of(sharding), 0).layout
+    leads = ShardedRows(groups.of(sharding), 0).layout
+    return isinstance(kind, ShardedRows) and kind.factor == 1 and kind.layout == leads
 
 
 class Proof:
-    """Follows pairs of programs. `once`: with the derivatives that functions bring along, which need none of theirs."""
+    """Proof about pairs of programs; with `once`, also about derivatives that functions define (not about theirs)."""
 
-    def __init__(self, groups: Groups, once: bool = True, masks: Plan | None = None):
+    def __init__(self, groups: Groups, once: bool = True, masks: MaskPlan | None = None):
         self.groups, self.once, self.masks = groups, once, masks
 
     def run(self, whole: Program, local: Program, inputs: Sequence[Kind]) -> list[Kind]:
-        """The kinds of the outputs of a pair of programs."""
+        """Return the kinds of the outputs of a pair of programs."""
         (a, of_a), (b, of_b) = opened(whole), opened(local)
         if not len(a.invars) == len(b.invars) == len(inputs) or len(a.outvars) != len(b.outvars):
             return [None] * len(b.outvars)
@@ -110,38 +110,38 @@ class Proof:
         return [pairing.kind(*pair) for pair in zip(a.outvars, b.outvars, strict=True)]
 
     def equation(self, whole: Any, local: Any, inputs: Sequence[Kind]) -> list[Kind]:
-        """The kinds of the results of a pair of equations."""
-        kinds = self._results(Step(whole, local, inputs, self))
+        """Return the kinds of the results of a pair of equations."""
+        kinds = self._results(EquationPair(whole, local, inputs, self))
         if self.masks is not None and local.primitive.name in MASKED:
             added_up = kinds is not None and any(isinstance(kind, Partial) for kind in kinds)
-            reduced = [kind if added_up and isinstance(kind, Sharded) else None for kind in inputs]
+            reduced = [kind if added_up and isinstance(kind, ShardedRows) else None for kind in inputs]
             self.masks.note(local, reduced)
         if kinds is None:
             return [None] * len(local.outvars)
-        # a last look at the shapes: where sizes are one, operations widen without being asked
+        # operations broadcast dimensions of size one implicitly, so that the shapes may contradict the kinds
         shapes = [(a.aval.shape, b.aval.shape) for a, b in zip(whole.outvars, local.outvars, strict=True)]
         return [kind if fits(kind, *pair) else None for kind, pair in zip(kinds, shapes, strict=True)]
 
-    def _results(self, step: Step) -> list[Kind] | None:
-        name, inputs = step.local.primitive.name, step.inputs
+    def _results(self, pair: EquationPair) -> list[Kind] | None:
+        name, inputs = pair.local.primitive.name, pair.inputs
         if name in FOLLOWED:
-            return FOLLOWED[name](step)
+            return FOLLOWED[name](pair)
         if name in OPAQUE or (None in inputs and name != "select_n"):
             return None
-        if not _same_params(step.whole, step.local, MAY_DIFFER.get(name, ())):
+        if not _same_params(pair.whole, pair.local, MAY_DIFFER.get(name, ())):
             return None
-        if name not in COLLECTIVES and step.same_shapes and _same_params(step.whole, step.local, ()):
+        if name not in COLLECTIVES and pair.same_shapes and _same_params(pair.whole, pair.local, ()):
             if all(isinstance(kind, Replicated) and kind.factor == 1 for kind in inputs):
-                zero = keeps_factor(step) and is_zero(inputs[0])
-                return step.all_outputs(Replicated(zero=zero))
-            if keeps_factor(step):
-                return step.all_outputs(inputs[0])
+                zero = keeps_factor(pair) and is_zero(inputs[0])
+                return pair.all_outputs(Replicated(zero=zero))
+            if keeps_factor(pair):
+                return pair.all_outputs(inputs[0])
         rule = RULES.get(name)
-        return rule(step) if rule else None
+        return rule(pair) if rule else None
 
 
 class _Pairing:
-    """Pairs of values of two programs, followed back from the outputs as far as is needed."""
+    """Pairs of values of two programs, followed back from the outputs as far as needed."""
 
     def __init__(self, proof: Proof, pair: tuple[Jaxpr, Jaxpr], constants: tuple[Sequence[Any], Sequence[Any]]):
         self._proof = proof
@@ -152,7 +152,7 @@ class _Pairing:
         self._makers = [{id(v): (e, i) for e in j.eqns for i, v in enumerate(e.outvars)} for j in pair]
 
     def kind(self, whole: Any, local: Any) -> Kind:
-        """The kind of a pair of values."""
+        """Return the kind of a pair of values."""
         waiting = [(whole, local)]
         while waiting:
             pair = waiting[-1]
@@ -160,7 +160,7 @@ class _Pairing:
                 waiting.pop()
                 continue
             made, made_here = (makers.get(id(atom)) for makers, atom in zip(self._makers, pair, strict=True))
-            if made is None or made_here is None or not _alike(made, made_here):
+            if made is None or made_here is None or not _same_form(made, made_here):
                 self.known[_key(*pair)] = None
                 continue
             (whole_equation, _), (local_equation, _) = made, made_here
@@ -184,7 +184,7 @@ class _Pairing:
         return True
 
     def _value(self, atom: Any, side: int) -> tuple[Any] | None:
-        """The number or array that an atom stands for, in a tuple."""
+        """Return the value of a literal or constant, in a tuple; None for other atoms."""
         if isinstance(atom, Literal):
             return (atom.val,)
         constants = self._constants[side]
@@ -195,15 +195,15 @@ def _key(whole: Any, local: Any) -> tuple[int, int]:
     return id(whole), id(local)
 
 
-def _alike(whole: Any, local: Any) -> bool:
+def _same_form(whole: Any, local: Any) -> bool:
     (a, i), (b, j) = whole, local
     return i == j and a.primitive is b.primitive and len(a.invars) == len(b.invars) and len(a.outvars) == len(b.outvars)
 
 
 def _same_params(whole: Any, local: Any, may_differ: Sequence[str]) -> bool:
-    """Whether two equations do the same, but for what `may_differ`."""
+    """Return whether two equations have the same parameters, except for those that `may_differ`."""
     if any(constants_within(program) for equation in (whole, local) for program in inner_programs(equation)):
-        return False  # a program's text does not say what it closes over
+        return False  # the text of a program does not contain its constants
     return whole.params.keys() == local.params.keys() and all(
         _same(value, local.params[name]) for name, value in whole.params.items() if name not in may_differ
     )
@@ -217,6 +217,6 @@ def _same(a: Any, b: Any) -> bool:
     try:
         if bool(a == b):
             return True
-    except Exception:  # arrays, and whatever else has no single answer
+    except Exception:  # arrays, and other values whose comparison is not a single bool
         pass
     return printed(a) == printed(b)

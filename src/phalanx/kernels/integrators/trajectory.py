@@ -1,73 +1,79 @@
-"""A draw by a trajectory of a number of leapfrogs that is settled beforehand: what HMC, ChEES-HMC and MAMS share."""
+"""Draw by a trajectory whose number of leapfrogs is fixed beforehand, as in HMC, ChEES-HMC and MAMS."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from phalanx.kernels.integrators.acceptance import decide
-from phalanx.kernels.integrators.leapfrog import Phase
+from phalanx.kernels.integrators.leapfrog import PhasePoint
 from phalanx.kernels.metric.low_rank import LaneMetric
 from phalanx.kernels.protocol.kernel import Info, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.position import Vector
 from phalanx.mesh.random_numbers import Words
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Integer
 
+
+@runtime_checkable
 class Dynamics(Protocol):
-    """The equations of motion that a trajectory follows; compared by value.
+    """Equations of motion that a trajectory follows; compared by value.
 
     Attributes:
-        least_coordinates: the fewest they make sense for.
+        least_coordinates: the fewest coordinates for which they are defined.
     """
 
     least_coordinates: ClassVar[int] = 1
 
-    def begin(self, at: Point, normals: Vector, target: LaneTarget, metric: LaneMetric) -> Phase:
-        """Set out, with a momentum made of standard normals."""
+    def begin(self, at: Point, normals: Vector, target: LaneTarget, metric: LaneMetric) -> PhasePoint:
+        """Start, with a momentum made of standard normals."""
         ...
 
-    def leapfrog(self, phase: Phase, step_size: Array, target: LaneTarget, metric: LaneMetric) -> Phase:
-        """One step."""
+    def leapfrog(
+        self, phase: PhasePoint, step_size: Float[Array, "*#lanes"], target: LaneTarget, metric: LaneMetric
+    ) -> PhasePoint:
+        """Make one step."""
         ...
 
-    def velocity(self, phase: Phase, target: LaneTarget, metric: LaneMetric) -> Vector:
-        """How fast the position changes."""
+    def velocity(self, phase: PhasePoint, target: LaneTarget, metric: LaneMetric) -> Vector:
+        """Return the time derivative of the position."""
         ...
 
-    def kinetic_energy(self, phase: Phase, target: LaneTarget, metric: LaneMetric) -> Array:
-        """Up to a constant; asked for at both ends of a trajectory, and not at every leapfrog."""
+    def kinetic_energy(self, phase: PhasePoint, target: LaneTarget, metric: LaneMetric) -> Float[Array, "lanes"]:
+        """Return the kinetic energy up to a constant; called at both ends of a trajectory, not at every leapfrog."""
         ...
 
-    def retraceable(self, begin: Phase, end: Phase) -> Array:
+    def retraceable(self, begin: PhasePoint, end: PhasePoint) -> Bool[Array, "lanes"]:
         """Return whether a trajectory from the end leads back to the start, as far as numbers resolve."""
         return jnp.ones(end.log_density.shape, bool)
 
 
 def draw_by_trajectory(
-    dynamics: Dynamics, key: Words, at: Point, num_steps: Array, step_size: Array, target: LaneTarget,
-    metric: LaneMetric,
-) -> tuple[Point, Info, Phase]:  # fmt: skip
-    """A draw of every lane: a trajectory with a new momentum, and whether to stay at its end.
+    dynamics: Dynamics, key: Words, at: Point, num_steps: Integer[Array, ""], step_size: Float[Array, "*#lanes"],
+    target: LaneTarget, metric: LaneMetric,
+) -> tuple[Point, Info, PhasePoint]:  # fmt: skip
+    """Make a draw of every lane: a trajectory with a new momentum, and a Metropolis decision at its end.
 
     Args:
         dynamics: the equations of motion.
         key: of the draw.
-        at: where the lanes are.
-        num_steps: leapfrogs, at least one and the same for all lanes. Another number compiles nothing.
+        at: the lanes' points.
+        num_steps: leapfrogs, at least one and the same for all lanes; another number does not recompile.
         step_size: their length, one for all lanes or one for each, `(lanes,)`.
         target: the log density.
         metric: the inverse mass matrix.
 
     Returns:
-        Where the lanes go on, what they did, and the end of the trajectory.
+        The lanes' next points, statistics of the draw, and the end of the trajectory.
     """
     begin = dynamics.begin(at, target.normal(key), target, metric)
 
-    def before_the_end(_: Array, phase: Phase) -> Phase:
-        # what only the log density needs is left out by the compiler, but for the last leapfrog
+    def before_the_end(_: Array, phase: PhasePoint) -> PhasePoint:
+        # with its log density unused, XLA computes gradients alone in all leapfrogs but the last
         return dynamics.leapfrog(phase, step_size, target, metric)._replace(log_density=phase.log_density)
 
     phase = lax.fori_loop(0, num_steps - 1, before_the_end, begin)

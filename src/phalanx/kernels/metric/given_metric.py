@@ -1,26 +1,30 @@
-"""An inverse mass matrix that the user gives: checked where it is given, laid out where the model is known."""
+"""Inverse mass matrix that the user gives: checked at the call, laid out when the model is known."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from phalanx.density.target import Target
-from phalanx.kernels.metric.low_rank import LowRank
+from phalanx.kernels.metric.low_rank import LowRankMetric
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 
 class GivenMetric(NamedTuple):
     """Variances by variable, `(*shape)` on the unconstrained scale, or a covariance of all global coordinates."""
 
-    variances: dict[str, Any] | None
-    covariance: Any
+    variances: dict[str, np.ndarray]
+    covariance: Float64[np.ndarray, "size size"] | None = None
 
 
-def given_metric(kernel: str, inverse_mass_matrix: Any) -> GivenMetric:
-    """An inverse mass matrix as it is given: a dict of variances by variable, or a covariance matrix.
+def given_metric(kernel: str, inverse_mass_matrix: Mapping[str, ArrayLike] | ArrayLike) -> GivenMetric:
+    """Return the user's inverse mass matrix, a dict of variances by variable or a covariance matrix, after checks.
 
     Raises:
         ValueError: when a variance is not positive, or the matrix is not symmetric positive definite.
@@ -32,7 +36,7 @@ def given_metric(kernel: str, inverse_mass_matrix: Any) -> GivenMetric:
                 raise ValueError(
                     f"{kernel}: inverse_mass_matrix: the variances of {name!r} must be positive and finite."
                 )
-        return GivenMetric(variances, None)
+        return GivenMetric(variances)
     matrix = np.asarray(inverse_mass_matrix, np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(
@@ -41,11 +45,11 @@ def given_metric(kernel: str, inverse_mass_matrix: Any) -> GivenMetric:
         )
     if not np.allclose(matrix, matrix.T, rtol=1e-4) or not (np.linalg.eigvalsh(matrix) > 0).all():
         raise ValueError(f"{kernel}: inverse_mass_matrix: the matrix must be symmetric and positive definite.")
-    return GivenMetric(None, matrix)
+    return GivenMetric({}, matrix)
 
 
-def metric_on(given: GivenMetric, target: Target) -> LowRank:
-    """A given metric as the blocks of a run pass it around; the mass of padded rows does not matter: they do not move.
+def metric_on(given: GivenMetric, target: Target) -> LowRankMetric:
+    """Return a given metric as compiled blocks take it; padded rows do not move, so their mass does not matter.
 
     Raises:
         ValueError: when it does not fit the model's variables.
@@ -55,7 +59,7 @@ def metric_on(given: GivenMetric, target: Target) -> LowRank:
     size = layout.lengths[0]
     variances = {name: np.ones(shape) for name, shape in shapes.items()}
     directions, along, rest = np.zeros((size, 0)), np.zeros(0), 1.0
-    if given.variances is not None:
+    if given.covariance is None:
         if (found := {name: value.shape for name, value in given.variances.items()}) != shapes:
             raise ValueError(
                 f"inverse_mass_matrix: variances were given for {found}, but the model's unconstrained variables are "
@@ -69,10 +73,10 @@ def metric_on(given: GivenMetric, target: Target) -> LowRank:
                 f"unconstrained global coordinates ({', '.join(sorted(shapes))})."
             )
         (along, directions), rest = np.linalg.eigh(given.covariance), 0.0
-    return LowRank(
+    return LowRankMetric(
         tuple(part.astype(dtype) for part in layout.of_whole(variances).parts),
         directions.astype(dtype),
         along.astype(dtype),
         np.asarray(rest, dtype),
-        np.asarray(given.variances is None),
+        np.asarray(given.covariance is not None),
     )

@@ -1,11 +1,11 @@
-r"""The metric that warm-up adapts: a variance for every coordinate, and correlations along a few directions.
+r"""Metric that warm-up adapts: a variance for every coordinate, and correlations along a few directions.
 
 $$M^{-1} = S \bigl(c I + U (\Lambda - c I) U^\top\bigr) S$$
 
 with $S$ the square roots of the variances, $U$ orthonormal columns over the global coordinates and $\Lambda$ the
 variances along them. With few columns and $c = 1$ it is diagonal plus low rank; with as many columns as coordinates
-and $c = 0$ it is any covariance, multiplied without cancellation. Coordinates spread over devices have variances only:
-a covariance between devices would cost communication in every step.
+and $c = 0$ it is any covariance, multiplied without cancellation. Sharded coordinates have variances only: a covariance
+between devices would cost communication in every step.
 
 Source: Bales, Pourzanjani, Vehtari, Petzold (2019), Selecting the metric in Hamiltonian Monte Carlo; Seyboldt, Carlson,
 Carpenter (2024), Preconditioning Hamiltonian Monte Carlo by minimizing Fisher divergence.
@@ -18,30 +18,30 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from phalanx.adaptation.metric import LowRank as LowRank
+from phalanx.adaptation.metric import LowRankMetric as LowRankMetric
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.position import Vector
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
 
 FEW_TERMS = 16
-"""Terms in the sums of a matrix product up to which it is written out."""
+"""Terms in the sums of a matrix product up to which its multiplications are written out."""
 
 
 class LaneMetric(NamedTuple):
-    """The metric acting on vectors. `scale` is the diagonal of S."""
+    """Metric that acts on vectors of all lanes. `scale` is the diagonal of S."""
 
     scale: Vector
-    directions: Array
-    variances: Array
-    rest: Array
-    correlated: Array
+    directions: Float[Array, "coordinates rank"]
+    variances: Float[Array, "rank"]
+    rest: Float[Array, ""]
+    correlated: Bool[Array, ""]
 
     @classmethod
-    def of(cls, metric: LowRank | None, target: LaneTarget) -> LaneMetric:
-        """A metric as it acts on vectors of a target; None is unit mass."""
+    def of(cls, metric: LowRankMetric | None, target: LaneTarget) -> LaneMetric:
+        """Return a metric as it acts on vectors of a target; None is unit mass."""
         if metric is not None:
             scale = Vector(tuple(jnp.sqrt(part)[:, None] for part in metric.variance))
             return cls(scale, *metric[1:])
@@ -50,28 +50,28 @@ class LaneMetric(NamedTuple):
         return cls(scale, none, jnp.zeros(0, target.dtype), one, jnp.zeros((), bool))
 
     def velocity(self, momentum: Vector) -> Vector:
-        r"""$M^{-1} p$."""
+        r"""Return $M^{-1} p$."""
         return self.scale * self._along(self.variances - self.rest, self.rest, self.scale * momentum)
 
     def momentum(self, normals: Vector) -> Vector:
-        """Momenta of standard normals z: with $M^{-1} = S A S$, $p = S^{-1} A^{-1/2} z$."""
-        # with c = 0, U has all coordinates and nothing lies outside of it
+        """Return momenta made of standard normals z: with $M^{-1} = S A S$, $p = S^{-1} A^{-1/2} z$."""
+        # with c = 0, U spans all coordinates
         outside = jnp.where(self.rest > 0, 1.0, 0.0).astype(self.rest.dtype)
         return self._along(1 / jnp.sqrt(self.variances) - outside, outside, normals) / self.scale
 
     def widened(self, whitened: Vector) -> Vector:
-        r"""$S A^{1/2} z$ with $M^{-1} = S A S$: what is as wide in every direction, as wide as the position is."""
+        r"""Return $S A^{1/2} z$ with $M^{-1} = S A S$: map whitened coordinates to the scale of positions."""
         return self.scale * self._root(whitened)
 
     def narrowed(self, gradient: Vector) -> Vector:
-        r"""$A^{1/2} S g$: a gradient with respect to the position as one with respect to what `widened` is given."""
+        r"""Return $A^{1/2} S g$: map the gradient by the position to that by whitened coordinates; see `widened`."""
         return self._root(self.scale * gradient)
 
     def _root(self, vector: Vector) -> Vector:
         return self._along(jnp.sqrt(self.variances) - jnp.sqrt(self.rest), jnp.sqrt(self.rest), vector)
 
     def _along(self, factors: Float[Array, "rank"], rest: Float[Array, ""], vector: Vector) -> Vector:
-        """`rest` times the global coordinates plus U times their components along U, each times its factor."""
+        """Return `rest` times the global coordinates plus U times their components along U, each times its factor."""
         if not self.variances.size:
             return vector
 
@@ -83,7 +83,7 @@ class LaneMetric(NamedTuple):
 
 
 def _product(matrix: Float[Array, "rows inner"], columns: Float[Array, "inner lanes"]) -> Float[Array, "rows lanes"]:
-    """A matrix product; a small one is written out, which on a CPU keeps a tick one function, as a dot would not."""
+    """Return a matrix product; a small one is written out, since on a CPU XLA does not fuse a dot into a tick."""
     inner = matrix.shape[1]
     if inner <= FEW_TERMS and Workaround.WRITTEN_OUT_PRODUCTS.is_on:
         return sum(

@@ -1,10 +1,10 @@
-"""Protocol of a kernel: how lanes move, and what warm-up may learn."""
+"""Protocol of a kernel: the machine that moves lanes, its state and statistics, and its tuners."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from jax import Array
 
@@ -16,9 +16,12 @@ from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Vector
 from phalanx.mesh.total import Total
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
 
 class Point(NamedTuple):
-    """Where every lane is.
+    """Position of every lane, and the log density there.
 
     Attributes:
         position: unconstrained.
@@ -32,12 +35,12 @@ class Point(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What one draw did, of every lane `(lanes,)`; a scalar is that of all lanes.
+    """Statistics of one draw of every lane, `(lanes,)`; a scalar holds for all lanes.
 
     Attributes:
         acceptance_rate: probability with which the proposal was accepted, averaged where there were several.
-        diverging: whether the integration broke down: an energy or a log density that is not finite, or an
-            energy off by more than 1,000.
+        diverging: true if the integration broke down: an energy or a log density that is not finite, or an
+            energy error of more than 1,000.
         num_steps: evaluations of the log density (and of its gradient, where the kernel uses it).
         energy: the Hamiltonian at the draw; minus the log density for kernels without momentum.
     """
@@ -49,12 +52,12 @@ class Info(NamedTuple):
 
 
 class LaneState(NamedTuple):
-    """Where the lanes of a device are between ticks; every array has lanes last.
+    """State of the lanes of a device between ticks; every array has lanes last.
 
     Attributes:
         draw: number of the draw under way, `(lanes,)`.
-        at: the last draw, where that one begins.
-        own: what the machine keeps besides, as it likes: vectors as `Vector`, whatever else as arrays `(..., lanes)`.
+        at: the last draw, where that one begins; it stays until that one ends, so that the draw can be made again.
+        own: further state of the machine: vectors as `Vector`, all else as arrays `(..., lanes)`.
     """
 
     draw: Array
@@ -63,16 +66,16 @@ class LaneState(NamedTuple):
 
 
 class Machine(Protocol):
-    """How the lanes of a device move, tick by tick. A tick evaluates each lane's gradient once, or makes whole draws.
+    """Transition of the lanes of a device by one tick: one gradient of each lane, or whole draws.
 
-    What a lane draws must depend on its own position and keys alone, not on where other lanes are. Machines are
-    compared by value: equal ones compile to one program. `phalanx.kernels.protocol.whole_draw` makes one of a function.
-    Derive from this class to have the defaults.
+    A lane's draws must depend on its own position and keys alone, not on other lanes. Machines are compared by value:
+    equal ones compile to one program. `phalanx.kernels.protocol.whole_draw` makes one of a function. Derive from this
+    class to have the defaults.
 
     Attributes:
-        in_lock_step: whether a tick is a whole draw of every lane.
-        uses_gradient: whether a step's evaluations are gradients.
-        knows_mesh: whether it may move variables spread over devices; False for algorithms written for one device.
+        in_lock_step: true if a tick is a whole draw of every lane.
+        uses_gradient: true if a step's evaluations are gradients.
+        knows_mesh: true if it can move sharded variables; False for algorithms written for one device.
     """
 
     in_lock_step: ClassVar[bool] = True
@@ -81,30 +84,28 @@ class Machine(Protocol):
 
     @property
     def least_coordinates(self) -> int:
-        """The fewest that a position must have."""
+        """The fewest coordinates that a position must have."""
         return 1
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Any:
-        """Return what the machine keeps of its own when lanes are at rest, about to begin their draws.
-
-        By default it keeps nothing from draw to draw but where the lanes are.
-        """
+        """Return the machine's further state for lanes at rest, about to begin their draws; by default empty."""
         return ()
 
     def tick(
-        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Any
-    ) -> tuple[LaneState, Array, Any]:
-        """Move all lanes on.
+        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Any
+    ) -> tuple[LaneState, Bool[Array, "lanes"], Any]:
+        """Advance all lanes by one tick.
 
         Args:
-            now: where the lanes are. The `now.at` of lanes at rest may have changed: chains are put elsewhere.
+            now: the lanes' state. The `now.at` of lanes at rest may have changed: chains are relocated.
             active: lanes that may start and end draws, `(lanes,)`; the others are at rest, and stay so.
             keys: the lanes' keys, of which each draw has one.
             target: the log density.
             tuning: hyperparameters; a metric among them acts on vectors.
 
         Returns:
-            Where the lanes are then, which of them have ended a draw `(lanes,)`, and what it did, an `Info` or more.
+            The lanes' next state, true for lanes that have ended a draw `(lanes,)`, and that draw's statistics, an
+            `Info` or more.
         """
         ...
 
@@ -117,16 +118,15 @@ class Kernel:
 
     Attributes:
         name: how the user wrote it.
-        machine: how it moves the lanes.
+        machine: moves the lanes.
         tuning: hyperparameters to begin with, a NamedTuple of arrays.
-        tuners: what warm-up learns, in the order in which hyperparameters are set: `StepSize`, `Metric`,
+        tuners: tuners of warm-up, in the order in which they set hyperparameters: `StepSize`, `Metric`,
             `TrajectoryLength`, and tuners of your own.
         tuned_steps: warm-up iterations in which anything is tuned; None means all of them.
-        statistics: fields of the info that tells of a draw.
-        relocates: whether warm-up moves chains that have settled where the posterior has next to no mass.
-        batch_size: rows that an evaluation sees, whose estimates are all that is known of the log density of a draw;
-            None where it sees all.
-        bias: why the draws are not quite of the target, in a sentence, for a kernel that does not leave it invariant.
+        statistics: fields of the info of a draw.
+        relocates: true if warm-up moves chains that are stuck in regions of negligible posterior mass.
+        batch_size: rows of an evaluation, which then gives an estimate of a draw's log density; None for all rows.
+        bias: the bias of the draws, in a sentence, for a kernel that does not leave the target invariant.
     """
 
     name: str = field(compare=False)
@@ -149,11 +149,11 @@ class Kernel:
 
     @property
     def learns_moments(self) -> bool:
-        """Whether a tuner learns from moments of positions and gradients: of a kernel without gradients none can."""
+        """True if a tuner learns from moments of positions and gradients, which takes a kernel with gradients."""
         return self.machine.uses_gradient and any(tuner.learns_from != "statistics" for tuner in self.tuners)
 
     def on(self, target: Target) -> Kernel:
-        """The same with a metric that the user has given as it is laid out for this target."""
+        """Return the kernel with a metric that the user has given laid out for this target."""
         given = getattr(self.tuning, "metric", None)
         if not isinstance(given, GivenMetric):
             return self

@@ -1,13 +1,13 @@
-"""What kernels share that see some rows at a time: how steps fall, when a draw is none, and what they all get wrong.
+"""Common parts of kernels that see some rows at a time: decreasing steps, checks of a draw, and the stated bias.
 
-A draw is as many steps as the kernel says, each with rows of its own. The gradient where one step ends is the one that
-the next begins with, so that the log density of a draw is an estimate too, from the rows its last step has seen.
+A draw is a number of steps, each with rows of its own. The gradient at the end of a step is the one with which the next
+begins, so that the log density of a draw is an estimate too, from the rows of its last step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -18,19 +18,22 @@ from phalanx.kernels.protocol.options import hyperparameter, is_number, positive
 from phalanx.kernels.protocol.whole_draw import Draw, LockStep
 from phalanx.mesh.position import choose
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer
 
-def falling(step: Array, cycle: Array) -> Array:
-    """Half a cosine from one towards zero over the steps of a cycle; one where the cycle is without end."""
+
+def falling(step: Integer[Array, ""], cycle: Float[Array, ""]) -> Float[Array, ""]:
+    """Return half a cosine from one towards zero over the steps of a cycle; one if the cycle is infinite."""
     return 0.5 * (1 + jnp.cos(jnp.pi * step / cycle))
 
 
-def ended(at: Point, end: Point, target: LaneTarget, num_steps: Array) -> tuple[Point, Info]:
-    """Go on at the end of a draw's steps; where they have led beyond all bounds stay, and say so."""
+def ended(at: Point, end: Point, target: LaneTarget, num_steps: Integer[Array, ""]) -> tuple[Point, Info]:
+    """Move to the end of a draw's steps; stay, and report a divergence, where the end is not finite."""
     size = target.inner_product(end.gradient, end.gradient)
     finite = jnp.isfinite(end.log_density.value) & jnp.isfinite(size)
     new = choose(finite, end, at)
-    nothing = jnp.full(target.count, jnp.nan, jnp.float32)  # no step is ever refused
-    return new, Info(nothing, ~finite, num_steps, -new.log_density)
+    no_rate = jnp.full(target.count, jnp.nan, jnp.float32)  # there is no Metropolis decision
+    return new, Info(no_rate, ~finite, num_steps, -new.log_density)
 
 
 def kernel_on_rows(
@@ -40,7 +43,7 @@ def kernel_on_rows(
     """Return a kernel that sees `batch_size` rows at a time, and check its options.
 
     `draw` makes `num_steps` steps, or a cycle of them. `tuning` is the class of hyperparameters: step size, steps,
-    cycle, temperature, and `more`, the kernel's own. The kernel's name shows `words`.
+    cycle, temperature, and `more`, the kernel's own. The kernel's name contains `words`.
     """
     positive(name, "step_size", step_size)
     batch_size = whole(name, "batch_size", batch_size)
@@ -50,7 +53,7 @@ def kernel_on_rows(
         raise ValueError(f"{name}: temperature must be a number that is not negative, got {temperature!r}.")
     of_cycle = "" if cycle is None else f", cycle={cycle}"
     steps = f"the step size ({step_size}{'' if cycle is None else ' and less'})"
-    tempered = "" if temperature == 1 else f" The temperature is {temperature}: they are not of the posterior at all."
+    tempered = "" if temperature == 1 else f" The temperature is {temperature}: the draws are not of the posterior."
     numbers = float(step_size), num_steps, length, float(temperature), *more
     return Kernel(
         name=f"{name}(step_size={step_size}, batch_size={batch_size}{words}{of_cycle})",
@@ -58,6 +61,6 @@ def kernel_on_rows(
         tuning=tuning(*map(hyperparameter, numbers)),
         relocates=False,
         batch_size=batch_size,
-        bias=f"No step is ever refused: the draws are biased by {steps} and by the noise of batches of {batch_size:,} "
-        f"rows. The diagnostics tell how well the chains have mixed, and not how large that bias is.{tempered}",
+        bias=f"Without a Metropolis decision the draws are biased by {steps} and by the noise of batches of "
+        f"{batch_size:,} rows. The diagnostics measure how well the chains have mixed, not that bias.{tempered}",
     )

@@ -1,9 +1,9 @@
-"""What kernels' constructors check of their options, and how options become hyperparameters."""
+"""Checks of the options of kernels, and their conversion to hyperparameters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeGuard
 
 import jax
 import numpy as np
@@ -12,18 +12,20 @@ from phalanx.adaptation.metric import KINDS
 from phalanx.adaptation.tuner import Tuner
 
 
-def hyperparameter(value: float | int) -> Any:
-    """A number as compiled code takes it: one of NumPy's, since a kernel may be made before JAX starts."""
+def hyperparameter(value: float | int) -> np.ndarray:
+    """Return a number as an argument of compiled code, in NumPy: a kernel may be made before JAX starts."""
     return np.asarray(value, np.int32 if isinstance(value, int) else jax.dtypes.canonicalize_dtype(float))
 
 
 def listed(*tuners: Tuner | None) -> tuple[Tuner, ...]:
-    """Tuners in their order, without those of what the user has given."""
+    """Return the tuners that are not None, as a tuple."""
     return tuple(tuner for tuner in tuners if tuner is not None)
 
 
-def step_size_of(kernel: str, step_size: Any, initial_step_size: Any, target_acceptance: Any) -> Any:
-    """The step size to begin with: the one given, which is kept, or the one where tuning starts."""
+def step_size_of(
+    kernel: str, step_size: float | None, initial_step_size: float, target_acceptance: float
+) -> np.ndarray:
+    """Return the step size to begin with: the one given, which is kept, or the one with which tuning starts."""
     if not is_number(target_acceptance) or not 0 < target_acceptance < 1:
         raise ValueError(f"{kernel}: target_acceptance must lie between 0 and 1, got {target_acceptance!r}.")
     positive(kernel, "initial_step_size", initial_step_size)
@@ -32,25 +34,25 @@ def step_size_of(kernel: str, step_size: Any, initial_step_size: Any, target_acc
     return hyperparameter(float(initial_step_size if step_size is None else step_size))
 
 
-def positive(kernel: str, name: str, value: Any) -> None:
-    """Refuse a hyperparameter that is not a positive number."""
+def positive(kernel: str, name: str, value: object) -> None:
+    """Raise unless a hyperparameter is a positive number."""
     if not is_number(value) or not 0 < value < float("inf"):
         raise ValueError(f"{kernel}: {name} must be a positive number, got {value!r}.")
 
 
-def check_metric(kernel: str, metric: Any, known: Sequence[str] = KINDS) -> None:
-    """Refuse a kind of metric that is none of a few words."""
+def check_metric(kernel: str, metric: object, known: Sequence[str] = KINDS) -> None:
+    """Raise unless `metric` is one of the known kinds."""
     if metric not in known:
         raise ValueError(f"{kernel}: metric must be one of {', '.join(map(repr, known))}; got {metric!r}.")
 
 
-def whole(kernel: str, name: str, value: Any, least: int = 1) -> int:
-    """A hyperparameter as a whole number; refuse one that is none of at least `least`."""
+def whole(kernel: str, name: str, value: object, least: int = 1) -> int:
+    """Return a hyperparameter as a whole number; raise unless it is one of at least `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{kernel}: {name} must be a whole number, at least {least}; got {value!r}.")
     return int(value)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Return whether a value is a number, and not a flag."""
     return isinstance(value, int | float) and not isinstance(value, bool)

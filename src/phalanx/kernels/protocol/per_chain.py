@@ -1,10 +1,10 @@
-"""An algorithm written for one chain, as `init` and `step` on positions by variable, as a machine for many."""
+"""Machine for many lanes from an algorithm for one chain, as `init` and `step` on positions by variable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +18,19 @@ from phalanx.mesh.keys import Keys, as_key
 from phalanx.mesh.position import ByVariable
 from phalanx.mesh.total import Total
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
 
 @dataclass(frozen=True)
 class PerChain(Machine):
-    """Lanes that each have a state of their own, and make whole draws together.
+    """Lanes that each have a state of the algorithm, and make whole draws together.
 
-    It knows no mesh, as the algorithm does not, and no chain of it may be put elsewhere, since of its state nothing is
-    known.
+    The algorithm sees one device, so that its variables are global. Its chains cannot be relocated, since the form of
+    its state is unknown.
 
     Attributes:
-        init: `init(key, position, density) -> state`, whose `position` and `log_density` are told.
+        init: `init(key, position, density) -> state`, with attributes `position` and `log_density`.
         step: `step(key, state, density, tuning) -> (state, info)`.
     """
 
@@ -36,7 +39,7 @@ class PerChain(Machine):
     knows_mesh: ClassVar[bool] = False
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Any:
-        """The algorithm's state at every lane's position."""
+        """Return the algorithm's state at every lane's position."""
 
         def one(key: Array, position: ByVariable) -> Any:
             return self.init(random.fold_in(key, 0), position, target.density)  # the key itself is the first draw's
@@ -45,14 +48,14 @@ class PerChain(Machine):
         return _lanes_last(over_lanes(one, target.count)(as_key(keys.of_draw(now.draw)), position))
 
     def tick(
-        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Any
-    ) -> tuple[LaneState, Array, Any]:
-        """One step of every lane. The tuning is shared: it is closed over, not mapped."""
+        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Any
+    ) -> tuple[LaneState, Bool[Array, "lanes"], Any]:
+        """Make one step of every lane. The tuning is shared: it is closed over, not mapped."""
         before = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), now.own)
         step = over_lanes(lambda key, state: self.step(key, state, target.density, tuning), target.count)
         state, info = step(as_key(keys.of_draw(now.draw)), before)
         position = target.layout.vector(state.position).T
-        # the algorithm keeps its gradients to itself, and nobody asks for them
+        # the gradient stays as it is: the algorithm has its own, and the run does not read it
         at = now.at._replace(position=position, log_density=Total.of(state.log_density))
         return LaneState(now.draw + 1, at, _lanes_last(state)), jnp.ones(target.count, bool), info
 

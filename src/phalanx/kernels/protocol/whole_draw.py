@@ -1,10 +1,10 @@
-"""A kernel from a function that makes a draw of every lane: all lanes end their draws together."""
+"""Kernel from a function that makes a draw of every lane: all lanes end their draws together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -17,8 +17,11 @@ from phalanx.kernels.protocol.options import check_metric, listed, step_size_of
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.random_numbers import Words
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
 Draw = Callable[[Words, Point, LaneTarget, Any], tuple[Point, Any]]
-"""`draw(key, at, target, tuning) -> (at, info)`: where every lane goes on, and what it did on the way."""
+"""`draw(key, at, target, tuning) -> (at, info)`: the next point of every lane, and statistics of the draw."""
 
 
 class Tuning(NamedTuple):
@@ -30,14 +33,14 @@ class Tuning(NamedTuple):
 
 @dataclass(frozen=True)
 class LockStep(Machine):
-    """A machine that makes whole draws; see `phalanx.kernels.protocol.kernel.Machine`."""
+    """Function of whole draws as a `phalanx.kernels.protocol.kernel.Machine`."""
 
     draw: Draw
 
     def tick(
-        self, now: LaneState, active: Array, keys: Keys, target: LaneTarget, tuning: Any
-    ) -> tuple[LaneState, Array, Any]:
-        """A draw of every lane."""
+        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Any
+    ) -> tuple[LaneState, Bool[Array, "lanes"], Any]:
+        """Make a draw of every lane."""
         at, info = self.draw(keys.of_draw(now.draw), now.at, target, tuning)
         return LaneState(now.draw + 1, at, now.own), jnp.ones(target.count, bool), info
 
@@ -51,30 +54,30 @@ def from_draw(
     metric: str | None = "auto",
     relocate: bool = True,
 ) -> Kernel:
-    r"""A kernel of your own, from a function that makes one draw of every chain.
+    r"""Return a kernel of your own, from a function that makes one draw of every chain.
 
-    `draw(key, at, target, tuning)` is written on vectors, as if for one chain on one device. It must leave
-    $\pi$ invariant for any step size and metric; warm-up tunes both from the draws of all chains on all devices, and
-    the chains run vectorised, on any mesh, with data and variables spread over devices.
+    Write `draw(key, at, target, tuning)` on vectors, as if for one chain on one device. It must leave $\pi$ invariant
+    for any step size and metric. Warm-up tunes both from the draws of all chains on all devices, and the chains run
+    vectorised, on any mesh, also with sharded data and variables.
 
     Args:
-        draw: from the draw's key, the last draw `at` (`position`, `log_density`, `gradient`), the target
-            (`value_and_grad`, `inner_product`, `normal`, `uniform`) and the tuning (`step_size`, `metric`), the next
-            draw and an `Info`. See `phalanx.kernels.protocol.lane_target` and `phalanx.kernels.protocol.kernel`.
+        draw: a function of the draw's key, the last draw `at` (`position`, `log_density`, `gradient`), the target
+            (`value_and_grad`, `inner_product`, `normal`, `uniform`) and the tuning (`step_size`, `metric`); it returns
+            the next draw and an `Info`. See `phalanx.kernels.protocol`, `kernel.py` and `lane_target.py`.
         step_size: kept where it is given; None tunes it in warm-up.
-        initial_step_size: where tuning starts.
-        target_acceptance: the mean of the info's `acceptance_rate` that tuning aims at. With gradients it is reached
+        initial_step_size: the step size with which tuning starts.
+        target_acceptance: the mean of the info's `acceptance_rate` at which tuning aims. With gradients it is reached
             where energy errors are normal; where they have heavier tails the rate is higher, see `phx.hmc`.
-        metric: what warm-up learns of the posterior's covariance: "diagonal", "dense", "auto" (see `phx.nuts`), or None
-            for nothing.
-        relocate: whether a chain that has settled where the posterior has next to no mass goes on beside another,
-            in warm-up; the verdict says when it has happened.
+        metric: the form of the covariance that warm-up learns: "diagonal", "dense", "auto" (see `phx.nuts`); None
+            learns none.
+        relocate: in warm-up, move a chain that is stuck in a region of negligible posterior mass to the position of
+            another chain; the verdict reports each move.
 
     Returns:
-        A kernel for `phx.mcmc`. Keep it and pass it again, or make it of the same function, to reuse what was compiled.
+        A kernel for `phx.mcmc`. Pass it again, or one of the same function, to reuse the compiled program.
 
     Raises:
-        TypeError: when `draw` is no function.
+        TypeError: when `draw` is not a function.
         ValueError: when an option is out of range.
 
     Example:

@@ -1,15 +1,16 @@
 """Private and undocumented parts of JAX and XLA, each behind a guarded function with a fallback.
 
-This is the only module of Phalanx that names them. Each is looked up when a program is traced or compiled, and never at
-import. `NAMES` lists them with the consequence for a JAX that lacks one: Phalanx is slower, reads less, or refuses by
-name. A test deletes each and runs Phalanx all the same.
+This is the only module of Phalanx that names them. Each is looked up when a program is traced or compiled, never at
+import. `NAMES` lists them with the consequence if a JAX lacks one: Phalanx is slower, compares less, or raises an error
+with the name. A test deletes each name and runs Phalanx without it.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -27,16 +28,19 @@ HOST_CONSTANT = "jax._src.literals.TypedNdArray"
 KEPT_FROM = "jax._src.config.persistent_cache_min_compile_time_secs"
 LOWERINGS = "jax._src.interpreters.mlir._platform_specific_lowerings"
 LINALG = "jax._src.lax.linalg"
+REGISTER = "jax.interpreters.mlir.register_lowering"
+LOWER_FUNCTION = "jax.interpreters.mlir.lower_fun"
 LIVE = "jax.interpreters.partial_eval.dce_jaxpr"
 SETTINGS = "jax.config.values"
 
+_REFUSED = "a jaxlib that deadlocks in batched LAPACK calls is refused"
+
 NAMES = {
-    ARRAY_READERS: "a NumPy array of 64 bits that was changed in place is read as JAX keeps it",
-    HOST_CONSTANT: "a NumPy array of 64 bits that was changed in place is read as JAX keeps it",
-    KEPT_FROM: "programs are compiled one after the other, where some may not be kept between processes",
-    LOWERINGS: "a jaxlib that deadlocks in batched LAPACK calls is refused",
-    LINALG: "a jaxlib that deadlocks in batched LAPACK calls is refused",
-    LIVE: "a fit goes on from a checkpoint with a warning: model, guide and optimiser were not compared",
+    ARRAY_READERS: "a NumPy array of 64 bits that was changed in place is read from JAX's cache",
+    HOST_CONSTANT: "a NumPy array of 64 bits that was changed in place is read from JAX's cache",
+    KEPT_FROM: "programs are compiled one at a time if some may not be cached between processes",
+    **dict.fromkeys((LOWERINGS, LINALG, REGISTER, LOWER_FUNCTION), _REFUSED),
+    LIVE: "a fit continues from a checkpoint with a warning: model, guide and optimiser are not compared",
     SETTINGS: "settings of JAX that have no attribute are not compared before compiled blocks are used again",
 }
 """Consequence of each name's absence."""
@@ -44,22 +48,25 @@ NAMES = {
 Options = dict[str, str | bool]
 """Options of the compiler."""
 
+SMALL_LOOP_BYTES = 4 * 2**20
+"""Bytes that a turn of a loop touches up to which one fused function is faster than several that run in parallel."""
+
 PLAIN: Options = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
-"""Fused operations are compiled the plain way: in half the time, with narrower vectors, which is slower only on many
-numbers (a random walk's draw takes twice as long). From JAX 0.11 on there is no choice."""
+"""Options for XLA's older fusion: compiles in half the time, with narrower vectors, which is slower only on many
+numbers (a random walk's draw takes twice as long). JAX 0.11 and later lack this option."""
 
 RARELY: Options = {"xla_backend_optimization_level": "0", **PLAIN}
-"""Options of a program that is called a few times: optimising it takes longer than it saves."""
+"""Options of a program that is called only a few times: optimising it takes longer than it saves."""
 
 OF_FEW_NUMBERS: Options = {"xla_backend_optimization_level": "2"}
 """Options of a program on few numbers."""
 
 WIDE: Options = {"xla_cpu_prefer_vector_width": "512"}
-"""Options of draws that are a few operations on every lane: faster with vectors as wide as a CPU has."""
+"""Options of draws that are a few operations on every lane: the widest vectors are faster."""
 
 APART: Options = {"xla_gpu_autotune_level": "0"}
-"""No effect on CPU, but part of the key in XLA's cache: forces a miss where an earlier version, or a process without
-the work-around, has kept a program that must not be read."""
+"""No effect on CPU, but part of the key in XLA's cache: forces a miss, so that a program that an earlier version, or a
+process without the work-around, has cached is not read."""
 
 
 def find(name: str) -> Any:
@@ -76,21 +83,21 @@ def find(name: str) -> Any:
 
 @cache
 def read_arrays_anew() -> None:
-    """Have JAX read NumPy's arrays as they are whenever it traces; no effect where the work-around is turned off.
+    """Make JAX read the current contents of NumPy arrays in every trace; no effect if the work-around is off.
 
-    Without 64 bits JAX reads a `float64` or `int64` array from a copy of 32 bits. It finds the copy by the array's
-    identity, for as long as anything holds the copy, such as a kept trace. After the array is changed in place, every
-    later trace reads the old numbers. (An array of 32 bits is not copied, and read as it is.) The copies live in JAX's
-    compiled part and cannot be cleared, but the function that makes them can be replaced: the replacement compares the
+    Without 64 bits JAX converts a `float64` or `int64` array to a copy of 32 bits. It finds the copy by the identity of
+    the array for as long as the copy is referenced, for instance by a cached trace. After the array is changed in
+    place, every later trace reads the old numbers. (Arrays of 32 bits are not copied.) The cache is in JAX's compiled
+    part and cannot be cleared, but the function that makes the copies can be replaced: the replacement compares the
     copy with the array.
 
-    The replacement holds for all that JAX traces in this process afterwards. A function that JAX does not trace again,
-    such as one within the model that is jitted once, keeps its copy, as without Phalanx.
+    The replacement affects all later traces in this process. A function that JAX does not trace again, such as a jitted
+    function in the model, keeps its copy, as without Phalanx.
     """
     readers, constant = find(ARRAY_READERS), find(HOST_CONSTANT)
     if readers is None or constant is None or not Workaround.FRESH_CONSTANTS.is_on:
         return
-    known: WeakValueDictionary[int, Any] = WeakValueDictionary()  # a program that reads an array twice has it once
+    known: WeakValueDictionary[int, Any] = WeakValueDictionary()  # a program that reads an array twice has one copy
 
     def read(array: np.ndarray) -> Any:
         now = np.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
@@ -117,6 +124,19 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 # -- compiling ---------------------------------------------------------------------------------------------------------
 
+
+def prefer_fused_loops() -> None:
+    """Ask XLA to compile loops over small arrays into one function each; no effect once JAX has started.
+
+    By default a CPU runs a loop as a list of small functions. Calling each takes longer than most of them compute: some
+    8 microseconds for a leapfrog step of one. XLA reads this option from the environment only.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if Workaround.FUSED_LOOPS.is_on and "xla_backend_extra_options" not in flags:
+        wish = f"--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold={SMALL_LOOP_BYTES}"
+        os.environ["XLA_FLAGS"] = f"{flags} {wish}".strip()
+
+
 _unknown: set[str] = set()
 """Options that this XLA does not know."""
 
@@ -137,12 +157,12 @@ def compile_with(lowered: Any, options: Options) -> Any:
 
 @contextmanager
 def kept_from(seconds: float) -> Iterator[None]:
-    """Keep programs of this thread in JAX's persistent cache if compiling takes so long; `math.inf` keeps none."""
+    """Cache programs of this thread between processes if compiling takes that long; `math.inf` disables the cache."""
     if (setting := find(KEPT_FROM)) is not None:
         with setting(seconds):
             yield
         return
-    with _one_at_a_time:  # the public setting is one for all threads
+    with _one_at_a_time:  # all threads share the public setting
         name = f"jax_{KEPT_FROM.rpartition('.')[2]}"
         before = getattr(jax.config, name)
         jax.config.update(name, seconds)
@@ -153,7 +173,7 @@ def kept_from(seconds: float) -> Iterator[None]:
 
 
 def settings() -> dict[str, Any]:
-    """Return all settings of JAX, as they hold in this thread."""
+    """Return all settings of JAX in this thread."""
     values = getattr(jax.config, "values", None)
     if values is None:
         values = dict.fromkeys(name for name in dir(jax.config) if name.startswith("jax_"))
@@ -168,18 +188,28 @@ def cpu_lowerings(version: str, primitives: Sequence[str]) -> dict[Any, Any]:
         primitives: names of primitives; those that this JAX lacks are left out.
 
     Raises:
-        RuntimeError: when the rules cannot be found.
+        RuntimeError: when the rules cannot be found or replaced.
     """
-    lowerings, linalg = find(LOWERINGS), find(LINALG)
-    if lowerings is None or linalg is None:
-        missing = LINALG if linalg is None else LOWERINGS
+    found = {name: find(name) for name in (LINALG, LOWERINGS, REGISTER, LOWER_FUNCTION)}
+    if missing := [name for name, value in found.items() if value is None]:
         raise RuntimeError(
-            f"jaxlib {version} may wait for ever in batched LAPACK calls on CPUs, and this JAX has no {missing}, by "
+            f"jaxlib {version} may wait for ever in batched LAPACK calls on CPUs, and this JAX has no {missing[0]}, by "
             f"which Phalanx avoids that. Install JAX 0.11.2 or later. To run with it nevertheless, set the environment "
             f"variable {VARIABLE}={Workaround.LAPACK_IN_PIECES.value}."
         )
+    lowerings, linalg = found[LOWERINGS], found[LINALG]
     known = [getattr(linalg, name) for name in primitives if hasattr(linalg, name)]
     return {primitive: lowerings["cpu"][primitive] for primitive in known if primitive in lowerings["cpu"]}
+
+
+def register_cpu_lowering(primitive: Any, rule: Any, inline: bool) -> None:
+    """Replace the lowering rule of a primitive for CPUs."""
+    find(REGISTER)(primitive, rule, platform="cpu", inline=inline)
+
+
+def lower_function(f: Callable[..., Any], multiple_results: bool) -> Callable[..., Any]:
+    """Return the lowering rule of a primitive that computes what `f` computes."""
+    return find(LOWER_FUNCTION)(f, multiple_results=multiple_results)
 
 
 # -- reading traces ----------------------------------------------------------------------------------------------------
@@ -194,7 +224,7 @@ def live(trace: ClosedJaxpr) -> ClosedJaxpr | None:
 
 
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many inputs of a scan are the same in each turn, and how many are carried; the others have rows.
+    """Return the number of constants and the number of carried inputs of a scan; the others have rows.
 
     Raises:
         NotImplementedError: when this JAX describes scans in another way.

@@ -2,13 +2,13 @@
 
 In these releases a LAPACK call on a batch of matrices cuts the batch into tasks, queues the tasks on XLA's pool of
 threads, and waits for them (`ParallelBatchMap` in `jaxlib/cpu/lapack_kernels.cc`). The waiting thread is often one of
-that pool. As soon as every thread of the pool waits, nothing runs the tasks: the program hangs for ever. Chains on
-several devices get there, and so do many independent factorisations on one device. JAX 0.11.1 removed the tasks.
+that pool. If every thread of the pool waits, no thread runs the tasks: the program hangs for ever. Chains on several
+devices cause this, and so do many independent factorisations on one device. JAX 0.11.1 removed the tasks.
 
-A batch that jaxlib takes for little work is computed by the calling thread. The lowering rules for CPUs are therefore
+The calling thread computes a batch that jaxlib estimates to be little work. Therefore the lowering rules for CPUs are
 replaced: a larger batch is lowered as a loop over pieces, each of them that small, or a single matrix. The replacement
 acts when a program is lowered, after `vmap` and differentiation. It covers chains, fits, predictions and checks, and
-whatever a model calls. It also holds for other programs that this process compiles for CPUs afterwards.
+all that a model calls. It also applies to other programs that this process compiles for CPUs afterwards.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from typing import Any
 
 import jax
 from jax import Array, lax
-from jax.interpreters import mlir
 
-from phalanx.mesh.compatibility.jax_internals import cpu_lowerings
+from phalanx.mesh.compatibility.jax_internals import cpu_lowerings, lower_function, register_cpu_lowering
 from phalanx.mesh.compatibility.workarounds import Workaround
 
 FIRST, MENDED = (0, 10, 0), (0, 11, 1)
-"""The first jaxlib with the deadlock, and the first without it again."""
+"""The first jaxlib with the deadlock, and the first without it."""
 
 PRIMITIVES = (
     "cholesky_p", "eig_p", "eigh_p", "geqp3_p", "geqrf_p", "hessenberg_p", "householder_product_p", "lu_p", "ormqr_p",
@@ -34,10 +33,10 @@ PRIMITIVES = (
 """Names, in JAX, of the primitives that a CPU computes with LAPACK."""
 
 LEAST_SHARED = 200_000
-"""Floating-point operations from which on jaxlib cuts a batch into tasks."""
+"""Floating-point operations from which jaxlib cuts a batch into tasks."""
 
 MOST_PER_ENTRY = 30
-"""Bound on what jaxlib estimates for a matrix, in operations per entry and column: 10 for SVD, 3 times for complex."""
+"""Bound on jaxlib's estimate for a matrix, in operations per entry and column: 10 for SVD, times 3 if complex."""
 
 
 def deadlocks(version: str) -> bool:
@@ -46,12 +45,12 @@ def deadlocks(version: str) -> bool:
 
 
 def avoid_deadlock(version: str) -> None:
-    """Have batches lowered in pieces from now on, if this version of jaxlib needs it."""
+    """Install lowering in pieces if this version of jaxlib needs it."""
     if not (deadlocks(version) and Workaround.LAPACK_IN_PIECES.is_on):
         return
-    for primitive, entry in cpu_lowerings(version, PRIMITIVES).items():  # the public API only replaces rules
+    for primitive, entry in cpu_lowerings(version, PRIMITIVES).items():
         if not isinstance(entry.rule, _InPieces):
-            mlir.register_lowering(primitive, _InPieces(primitive, entry.rule), platform="cpu", inline=entry.inline)
+            register_cpu_lowering(primitive, _InPieces(primitive, entry.rule), entry.inline)
 
 
 class _InPieces:
@@ -72,11 +71,11 @@ class _InPieces:
             results = lax.map(lambda one: self._primitive.bind(*one, **parameters), flat, batch_size=piece)
             return jax.tree.map(lambda result: result.reshape(*batch, *result.shape[1:]), results)
 
-        return mlir.lower_fun(loop, multiple_results=self._primitive.multiple_results)(context, *operands)
+        return lower_function(loop, self._primitive.multiple_results)(context, *operands)
 
 
 def pieces(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
-    """Return the shape of a batch, and how many matrices at a time a thread computes by itself.
+    """Return the shape of a batch, and the number of matrices that one thread computes without tasks.
 
     Args:
         shapes: of the operands, at least one of which is a batch of matrices; others may be batches of vectors.

@@ -1,7 +1,7 @@
 """Private and undocumented parts of NumPyro, each behind a guarded function with a fallback.
 
-This is the only module of Phalanx that names them. `NAMES` lists those that are looked up, with the consequence for a
-NumPyro that lacks one. The layout of NumPyro's messages is known to `phalanx.language.messages` and `refusals`.
+This is the only module of Phalanx that names them. `NAMES` lists those that are looked up, with the consequence if a
+NumPyro lacks one. Only `phalanx.language.messages` and `refusals` depend on the layout of NumPyro's messages.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def refuse_without(name: str) -> Any:
 
 
 class _Refused:
-    """The base of handlers where NumPyro has none: none can be entered."""
+    """Base class of handlers for a NumPyro without one: entering such a handler raises."""
 
     def __init__(self, fn: Any = None):
         del fn
@@ -73,7 +73,7 @@ def apply_stack(message: Message) -> None:
 
 
 def validate_sample(log_prob: Callable[..., Any]) -> Callable[..., Any]:
-    """Check values that a method `log_prob` is given, where the distribution asks for it."""
+    """Return a method `log_prob` that checks its values if the distribution asks for it."""
     decorate = find(VALIDATE)
     return log_prob if decorate is None else decorate(log_prob)
 
@@ -86,9 +86,9 @@ _off: Any = None
 
 @contextmanager
 def unvalidated() -> Iterator[None]:
-    """Turn off NumPyro's checks of values, which cost time at every trace and see nothing of traced values.
+    """Turn off NumPyro's checks of values, which cost time in every trace and do not apply to traced values.
 
-    NumPyro's switch is one for all threads: it goes back when the last of them leaves.
+    All threads share NumPyro's switch: it is restored when the last of them leaves.
     """
     global _within, _off
     with _lock:
@@ -120,7 +120,7 @@ def mask_of(distribution: MaskedDistribution) -> Any:
 
 
 def components_of(mixture: MixtureSameFamily | MixtureGeneral) -> list[Any]:
-    """Return the components of a mixture; one, over all of them, where they are of a family."""
+    """Return the components of a mixture; if they are of one family, one distribution over all of them."""
     same = isinstance(mixture, MixtureSameFamily)
     return [mixture.component_distribution] if same else list(mixture.component_distributions)
 
@@ -139,11 +139,11 @@ def with_components(mixture: Any, components: Sequence[Any]) -> Any:
 # -- handlers and modules ----------------------------------------------------------------------------------------------
 
 RANDOM_MODULES = ("random_flax_module", "random_nnx_module", "random_haiku_module", "random_eqx_module")
-"""NumPyro's networks whose weights have priors. Each makes the weights as a parameter first, for their shapes alone."""
+"""NumPyro's networks whose weights have priors. Each first makes the weights as a parameter, to get their shapes."""
 
 
 def prior_of_module() -> Any:
-    """Return the prior of the random module of NumPyro's that is under construction; None if there is none."""
+    """Return the prior of NumPyro's random module under construction; None outside of one."""
     frame = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name in RANDOM_MODULES and frame.f_code.co_filename.startswith(_FOLDER):
@@ -153,22 +153,22 @@ def prior_of_module() -> Any:
 
 
 def on_sites_within(message: Message, do: Callable[[Message], None]) -> None:
-    """Call `do` on each site within a loop or branch of `numpyro.contrib.control_flow`, whose message this is.
+    """Call `do` on each site within a loop or branch of `numpyro.contrib.control_flow` with this message.
 
-    What handlers outside of the loop do to the sites within goes by a list in the message, the innermost first.
+    The message has a list of the actions of outer handlers on inner sites, the innermost handler first.
     """
     message["kwargs"]["substitute_stack"].append(("substitute", do))
 
 
 def explain_assertion(error: AssertionError) -> None:
-    """Raise a `ValueError` that names the line, for an assertion of NumPyro's without words."""
+    """Raise a `ValueError` that names the line for an assertion of NumPyro without a message."""
     frames = traceback.extract_tb(error.__traceback__)
     if str(error) or not frames or not frames[-1].filename.startswith(_FOLDER):
         return
     own = next((frame for frame in reversed(frames) if not frame.filename.startswith(_FOLDER)), frames[0])
     hint = ""
     if "occupied_dims" in (frames[-1].line or ""):
-        hint = " Two plates, one inside of the other, have the same dim: give them different ones, or none."
+        hint = " Two plates, one inside of the other, have the same dim: give them different ones, or omit dim."
     raise ValueError(
         f"NumPyro refuses line {own.lineno} of {own.filename}, {own.line!r}, by its own {frames[-1].line!r}.{hint}"
     ) from error

@@ -1,10 +1,10 @@
-"""What XLA does slowly on CPUs, or JAX or NumPyro get wrong, and what is done about it: a list, so that it can go.
+"""List of work-arounds for operations that are slow in XLA on CPUs, and for faults of JAX and NumPyro.
 
-Each work-around is a few lines where it is used, which ask here whether it is on. The environment variable
-`PHALANX_WORKAROUNDS` says which are not: `off` turns all off, and names with commas between them, such as
-`tiles,lanes-last`, turn off those. It is read once, before anything is compiled. Draws with and without them agree up
-to rounding. `benchmarks/workarounds.py` measures each that is for speed, on against off: one that gains nothing any
-more can go. Of what is wrong, a test says whether it still is.
+Each work-around is a few lines where it is used, which check here if it is on. The environment variable
+`PHALANX_WORKAROUNDS` turns work-arounds off: `off` all of them, and names separated by commas, such as
+`tiles,lanes-last`, only those. It is read once, before anything is compiled. Draws with and without them agree up to
+rounding. `benchmarks/workarounds.py` measures each work-around for speed, on against off: delete those that no longer
+gain. For each fault a test shows if it still exists.
 """
 
 from __future__ import annotations
@@ -17,65 +17,65 @@ VARIABLE = "PHALANX_WORKAROUNDS"
 
 
 class Workaround(Enum):
-    """A way around something that XLA does slowly on CPUs, or that JAX or NumPyro gets wrong."""
+    """A work-around for a slow operation of XLA on CPUs, or for a fault of JAX or NumPyro."""
 
     FUSED_LOOPS = "fused-loops"
-    """A loop over small arrays is one function, and no list of functions that are called one by one."""
+    """A loop over small arrays is compiled into one function, not into a list of functions."""
 
     WIDE_VECTORS = "wide-vectors"
-    """Draws that are folded are compiled for vectors as wide as the CPU has; XLA chooses narrower ones."""
+    """Draws that are reduced are compiled for the widest vectors of the CPU; XLA chooses narrower ones."""
 
     WRITTEN_ROWS = "written-rows"
-    """Draws are written lane by lane, in a loop: a scatter would cut a tick into several functions."""
+    """Draws are written lane by lane, in a loop: a scatter would split a step into several functions."""
 
     TILES = "tiles"
-    """Many lanes are worked on in tiles that stay in a core's cache."""
+    """Many lanes are processed in tiles that fit in a core's cache."""
 
     LANES_LAST = "lanes-last"
-    """Lanes are the last axis of whatever a density computes, where `jax.vmap` would make them the first."""
+    """Lanes are the last axis of all values in a log density; `jax.vmap` would make them the first."""
 
     ROWS_OF_LANES = "rows-of-lanes"
-    """A few lanes' positions are laid out lane by lane before they meet a matrix: a product with columns is slower."""
+    """Positions of a few lanes are stored lane by lane for a product with a matrix: columns are slower."""
 
     PRODUCTS_AS_THEY_ARE = "products-as-they-are"
-    """The gradient of a matrix over blocks of rows is transposed once at the end, and not within every product."""
+    """The gradient of a matrix over blocks of rows is transposed once at the end, not in every product."""
 
     WRITTEN_OUT_PRODUCTS = "written-out-products"
-    """A product with a small matrix is written out as sums: a dot would cut a tick into several functions."""
+    """A product with a small matrix is written as sums: a dot would split a step into several functions."""
 
     WRITTEN_OUT_HASH = "written-out-hash"
-    """The hash that random numbers come from is written out: JAX's is a loop, which is fused with nothing."""
+    """The hash for random numbers is unrolled: XLA cannot fuse JAX's loop with other operations."""
 
     MEMBERS_APART = "members-apart"
-    """Members of an ensemble on a device are trained one after the other: batched convolutions are slow."""
+    """Members of an ensemble on one device are trained in turn: batched convolutions are slow."""
 
     STEPS_IN_BRANCHES = "steps-in-branches"
-    """A small fit's step is a branch of its own: XLA runs what reads a long array as if much could be done at once."""
+    """The step of a small fit is a branch of its own: XLA parallelises every operation that reads a long array."""
 
     FRESH_CONSTANTS = "fresh-constants"
-    """NumPy's arrays of 64 bits are read as they are when a program is traced: JAX keeps what was in them before."""
+    """NumPy arrays of 64 bits are read anew in every trace: JAX caches their earlier contents."""
 
     BERNOULLI_AT_ZERO = "bernoulli-at-zero"
-    """The log density of Bernoulli variables is ours: the gradient of NumPyro's is off by a half at logits of zero."""
+    """Phalanx computes the log density of Bernoulli variables: NumPyro's gradient is off by 1/2 at logits of zero."""
 
     SUMS_COMPILED_AFRESH = "sums-compiled-afresh"
-    """Programs that add up over several CPU devices are not kept between processes: XLA forgets their sums' order."""
+    """Programs that sum over several CPU devices are not cached between processes: XLA loses the order of the sums."""
 
     LAPACK_IN_PIECES = "lapack-in-pieces"
-    """Batches of matrices are factorised piece by piece: in JAX 0.10 and 0.11.0 threads that share one may deadlock."""
+    """Batches of matrices are factorised in pieces: in JAX 0.10 and 0.11.0 threads that share a batch may deadlock."""
 
     REFUSED_RELEASES = "refused-releases"
-    """JAX releases that compute wrong numbers, or crash, on the platform in use are refused."""
+    """Phalanx refuses JAX releases that compute wrong numbers, or crash, on the platform in use."""
 
     HASHES_APART = "hashes-apart"
-    """A key is computed before it is hashed with: LLVM of jaxlib 0.12 does not end where one loop chains hashes."""
+    """A key is computed before its first use in a hash: LLVM of jaxlib 0.12 hangs on hashes chained in one loop."""
 
     GROUP_SUMS = "group-sums"
-    """On GPUs sums by group are no scatter-adds into few cells, whose atomics collide; unmeasured."""
+    """Sums by group on GPUs avoid scatter-adds into few cells, whose atomics collide; not measured."""
 
     @property
     def is_on(self) -> bool:
-        """Whether it is to be used; where it is used may ask for a CPU, too."""
+        """True if the work-around is on; its code may also require a CPU."""
         return self not in _turned_off()
 
 
@@ -87,7 +87,7 @@ def _turned_off() -> frozenset[Workaround]:
     known = {workaround.value: workaround for workaround in Workaround}
     if strange := [name for name in said if name not in known]:
         raise ValueError(
-            f"{VARIABLE} names {', '.join(map(repr, strange))}, which is no work-around. Set it to 'off', or to some "
-            f"of {', '.join(known)}, with commas between them."
+            f"{VARIABLE} has an unknown name: {', '.join(map(repr, strange))}. Set it to 'off', or to names from "
+            f"{', '.join(known)}, separated by commas."
         )
     return frozenset(known[name] for name in said)

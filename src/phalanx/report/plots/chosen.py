@@ -1,4 +1,4 @@
-"""The few scalar quantities worth a picture: the log density, and the elements whose chains agree least."""
+"""Scalar quantities chosen for plots: the log density, and the elements with the worst R-hat."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
     from pandas import DataFrame
 
 _MOST = 5
 
 
 class Quantity(NamedTuple):
-    """One scalar followed over the run: its name, and its values `(chain, draw)` with NaN where they are not finite."""
+    """Scalar of a run: its name and its values, with NaN in place of those that are not finite."""
 
     name: str
-    values: np.ndarray
+    values: Float[np.ndarray, "chain draw"]
 
 
 def choose_quantities(posterior: Reported) -> list[Quantity]:
@@ -28,7 +29,7 @@ def choose_quantities(posterior: Reported) -> list[Quantity]:
         posterior: the run.
 
     Returns:
-        The quantities, with their values `(chain, draw)`.
+        The quantities.
     """
     from phalanx.diagnostics.table import worst_first  # imports pandas
 
@@ -37,20 +38,20 @@ def choose_quantities(posterior: Reported) -> list[Quantity]:
 
 
 def log_density(posterior: Reported) -> list[Quantity]:
-    """Return the log density, if the run has it."""
+    """Return the log density as the only quantity, or an empty list if the run has no log density."""
     return [_quantity("log_density", posterior.stats["log_density"])] if "log_density" in posterior.stats else []
 
 
 def element_rows(posterior: Reported) -> DataFrame:
-    """Return the rows of the summary that are elements of variables, numbered, with their names in a column `name`.
+    """Return the summary's rows of elements of variables, in the order of the draws, with a column `name`.
 
-    They stand in the order of the draws, behind the log density; by number, since names need not be unique.
+    The index is a number, since names need not be unique.
     """
     return posterior.summary().iloc[len(log_density(posterior)) :].reset_index(names="name")
 
 
 def take_elements(posterior: Reported, rows: DataFrame) -> list[Quantity]:
-    """Return the elements that belong to some rows of `element_rows`."""
+    """Return the elements of some rows of `element_rows`."""
     ends = np.cumsum([elements(draws).shape[2] for draws in posterior.draws.values()])
     taken = []
     for row, name in zip(rows.index.to_numpy(), rows["name"], strict=True):
@@ -60,11 +61,11 @@ def take_elements(posterior: Reported, rows: DataFrame) -> list[Quantity]:
     return taken
 
 
-def elements(draws: np.ndarray) -> np.ndarray:
+def elements(draws: Shaped[np.ndarray, "chain draw ..."]) -> Shaped[np.ndarray, "chain draw element"]:
     """View draws as `(chain, draw, element)`."""
     return draws.reshape(*draws.shape[:2], int(np.prod(draws.shape[2:])))
 
 
-def _quantity(name: str, values: np.ndarray) -> Quantity:
+def _quantity(name: str, values: Shaped[np.ndarray, "chain draw"]) -> Quantity:
     values = values.astype(np.float64)
     return Quantity(name, np.where(np.isfinite(values), values, np.nan))

@@ -1,4 +1,4 @@
-"""The sampler at work: energies, E-BFMI, acceptance and divergences, chain by chain."""
+"""Plot of the sampler's statistics: energies, and E-BFMI, acceptance and divergences of each chain."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from phalanx.report.plots.style import (
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -33,7 +34,7 @@ def energy_figure(posterior: Reported) -> Figure:
         posterior: the run.
 
     Returns:
-        The figure. Where a kernel has no kinetic energy, or a statistic is missing, a panel says so in words.
+        The figure. A panel contains words instead if the kernel has no kinetic energy, or a statistic is missing.
     """
     figure = new_figure(10, 5.8)
     (energy, fractions), (acceptance, divergences) = figure.subplots(2, 2)
@@ -52,8 +53,8 @@ def energy_figure(posterior: Reported) -> Figure:
     return figure
 
 
-def _energies(axes: Axes, energy: np.ndarray) -> None:
-    """Draw how energies are spread, and how far one draw moves them: the second should cover the first."""
+def _energies(axes: Axes, energy: Float[np.ndarray, "chain draw"]) -> None:
+    """Draw the distribution of energies and that of their changes, which should cover the first."""
     known = np.where(np.isfinite(energy), energy, np.nan)
     known = known[np.isfinite(known).all(axis=1)]
     if not known.size or known.shape[1] < 2:
@@ -63,7 +64,7 @@ def _energies(axes: Axes, energy: np.ndarray) -> None:
     # A few wild draws must not squeeze all others into one bin.
     low, high = np.quantile(np.concatenate([marginal, transition]), [0.001, 0.999])
     edges = bin_edges(low, high, marginal.size)
-    for values, color, label in ((marginal, ACCENT, "all draws"), (transition, SECOND, "one draw to the next")):
+    for values, color, label in ((marginal, ACCENT, "all draws"), (transition, SECOND, "change between draws")):
         share = np.histogram(values, edges)[0] / values.size
         axes.stairs(share, edges, fill=True, color=color, alpha=0.25)
         axes.stairs(share, edges, color=color, linewidth=1.4, label=label)
@@ -71,18 +72,18 @@ def _energies(axes: Axes, energy: np.ndarray) -> None:
     axes.legend(frameon=False, fontsize=8.5, labelcolor=INK)
 
 
-def _fractions(axes: Axes, fractions: np.ndarray) -> None:
-    """Draw one dot per chain, red where it is too low."""
+def _fractions(axes: Axes, fractions: Float[np.ndarray, "chain"]) -> None:
+    """Draw one dot per chain, in red if it is too low."""
     _dots(axes, fractions, np.where(fractions < LOW_EBFMI, ALARM, ACCENT))
     axes.axhline(LOW_EBFMI, color=ALARM, linewidth=0.9, linestyle=(0, (4, 3)))
     where = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
-    axes.text(1, LOW_EBFMI, f"too low under {LOW_EBFMI}", fontsize=8, color=ALARM, **where)
+    axes.text(1, LOW_EBFMI, f"too low below {LOW_EBFMI}", fontsize=8, color=ALARM, **where)
     top = np.nanmax(fractions) if np.isfinite(fractions).any() else 1
     axes.set_ylim(0, 1.2 * max(top, 0.5))
 
 
 def _acceptance(axes: Axes, posterior: Reported) -> None:
-    """Draw each chain's mean, and the range of nine tenths of its draws."""
+    """Draw the mean of each chain, and the range of 90% of its draws."""
     rates = posterior.stats.get("acceptance_rate")
     if rates is None or not np.isfinite(rates).all():
         say(axes, "this kernel reports no acceptance rate")
@@ -107,7 +108,7 @@ def _divergences(axes: Axes, posterior: Reported) -> None:
     whole_numbers(axes.yaxis, 5)
 
 
-def _dots(axes: Axes, heights: np.ndarray, color: object) -> None:
+def _dots(axes: Axes, heights: Float[np.ndarray, "chain"], color: str | np.ndarray) -> None:
     """Draw one dot per chain."""
     size = 42 if len(heights) <= 16 else 12
     axes.scatter(np.arange(len(heights)), heights, s=size, c=color, zorder=3, linewidths=0)  # pyright: ignore[reportArgumentType]

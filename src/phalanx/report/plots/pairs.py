@@ -12,18 +12,19 @@ from phalanx.report.plots.chosen import Quantity
 from phalanx.report.plots.style import ACCENT, ALARM, INK, MUTED, bin_edges, finish, new_figure, printable, say
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # More points cover each other.
 _MOST_POINTS = 3000
 _LONGEST_NAME = 24
-# A positive quantity over a wider range than this may be told better by its order of magnitude.
+# A positive quantity over a wider range than this may be shown better by its order of magnitude.
 _WIDE = 10
 
 
 class _Side(NamedTuple):
-    """A quantity as one side of a panel: name, values of the ordinary and of the divergent draws, limits, ticks."""
+    """Quantity as one side of a panel: name, values of the ordinary and of the divergent draws, limits, ticks."""
 
     name: str
     ordinary: np.ndarray
@@ -32,16 +33,16 @@ class _Side(NamedTuple):
     ticks: Literal["numbers", "whole numbers", "magnitudes"]
 
 
-def pair_figure(quantities: list[Quantity], diverging: np.ndarray) -> Figure:
+def pair_figure(quantities: list[Quantity], diverging: Bool[np.ndarray, "chain draw"]) -> Figure:
     """Draw every two quantities against each other, with their histograms on the diagonal and divergent draws in red.
 
-    Divergent draws crowd where the sampler cannot follow the density, as in the neck of a funnel. A positive quantity
-    that is less skewed on a logarithmic axis has one. The outermost draws may lie beyond the ends of an axis, so that
-    heavy tails do not squeeze the others.
+    Divergent draws cluster in regions where the sampler cannot follow the density, as in the neck of a funnel. A
+    positive quantity that is less skewed on a logarithmic axis has one. The outermost draws may lie beyond the ends of
+    an axis, so that heavy tails do not compress the others.
 
     Args:
-        quantities: what to draw, values `(chain, draw)`; four at most fit on a page.
-        diverging: which draws diverged, `(chain, draw)`.
+        quantities: the quantities; at most four fit on a page.
+        diverging: True for divergent draws.
 
     Returns:
         The figure: the lower triangle of a square of panels.
@@ -51,7 +52,7 @@ def pair_figure(quantities: list[Quantity], diverging: np.ndarray) -> Figure:
         figure = new_figure(10, 1.2)
         axes = figure.subplots()
         finish(axes)
-        say(axes, "pairs take two quantities that vary")
+        say(axes, "pairs need two quantities that vary")
         return figure
     size = len(sides)
     figure = new_figure(10, 2.3 * max(size, 3) + 0.2)
@@ -71,8 +72,8 @@ def pair_figure(quantities: list[Quantity], diverging: np.ndarray) -> Figure:
     return figure
 
 
-def _side(quantity: Quantity, diverging: np.ndarray) -> _Side | None:
-    """Prepare a quantity for its panels; None if it stands still, or some of its draws are not finite."""
+def _side(quantity: Quantity, diverging: Bool[np.ndarray, "chain draw"]) -> _Side | None:
+    """Prepare a quantity for its panels; return None if it is constant, or some of its draws are not finite."""
     values = quantity.values
     if not np.isfinite(values).all() or values.min() == values.max():
         return None
@@ -90,18 +91,18 @@ def _side(quantity: Quantity, diverging: np.ndarray) -> _Side | None:
     return _Side(quantity.name, values[~diverging], values[diverging], (low, high), ticks)
 
 
-def _is_magnitude(values: np.ndarray) -> bool:
-    """Tell whether the logarithm of the values is less skewed than the values are."""
+def _is_magnitude(values: Float[np.ndarray, "chain draw"]) -> bool:
+    """Return whether the logarithm of the values is less skewed than the values are."""
     quantiles = np.quantile(values, [0.005, 0.5, 0.995])
     if values.min() <= 0 or quantiles[2] < _WIDE * quantiles[0]:
         return False
     left, right = np.diff(quantiles)
     log_left, log_right = np.diff(np.log(quantiles))
-    return max(log_left, log_right) * min(left, right) < max(left, right) * min(log_left, log_right)
+    return bool(max(log_left, log_right) * min(left, right) < max(left, right) * min(log_left, log_right))
 
 
-def _ends(values: np.ndarray) -> tuple[float, float]:
-    """Return where nearly all values lie: without the outermost, and without those far out by Tukey's rule."""
+def _ends(values: Float[np.ndarray, "draw"]) -> tuple[float, float]:
+    """Return the range of nearly all values: without the outermost 1%, and without outliers by Tukey's rule."""
     low, lower, upper, high = np.quantile(values, [0.005, 0.25, 0.75, 0.995])
     reach = 3 * (upper - lower) or np.inf
     return max(low, lower - reach), min(high, upper + reach)
@@ -147,7 +148,7 @@ def _points(axes: Axes, across: _Side, down: _Side) -> None:
 
 
 def _histogram(axes: Axes, side: _Side) -> None:
-    """Draw how the draws are spread, and within them the divergent ones, each as high as the panel."""
+    """Draw the histograms of all and of divergent draws, each as high as the panel."""
     low, high = np.log(side.limits) if side.ticks == "magnitudes" else side.limits
     edges = bin_edges(low, high, side.ordinary.size)
     edges = np.exp(edges) if side.ticks == "magnitudes" else edges
@@ -160,8 +161,8 @@ def _histogram(axes: Axes, side: _Side) -> None:
     axes.set_yticks([])
 
 
-def _explain(figure: Figure, diverging: np.ndarray) -> None:
-    """Put a legend where the square is empty."""
+def _explain(figure: Figure, diverging: Bool[np.ndarray, "chain draw"]) -> None:
+    """Put a legend into the empty half of the square."""
     line = require("matplotlib.lines").Line2D
     kinds = [(ACCENT, int((~diverging).sum()), "draw"), (ALARM, int(diverging.sum()), "divergent draw")]
     dots = [

@@ -1,4 +1,4 @@
-"""Rank plots: were the chains one distribution, each would take its equal share of every rank."""
+"""Rank plots: chains that sample one distribution have equal shares of every rank."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from phalanx.report.plots.chosen import Quantity
 from phalanx.report.plots.style import BAND, CHAINS, FEW_CHAINS, MUTED, explain, finish, new_figure, say, whole_numbers
 
 if TYPE_CHECKING:
+    from jaxtyping import Float, Int
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -17,13 +18,13 @@ _MOST_COLUMNS = 3
 
 
 def rank_figure(quantities: list[Quantity]) -> Figure:
-    """Draw, per quantity, how the ranks of each chain's draws among all draws are spread.
+    """Draw, for each quantity, the histogram of the ranks of each chain's draws among all draws.
 
-    Up to eight chains are lines around an even share, with the two standard deviations that independent draws would
-    have; more are rows of a picture, coloured by how many standard deviations they are off.
+    Up to eight chains are lines around the even share, with a band of two standard deviations of independent draws.
+    More are rows of a picture, coloured by their distance from the even share in standard deviations.
 
     Args:
-        quantities: what to draw, values `(chain, draw)`.
+        quantities: the quantities.
 
     Returns:
         The figure, up to three quantities in a row.
@@ -36,7 +37,7 @@ def rank_figure(quantities: list[Quantity]) -> Figure:
         figure = new_figure(10, 1.2)
         axes = figure.subplots()
         finish(axes)
-        say(axes, "ranks compare chains, and there is only one")
+        say(axes, "ranks compare chains, and this run has one")
         return figure
     columns = min(_MOST_COLUMNS, len(quantities))
     rows = -(-len(quantities) // columns)
@@ -57,14 +58,14 @@ def rank_figure(quantities: list[Quantity]) -> Figure:
     return figure
 
 
-def rank_counts(values: np.ndarray) -> np.ndarray:
+def rank_counts(values: Float[np.ndarray, "chain draw"]) -> Int[np.ndarray, "chain bin"]:
     """Count each chain's draws in equal bins of their rank among all draws; ties share their mean rank.
 
     Args:
-        values: `(chain, draw)`, finite.
+        values: finite values.
 
     Returns:
-        Counts `(chain, bin)`, with 5 to 20 bins.
+        Counts in 5 to 20 bins.
     """
     from scipy.stats import rankdata  # slow to import
 
@@ -74,13 +75,13 @@ def rank_counts(values: np.ndarray) -> np.ndarray:
     return np.array([np.histogram(chain, edges)[0] for chain in ranks])
 
 
-def _spread(counts: np.ndarray) -> tuple[float, float]:
-    """Return mean and standard deviation of a bin's count were the draws independent, and the chains alike."""
+def _spread(counts: Int[np.ndarray, "chain bin"]) -> tuple[float, float]:
+    """Return mean and standard deviation of a bin's count for independent draws from one distribution."""
     draws, share = counts[0].sum(), 1 / counts.shape[1]
     return draws * share, float(np.sqrt(draws * share * (1 - share)))
 
 
-def _lines(axes: Axes, counts: np.ndarray) -> None:
+def _lines(axes: Axes, counts: Int[np.ndarray, "chain bin"]) -> None:
     """Draw one step line per chain around the even share."""
     edges = np.linspace(0, 100, counts.shape[1] + 1)
     mean, deviation = _spread(counts)
@@ -93,7 +94,7 @@ def _lines(axes: Axes, counts: np.ndarray) -> None:
     whole_numbers(axes.yaxis, 5)
 
 
-def _picture(axes: Axes, counts: np.ndarray) -> None:
+def _picture(axes: Axes, counts: Int[np.ndarray, "chain bin"]) -> None:
     """Draw one row per chain, coloured by its distance from the even share."""
     mean, deviation = _spread(counts)
     extent = (0, 100, len(counts) - 0.5, -0.5)
@@ -105,7 +106,7 @@ def _picture(axes: Axes, counts: np.ndarray) -> None:
 
 
 def _explain_colors(figure: Figure) -> None:
-    """Put one colour bar beside all pictures, if there are any."""
+    """Put one colour bar beside all pictures."""
     pictures = [picture for axes in figure.axes for picture in axes.get_images()]
     if pictures:
         bar = figure.colorbar(pictures[0], ax=figure.axes, shrink=0.6, pad=0.02, extend="both")

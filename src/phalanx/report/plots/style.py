@@ -1,22 +1,24 @@
-"""How the plots look: one palette, one way to finish an axis. Figures stand alone, without pyplot's global state."""
+"""Style of all plots: one palette and one finish of axes. Figures do not use pyplot's global state."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from phalanx.extras import require
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 INK, MUTED, RULE, BAND = "#1f2933", "#616e7c", "#e4e7eb", "#eef1f5"
 ACCENT, SECOND, ALARM = "#2f6db3", "#e8873a", "#d0273b"
 CHAINS = ("#2f6db3", "#e8873a", "#3d9a74", "#8f5bb5", "#c9a21f", "#47aac2", "#c75a86", "#6b7683")
-# More lines than this in one plot cannot be told apart: then chains are shown as a distribution.
+# More lines in one plot cannot be distinguished: more chains are shown as a distribution.
 FEW_CHAINS = len(CHAINS)
 
 _LONGEST_NAME = 44
@@ -29,8 +31,8 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def finish(axes: Axes, title: str = "", x: str = "", y: str = "", grid: Any = "y") -> None:
-    """Give an axis its title and labels, and take away what does not carry information."""
+def finish(axes: Axes, title: str = "", x: str = "", y: str = "", grid: Literal["x", "y", "both"] | None = "y") -> None:
+    """Give an axis its title and labels, and remove decoration without information."""
     # A dollar sign in a variable's name is a dollar sign, not mathematics.
     axes.set_title(printable(title), loc="left", fontsize=10, fontweight="bold", color=INK, parse_math=False)
     axes.set_xlabel(printable(x), fontsize=9, color=MUTED)
@@ -44,7 +46,7 @@ def finish(axes: Axes, title: str = "", x: str = "", y: str = "", grid: Any = "y
 
 
 def explain(figure: Figure) -> None:
-    """Put one legend above the figure, for the lines that its axes have in common."""
+    """Put one legend above the figure, for the lines that all its axes share."""
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()
         if labels:
@@ -55,18 +57,18 @@ def explain(figure: Figure) -> None:
     legend = figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), **tight)
     for text in legend.get_texts():
         text.set_color(INK)
-    # Traces are drawn too thin to tell colours by.
+    # Traces are too thin to show their colour.
     for line in legend.get_lines():
         line.set(linewidth=2, alpha=1)
 
 
-def whole_numbers(axis: Any, most: int = 6) -> None:
-    """Put ticks at whole numbers only: draws and chains are counted."""
+def whole_numbers(axis: Axis, most: int = 6) -> None:
+    """Put ticks at whole numbers only, for draws and chains."""
     axis.set_major_locator(require("matplotlib.ticker").MaxNLocator(most, integer=True, min_n_ticks=1))
 
 
 def say(axes: Axes, words: str) -> None:
-    """Put words where a plot would be, for what cannot be drawn."""
+    """Put words in place of a plot that cannot be drawn."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_xlabel("")
@@ -75,7 +77,7 @@ def say(axes: Axes, words: str) -> None:
     axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=MUTED, fontsize=9)
 
 
-def bin_edges(low: float, high: float, count: int) -> np.ndarray:
+def bin_edges(low: float, high: float, count: int) -> Float[np.ndarray, "edge"]:
     """Return the edges of 8 to 40 bins for `count` numbers between `low` and `high`, which may be equal."""
     size = max(abs(low), abs(high), 1e-6)
     if high - low <= 1e-12 * size:
@@ -84,7 +86,7 @@ def bin_edges(low: float, high: float, count: int) -> np.ndarray:
 
 
 def printable(text: str, longest: int = _LONGEST_NAME) -> str:
-    """Shorten `text` to one line, with a box for each character that the font lacks (matplotlib would warn)."""
+    """Return `text` as one short line, with a box for each character that the font lacks; else matplotlib warns."""
     known = _characters()
     line = "".join(char if ord(char) in known else "□" for char in text)
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

@@ -1,6 +1,8 @@
-"""The elements worth plotting in pairs: what divergences or energies depend on, and what has mixed worst."""
+"""Elements chosen for pair plots: those that predict divergences or energies best, and those that mix worst."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -8,25 +10,27 @@ from phalanx.diagnostics.energy import has_energy
 from phalanx.report.plots.chosen import Quantity, element_rows, elements, log_density, take_elements
 from phalanx.report.reported import Reported
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Shaped
+
 _MOST = 4
 _MOST_TIED = 2
-# Enough draws to see what depends on what.
+# Enough draws to estimate the correlations.
 _MOST_DRAWS = 1000
 _AT_ONCE = 1000
 
 
 def choose_suspects(posterior: Reported) -> list[Quantity]:
-    """Return up to four scalar elements to look at in pairs.
+    """Return up to four scalar elements for the pair plots.
 
-    The first two are those whose values tell best which draws diverged or, when none did, how large the energy is; the
-    others have the worst R-hat. Elements that stand still or are not finite are left out. With fewer than two elements
-    the log density is added.
+    The first two correlate most with divergences or, without any, with the energy; the others have the worst R-hat.
+    Constant elements and those that are not finite are left out. With fewer than two elements the log density is added.
 
     Args:
         posterior: the run.
 
     Returns:
-        The quantities, with their values `(chain, draw)`.
+        The quantities.
     """
     from phalanx.diagnostics.table import worst_first  # imports pandas
 
@@ -38,8 +42,8 @@ def choose_suspects(posterior: Reported) -> list[Quantity]:
     return chosen if len(chosen) > 1 else chosen + log_density(posterior)
 
 
-def _ties(posterior: Reported) -> np.ndarray:
-    """Return how strongly each element is tied to what troubles the sampler, from 0 to 1."""
+def _ties(posterior: Reported) -> Float[np.ndarray, "element"]:
+    """Return how strongly each element correlates with divergences or energies, from 0 to 1."""
     chosen, trouble = _trouble(posterior)
     parts = [np.zeros(0)]
     for draws in posterior.draws.values():
@@ -49,8 +53,8 @@ def _ties(posterior: Reported) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _trouble(posterior: Reported) -> tuple[np.ndarray, np.ndarray]:
-    """Choose draws to look at, and return with them whether each diverged or, when none did, the rank of its energy."""
+def _trouble(posterior: Reported) -> tuple[Int[np.ndarray, "draw"], Float[np.ndarray, "draw"]]:
+    """Return a selection of draws, and for each 1.0 if it diverged or, if no draw did, the rank of its energy."""
     count = posterior.num_chains * posterior.num_draws
     chosen = np.arange(0, count, -(-count // _MOST_DRAWS))
     diverging = posterior.stats.get("diverging", np.zeros(count, bool)).astype(bool).ravel()
@@ -63,13 +67,15 @@ def _trouble(posterior: Reported) -> tuple[np.ndarray, np.ndarray]:
     return chosen, np.zeros(len(chosen))
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
+def _ranks(values: Shaped[np.ndarray, "draw column"]) -> Float[np.ndarray, "draw column"]:
     """Return the ranks of the values down each column."""
     return values.argsort(axis=0).argsort(axis=0).astype(np.float64)
 
 
-def _strength(ranks: np.ndarray, trouble: np.ndarray) -> np.ndarray:
-    """Return how `trouble` correlates with the ranks of each column, or with their distances from the middle."""
+def _strength(
+    ranks: Float[np.ndarray, "draw column"], trouble: Float[np.ndarray, "draw"]
+) -> Float[np.ndarray, "column"]:
+    """Return the absolute correlation of `trouble` with the ranks of each column, or their distances from the mean."""
     folded = np.abs(ranks - ranks.mean(axis=0))
     return np.maximum(*(np.abs(_correlation(values, trouble)) for values in (ranks, folded)))
 

@@ -1,4 +1,4 @@
-"""Traces: each quantity along the run, its distribution beside it, and where trajectories diverged."""
+"""Trace plots: each quantity draw by draw, its histogram beside it, and ticks under divergent draws."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from phalanx.report.plots.style import (
 )
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
 _MOST_POINTS = 2000
 
 
-def trace_figure(quantities: list[Quantity], diverging: np.ndarray) -> Figure:
+def trace_figure(quantities: list[Quantity], diverging: Bool[np.ndarray, "chain draw"]) -> Figure:
     """Draw the trace of each quantity, with its histogram on the right and a red tick under each divergent draw.
 
-    Up to eight chains are lines; more are shown as the spread over chains at each draw, and only the chain that lies
-    furthest out as a line of its own.
+    Up to eight chains are lines. More are bands of quantiles over the chains at each draw, with one line for the chain
+    furthest out.
 
     Args:
-        quantities: what to draw, values `(chain, draw)`.
-        diverging: which draws diverged, `(chain, draw)`.
+        quantities: the quantities.
+        diverging: True for divergent draws.
 
     Returns:
         The figure, one row per quantity.
@@ -65,48 +66,48 @@ def trace_figure(quantities: list[Quantity], diverging: np.ndarray) -> Figure:
     return figure
 
 
-def _lines(axes: Axes, values: np.ndarray) -> None:
+def _lines(axes: Axes, values: Float[np.ndarray, "chain draw"]) -> None:
     """Draw one line per chain."""
     draws = _shown(values.shape[1])
     for chain, color in zip(range(len(values)), CHAINS, strict=False):
         axes.plot(draws, values[chain, draws], color=color, linewidth=0.7, alpha=0.8, label=f"chain {chain}")
 
 
-def _bands(axes: Axes, values: np.ndarray) -> None:
-    """Draw the middle half and nine tenths of the chains at each draw, their median, and the chain furthest out."""
+def _bands(axes: Axes, values: Float[np.ndarray, "chain draw"]) -> None:
+    """Draw the middle 50% and 90% of the chains at each draw, their median, and the chain furthest out."""
     draws = _shown(values.shape[1])
-    # Where no chain is finite there is no quantile; zero would be a lie, so such draws are left out.
+    # Draws without a finite chain have no quantiles and are left out.
     draws = draws[np.isfinite(values[:, draws]).any(axis=0)]
     low, lower, median, upper, high = np.nanquantile(values[:, draws], [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)
-    axes.fill_between(draws, low, high, color=ACCENT, alpha=0.15, linewidth=0, label="9 in 10 chains")
-    axes.fill_between(draws, lower, upper, color=ACCENT, alpha=0.3, linewidth=0, label="half of the chains")
+    axes.fill_between(draws, low, high, color=ACCENT, alpha=0.15, linewidth=0, label="90% of the chains")
+    axes.fill_between(draws, lower, upper, color=ACCENT, alpha=0.3, linewidth=0, label="50% of the chains")
     axes.plot(draws, median, color=ACCENT, linewidth=1.2, label=f"median of {count(len(values), 'chain')}")
     furthest = _furthest(values)
     axes.plot(draws, values[furthest, draws], color=CHAINS[1], linewidth=0.6, alpha=0.9, label="chain furthest out")
 
 
-def _furthest(values: np.ndarray) -> int:
+def _furthest(values: Float[np.ndarray, "chain draw"]) -> int:
     """Return the chain whose median lies furthest from the median of all draws."""
     centre = np.nanmedian(values)
     finite = [chain[np.isfinite(chain)] for chain in values]
     return int(np.argmax([abs(np.median(chain) - centre) if chain.size else -1.0 for chain in finite]))
 
 
-def _shown(length: int) -> np.ndarray:
-    """Return the draws shown: all of them, or every second, third, ..."""
+def _shown(length: int) -> Int[np.ndarray, "shown"]:
+    """Return the numbers of the draws to show: all, or every second, third, ..."""
     return np.arange(0, length, -(-length // _MOST_POINTS))
 
 
-def _mark(axes: Axes, divergent: np.ndarray) -> None:
-    """Put a red tick under each draw in which some chain diverged."""
+def _mark(axes: Axes, divergent: Int[np.ndarray, "divergent"]) -> None:
+    """Put a red tick under each draw that diverged in some chain."""
     if divergent.size:
         height = np.full(divergent.shape, 0.03)
         where = axes.get_xaxis_transform()
         axes.plot(divergent, height, "|", color=ALARM, markersize=7, transform=where, label="divergent draw")
 
 
-def _histogram(axes: Axes, values: np.ndarray) -> None:
-    """Draw the distribution sideways: per chain while chains are few."""
+def _histogram(axes: Axes, values: Float[np.ndarray, "chain draw"]) -> None:
+    """Draw horizontal histograms: one per chain if chains are few, else one of all draws."""
     axes.set_xticks([])
     axes.tick_params(labelleft=False)
     finite = values[np.isfinite(values)]

@@ -19,7 +19,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from phalanx.density.target import Target
-from phalanx.kernels.metric.low_rank import LowRank
+from phalanx.kernels.metric.low_rank import LowRankMetric
 from phalanx.kernels.protocol.adapter import Driver, Rest, lane_specs
 from phalanx.kernels.protocol.kernel import Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
@@ -220,10 +220,10 @@ class Blocks:
         """Layout of a tuning, which all chains share; its metric is laid out as positions are."""
 
         def is_metric(node: Any) -> bool:
-            return isinstance(node, LowRank)
+            return isinstance(node, LowRankMetric)
 
         return jax.tree.map(
-            lambda node: LowRank.specs(self.layout) if is_metric(node) else PartitionSpec(),
+            lambda node: LowRankMetric.specs(self.layout) if is_metric(node) else PartitionSpec(),
             tuning,
             is_leaf=is_metric,
         )

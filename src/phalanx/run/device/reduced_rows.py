@@ -12,7 +12,7 @@ from jax import ShapeDtypeStruct
 
 from phalanx.exactness.proof.proof import read_kinds_of
 from phalanx.jaxprs.branches import MOST_SITES, NATURAL, Branches
-from phalanx.jaxprs.sharding_state import Groups, Kind, Replicated, Sharded
+from phalanx.jaxprs.sharding_state import Groups, Kind, Replicated, ShardedRows
 from phalanx.mesh.space import RowSharding
 from phalanx.mesh.virtual_mesh import all_rows, on_virtual_mesh, rows_here
 
@@ -41,7 +41,7 @@ def mixed_parts(
     local = jax.make_jaxpr(parts, axis_env=list(sizes.items()))(dict(shapes))
     groups = Groups(shardings.values(), sizes)
     given: list[Kind] = [
-        Sharded(groups.of(shardings[n]), 1) if shardings[n].axes else Replicated() for n in names
+        ShardedRows(groups.of(shardings[n]), 1) if shardings[n].axes else Replicated() for n in names
     ]  # fmt: skip
     kinds = dict(zip(sorted(found), read_kinds_of(whole, local, given, groups), strict=True))
     open_ones = [name for name, kind in kinds.items() if not _is_apart(kind, found[name], groups)]
@@ -97,7 +97,8 @@ def _numbers(shape: ShapeDtypeStruct, number: int) -> np.ndarray:
 def _is_apart(kind: Kind, sharding: RowSharding, groups: Groups) -> bool:
     if not sharding.axes:
         return isinstance(kind, Replicated) and kind.factor == 1
-    return isinstance(kind, Sharded) and kind.factor == 1 and kind.layout == Sharded(groups.of(sharding), 1).layout
+    layout = ShardedRows(groups.of(sharding), 1).layout
+    return isinstance(kind, ShardedRows) and kind.factor == 1 and kind.layout == layout
 
 
 def _whole(shape: ShapeDtypeStruct, sharding: RowSharding) -> ShapeDtypeStruct:

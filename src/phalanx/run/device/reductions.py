@@ -102,7 +102,7 @@ class Reductions:
     @property
     def tells(self) -> dict[str, str]:
         """Which of them a verdict reads, and as what."""
-        return {name: entry.reducer.tells for name, entry in self.entries if entry.reducer.tells}
+        return {name: entry.reducer.statistic for name, entry in self.entries if entry.reducer.statistic}
 
 
 def _same_states(a: Reduce, b: Reduce) -> bool:

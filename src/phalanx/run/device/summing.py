@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from phalanx.adaptation.acceptance import LEAST
-from phalanx.adaptation.moments import Moments
+from phalanx.adaptation.moments import VectorMoments
 from phalanx.adaptation.tuner import Sums
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_host
@@ -115,12 +115,12 @@ class Summing:
         return good
 
 
-def _moments(sums: np.ndarray, counts: np.ndarray, size: int) -> tuple[Moments, Moments]:
+def _moments(sums: np.ndarray, counts: np.ndarray, size: int) -> tuple[VectorMoments, VectorMoments]:
     """Moments of position and gradient, of what each device along the chains has summed.
 
     Of these vectors `size` coordinates are on one device, and devices follow one another.
     """
     devices = sums.shape[1] // (4 * size) if size else 1
     by_kind = sums.reshape(len(sums), devices, 4, size).transpose(2, 0, 1, 3).reshape(4, len(sums), devices * size)
-    position, gradient = (Moments.together(counts, by_kind[kind], by_kind[kind + 2]) for kind in range(2))
+    position, gradient = (VectorMoments.together(counts, by_kind[kind], by_kind[kind + 2]) for kind in range(2))
     return position, gradient

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from phalanx.adaptation.metric import LowRank, MetricState
-from phalanx.adaptation.moments import Moments
+from phalanx.adaptation.metric import LowRankMetric, MetricState
+from phalanx.adaptation.moments import VectorMoments
 from phalanx.adaptation.tuner import Sample, Sums
 from phalanx.mesh.position import Vector, VectorLayout
 from phalanx.mesh.processes import to_host
@@ -21,11 +21,11 @@ Groups = Sequence[np.ndarray]
 def unshard(tree: Any, layout: VectorLayout) -> Any:
     """Return hyperparameters, states of tuners, and draws that they learn from, with vectors by variable."""
 
-    def moments(groups: Sequence[Moments]) -> Moments | tuple[()]:
+    def moments(groups: Sequence[VectorMoments]) -> VectorMoments | tuple[()]:
         means, squares = ([getattr(group, part) for group in groups] for part in ("mean", "squares"))
         if not groups:
             return ()
-        return Moments(groups[0].count, _by_variable(means, layout), _by_variable(squares, layout))
+        return VectorMoments(groups[0].count, _by_variable(means, layout), _by_variable(squares, layout))
 
     return _converted(tree, lambda groups: _by_variable(groups, layout), moments)
 
@@ -33,11 +33,11 @@ def unshard(tree: Any, layout: VectorLayout) -> Any:
 def reshard(tree: Any, layout: VectorLayout) -> Any:
     """Return the inverse of `unshard`, for a mesh that may be another."""
 
-    def moments(whole: Moments | tuple[()]) -> tuple[Moments, ...]:
+    def moments(whole: VectorMoments | tuple[()]) -> tuple[VectorMoments, ...]:
         if not whole:
             return ()
         parts = zip(_by_group(whole.mean, layout), _by_group(whole.squares, layout), strict=True)
-        return tuple(Moments(whole.count, mean, squares) for mean, squares in parts)
+        return tuple(VectorMoments(whole.count, mean, squares) for mean, squares in parts)
 
     return _converted(tree, lambda values: _by_group(values, layout), moments)
 
@@ -45,7 +45,7 @@ def reshard(tree: Any, layout: VectorLayout) -> Any:
 def _converted(tree: Any, vectors: Callable[[Any], Any], moments: Callable[[Any], Any]) -> Any:
     def of(node: Any) -> Any:
         match node:
-            case LowRank():
+            case LowRankMetric():
                 return jax.tree.map(_fetched, node)._replace(variance=vectors(jax.tree.map(_fetched, node.variance)))
             case MetricState(metric=metric, variance=variance, seen=seen):
                 return node._replace(metric=of(metric), variance=vectors(variance), seen=of(seen))
@@ -55,7 +55,7 @@ def _converted(tree: Any, vectors: Callable[[Any], Any], moments: Callable[[Any]
                 return node._replace(position=vectors(position), gradient=vectors(gradient))
         return _fetched(node)
 
-    return jax.tree.map(of, tree, is_leaf=lambda node: isinstance(node, LowRank | MetricState | Sums | Sample))
+    return jax.tree.map(of, tree, is_leaf=lambda node: isinstance(node, LowRankMetric | MetricState | Sums | Sample))
 
 
 def _fetched(node: Any) -> Any:

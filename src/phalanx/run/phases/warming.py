@@ -14,7 +14,7 @@ from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.processes import to_host
 from phalanx.run.engine import Engine
 from phalanx.run.host.window import Window
-from phalanx.run.host_target import landscape_of
+from phalanx.run.host_target import host_target_of
 from phalanx.run.phases.phase import Goal, Shown
 from phalanx.run.state import RunState, WarmingState
 
@@ -37,7 +37,7 @@ class Warming:
     def __init__(self, engine: Engine, kernel: Kernel, num_warmup: int):
         self._engine, self._kernel, self._num_warmup = engine, kernel, num_warmup
         blocks = engine.blocks
-        host_target = landscape_of(engine.executables, engine.arrays, int(engine.seed))
+        host_target = host_target_of(engine.executables, engine.arrays, int(engine.seed))
         stuck = StuckChains(blocks.num_chains, host_target) if kernel.relocates else None
         runs_ahead = not kernel.machine.in_lock_step
         self._warm_up = WarmUp(kernel.tuners, kernel.tuning, num_warmup, kernel.tuned_steps, stuck, runs_ahead)

@@ -1,37 +1,54 @@
-"""Guides written by hand: programs, aligned with the model by the names of their random variables."""
+"""Programs as guides, aligned with the model by the names of their random variables; and maximum likelihood."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
-from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, constraints
+from numpyro.distributions import Distribution, ExpandedDistribution, Independent, MaskedDistribution, constraints
 
+from phalanx.diagnostics import Finding
 from phalanx.distributions.constraint_text import in_words
 from phalanx.language import refusals
-from phalanx.language.parameters import Parameter, given, meeting
+from phalanx.language.parameters import Parameter, initialized, with_parameters
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, Tracer
 from phalanx.variational.guides import coverage
 from phalanx.variational.guides.coordinates import Latents
-from phalanx.variational.guides.guide import Alignment, Traits
+from phalanx.variational.guides.guide import Guide, Traits
 from phalanx.variational.guides.learned import Params, begun_with
-from phalanx.variational.guides.likelihood import check_likelihood, no_guide
-from phalanx.variational.guides.start import Beginning, Start
+from phalanx.variational.guides.start import Beginning, ModelStart
 from phalanx.variational.problem import Problem, Values, placed_at, run_program
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
 TRIED = 16
 """Draws of the guide that must lie in the supports of the model's variables."""
 
-UNKNOWN = Alignment()
-
 Tape = dict[str, RandomVariable]
+
+
+class Alignment(NamedTuple):
+    """Facts that the traces of a guide and of its model show together.
+
+    Attributes:
+        parameters: those of the guide.
+        scored: variables whose draws cannot be differentiated through.
+        described: a line about each latent variable, in the order of the guide.
+        left_out: a finding if the guide can never draw values that the model has.
+    """
+
+    parameters: Mapping[str, Parameter] = {}
+    scored: Sequence[str] = ()
+    described: Mapping[str, str] = {}
+    left_out: Sequence[Finding] = ()
 
 
 class Met(NamedTuple):
@@ -43,7 +60,7 @@ class Met(NamedTuple):
     of_model: dict[str, tuple[Parameter, Any]]
 
     def alignment(self) -> Alignment:
-        """Return what is known of the guide beside the model."""
+        """Return the facts that both show together."""
         latent = {name: variable for name, variable in self.mine.items() if variable.is_latent}
         supports: dict[str, tuple[Any, Any]] = {
             name: (v.distribution, self.theirs[name].distribution) for name, v in latent.items()
@@ -56,55 +73,58 @@ class Met(NamedTuple):
         )
 
 
+UNKNOWN = Alignment()
+PROGRAM, LIKELIHOOD = Traits(), Traits(has_draws=False)
+
+
+def no_guide() -> None:
+    """Sample no variables: a fit with this guide learns the model's parameters alone."""
+
+
 @dataclass(frozen=True)
-class ProgramGuide:
-    """A program as a guide; or none, of a model that is fitted by maximum likelihood.
+class ProgramGuide(Guide):
+    """A program as a guide, whose draws are values of the model's variables; or none, for maximum likelihood.
 
     Attributes:
         program: the program.
-        alignment: what is known of it beside the model.
-        data: what it reads.
+        alignment: facts that its trace and the model's show together.
+        data: the model's arguments, of which it reads some.
         weights: how often its terms count, by variable, where that is not once.
     """
 
-    program: Program = no_guide
+    program: Program
+    name: str
+    traits: Traits = PROGRAM
     alignment: Alignment = UNKNOWN
     data: Values = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        """Name of the program; without one, of what is done."""
-        if not self.traits.has_draws:
-            return "maximum likelihood"
-        return getattr(self.program, "__name__", type(self.program).__name__)
+    @classmethod
+    def of(cls, program: Program | None, problem: Problem) -> ProgramGuide:
+        """Return the guide of a model; without a program, that of maximum likelihood.
 
-    @property
-    def traits(self) -> Traits:
-        """A program's noise may be anything, and has no opposite."""
-        return Traits(has_draws=self.program is not no_guide)
-
-    def following(self, problem: Problem) -> ProgramGuide:
-        """Return the guide with what its traces and the model's show, or raise where the two are not aligned."""
+        Raises:
+            ValueError: when program and model are not aligned.
+        """
+        if program is None:
+            guide = cls(no_guide, "maximum likelihood", LIKELIHOOD)
+        else:
+            guide = cls(program, getattr(program, "__name__", type(program).__name__))
         arguments, met = problem.arguments, []
 
         def meet(arrays: Any) -> None:
-            met.append(self._meet(random.key(0), problem, arguments.layout.join(arrays)).alignment())
+            met.append(guide._meet(random.key(0), problem, arguments.layout.join(arrays)).alignment())
 
         jax.eval_shape(lambda arrays: problem.alone(lambda: meet(arrays)), arguments.whole_shapes())
-        return replace(self, alignment=met[0])
+        return replace(guide, alignment=met[0])
 
-    def reading(self, data: Values) -> ProgramGuide:
-        """Return the guide at these data."""
-        return replace(self, data=data)
-
-    def weighed(self, of_model: set[str], problem: Problem) -> ProgramGuide:
-        """Return the guide of minibatches, whose terms of rows count for all."""
+    def check_rows(self, of_model: set[str], problem: Problem) -> None:
+        """Raise unless the variables with a row for each row of the data, `of_model`, are those of the guide too."""
         minibatch = problem.minibatch
         assert minibatch is not None
 
         def guide(**data: Any) -> Any:
-            return meeting(self.program, random.key(0), {})(**self._asked(data))
+            return initialized(self.program, random.key(0), {})(**self._asked(data))
 
         of_guide = minibatch.terms_of_rows(guide, problem.arguments, "guide")
         local = {name for name, variable in problem.whole.variables.items() if variable.is_latent} & of_model
@@ -118,24 +138,23 @@ class ProgramGuide:
                 f"{minibatch.argument}: variable {min(scored)!r} has an element for each row, and "
                 f"its draws cannot be differentiated through. Sum it out of the model, or give all rows at once."
             )
-        return replace(self, weights=dict.fromkeys(of_guide, minibatch.weight))
 
-    def parameters(self, latents: Latents) -> dict[str, Parameter]:
+    def parameters(self, problem: Problem) -> dict[str, Parameter]:
         """Return the parameters that the program names."""
         return dict(self.alignment.parameters)
 
-    def begin(self, start: Start) -> Beginning:
-        """Return initial values as the programs say: of the model's parameters, too."""
+    def begin(self, start: ModelStart) -> Beginning:
+        """Return the initial values of the program's parameters, and of the model's."""
         met = self._meet(start.key, start.problem, start.data)
         values = begun_with(start.init, {name: v for name, (_, v) in {**met.of_guide, **met.of_model}.items()})
-        misfits = self.reading(start.data)._misfits(values, start) if self.traits.has_draws else {}
+        misfits = replace(self, data=start.data)._misfits(values, start) if self.traits.has_draws else {}
         words = {
             name: _other_support(name, met.mine[name].distribution, met.theirs[name].distribution) for name in misfits
         }
         return Beginning(values, {(name, words[name]): bad for name, bad in misfits.items()})
 
     def noise(self, key: Array, latents: Latents) -> Array:
-        """Return the key itself: how a program makes its draws it does not say."""
+        """Return the key: a program draws as it likes."""
         return key
 
     def draw(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
@@ -144,12 +163,12 @@ class ProgramGuide:
 
     def draw_with_density(
         self, params: Params, noise: Array, latents: Latents, held: bool
-    ) -> tuple[dict[str, Array], Array] | None:
-        """Return a draw and its log density: of transforms, on the way that it was drawn."""
+    ) -> tuple[dict[str, Array], Array]:
+        """Return a draw and its log density, which transforms of noise give without being inverted."""
         if held:
-            return None
+            return super().draw_with_density(params, noise, latents, held)
         densities: dict[str, Array] = {}
-        variables = self._run(given(self.program, params), _draw_with(noise, densities))
+        variables = self._run(with_parameters(self.program, params), _draw_with(noise, densities))
         draw = self._values_of(variables)
         totals = {
             name: densities[name] if name in densities else variables[name].total_log_prob().value for name in draw
@@ -158,47 +177,49 @@ class ProgramGuide:
 
     def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
         """Return the log density of values."""
-        variables = self._run(given(self.program, params), placed_at(draw))
+        variables = self._run(with_parameters(self.program, params), placed_at(draw))
         return self._sum({name: v.total_log_prob().value for name, v in variables.items() if v.is_latent})
 
-    def log_score(self, params: Params, draw: Mapping[str, Array]) -> Array:
-        """Return the log density of those variables that cannot be differentiated through."""
-        variables = self._run(given(self.program, params), placed_at(draw))
+    def log_score(self, params: Params, draw: Mapping[str, Array]) -> Float[Array, ""]:
+        """Return the log density of the variables that cannot be differentiated through."""
+        variables = self._run(with_parameters(self.program, params), placed_at(draw))
         return jnp.asarray(sum(variables[name].total_log_prob().value for name in self.alignment.scored))
 
     def variables(self, params: Params | None, key: Array) -> Tape:
-        """Return its random variables, drawn with this key; without parameters at the initial ones."""
-        program = meeting(self.program, random.key(0), {}) if params is None else given(self.program, params)
-        return self._run(program, _draw_with(key))
+        """Return its random variables, drawn with this key; `params=None` takes the initial parameters."""
+        if params is None:
+            return self._run(initialized(self.program, random.key(0), {}), _draw_with(key))
+        return self._run(with_parameters(self.program, params), _draw_with(key))
 
     def _values_of(self, variables: Tape) -> dict[str, Any]:
         values = {name: variable.value for name, variable in variables.items() if variable.is_latent}
         return {name: lax.stop_gradient(v) if name in self.alignment.scored else v for name, v in values.items()}
 
-    def _sum(self, totals: Mapping[str, Array]) -> Array:
+    def _sum(self, totals: Mapping[str, Array]) -> Float[Array, ""]:
         return jnp.asarray(sum(self.weights.get(name, 1.0) * total for name, total in totals.items()))
 
     def _run(self, program: Program, tracer: Tracer) -> Tape:
         return run_program(program, tracer, self._asked(self.data))
 
     def _meet(self, key: Array, problem: Problem, data: Values) -> Met:
-        """Run guide and model side by side, after looking at whether the two are aligned."""
+        """Run guide and model side by side, and check that the two are aligned."""
         of_guide: dict[str, tuple[Parameter, Any]] = {}
         of_model: dict[str, tuple[Parameter, Any]] = {}
-        mine = self.reading(data)._run(meeting(self.program, random.fold_in(key, 1), of_guide), _draw_with(key))
+        program = initialized(self.program, random.fold_in(key, 1), of_guide)
+        mine = replace(self, data=data)._run(program, _draw_with(key))
         self._check_guide(mine)
-        theirs = run_program(meeting(problem.model, random.fold_in(key, 2), of_model), self._beside(mine), data)
+        theirs = run_program(initialized(problem.model, random.fold_in(key, 2), of_model), self._beside(mine), data)
         model = getattr(problem.model, "__name__", "model")
         if self.traits.has_draws:
             self._check_aligned(model, mine, theirs)
         else:
-            check_likelihood(model, theirs)
+            _check_likelihood(model, theirs)
         if clash := of_guide.keys() & of_model.keys():
             raise ValueError(f"Both guide and model have a parameter {min(clash)!r}: rename one of them.")
         return Met(mine, theirs, of_guide, of_model)
 
     def _asked(self, data: Values) -> Values:
-        """Return those of the model's arguments that the guide takes."""
+        """Return the model's arguments that the guide takes."""
         try:
             parameters = inspect.signature(self.program).parameters.values()
         except (TypeError, ValueError):
@@ -218,9 +239,9 @@ class ProgramGuide:
         for name, variable in mine.items():
             if variable.is_latent and _is_weighted(variable):
                 raise ValueError(
-                    f"Variable {name!r} of the guide {self.name} is masked or scaled: the density of its draws is then "
-                    f"not what they are drawn by. Take the mask or the scale out of the guide; terms of rows are "
-                    f"weighted by phx.fit itself, batch_size=."
+                    f"Variable {name!r} of the guide {self.name} is masked or scaled, so that its density is not that "
+                    f"of its draws. Take the mask or the scale out of the guide; phx.fit itself weights the terms of "
+                    f"rows, batch_size=."
                 )
             if variable.distribution is not None and variable.observed:
                 what = "is a factor" if refusals.is_term(variable.distribution) else "is observed"
@@ -247,14 +268,14 @@ class ProgramGuide:
             )
 
     def _beside(self, mine: Tape) -> Tracer:
-        """A tracer that puts the model's variables at the guide's draws, after looking at whether they fit."""
+        """Return a tracer that puts the model's variables at the guide's draws, and checks that they fit."""
 
         def place(variable: RandomVariable, _: Forward) -> RandomVariable:
             name, known = variable.name, mine.get(variable.name)
             if variable.is_given or variable.distribution is None:
                 return variable.complete()
             if known is None or not known.is_latent:
-                return replace(variable, value=_some_value(variable))  # the model runs on, and all is told at once
+                return replace(variable, value=_some_value(variable))  # the model runs on, so one error names them all
             self._check_variable(name, known, variable)
             return replace(variable, value=known.value).complete()
 
@@ -267,12 +288,12 @@ class ProgramGuide:
                 f"Variable {name!r} has shape {mine.shape} in the guide {self.name}, and {expected} in the model. "
                 f"Give it that shape, as in .expand({list(expected)})."
             )
-        anywhere = _is_real(mine.distribution) and not coverage.is_point(mine.distribution)  # a point is where it is
+        anywhere = _is_real(mine.distribution) and not coverage.is_point(mine.distribution)  # a point may lie inside
         if anywhere and not _is_real(theirs.distribution):
             raise ValueError(_other_support(name, mine.distribution, theirs.distribution))
 
-    def _misfits(self, params: Params, start: Start) -> dict[str, Array]:
-        """Return which variables are drawn outside of the model's supports."""
+    def _misfits(self, params: Params, start: ModelStart) -> dict[str, Bool[Array, ""]]:
+        """Return flags of the variables that are drawn outside of the model's supports."""
 
         def one(key: Array) -> dict[str, Array]:
             draw = self.draw(params, key, ())
@@ -287,8 +308,22 @@ class ProgramGuide:
         return {name: jnp.any(flags) for name, flags in found.items()}
 
 
+def _check_likelihood(model: str, variables: Tape) -> None:
+    """Raise if a model for maximum likelihood has latent variables, or lacks a likelihood."""
+    if latent := [name for name, v in variables.items() if v.is_latent]:
+        raise ValueError(
+            f"guide=None learns by maximum likelihood, and {', '.join(map(repr, latent))} of the model {model} has "
+            f"no value. Observe it, sum it out, or give a guide for it, such as phx.guides.mean_field()."
+        )
+    if not any(v.distribution is not None for v in variables.values()):
+        raise ValueError(
+            f"guide=None learns by maximum likelihood, and the model {model} has no observed variable and no "
+            f"phx.factor: there is no likelihood. Observe the data, phx.sample(..., obs=...)."
+        )
+
+
 def _draw_with(key: Array, densities: dict[str, Array] | None = None) -> Tracer:
-    """A tracer that draws every variable without a value, and notes densities that are known from the drawing."""
+    """Return a tracer that draws every variable without a value, and notes densities that drawing gives."""
     met = count()
 
     def draw(variable: RandomVariable, _: Forward) -> RandomVariable:
@@ -307,7 +342,7 @@ def _draw_with(key: Array, densities: dict[str, Array] | None = None) -> Tracer:
 
 
 def _some_value(variable: RandomVariable) -> Array:
-    """A value of a variable that the guide does not have."""
+    """Return a value of a variable that the guide does not have."""
     distribution = variable.distribution
     assert distribution is not None
     zeros = jnp.zeros((*distribution.batch_shape, *distribution.event_shape))
@@ -317,7 +352,7 @@ def _some_value(variable: RandomVariable) -> Array:
         return zeros
 
 
-def _is_real(distribution: Any) -> bool:
+def _is_real(distribution: Distribution | None) -> bool:
     support = getattr(distribution, "support", None)
     while isinstance(support, constraints.independent):
         support = support.base_constraint
@@ -325,7 +360,7 @@ def _is_real(distribution: Any) -> bool:
 
 
 def _is_weighted(variable: RandomVariable) -> bool:
-    """Whether its density counts for less or more than it is."""
+    """Return whether a variable's density is masked or scaled."""
     distribution: Any = variable.distribution
     while isinstance(distribution, Independent | ExpandedDistribution):
         distribution = distribution.base_dist
@@ -338,6 +373,6 @@ def _other_support(name: str, guide: Any, model: Any) -> str:
     return (
         f"Variable {name!r}: the guide's {type(guide).__name__} has draws outside of the support of the model's "
         f"{type(model).__name__}, {in_words(model.support)}, where the model has no density. Give the guide a "
-        f"distribution on that support, as LogNormal for what is positive, or a TransformedDistribution by "
+        f"distribution on that support, such as LogNormal for positive values, or a TransformedDistribution by "
         f"numpyro.distributions.biject_to."
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from phalanx.language.parameters import Parameter
 from phalanx.variational.guides.flow import COUPLING, TRANSFORMS, Flow
-from phalanx.variational.guides.gaussian import FullRank, LowRank, MeanField
+from phalanx.variational.guides.gaussian import LAPLACE, USUAL_RANK, FullRank, LowRankNormal, MeanField
 from phalanx.variational.guides.guide import Guide, Traits
 from phalanx.variational.guides.pathfinder import Pathfinder
 from phalanx.variational.guides.start import Beginning
@@ -95,7 +95,7 @@ def full_rank(model: Callable[..., Any] | None = None, *, init_scale: float | No
 
 def low_rank(
     model: Callable[..., Any] | None = None, *, rank: int | None = None, init_scale: float | None = None
-) -> LowRank:
+) -> LowRankNormal:
     r"""A normal whose covariance is diagonal but for a few directions: $u \sim N(m, D^2 + F F^\top)$, $x = T(u)$.
 
     Args:
@@ -117,7 +117,8 @@ def low_rank(
     _check(model, init_scale=init_scale, rank=rank)
     if rank is not None and not isinstance(rank, int | np.integer):
         raise ValueError(f"guides: rank must be a whole number; got {rank!r}.")
-    return LowRank(None if rank is None else int(rank), None if init_scale is None else float(init_scale))
+    scale = None if init_scale is None else float(init_scale)
+    return LowRankNormal(None if rank is None else int(rank), scale, f"low_rank(rank={rank or USUAL_RANK})")
 
 
 def laplace(model: Callable[..., Any] | None = None) -> FullRank:
@@ -139,7 +140,7 @@ def laplace(model: Callable[..., Any] | None = None) -> FullRank:
         Tierney, Kadane (1986), Accurate approximations for posterior moments and marginal densities.
     """
     _check(model)
-    return FullRank(at_top=True)
+    return FullRank(name="laplace()", traits=LAPLACE)
 
 
 def pathfinder(model: Callable[..., Any] | None = None, *, num_paths: int = 8) -> Pathfinder:
@@ -174,7 +175,7 @@ def pathfinder(model: Callable[..., Any] | None = None, *, num_paths: int = 8) -
     _check(model, num_paths=num_paths)
     if not isinstance(num_paths, int | np.integer):
         raise ValueError(f"guides: num_paths must be a whole number; got {num_paths!r}.")
-    return Pathfinder(int(num_paths))
+    return Pathfinder(int(num_paths), f"pathfinder(num_paths={num_paths})")
 
 
 def flow(
@@ -225,7 +226,8 @@ def flow(
         isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in widths
     ):
         raise ValueError(f"guides: hidden must be whole numbers above 0, a layer each; got {hidden!r}.")
-    return Flow(transform, tuple(map(int, hidden)), None if init_scale is None else float(init_scale))
+    name = "flow()" if transform == COUPLING else f"flow(transform={transform!r})"
+    return Flow(transform, tuple(map(int, hidden)), None if init_scale is None else float(init_scale), name)
 
 
 def structured(model: Callable[..., Any] | None = None, *, init_scale: float | None = None) -> Structured:

@@ -1,7 +1,7 @@
-"""Whether a guide can be wherever the model can.
+"""Check that a guide's supports cover the model's.
 
-What it never draws no importance weight shows: the evidence is then too low, by as much as the posterior has there,
-with an error that knows nothing of it.
+Importance weights cannot reveal regions that the guide never samples: the evidence then lacks their mass, and its
+error does not include it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpyro.distributions import Delta, ExpandedDistribution, Independent, MaskedDistribution, constraints
+from numpyro.distributions import (
+    Delta,
+    Distribution,
+    ExpandedDistribution,
+    Independent,
+    MaskedDistribution,
+    constraints,
+)  # fmt: skip
 
 from phalanx.diagnostics import Finding
 
 
-def left_out(name: str, guide: Any, model: Any) -> str:
-    """What a guide's distribution of a variable leaves out of the model's, as far as their supports say; or nothing."""
+def left_out(name: str, guide: Distribution, model: Distribution) -> str:
+    """Return words for the part of a variable's support in the model that the guide's lacks; empty if it has all."""
     if is_point(guide):
         return f"{name!r} is always at one point"
     mine, theirs = bounds_of(getattr(guide, "support", None)), bounds_of(getattr(model, "support", None))
@@ -29,27 +36,27 @@ def left_out(name: str, guide: Any, model: Any) -> str:
     return ""
 
 
-def is_point(distribution: Any) -> bool:
-    """Whether all draws of a distribution are alike."""
+def is_point(distribution: Distribution | None) -> bool:
+    """Return whether all draws of a distribution are the same."""
     while isinstance(distribution, Independent | ExpandedDistribution | MaskedDistribution):
         distribution = distribution.base_dist
     return isinstance(distribution, Delta)
 
 
-def findings(supports: Mapping[str, tuple[Any, Any]]) -> list[Finding]:
-    """What is wrong with a guide of such variables, by name its distribution and the model's."""
+def findings(supports: Mapping[str, tuple[Distribution, Distribution]]) -> list[Finding]:
+    """Return a finding if the guide's distribution of a variable, given by name with the model's, lacks support."""
     found = (left_out(name, guide, model) for name, (guide, model) in supports.items())
     if not (sentences := [sentence for sentence in found if sentence]):
         return []
     problem = (
-        f"The guide cannot be wherever the posterior can: {'; '.join(sentences)}. What it never draws no weight shows, "
-        f"and the evidence is too low by it."
+        f"The guide cannot draw all values that the posterior has: {'; '.join(sentences)}. Importance weights cannot "
+        f"reveal them, and the evidence lacks their mass."
     )
     return [Finding("support", problem, "a guide whose distributions have the model's supports")]
 
 
-def bounds_of(support: Any) -> tuple[Any, Any] | None:
-    """The least and the largest value of a support of numbers one by one; None of any other."""
+def bounds_of(support: Any) -> tuple[float | None, float | None] | None:
+    """Return the bounds of a support of single numbers, each None if it is computed; None for other supports."""
     while support is not None and hasattr(support, "base_constraint"):
         support = support.base_constraint
     if support is constraints.real:
@@ -61,21 +68,21 @@ def bounds_of(support: Any) -> tuple[Any, Any] | None:
     return _static(getattr(support, "lower_bound", -math.inf)), _static(getattr(support, "upper_bound", math.inf))
 
 
-def _static(bound: Any) -> Any:
-    """A bound that is the same everywhere; None where it is computed or differs by element."""
+def _static(bound: Any) -> float | None:
+    """Return a bound that is one number; None if it is computed or differs by element."""
     return float(bound) if isinstance(bound, int | float | np.number) and not isinstance(bound, bool) else None
 
 
-def _negative(bound: Any) -> Any:
+def _negative(bound: float | None) -> float | None:
     return None if bound is None else -bound
 
 
-def _is_beyond(bound: Any, least: Any) -> bool:
-    """Whether a lower bound is above another; a computed one is above none at all."""
+def _is_beyond(bound: float | None, least: float | None) -> bool:
+    """Return whether a lower bound is above another; a computed one is above minus infinity alone."""
     return least is not None and ((bound is None and least == -math.inf) or (bound is not None and bound > least))
 
 
-def _words(low: Any, high: Any) -> str:
+def _words(low: float | None, high: float | None) -> str:
     if (low, high) == (-math.inf, math.inf):
         return "any number"
     ends = ["somewhere" if end is None else f"{end:g}" for end in (low, high)]

@@ -1,6 +1,7 @@
-"""Guides that bend: standard normals through layers that are learned, and then as a guide of one normal has it.
+"""Normalizing flows as guides: standard normals through learned layers, then shifted and scaled.
 
-What has a row for each row of sharded data is independent of that: normals whose parameters lie with the rows.
+Variables with a row for each row of sharded data are independent of the flow: normals whose parameters lie with the
+rows.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -29,54 +30,54 @@ from phalanx.variational.guides.coordinates import (
     size_of,
     vector_of,
 )  # fmt: skip
-from phalanx.variational.guides.gaussian import MeanField, standard_log_prob
-from phalanx.variational.guides.guide import Pushed, Traits
+from phalanx.variational.guides.gaussian import MeanField, locs_and_scales, standard_log_prob
+from phalanx.variational.guides.guide import Guide, Pushed, Traits
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.start import Beginning, Start
+from phalanx.variational.guides.start import Beginning, ModelStart
+from phalanx.variational.problem import Problem
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 COUPLING, INVERSE_AUTOREGRESSIVE = "coupling", "inverse_autoregressive"
 TRANSFORMS = COUPLING, INVERSE_AUTOREGRESSIVE
 
 STEP = 0.2
-"""Of a change that the optimiser asks for, what weights of networks make: they have no widths to be measured by."""
+"""Factor on the optimiser's changes of network weights, which have no widths to be measured by."""
 
 WITHIN = 1
-"""How often variables themselves are halved, for couplings."""
+"""Times that variables themselves are halved, for couplings."""
 
 LOCALS = MeanField()
 
 
 @dataclass(frozen=True)
-class Flow:
-    """Standard normals through layers that are learned; see `phx.guides.flow`."""
+class Flow(Guide):
+    """Standard normals through learned layers; see `phx.guides.flow`."""
 
     transform: str = COUPLING
     hidden: tuple[int, ...] = (32,)
     init_scale: float | None = None
+    name: str = "flow()"
 
-    traits = Traits(rate_falls=True)
+    traits = Traits(by_widths=True, rate_falls=True)
 
-    @property
-    def name(self) -> str:
-        """How the user wrote it."""
-        return "flow()" if self.transform == COUPLING else f"flow(transform={self.transform!r})"
-
-    def parameters(self, latents: Latents) -> dict[str, Parameter]:
-        """Return a location and a scale for each coordinate, the layers' weights, and what the locals have."""
+    def parameters(self, problem: Problem) -> dict[str, Parameter]:
+        """Return a location and a scale for each coordinate, and the layers' weights."""
         mine = {"loc": constraints.real, "scale": constraints.positive, "weights": constraints.real}
         found = {name: Parameter(None, constraint) for name, constraint in mine.items()}
-        if size_of(globals_of(latents)) < 2:
-            del found["weights"]  # there is nobody to tell, or to be told
-        return {**found, **LOCALS.parameters(locals_of(latents))}
+        if size_of(globals_of(problem.latents)) < 2:
+            del found["weights"]  # a layer transforms one coordinate given others
+        return {**found, **locs_and_scales(locals_of(problem.latents))}
 
-    def begin(self, start: Start) -> Beginning:
-        """Begin about a place, with layers that do nothing."""
+    def begin(self, start: ModelStart) -> Beginning:
+        """Return a flow about a place of high density, whose layers are the identity."""
         place, latents = start.place(self.init_scale), start.latents
         locs, scales = by_name(place.position, latents), by_name(place.scale, latents)
-        mine, of_locals = globals_of(latents), LOCALS.parameters(locals_of(latents))
+        mine, of_locals = globals_of(latents), locs_and_scales(locals_of(latents))
         found: dict[str, Any] = {"loc": vector_of(locs, mine), "scale": vector_of(scales, mine)}
         if size_of(mine) > 1:
-            found["weights"] = self._begun(mine)
+            found["weights"] = self._initial_weights(mine)
         found |= {name: v for name, v in LOCALS.about(place, latents).items() if name in of_locals}
         return Beginning(found)
 
@@ -93,7 +94,7 @@ class Flow:
         return moved
 
     def noise(self, key: Array, latents: Latents) -> tuple[Array, dict[str, Array]]:
-        """Return standard normals: for the layers, and for what they leave alone."""
+        """Return standard normals, of the layers and of local variables."""
         of_layers, of_locals = random.split(key)
         mine = globals_of(latents)
         normals = random.normal(of_layers, (size_of(mine),), dtype_of(mine))
@@ -117,10 +118,10 @@ class Flow:
         return standard_log_prob(noise) - log_det + LOCALS.log_prob(params, draw, locals_of(latents))
 
     def transport(self, params: Params, latents: Latents) -> Callable[[Array], Pushed]:
-        """Return the layers, then a shift and a scale."""
+        """Return the transform: the layers, then a shift and a scale."""
         mine = globals_of(latents)
 
-        def push(noise: Array) -> Pushed:
+        def push(noise: Float[Array, "coordinate"]) -> Pushed:
             bent, log_det = noise, jnp.sum(jnp.log(params["scale"]))
             if "weights" in params:
                 layers = self.layers(params, mine)
@@ -131,7 +132,7 @@ class Flow:
         return push
 
     def layers(self, params: Params, mine: Latents) -> Transform:
-        """Return what the layers do to a vector in program order."""
+        """Return the layers as a transform of a vector in program order."""
         if self.transform == COUPLING:
             return Couplings(params["weights"], _stays(mine))
         forward = tuple(range(size_of(mine)))
@@ -146,7 +147,7 @@ class Flow:
         after = np.tile(before[:, ::-1][:, : size_of(mine)], 2)
         return [_steps(w, size_of(mine), heard) for w, heard in zip(weights, (after, before), strict=True)]
 
-    def _begun(self, mine: Latents) -> Any:
+    def _initial_weights(self, mine: Latents) -> Any:
         keys = random.split(random.key(0))
         if self.transform == COUPLING:
             return Couplings.init(keys[0], _stays(mine), self.hidden)
@@ -158,10 +159,10 @@ def _stays(mine: Latents) -> np.ndarray:
 
 
 def _steps(weights: Any, to_hidden: Any, to_outputs: Any) -> Any:
-    """Of a change, what each weight makes, given how many coordinates the network's layers hear.
+    """Return the factor on the change of each weight, given the number of coordinates that the network's layers read.
 
-    Weights have no widths to be measured by; but of a sum of many each may change by as little as makes the sum change
-    alike, and so a scale that hangs on a single coordinate is found as fast as others.
+    Weights have no widths to be measured by. Each term of a sum of many changes in proportion less, so that all sums
+    change alike, and a scale that depends on a single coordinate is found as fast as others.
     """
     own = [STEP / to_hidden, *(STEP / kernel.shape[-2] for kernel, _ in weights["layers"][1:])]
     return {"layers": [(part, STEP) for part in own], "linear": STEP / to_outputs}

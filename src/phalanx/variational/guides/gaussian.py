@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -15,7 +16,7 @@ from numpyro.distributions import constraints
 
 from phalanx.distributions.bijections import bijection_onto
 from phalanx.language.parameters import Parameter
-from phalanx.learning.ascent import Place, climb_to_top
+from phalanx.learning.ascent import StartingPoint, climb_to_top
 from phalanx.mesh.random_numbers import rolled_hashes, standard_normals
 from phalanx.variational.guides.coordinates import (
     Latents,
@@ -28,38 +29,42 @@ from phalanx.variational.guides.coordinates import (
     row_spec,
     size_of,
 )  # fmt: skip
-from phalanx.variational.guides.guide import Pushed, Traits
+from phalanx.variational.guides.guide import Guide, Pushed, Traits
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.start import TOP, Beginning, Start
+from phalanx.variational.guides.start import TOP, Beginning, ModelStart
+from phalanx.variational.problem import Problem
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 LEAST_OWN = 0.02
-"""Of its standard deviation along the directions, what a coordinate has of its own at least: digits last no further."""
+"""The least own standard deviation of a coordinate, in parts of that along the directions: more digits are lost."""
 
 FARTHEST = 0.2
-"""What a step may move along a direction of a full covariance, in its standard deviation, or stretch it by."""
+"""The farthest that a step may move a full covariance along a direction, or stretch it, in standard deviations."""
 
 FEW = 64
-"""Coordinates of a full covariance of which the default number of draws tells enough for its rate."""
+"""Coordinates of a full covariance up to which the default number of draws determines enough for its rate."""
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
-def standard_log_prob(noise: Array) -> Array:
-    """Log density of a vector of standard normals."""
+def standard_log_prob(noise: Float[Array, "coordinate"]) -> Float[Array, ""]:
+    """Return the log density of a vector of standard normals."""
     return -jnp.sum(0.5 * noise**2 + HALF_LOG_2PI)
 
 
 def noise_by_coordinate(key: Array, latents: Latents) -> dict[str, Array]:
-    """Standard normals, one for each coordinate of a position: the same ones wherever rows lie.
+    """Return standard normals, one for each coordinate of a position: the same ones on any mesh.
 
-    Those of all devices are made at once, because each call of the generator takes long to compile, and those of rows
-    where the rows lie.
+    Those that every device holds are made at once, because each call of the generator takes long to compile; those of
+    sharded rows are made on the rows' devices.
     """
     whole, ends = globals_of(latents), list(accumulate(math.prod(v.unconstrained_shape) for v in latents))
     numbers = {
         v.name: jnp.arange(*ends_of, dtype=jnp.uint32) for v, ends_of in zip(latents, pairwise([0, *ends]), strict=True)
     }
-    with rolled_hashes():  # a hash that is written out would be made again wherever it is used
+    with rolled_hashes():  # XLA would recompute an unrolled hash in each consumer
         found = {
             v.name: standard_normals(key, numbers[v.name].reshape(v.unconstrained_shape), v.dtype)
             for v in locals_of(latents)
@@ -70,29 +75,45 @@ def noise_by_coordinate(key: Array, latents: Latents) -> dict[str, Array]:
     return {**of_vector(vector, whole), **found}
 
 
+def locs_and_scales(latents: Latents) -> dict[str, Parameter]:
+    """Return a location and a scale for each coordinate, sharded as the rows of the variable are."""
+    found = {}
+    for latent in latents:
+        spec = row_spec(latent)
+        found[f"{latent.name}.loc"] = Parameter(None, constraints.real, spec)
+        found[f"{latent.name}.scale"] = Parameter(None, constraints.positive, spec)
+    return found
+
+
+def transport_of_draws(guide: Guide, params: Params, latents: Latents) -> Callable[[Array], Pushed]:
+    """Return the transform that a guide draws by, where its determinant is the product of the scales `x.scale`."""
+    mine = globals_of(latents)
+
+    def push(noise: Float[Array, "coordinate"]) -> Pushed:
+        scales = jnp.concatenate([jnp.ravel(params[f"{latent.name}.scale"]) for latent in mine])
+        return Pushed(guide.draw(params, of_vector(noise, mine), mine), jnp.sum(jnp.log(scales)))
+
+    return push
+
+
 @dataclass(frozen=True)
-class MeanField:
+class MeanField(Guide):
     """Independent normals; see `phx.guides.mean_field`."""
 
     init_scale: float | None = None
 
     name = "mean_field()"
-    traits = Traits(is_linear=True, is_antithetic=True)
+    traits = Traits(is_linear=True, is_antithetic=True, by_widths=True)
 
-    def parameters(self, latents: Latents) -> dict[str, Parameter]:
-        """Return a location and a scale for each coordinate, which lie where the rows of the variable lie."""
-        found = {}
-        for latent in latents:
-            spec = row_spec(latent)
-            found[f"{latent.name}.loc"] = Parameter(None, constraints.real, spec)
-            found[f"{latent.name}.scale"] = Parameter(None, constraints.positive, spec)
-        return found
+    def parameters(self, problem: Problem) -> dict[str, Parameter]:
+        """Return a location and a scale for each coordinate."""
+        return locs_and_scales(problem.latents)
 
-    def begin(self, start: Start) -> Beginning:
-        """Begin about a place."""
+    def begin(self, start: ModelStart) -> Beginning:
+        """Return normals about a place of high density."""
         return Beginning(self.about(start.place(self.init_scale), start.latents))
 
-    def about(self, place: Place, latents: Latents) -> dict[str, Array]:
+    def about(self, place: StartingPoint, latents: Latents) -> dict[str, Array]:
         """Return the parameters of the normals about a place."""
         locs, scales = by_name(place.position, latents), by_name(place.scale, latents)
         return {f"{name}.loc": v for name, v in locs.items()} | {f"{name}.scale": v for name, v in scales.items()}
@@ -125,55 +146,38 @@ class MeanField:
 
     def transport(self, params: Params, latents: Latents) -> Callable[[Array], Pushed]:
         """Return each coordinate's own shift and scale."""
-        mine = globals_of(latents)
-
-        def push(noise: Array) -> Pushed:
-            return Pushed(self.draw(params, of_vector(noise, mine), mine), log_scales(params, mine))
-
-        return push
-
-
-def log_scales(params: Params, latents: Latents) -> Array:
-    """Return the logarithm of the scales' product."""
-    return jnp.sum(jnp.log(jnp.concatenate([jnp.ravel(params[f"{latent.name}.scale"]) for latent in latents])))
+        return transport_of_draws(self, params, latents)
 
 
 NO_TOP = (
-    "guide: laplace() found no top of the log density on the unconstrained scale: it is not flat, or does not curve "
-    "downward in every direction, where the climb ended. There may be none, as where the scale of a hierarchy goes to "
-    "zero. Give init=, another parameterisation, or learn a guide, such as phx.guides.full_rank()."
+    "guide: laplace() found no maximum of the log density on the unconstrained scale: where the climb ended, the "
+    "density still rises, or does not curve downward in every direction. It may have no maximum, as where the scale of "
+    "a hierarchy goes to zero. Give init=, another parameterisation, or learn a guide, such as phx.guides.full_rank()."
 )
 
 
-@dataclass(frozen=True)
-class FullRank:
-    """One multivariate normal; see `phx.guides.full_rank`.
+FULL_RANK = Traits(is_linear=True, by_widths=True, matches_scores=True)
+LAPLACE = Traits(is_linear=True, by_widths=True, is_solved=True)
 
-    Attributes:
-        init_scale: standard deviations to begin with.
-        at_top: whether it is the normal of the log density's top and its curvature there; see `phx.guides.laplace`.
+
+@dataclass(frozen=True)
+class FullRank(Guide):
+    """One multivariate normal; see `phx.guides.full_rank` and `phx.guides.laplace`.
+
+    With `traits.is_solved` it is the normal of the log density's top and its curvature there.
     """
 
     init_scale: float | None = None
-    at_top: bool = False
+    name: str = "full_rank()"
+    traits: Traits = FULL_RANK
 
-    @property
-    def name(self) -> str:
-        """How the user wrote it."""
-        return "laplace()" if self.at_top else "full_rank()"
-
-    @property
-    def traits(self) -> Traits:
-        """Draws are linear in their noise; at the top no steps are made."""
-        return Traits(is_linear=True, is_solved=self.at_top, matches_scores=not self.at_top)
-
-    def parameters(self, latents: Latents) -> dict[str, Parameter]:
+    def parameters(self, problem: Problem) -> dict[str, Parameter]:
         """Return a location, and the Cholesky factor of the covariance."""
         return {"loc": Parameter(None, constraints.real), "scale_tril": Parameter(None, constraints.lower_cholesky)}
 
-    def begin(self, start: Start) -> Beginning:
-        """Begin about a place, or climb to the top."""
-        if not self.at_top:
+    def begin(self, start: ModelStart) -> Beginning:
+        """Return a normal about a place of high density, or climb to the top."""
+        if not self.traits.is_solved:
             place = start.place(self.init_scale)
             return Beginning({"loc": place.position, "scale_tril": jnp.diag(place.scale)})
         top = climb_to_top(start.log_density(), start.vector)
@@ -182,11 +186,11 @@ class FullRank:
         return Beginning({"loc": top.position, "scale_tril": tril}, {(TOP, NO_TOP): ~fine})
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
-        """Move the location by parts of the scales, and these by a triangular factor: nothing hangs on the coordinates.
+        """Move the location by parts of the scales, and these by a triangular factor: no choice of coordinates matters.
 
-        Entries of the factor that all move at random by some rate stretch directions by that times the square root of
-        their number in a row, and the more entries, the less of each few draws tell: from `FEW` on they are divided by
-        more. What is still far is held back, as where entries agree; so is the location.
+        Entries of the factor that move at random by some rate stretch directions by that times the square root of
+        their number in a row. A few draws determine less of each entry, the more there are: from `FEW` coordinates on
+        entries are divided by more. Changes that are still long, as where entries agree, are cut; so is the location's.
         """
         tril = params["scale_tril"]
         size = len(tril)
@@ -204,14 +208,14 @@ class FullRank:
 
     def draw_with_density(
         self, params: Params, noise: Array, latents: Latents, held: bool
-    ) -> tuple[dict[str, Array], Array] | None:
-        r"""Return a position, and its log density at parameters that are held.
+    ) -> tuple[dict[str, Array], Array]:
+        r"""Return a position and its log density.
 
-        With $x = m + L z$ the value follows from $z$, and the derivative by $x$ is $-L^{-\top} z$: one triangular
-        system, where from $x$ alone there are two.
+        With $x = m + L z$ and parameters held, the value follows from $z$, and the derivative by $x$ is
+        $-L^{-\top} z$: one triangular system, where from $x$ alone there are two.
         """
         if not held:
-            return None
+            return super().draw_with_density(params, noise, latents, held)
         tril = lax.stop_gradient(params["scale_tril"])
         vector = params["loc"] + params["scale_tril"] @ noise
         value = standard_log_prob(noise) - jnp.sum(jnp.log(jnp.diagonal(tril)))
@@ -229,7 +233,7 @@ class FullRank:
         check_no_rows(self.name, latents)
         tril = params["scale_tril"]
 
-        def push(noise: Array) -> Pushed:
+        def push(noise: Float[Array, "coordinate"]) -> Pushed:
             log_det = jnp.sum(jnp.log(jnp.diagonal(tril)))
             return Pushed(by_name(params["loc"] + tril @ noise, latents), log_det)
 
@@ -237,28 +241,24 @@ class FullRank:
 
 
 USUAL_RANK = 10
-"""Directions of a guide of low rank, where none are asked for and there are as many coordinates."""
+"""Default number of directions of a guide of low rank, of models with as many coordinates."""
 
 
 @dataclass(frozen=True)
-class LowRank:
-    """A multivariate normal whose covariance is diagonal but for a few directions; see `phx.guides.low_rank`."""
+class LowRankNormal(Guide):
+    """A multivariate normal whose covariance is diagonal plus a few directions; see `phx.guides.low_rank`."""
 
     rank: int | None = None
     init_scale: float | None = None
+    name: str = f"low_rank(rank={USUAL_RANK})"
 
-    traits = Traits(is_linear=True)
-
-    @property
-    def name(self) -> str:
-        """How the user wrote it."""
-        return f"low_rank(rank={self.rank or USUAL_RANK})"
+    traits = Traits(is_linear=True, by_widths=True)
 
     def directions(self, size: int) -> int:
-        """Return how many directions there are among so many coordinates.
+        """Return the number of directions among so many coordinates.
 
         Raises:
-            ValueError: when more were asked for than there are coordinates.
+            ValueError: when the rank is above the number of coordinates.
         """
         if self.rank is not None and self.rank > size:
             raise ValueError(
@@ -267,9 +267,9 @@ class LowRank:
             )
         return min(self.rank or USUAL_RANK, size)
 
-    def parameters(self, latents: Latents) -> dict[str, Parameter]:
-        """Return a location, scales beside what the directions give, and the directions."""
-        self.directions(size_of(latents))  # refuses too many
+    def parameters(self, problem: Problem) -> dict[str, Parameter]:
+        """Return a location, scales in addition to those of the directions, and the directions."""
+        self.directions(size_of(problem.latents))  # refuses too many
         real = constraints.real
         return {
             "loc": Parameter(None, real),
@@ -277,8 +277,8 @@ class LowRank:
             "factor": Parameter(None, real),
         }
 
-    def begin(self, start: Start) -> Beginning:
-        """Begin about a place, with directions that are unlike one another and short."""
+    def begin(self, start: ModelStart) -> Beginning:
+        """Return a normal about a place of high density, with directions that are short and differ."""
         place = start.place(self.init_scale)
         size = place.position.size
         directions = random.normal(random.key(0), (size, self.directions(size)), place.position.dtype)
@@ -295,7 +295,7 @@ class LowRank:
         }
 
     def noise(self, key: Array, latents: Latents) -> tuple[Array, Array]:
-        """Return standard normals: of the coordinates, and of the directions."""
+        """Return standard normals, of the coordinates and of the directions."""
         own, shared = random.split(key)
         size, dtype = size_of(latents), dtype_of(latents)
         return random.normal(own, (size,), dtype), random.normal(shared, (self.directions(size),), dtype)
@@ -319,7 +319,7 @@ class LowRank:
         directions, lengths, _ = jnp.linalg.svd(params["factor"] / own[:, None], full_matrices=False)
         longer = jnp.sqrt(1.0 + lengths**2)
 
-        def push(noise: Array) -> Pushed:
+        def push(noise: Float[Array, "coordinate"]) -> Pushed:
             stretched = noise + directions @ ((longer - 1.0) * (directions.T @ noise))
             log_det = jnp.sum(jnp.log(own)) + jnp.sum(jnp.log(longer))
             return Pushed(by_name(params["loc"] + own * stretched, latents), log_det)
@@ -328,21 +328,21 @@ class LowRank:
 
 
 def check_no_rows(name: str, latents: Latents) -> None:
-    """Refuse variables that live with rows of sharded data, of a guide that moves all together."""
+    """Raise if variables lie with rows of sharded data, in a guide that moves all variables together."""
     if local := locals_of(latents):
         raise ValueError(
             f"reparameterize: variable {local[0].name!r} has its rows where the data's rows lie, on several devices, "
             f"and the guide {name} moves it together with all others. Fit phx.guides.flow() or "
-            f"phx.guides.mean_field(), which hold it apart."
+            f"phx.guides.mean_field(), which keep it separate."
         )
 
 
-def _held_back(change: Array) -> Array:
-    """A change that is no longer than `FARTHEST`, and as it is near zero."""
+def _held_back(change: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return a change, cut to the length `FARTHEST`."""
     length = jnp.sqrt(jnp.maximum(jnp.sum(change**2), FARTHEST**2))
     return change * (FARTHEST / length)
 
 
 def own_scale(params: Params) -> Array:
-    """Standard deviations of a normal of low rank that its directions do not account for."""
+    """Return the standard deviations of a low-rank normal that its directions do not account for."""
     return jnp.sqrt(params["scale"] ** 2 + LEAST_OWN**2 * jnp.sum(params["factor"] ** 2, 1))

@@ -1,10 +1,10 @@
-"""What is learned: parameters by name, on the real line where optimisers move them, and where they lie on a mesh."""
+"""Learned parameters by name: their values, their points on the real line where optimisers move them, their layout."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import keystr, tree_map_with_path
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
+from numpyro.distributions.transforms import Transform
 
 from phalanx.distributions.bijections import bijection_onto
 from phalanx.language.parameters import Parameter
 from phalanx.mesh.specs import specs_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
 
 Params = Mapping[str, Any]
 """Values of parameters, each an array or a pytree of arrays."""
@@ -27,27 +31,27 @@ class Learned:
     """The parameters of a guide and a model.
 
     Attributes:
-        parameters: what the programs say of each; `init` plays no part here.
+        parameters: constraint and layout of each; `init` plays no part here.
     """
 
     parameters: Mapping[str, Parameter]
 
     def constrain(self, free: Params) -> dict[str, Any]:
-        """Their values, from points of the real line."""
+        """Return the values at points of the real line."""
         return {name: self._each(name, lambda t, x: t(x), free[name]) for name in self.parameters}
 
     def free(self, values: Params) -> dict[str, Any]:
-        """The points of the real line at which they have these values."""
+        """Return the points of the real line that have these values."""
         return {name: self._each(name, lambda t, x: t.inv(x), values[name]) for name in self.parameters}
 
     def only(self, names: Collection[str]) -> Learned:
-        """Those of these names."""
+        """Return the parameters of these names."""
         return Learned({name: p for name, p in self.parameters.items() if name in names})
 
-    def misfits(self, values: Params, free: Params) -> dict[tuple[str, str], Array]:
+    def misfits(self, values: Params, free: Params) -> dict[tuple[str, str], Bool[Array, ""]]:
         """Return flags of values that do not satisfy their constraint or lie on its edge, by name and sentence.
 
-        On the edge a value is nowhere on the real line, or nearly so: it is learned from inside and never reached.
+        A value on the edge is at infinity on the real line, or nearly so: learning never reaches it.
         """
         found = {}
         for name, parameter in self.parameters.items():
@@ -63,7 +67,7 @@ class Learned:
         return found
 
     def shardings(self, mesh: Mesh, free: Params) -> dict[str, Any]:
-        """How the points of the real line are laid out; a spec of more dimensions than there are is an error."""
+        """Return the layout of points of the real line; a spec of more dimensions than an array has is an error."""
         return {name: self._laid_out(mesh, name, free[name]) for name in self.parameters}
 
     def _laid_out(self, mesh: Mesh, name: str, value: Any) -> Any:
@@ -75,23 +79,23 @@ class Learned:
             value, specs_of(value, spec, None, f"Parameter {name!r}"),
         )  # fmt: skip
 
-    def _each(self, name: str, apply: Any, value: Any) -> Any:
+    def _each(self, name: str, apply: Callable[[Transform, Array], Any], value: Any) -> Any:
         transform = bijection_onto(self.parameters[name].constraint)
         return jax.tree.map(lambda leaf: jnp.asarray(apply(transform, leaf)), value)
 
 
-def _any_on_edge(constraint: Constraint, value: Any, free: Any) -> Array:
+def _any_on_edge(constraint: Constraint, value: Any, free: Any) -> Bool[Array, ""]:
     inside = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(free)]
-    if constraint is constraints.simplex:  # where it is zero, the bijection has the least number there is in its place
+    if constraint is constraints.simplex:  # its bijection replaces zeros by the least number
         inside += [jnp.all(leaf > 0) for leaf in jax.tree.leaves(value)]
     return ~jnp.all(jnp.array(inside))
 
 
 def begun_with(init: Params, values: Params) -> dict[str, Any]:
-    """Initial values: those that were given, where they are such as the programs' own.
+    """Return initial values: the user's where there are any, else the programs' own.
 
     Raises:
-        ValueError: when a value given is of another shape, or is put together in another way; naming the parameter.
+        ValueError: when a given value has another shape, or another tree structure; naming the parameter.
     """
     for name, own in values.items():
         given, wanted = _form(init.get(name, own)), _form(own)
@@ -101,7 +105,7 @@ def begun_with(init: Params, values: Params) -> dict[str, Any]:
 
 
 def _form(value: Any) -> str:
-    """How a value is put together, in words."""
+    """Return the structure of a value, in words."""
     leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: f"of shape {jnp.shape(leaf)}", value))
     return leaves[0] if jax.tree_util.treedef_is_leaf(tree) else str(jax.tree.unflatten(tree, leaves))
 

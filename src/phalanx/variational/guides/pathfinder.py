@@ -1,9 +1,8 @@
-r"""Pathfinder: normals met on the way up, and a mixture of those of several paths.
+r"""Pathfinder: normals met on the way to a maximum, and a mixture of those of several paths.
 
-A climb by L-BFGS knows an estimate of the covariance wherever it is. Of all its places the normal about the one that
-comes closest to the density is kept, and paths from different places, all at once, make a mixture. The estimate is
-diagonal but for a few directions, $\Sigma = A + B \Gamma B^\top$; with $A^{-1/2} B = Q R$ draws and densities need
-nothing larger than $Q$.
+L-BFGS has an estimate of the covariance at each step. Each path keeps the normal of the step that comes closest to the
+density, and paths from different places, climbed together, make a mixture. The estimate is diagonal plus a few
+directions, $\Sigma = A + B \Gamma B^\top$; with $A^{-1/2} B = Q R$ draws and densities need no array larger than $Q$.
 
 Source: Zhang, Carpenter, Gelman, Vehtari (2022), Pathfinder: parallel quasi-Newton variational inference; Byrd,
 Nocedal, Schnabel (1994), Representations of quasi-Newton matrices, for the compact form; Gilbert, Lemaréchal (1989),
@@ -15,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,41 +26,45 @@ from numpyro.distributions import constraints
 from phalanx.language.parameters import Parameter
 from phalanx.learning.ascent import MEMORY, Climb, LogDensity, climb
 from phalanx.variational.guides.coordinates import Latents, by_name, flat
-from phalanx.variational.guides.guide import Traits
+from phalanx.variational.guides.guide import Guide, Traits
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.start import TOP, Beginning, Start
+from phalanx.variational.guides.start import TOP, Beginning, ModelStart
+from phalanx.variational.problem import Problem
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 LONGEST = 200
 """Steps of a path at most."""
 
 DRAWS = 16
-"""Draws that tell how close a normal comes."""
+"""Draws that estimate how close a normal comes to the density."""
 
 LEAST_LOG_WEIGHT = -50.0
-"""Of a path in the mixture, beside the best one."""
+"""Least logarithm of a path's weight in the mixture, relative to the best path's."""
 
 
-class Normal(NamedTuple):
-    """A normal whose covariance, in units of `scale`, is the identity outside of the space of `basis`.
+class SubspaceNormal(NamedTuple):
+    """A normal whose covariance, in units of `scale`, is the identity outside of the subspace of `basis`.
 
     Attributes:
         loc, scale: `(coordinate,)`.
         basis: orthonormal, `(coordinate, direction)`.
-        tril: Cholesky factor of the covariance in that space.
+        tril: Cholesky factor of the covariance in that subspace.
     """
 
-    loc: Array
-    scale: Array
-    basis: Array
-    tril: Array
+    loc: Float[Array, "coordinate"]
+    scale: Float[Array, "coordinate"]
+    basis: Float[Array, "coordinate direction"]
+    tril: Float[Array, "direction direction"]
 
-    def at(self, noise: Array) -> Array:
-        """The draw that standard normals make."""
+    def at(self, noise: Float[Array, "coordinate"]) -> Float[Array, "coordinate"]:
+        """Return the draw that standard normals make."""
         inside = noise @ self.basis
         return self.loc + self.scale * (noise + self.basis @ (self.tril @ inside - inside))
 
-    def log_prob(self, vector: Array) -> Array:
-        """Its log density."""
+    def log_prob(self, vector: Float[Array, "coordinate"]) -> Float[Array, ""]:
+        """Return the log density of a draw."""
         standard = (vector - self.loc) / self.scale
         inside = standard @ self.basis
         squares = jnp.sum((standard - self.basis @ inside) ** 2)
@@ -71,8 +74,8 @@ class Normal(NamedTuple):
         return -0.5 * squares - log_det - 0.5 * math.log(2 * math.pi) * self.loc.size
 
 
-def normal_of(at: Climb, diagonal: Array) -> Normal:
-    """The normal that a climb suggests: its covariance estimate, about where a step of Newton's would go."""
+def normal_of(at: Climb, diagonal: Float[Array, "coordinate"]) -> SubspaceNormal:
+    """Return a climb's covariance estimate as a normal, about the end of a Newton step."""
     steps, changes = (jnp.where(at.curved[:, None], rows, 0.0).T for rows in (at.steps, at.changes))
     products = steps.T @ changes
     curvatures = jnp.where(at.curved, jnp.diagonal(products), 1.0)
@@ -85,11 +88,13 @@ def normal_of(at: Climb, diagonal: Array) -> Normal:
     basis, within = jnp.linalg.qr(outer / scale[:, None])
     tril = jnp.linalg.cholesky(jnp.eye(len(within), dtype=within.dtype) + within @ middle @ within.T)
     loc = at.position + diagonal * at.gradient + outer @ (middle @ (outer.T @ at.gradient))
-    return Normal(loc, scale, basis, tril)
+    return SubspaceNormal(loc, scale, basis, tril)
 
 
-def next_diagonal(diagonal: Array, step: Array, change: Array) -> Array:
-    """The diagonal of the estimate's start after a step, of which it learns the scales of the coordinates."""
+def next_diagonal(
+    diagonal: Float[Array, "coordinate"], step: Float[Array, "coordinate"], change: Float[Array, "coordinate"]
+) -> Float[Array, "coordinate"]:
+    """Return the diagonal that the estimate starts from after a step, which shows the scales of the coordinates."""
     squares, along = change @ (diagonal * change), change @ step
     inverse = squares / (along * diagonal) + change**2 / along
     inverse -= squares * (step / diagonal) ** 2 / (along * (step @ (step / diagonal)))
@@ -98,22 +103,24 @@ def next_diagonal(diagonal: Array, step: Array, change: Array) -> Array:
 
 
 class Path(NamedTuple):
-    """A path under way: the climb, the start of its estimate, and the best normal so far with its bound."""
+    """State of a path: the climb, the diagonal that its estimate starts from, and the best normal with its bound."""
 
     climb: Climb
-    diagonal: Array
-    best: Normal
-    bound: Array
-    count: Array
+    diagonal: Float[Array, "coordinate"]
+    best: SubspaceNormal
+    bound: Float[Array, ""]
+    count: Int[Array, ""]
 
 
-def follow(log_density: LogDensity, position: Array, key: Array) -> Path:
-    """The path from a position."""
+def follow(log_density: LogDensity, position: Float[Array, "coordinate"], key: Array) -> Path:
+    """Return the end of the path from a position."""
     size, dtype = position.size, position.dtype
     width = min(size, 2 * MEMORY)
-    none = Normal(position, jnp.full(size, 0.1, dtype), jnp.eye(size, width, dtype=dtype), jnp.eye(width, dtype=dtype))
+    first = SubspaceNormal(
+        position, jnp.full(size, 0.1, dtype), jnp.eye(size, width, dtype=dtype), jnp.eye(width, dtype=dtype)
+    )
     begun = Climb.begin(log_density, position)
-    path = Path(begun, jnp.ones(size, dtype), none, jnp.full((), -jnp.inf, begun.value.dtype), jnp.int32(0))
+    path = Path(begun, jnp.ones(size, dtype), first, jnp.full((), -jnp.inf, begun.value.dtype), jnp.int32(0))
 
     def go_on(path: Path) -> Array:
         return path.climb.moved & (path.count < LONGEST)
@@ -131,7 +138,7 @@ def follow(log_density: LogDensity, position: Array, key: Array) -> Path:
     return lax.while_loop(go_on, step, path)
 
 
-def _bound(log_density: LogDensity, normal: Normal, key: Array) -> Array:
+def _bound(log_density: LogDensity, normal: SubspaceNormal, key: Array) -> Float[Array, ""]:
     noise = random.normal(key, (DRAWS, normal.loc.size), normal.loc.dtype)
 
     def gain(noise: Array) -> Array:
@@ -143,26 +150,22 @@ def _bound(log_density: LogDensity, normal: Normal, key: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Pathfinder:
+class Pathfinder(Guide):
     """A mixture of the normals of several paths; see `phx.guides.pathfinder`."""
 
     num_paths: int
+    name: str
 
     traits = Traits(is_solved=True, is_resampled=True)
 
-    @property
-    def name(self) -> str:
-        """How the user wrote it."""
-        return f"pathfinder(num_paths={self.num_paths})"
-
-    def parameters(self, latents: Latents) -> dict[str, Parameter]:
-        """Return those of the normals, a path each, and the logarithms of their weights."""
+    def parameters(self, problem: Problem) -> dict[str, Parameter]:
+        """Return those of each path's normal, and the logarithms of the paths' weights."""
         real, positive, tril = constraints.real, constraints.positive, constraints.lower_cholesky
         kinds = {"loc": real, "scale": positive, "basis": real, "tril": tril, "log_weight": real}
         return {name: Parameter(None, kind) for name, kind in kinds.items()}
 
-    def begin(self, start: Start) -> Beginning:
-        """Follow the paths, of which the first begins where all guides do."""
+    def begin(self, start: ModelStart) -> Beginning:
+        """Follow the paths, the first of which begins where all guides do."""
         key = random.fold_in(start.key, 4)
         others = jax.vmap(start.anywhere)(random.split(key, self.num_paths)[1:])
         positions = jnp.concatenate([start.vector[None], others])
@@ -171,27 +174,27 @@ class Pathfinder:
         best = jnp.max(paths.bound)
         weights = jnp.maximum(jnp.nan_to_num(paths.bound - best, nan=LEAST_LOG_WEIGHT), LEAST_LOG_WEIGHT)
         sentence = (
-            f"guide: {self.name} found no normal about any of its paths of which the draws have a finite log density. "
-            f"Give init=, priors that rule out what cannot be computed, or another parameterisation."
+            f"guide: {self.name} found no normal along its paths whose draws have a finite log density. Give init=, "
+            f"priors that rule out values where the model cannot be computed, or another parameterisation."
         )
         values = {**paths.best._asdict(), "log_weight": weights - logsumexp(weights)}
         return Beginning(values, {(TOP, sentence): ~jnp.isfinite(best)})
 
     def noise(self, key: Array, latents: Latents) -> Array:
-        """Return the key: which path is drawn depends on the weights."""
+        """Return the key: the weights, which are parameters, determine the path that is drawn."""
         return key
 
     def draw(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
         """Return a position."""
         of_path, of_normal = random.split(noise)
         path = random.categorical(of_path, params["log_weight"])
-        normal = Normal(*(params[name][path] for name in Normal._fields))
+        normal = SubspaceNormal(*(params[name][path] for name in SubspaceNormal._fields))
         return by_name(normal.at(random.normal(of_normal, normal.loc.shape, normal.loc.dtype)), latents)
 
     def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
         """Return the log density of a position."""
         vector = flat(draw)[0]
-        normals = Normal(*(params[name] for name in Normal._fields))
+        normals = SubspaceNormal(*(params[name] for name in SubspaceNormal._fields))
         log_probs = jax.vmap(lambda normal: normal.log_prob(vector))(normals)
         log_weight = params["log_weight"] - logsumexp(params["log_weight"])
         return logsumexp(log_probs + log_weight)

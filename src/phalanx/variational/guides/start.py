@@ -5,36 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from phalanx.language.parameters import Parameter, given, meeting
+from phalanx.language.parameters import Parameter, initialized, with_parameters
 from phalanx.language.tracing import Program
-from phalanx.learning.ascent import LogDensity, Place, good_place
+from phalanx.learning.ascent import LogDensity, StartingPoint, find_starting_point
 from phalanx.programs.unconstrained import at_values, run_unconstrained
 from phalanx.variational.guides.coordinates import Latents, by_name, dtype_of, flat, size_of
 from phalanx.variational.guides.learned import begun_with
 from phalanx.variational.problem import Problem, Values
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
 CANDIDATES, RADIUS = 8, 2.0
 """Positions tried for a start, uniform on (-2, 2) in every coordinate and ever closer to zero."""
 
 NARROW = 0.1
-"""Standard deviations to begin with where values are given, and not where a good place is."""
+"""Standard deviations to begin with about values that were given."""
 
 TOP = "the top"
-"""The end of a solved guide's climb, among what may not fit: no variable's name has to be this."""
+"""Key of a solved guide's climb among misfits, which are otherwise keyed by variable."""
 
 
 class Beginning(NamedTuple):
-    """Where a fit begins.
+    """Initial values of a fit.
 
     Attributes:
-        values: of the parameters.
-        misfits: flags that are true where something does not fit, by name and the sentence that says so.
+        values: the parameters.
+        misfits: flags that are true where a value is refused, by name and the sentence that says why.
     """
 
     values: dict[str, Any]
@@ -42,13 +45,13 @@ class Beginning(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Start:
-    """A model and its data, as guides and climbs begin with them.
+class ModelStart:
+    """A model and its data from which guides, and climbs, begin.
 
     Attributes:
         problem: the model.
         data: its arguments.
-        key: of all that is random.
+        key: key of all random numbers.
         init: values by parameter or variable that the user gave.
     """
 
@@ -68,12 +71,12 @@ class Start:
         if not self.problem.parameters:
             return {}
         met: dict[str, tuple[Parameter, Any]] = {}
-        run_unconstrained(meeting(self.problem.model, self._key(1), met), None, self.data)
+        run_unconstrained(initialized(self.problem.model, self._key(1), met), None, self.data)
         return begun_with(self.init, {name: value for name, (_, value) in met.items()})
 
     @cached_property
-    def vector(self) -> Array:
-        """The position of highest density among a few, or that of the values given, as a vector."""
+    def vector(self) -> Float[Array, "coordinate"]:
+        """The position of highest density among a few, or that of the user's values, as a vector."""
         return flat(self._best[0])[0]
 
     @property
@@ -81,28 +84,31 @@ class Start:
         """Flags of the variables whose given values do not fit."""
         return {(name, misfit_words(name)): bad for name, bad in self._best[1].items()}
 
-    def place(self, init_scale: float | None) -> Place:
-        """Return a place for a normal with these standard deviations; None climbs, and takes those of the curvature."""
+    def place(self, init_scale: float | None) -> StartingPoint:
+        """Return a place for a normal with these standard deviations; None climbs, and takes the curvature's."""
         if init_scale is None and not self._values:
-            return good_place(self.log_density(), self.vector, self._key(3))
-        return Place(self.vector, jnp.full_like(self.vector, init_scale or NARROW))
+            return find_starting_point(self.log_density(), self.vector, self._key(3))
+        return StartingPoint(self.vector, jnp.full_like(self.vector, init_scale or NARROW))
 
-    def anywhere(self, key: Array) -> Array:
-        """Return a position at random, as a vector."""
+    def anywhere(self, key: Array) -> Float[Array, "coordinate"]:
+        """Return a random position, as a vector."""
         return RADIUS * random.uniform(key, (size_of(self.latents),), dtype_of(self.latents), -1.0, 1.0)
 
     def log_density(self, position: Mapping[str, Array] | None = None, jacobian: bool = True) -> LogDensity:
-        """Return the log density of vectors such as that of `position`: there, or of the values."""
-        _, back = flat(self._best[0] if position is None else position)
-        program = self._program  # traced here, and not within what maps or differentiates the result
+        """Return the log density as a function of a vector laid out like `position`.
 
-        def log_density(vector: Array) -> Array:
+        Without the Jacobians of transforms it is the density of the variables' values.
+        """
+        _, back = flat(self._best[0] if position is None else position)
+        program = self._program  # traced here, outside of the transformations of the returned function
+
+        def log_density(vector: Float[Array, "coordinate"]) -> Float[Array, ""]:
             return run_unconstrained(program, back(vector), self.data).log_density(jacobian)
 
         return log_density
 
     def best(self, key: Array, values: Values) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the position of highest density, and which of the `values` it is to have are misfits."""
+        """Return the position of highest density that has these `values`, and flags of those that do not fit."""
         program = self._program
         density, positions, misfits = lax.map(
             lambda i: self._candidate(program, key, i, values), jnp.arange(CANDIDATES + 1)
@@ -111,7 +117,7 @@ class Start:
         return jax.tree.map(lambda leaf: leaf[best], (positions, misfits))
 
     @cached_property
-    def _best(self) -> tuple[dict[str, Array], dict[str, Array]]:
+    def _best(self) -> tuple[dict[str, Array], dict[str, Bool[Array, ""]]]:
         return self.best(self._key(2), {**(self.problem.start or {}), **self._values})
 
     @property
@@ -121,14 +127,14 @@ class Start:
 
     @cached_property
     def _program(self) -> Program:
-        return given(self.problem.model, self.of_model)
+        return with_parameters(self.problem.model, self.of_model)
 
     def _key(self, number: int) -> Array:
         return random.fold_in(self.key, number)
 
     def _candidate(
         self, program: Program, key: Array, number: Array, values: Values
-    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+    ) -> tuple[Float[Array, ""], dict[str, Array], dict[str, Bool[Array, ""]]]:
         nearer = 1.0 - number / CANDIDATES
         position = by_name(nearer * self.anywhere(random.fold_in(key, number)), self.latents)
         misfits: dict[str, Array] = {}
@@ -141,5 +147,5 @@ class Start:
 
 
 def misfit_words(name: str) -> str:
-    """Return what is said of a variable whose given value does not fit."""
+    """Return the message about a variable whose given value does not fit."""
     return f"init: the value of variable {name!r} lies outside of its support, or on its edge. Give a value inside."

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from phalanx.diagnostics.psis import Smoothed, smooth, threshold
 
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Shaped
+
 BRIDGED = 20
-"""Iterations of the bridge's equation, each of which brings it several times closer."""
+"""Iterations of the bridge's fixed-point equation, each of which reduces the error several times."""
 
 
 class Evidence(NamedTuple):
     r"""An estimate of $\log p(\text{data})$.
 
     Attributes:
-        log_evidence: by importance sampling from the guide.
-        error: its standard error, with what Markov moves of the draws show of missed tails; it means nothing where
-            `reliable` is false.
-        elbo: the evidence lower bound, which it is not below but for noise.
+        log_evidence: the estimate, by importance sampling from the guide.
+        error: its standard error, which includes the gap to draws after Markov moves; without meaning if `reliable` is
+            false.
+        elbo: the evidence lower bound, which is below the estimate but for noise.
         elbo_error: the standard error of the bound.
         k_hat: shape of the weights' tail.
-        reliable: whether `k_hat` is low enough for as many draws, the log density of each is a number, and no region
-            was found that the guide misses.
-        num_draws: how many there were.
+        reliable: whether `k_hat` is low enough for the number of draws, the log density of each is a number, and no
+            region was found that the guide misses.
+        num_draws: number of draws.
     """
 
     log_evidence: float
@@ -41,25 +44,25 @@ class Weights(NamedTuple):
     """Importance weights of draws from a guide.
 
     Attributes:
-        log: logarithms, as they are.
-        smoothed: with a smoothed tail.
-        undefined: draws whose log density is not a number. They weigh nothing, and what they should weigh nobody knows.
+        log: raw logarithms.
+        smoothed: logarithms with a smoothed tail.
+        undefined: draws whose log density is not a number. They have weight zero, and their true weight is not known.
     """
 
-    log: np.ndarray
+    log: Float64[np.ndarray, "draw"]
     smoothed: Smoothed
     undefined: int = 0
 
     @classmethod
-    def of(cls, log_p: np.ndarray, log_q: np.ndarray) -> Weights:
-        """Of log densities under the model and the guide; a draw without a density under the model weighs nothing."""
+    def of(cls, log_p: Shaped[np.ndarray, "draw"], log_q: Shaped[np.ndarray, "draw"]) -> Weights:
+        """Return the weights, given log densities under model and guide; a draw with NaN gets weight zero."""
         log = np.asarray(log_p, np.float64) - np.asarray(log_q, np.float64)
         undefined = np.isnan(log)
         log = np.where(undefined, -np.inf, log)
         return cls(log, smooth(log), int(undefined.sum()))
 
     @property
-    def normalized(self) -> np.ndarray:
+    def normalized(self) -> Float64[np.ndarray, "draw"]:
         """Smoothed weights that add up to one."""
         log = self.smoothed.log_weights
         weights = np.exp(log - log.max()) if np.isfinite(log.max()) else np.full(len(log), np.nan)
@@ -67,16 +70,16 @@ class Weights(NamedTuple):
 
     @property
     def reliable(self) -> bool:
-        """Whether averages with these weights can be trusted."""
+        """True if averages with these weights can be trusted."""
         return not self.undefined and self.smoothed.k_hat <= threshold(len(self.log))
 
-    def bridged(self, log_weights: np.ndarray) -> float:
+    def bridged(self, log_weights: Shaped[np.ndarray, "moved"]) -> float:
         """Return the log evidence by bridge sampling between these draws and others of the posterior.
 
-        Importance sampling sees the posterior where the guide draws; the bridge also where the others are.
+        Importance sampling integrates over the region of the guide's draws; the bridge, over that of the others too.
 
         Args:
-            log_weights: of the draws of the posterior.
+            log_weights: log weights of the draws of the posterior.
 
         Source:
             Meng, Wong (1996), Simulating ratios of normalizing constants via a simple identity.
@@ -93,7 +96,7 @@ class Weights(NamedTuple):
         return level + ratio
 
     def evidence(self, gap: float = 0.0) -> Evidence:
-        """Return the estimate, whose error includes a gap that is known from elsewhere."""
+        """Return the estimate, whose error includes the `gap` to another estimate."""
         count, highest = len(self.log), self.log.max()
         if not np.isfinite(highest):
             return Evidence(math.nan, math.nan, -math.inf, math.nan, math.inf, False, count)

@@ -12,7 +12,7 @@ from phalanx.diagnostics import Finding, Verdict, judged
 from phalanx.diagnostics.psis import threshold
 from phalanx.errors.words import count, element_names, first_few
 from phalanx.variational.judging.evidence import Weights
-from phalanx.variational.judging.modes import Search
+from phalanx.variational.judging.modes import ModeSearch
 from phalanx.variational.judging.moving import Moved
 
 MEAN_OFF, SD_OFF = 0.1, 0.15
@@ -140,7 +140,7 @@ class Compared(NamedTuple):
 
     @property
     def are_off(self) -> bool:
-        """Return whether any is."""
+        """True if a mean or a standard deviation is off."""
         return bool(self.means or self.sds)
 
     def mean_words(self) -> str:
@@ -155,7 +155,7 @@ class Compared(NamedTuple):
 def judge_fit(
     weights: Weights, values: Mapping[str, np.ndarray], *, settled: str, steps: int, failed: int,
     findings: Sequence[Finding] = (), resampled: bool = False, moves: Callable[[], Moved] | None = None,
-    search: Callable[[], Search] | None = None,
+    search: Callable[[], ModeSearch] | None = None,
 ) -> Verdict:  # fmt: skip
     r"""Say whether a fit is good to use, or what is wrong with it and what to try.
 
@@ -280,7 +280,7 @@ def _of_tails(moved: Moved) -> Finding | str:
     )
 
 
-def _of_modes(searched: Search) -> list[Finding | str]:
+def _of_modes(searched: ModeSearch) -> list[Finding | str]:
     """Return a finding on modes that the guide never draws from."""
     if not searched.found:
         return [searched.said]

@@ -1,10 +1,10 @@
-"""Covariances by linear response: how the guide follows when the model is tilted."""
+"""Covariances by linear response: the change of the guide's means when the model is tilted."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,37 +15,40 @@ from jax.flatten_util import ravel_pytree
 from phalanx.errors.names import hint
 from phalanx.errors.words import element_names
 from phalanx.variational.drawing import Drawing
-from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.pair import Pair, alignment_of, run_model
 from phalanx.variational.methods.fixed_draws import FixedDraws
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64
+
 MOST = 4096
-"""Parameters of which the Hessian is looked at."""
+"""Most parameters whose Hessian is computed."""
 
 AT_ONCE, CHUNK = 16, 8
-"""Rows of the Hessian that are computed at once, and draws."""
+"""Rows of the Hessian, and draws, that are computed at once."""
 
 
-class Covariance(NamedTuple):
+class LinearResponse(NamedTuple):
     """A covariance by linear response.
 
     Attributes:
-        names: of the elements, such as `w[0]`.
-        matrix: their covariance, `(element, element)`.
+        names: names of the elements, such as `w[0]`.
+        matrix: the covariance of the elements.
     """
 
     names: tuple[str, ...]
-    matrix: np.ndarray
+    matrix: Float64[np.ndarray, "element element"]
 
     @property
-    def sd(self) -> np.ndarray:
+    def sd(self) -> Float64[np.ndarray, "element"]:
         """Standard deviations of the elements."""
         return np.sqrt(np.diag(self.matrix))
 
 
 def covariance_of(
     drawing: Drawing, names: str | Sequence[str] | None, latents: Sequence[str], num_draws: int, seed: int
-) -> Covariance:
-    """The covariance of variables; see `Fit.covariance`."""
+) -> LinearResponse:
+    """Return the covariance of variables; see `Fit.covariance`."""
     pair, free = drawing.pair, drawing.free
     _check_guide(pair)
     wanted = list(latents) if names is None else [names] if isinstance(names, str) else list(names)
@@ -57,32 +60,36 @@ def covariance_of(
     def look(*given: Any) -> tuple[Array, Array]:
         return _derivatives(fixed, wanted, *given)
 
-    of_model = set(pair.model_parameters())
+    of_model = pair.problem.parameters
     paths = jax.tree_util.tree_leaves_with_path(dict(free))  # in the order of the vector of all
     mine = np.concatenate([np.full(leaf.size, path[0].key not in of_model) for path, leaf in paths])
     if (size := int(mine.sum())) > MOST:
         raise ValueError(
-            f"covariance: the guide {pair.name} has {size:,} parameters; of more than {MOST:,} the Hessian is too "
-            f"large. Use phx.guides.low_rank(), or phx.mcmc with init= this fit."
+            f"covariance: the guide {pair.guide.name} has {size:,} parameters; with more than {MOST:,} the Hessian is "
+            f"too large. Use phx.guides.low_rank(), or phx.mcmc with init= this fit."
         )
     hessian, slopes = (np.asarray(part, np.float64)[mine] for part in drawing.compiler(look, *given)(*given))
-    return Covariance(labels, _inverted(hessian[:, mine], slopes))
+    return LinearResponse(labels, _inverted(hessian[:, mine], slopes))
 
 
-def _inverted(hessian: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    """The slopes by the inverse of the negative Hessian."""
+def _inverted(
+    hessian: Float64[np.ndarray, "parameter parameter"], slopes: Float64[np.ndarray, "parameter element"]
+) -> Float64[np.ndarray, "element element"]:
+    """Return the product of slopes, inverse of the negative Hessian, and slopes."""
     values, vectors = np.linalg.eigh(-0.5 * (hessian + hessian.T))
     if not np.isfinite(values).all() or values[0] <= 1e-7 * values[-1]:
         raise ValueError(
-            "covariance: the bound has no top where learning ended: it does not curve downward along every parameter "
-            "of the guide. Go on with init= this fit, or use a guide with fewer parameters."
+            "covariance: the bound has no maximum where learning ended: it does not curve downward along every "
+            "parameter of the guide. Continue with init= this fit, or use a guide with fewer parameters."
         )
     half = (vectors / np.sqrt(values)).T @ slopes
     return half.T @ half
 
 
-def _derivatives(fixed: FixedDraws, names: Sequence[str], free: Any, seed: Array, chunks: Array, arrays: Any) -> Any:
-    """Of every parameter, a row of the bound's Hessian, and what the means of the variables follow it by."""
+def _derivatives(
+    fixed: FixedDraws, names: Sequence[str], free: Any, seed: Array, chunks: Array, arrays: Any
+) -> tuple[Float[Array, "parameter parameter"], Float[Array, "parameter element"]]:
+    """Return the bound's Hessian, and the derivatives of the variables' means by each parameter."""
     draws = fixed.hold(seed, jnp.uint32(0), chunks)
     zero = jnp.zeros_like(ravel_pytree(dict(free))[0])
 
@@ -100,11 +107,11 @@ def _derivatives(fixed: FixedDraws, names: Sequence[str], free: Any, seed: Array
 def _values(fixed: FixedDraws, free: Any, seed: Array, chunks: Array, arrays: Any) -> dict[str, Array]:
     params, data = fixed.pair.learned.constrain(free), fixed.pair.problem.data(arrays)
     draw = fixed.draw(params, jnp.uint32(0), fixed.hold(seed, jnp.uint32(0), chunks), data)
-    return fixed.pair.problem.alone(lambda: fixed.pair.values(params, draw, data))
+    return fixed.pair.problem.alone(lambda: run_model(fixed.pair, params, draw, data).values())
 
 
 def _check_names(names: Sequence[str], shapes: Any) -> tuple[str, ...]:
-    """The names of all elements of variables that are there, and real."""
+    """Return the names of all elements, or raise unless the variables exist and are real."""
     labels: list[str] = []
     for name in names:
         if name not in shapes:
@@ -121,9 +128,11 @@ def _check_names(names: Sequence[str], shapes: Any) -> tuple[str, ...]:
 def _check_guide(pair: Pair) -> None:
     advice = "Use a guide that is learned by the bound, such as phx.guides.mean_field()"
     if pair.guide.traits.is_solved:
-        raise ValueError(f"covariance: the guide {pair.name} is learned by no steps, and its draws are spread as it is "
-                         f"meant. {advice}.")  # fmt: skip
-    if pair.scored:
         raise ValueError(
-            f"covariance: variable {pair.scored[0]!r} cannot be differentiated through. Sum it out of the model."
+            f"covariance: the guide {pair.guide.name} is learned without steps, and its draws have its own covariance. "
+            f"{advice}."
+        )
+    if scored := alignment_of(pair).scored:
+        raise ValueError(
+            f"covariance: variable {scored[0]!r} cannot be differentiated through. Sum it out of the model."
         )

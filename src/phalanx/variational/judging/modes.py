@@ -1,8 +1,8 @@
 r"""A search for modes that a guide never draws from.
 
-Importance weights are of draws of the guide: a region without draws has no weight. Climbs from dispersed starts (draws
-of the prior, positions near zero, positions far around the guide's draws) may end at other maxima, and exchangeable
-elements have other maxima by symmetry. What counts is their mass where the guide has next to no density,
+Importance weights cannot reveal a region without draws. Climbs from dispersed starts (draws of the prior, positions
+near zero, positions far around the guide's draws) may end at other maxima, and exchangeable elements have other maxima
+by symmetry. A mode counts by its mass where the guide has hardly any density,
 
 $$ \int p(x)\, 1[p(x) > r\, Z q(x)]\, dx \,/\, Z , $$
 
@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,15 +25,19 @@ from jax import Array, lax, random
 
 from phalanx.language.handlers import seed as seeded
 from phalanx.language.handlers import tape
-from phalanx.language.parameters import given
+from phalanx.language.parameters import with_parameters
 from phalanx.learning.ascent import Climb, LogDensity, climb, curvature, negative_hessian
 from phalanx.programs.unconstrained import Evaluation, to_unconstrained
 from phalanx.variational.drawing import STREAM, Drawing
 from phalanx.variational.guides.coordinates import flat
+from phalanx.variational.guides.pair import key_of, log_weight, position_of
 from phalanx.variational.judging.moving import in_lanes, lanes_of
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, UInt32
+
 PER_KIND, STEPS = 8, 100
-"""Starts of each of the three kinds, and steps of a climb at most."""
+"""Starts of each of the three kinds, and most steps of a climb."""
 
 FARTHEST = 40.0
 """The farthest start, in standard deviations of the guide."""
@@ -46,13 +50,13 @@ MASS = 0.01
 """The mass, in parts of the guide's evidence, from which a region is reported."""
 
 LARGEST, WHOLE = 512, 128
-"""Coordinates up to which there is a search, and up to which a maximum has a whole Hessian."""
+"""Coordinates up to which modes are searched for, and up to which a maximum gets a whole Hessian."""
 
 TOPS, NEARBY = 8, 256
-"""Maxima that are weighed at most, and draws that each is weighed by."""
+"""Most maxima whose mass is estimated, and draws of each estimate."""
 
 TRIED, SWAPS = 32, 4
-"""Draws that a symmetry is tried on, and exchanges that are tried for each size of an axis."""
+"""Draws that test a symmetry, and exchanges that are tested for each size of an axis."""
 
 
 class Mode(NamedTuple):
@@ -60,7 +64,7 @@ class Mode(NamedTuple):
 
     Attributes:
         where: the values at its maximum, or the symmetry that leads there, in words.
-        mass: its mass in parts of that which the guide draws from.
+        mass: its mass in parts of the mass that the guide draws from.
         by_symmetry: whether a symmetry of the model leads there.
     """
 
@@ -69,12 +73,12 @@ class Mode(NamedTuple):
     by_symmetry: bool
 
 
-class Search(NamedTuple):
-    """A search for other modes.
+class ModeSearch(NamedTuple):
+    """Result of a search for other modes.
 
     Attributes:
         found: the regions, the largest first.
-        said: what was searched and what cannot be known, in a sentence.
+        said: a sentence about the extent of the search.
     """
 
     found: tuple[Mode, ...]
@@ -83,7 +87,7 @@ class Search(NamedTuple):
 
 @dataclass(frozen=True)
 class Modes:
-    """Searches for modes that a guide never draws from.
+    """Search for modes that a guide never draws from.
 
     Attributes:
         drawing: the guide, the model and the data.
@@ -93,13 +97,15 @@ class Modes:
     drawing: Drawing
     latents: tuple[str, ...]
 
-    def search(self, values: Mapping[str, np.ndarray], weights: np.ndarray, log_evidence: float) -> Search:
-        """Search, given draws of the guide, their normalised weights and the evidence that they give."""
+    def search(
+        self, values: Mapping[str, np.ndarray], weights: Float[np.ndarray, "draw"], log_evidence: float
+    ) -> ModeSearch:
+        """Search, given draws of the guide, their normalised weights and the evidence by these."""
         blind = "Importance weights cannot reveal regions that the guide never samples"
         if self.drawing.pair.problem.whole.without_bijection:
-            return Search((), f"{blind}, and with discrete variables no other mode was searched for.")
+            return ModeSearch((), f"{blind}; with discrete variables other modes were not searched for.")
         if self._size > LARGEST:
-            return Search((), f"{blind}, and of more than {LARGEST} coordinates no other mode was searched for.")
+            return ModeSearch((), f"{blind}; with more than {LARGEST} coordinates other modes were not searched for.")
         chosen = np.random.default_rng(STREAM).choice(len(weights), TRIED, p=weights)
         draws = {name: np.asarray(values[name])[chosen] for name in self.latents}
         images = list(_images(draws))
@@ -108,7 +114,7 @@ class Modes:
         if images:
             tries += f" and {len(images)} exchanges of elements or signs"
         said = f"{tries} led to no other mode. {blind}, and climbs find only the modes where they end."
-        return Search(tuple(sorted(found, key=lambda mode: -mode.mass)), said)
+        return ModeSearch(tuple(sorted(found, key=lambda mode: -mode.mass)), said)
 
     @property
     def _size(self) -> int:
@@ -119,10 +125,10 @@ class Modes:
         return lanes_of(self.drawing.arrays)
 
     def _climbed(self, chosen: np.ndarray, log_evidence: float) -> list[Mode]:
-        """Regions about maxima that climbs ended at."""
+        """Return the regions about maxima that climbs ended at."""
         drawing = self.drawing
         given_to = drawing.free, np.uint32(0), chosen.astype(np.uint32), drawing.arrays
-        climbed = drawing.compiler(self._climbs, *given_to, identity=drawing.pair.key_of("climbs"), rarely=True)
+        climbed = drawing.compiler(self._climbs, *given_to, identity=key_of(drawing.pair, "climbs"), rarely=True)
         tops, log_weights = map(np.asarray, climbed(*given_to))
         unseen = np.flatnonzero(log_weights - log_evidence > math.log(UNSEEN))
         kept: list[int] = []
@@ -134,7 +140,7 @@ class Modes:
         kept = kept[:TOPS]
         resized = np.resize(tops[kept], (TOPS, tops.shape[1]))
         weighed_at = drawing.free, resized, np.float32(log_evidence), drawing.arrays
-        weighed = drawing.compiler(self._weighed, *weighed_at, identity=drawing.pair.key_of("tops"), rarely=True)
+        weighed = drawing.compiler(self._weighed, *weighed_at, identity=key_of(drawing.pair, "tops"), rarely=True)
         values, masses = jax.tree.map(np.asarray, weighed(*weighed_at))
         return [
             Mode(_words({name: values[name][i] for name in self.latents}), float(masses[i]), False)
@@ -145,15 +151,15 @@ class Modes:
     def _exchanged(
         self, draws: dict[str, np.ndarray], images: list[tuple[str, dict[str, np.ndarray]]], log_evidence: float
     ) -> list[Mode]:
-        """Regions that symmetries of the model lead to."""
+        """Return the regions that symmetries of the model lead to."""
         if not images:
             return []
-        drawing, first = self.drawing, (drawing_free := self.drawing.free, draws, self.drawing.arrays)
-        program = drawing.compiler(self._at_values, *first, identity=drawing.pair.key_of("at values"), rarely=True)
+        drawing, first = self.drawing, (self.drawing.free, draws, self.drawing.arrays)
+        program = drawing.compiler(self._at_values, *first, identity=key_of(drawing.pair, "at values"), rarely=True)
         log_p, _ = map(np.asarray, program(*first))
         modes = []
         for words, image in images:
-            density, log_weights = map(np.asarray, program(drawing_free, image, drawing.arrays))
+            density, log_weights = map(np.asarray, program(drawing.free, image, drawing.arrays))
             with np.errstate(invalid="ignore"):
                 unseen = log_weights - log_evidence > math.log(UNSEEN)
                 ratio = np.where(unseen, np.exp(np.minimum(density - log_p, 0.0)), 0.0)
@@ -162,17 +168,19 @@ class Modes:
         return modes
 
     def _densities(self, params: Any, data: Any) -> tuple[Callable[[Array], Evaluation], LogDensity]:
-        """The model, and its log density, as functions of a position as a vector."""
+        """Return the model, and its log density, as functions of a position as a vector."""
         problem = self.drawing.pair.problem
         _, back = flat(problem.at_position(params, None, data).position)
 
-        def at(vector: Array) -> Evaluation:
+        def at(vector: Float[Array, "coordinate"]) -> Evaluation:
             return problem.at_position(params, back(vector), data)
 
         return at, lambda vector: at(vector).log_density()
 
-    def _climbs(self, free: Any, seed: Array, numbers: Array, arrays: Any) -> tuple[Array, Array]:
-        """Tops of climbs, and the log importance weight at each."""
+    def _climbs(
+        self, free: Any, seed: Array, numbers: UInt32[Array, "draw"], arrays: Any
+    ) -> tuple[Float[Array, "start coordinate"], Float[Array, "start"]]:
+        """Return the ends of climbs, and the log importance weight at each."""
         pair = self.drawing.pair
         problem, data, key = pair.problem, pair.problem.data(arrays), random.key(seed)
 
@@ -182,7 +190,7 @@ class Modes:
 
             def position(number: Array) -> Array:
                 draw = pair.draw(params, pair.noise(random.fold_in(base, number)), data)
-                return flat(pair.position(params, draw, data))[0]
+                return flat(position_of(pair, params, draw, data))[0]
 
             drawn = jax.vmap(position)(numbers)
             at, log_density = self._densities(params, data)
@@ -199,16 +207,16 @@ class Modes:
 
             def top(vector: Array) -> tuple[Array, Array]:
                 reached = climb(log_density, Climb.begin(log_density, vector), STEPS).position
-                weight = pair.log_weight(params, at(reached), data)
+                weight = log_weight(pair, params, at(reached), data)
                 return reached, jnp.where(jnp.isfinite(weight), weight, -jnp.inf)
 
             return in_lanes(top, begun, min(self._lanes, PER_KIND))
 
         return problem.alone(run)
 
-    def _of_prior(self, params: Any, data: Any, key: Array) -> Array | None:
-        """Positions of draws from the prior; None where it cannot be drawn from."""
-        model = given(self.drawing.pair.problem.model, params)
+    def _of_prior(self, params: Any, data: Any, key: Array) -> Float[Array, "start coordinate"] | None:
+        """Return positions of draws from the prior; None if it cannot be drawn from."""
+        model = with_parameters(self.drawing.pair.problem.model, params)
 
         def one(key: Array) -> Array:
             with tape() as variables:
@@ -218,11 +226,13 @@ class Modes:
 
         try:
             return jax.vmap(one)(random.split(key, PER_KIND))
-        except Exception:  # an improper prior, or one without a sampler: the search does without its draws
+        except Exception:  # an improper prior, or one without a sampler
             return None
 
-    def _weighed(self, free: Any, tops: Array, log_evidence: Array, arrays: Any) -> tuple[Any, Array]:
-        """Values at maxima, and the mass about each where the guide has next to no density."""
+    def _weighed(
+        self, free: Any, tops: Float[Array, "top coordinate"], log_evidence: Array, arrays: Any
+    ) -> tuple[dict[str, Array], Float[Array, "top"]]:
+        """Return the values at maxima, and the mass about each where the guide has hardly any density."""
         pair = self.drawing.pair
         data = pair.problem.data(arrays)
 
@@ -237,7 +247,7 @@ class Modes:
                 def gain(noise: Array) -> Array:
                     run = at(top + scale(noise))
                     log_p = run.log_density()
-                    unseen = pair.log_weight(params, run, data) - log_evidence > math.log(UNSEEN)
+                    unseen = log_weight(pair, params, run, data) - log_evidence > math.log(UNSEEN)
                     log_normal = -0.5 * jnp.sum(noise**2) - log_det - 0.5 * tops.shape[1] * math.log(2.0 * math.pi)
                     return jnp.where(unseen, jnp.exp(log_p - log_normal - log_evidence), 0.0)
 
@@ -248,8 +258,8 @@ class Modes:
 
         return pair.problem.alone(run)
 
-    def _at_values(self, free: Any, values: Any, arrays: Any) -> tuple[Array, Array]:
-        """The log density, without Jacobians, and the log importance weight of values of the latent variables."""
+    def _at_values(self, free: Any, values: Any, arrays: Any) -> tuple[Float[Array, "draw"], Float[Array, "draw"]]:
+        """Return the log density, without Jacobians, and the log importance weight of the latent variables' values."""
         pair = self.drawing.pair
         data = pair.problem.data(arrays)
 
@@ -257,17 +267,19 @@ class Modes:
             params = pair.learned.constrain(free)
 
             def one(values: Any) -> tuple[Array, Array]:
-                position = to_unconstrained(given(pair.problem.model, params), values, data)
+                position = to_unconstrained(with_parameters(pair.problem.model, params), values, data)
                 run = pair.problem.at_position(params, position, data)
-                return run.log_density(jacobian=False), pair.log_weight(params, run, data)
+                return run.log_density(jacobian=False), log_weight(pair, params, run, data)
 
             return in_lanes(one, values, min(self._lanes, TRIED))
 
         return pair.problem.alone(run)
 
 
-def _laplace(log_density: Any, top: Array) -> tuple[Any, Array]:
-    """The map from standard normals to deviations of the Laplace approximation, and its log determinant."""
+def _laplace(
+    log_density: LogDensity, top: Float[Array, "coordinate"]
+) -> tuple[Callable[[Array], Array], Float[Array, ""]]:
+    """Return the map from standard normals to deviations of the Laplace approximation, and its log determinant."""
     if top.size <= WHOLE:
         hessian = negative_hessian(log_density, top)
         values, vectors = jnp.linalg.eigh(jnp.where(jnp.isfinite(hessian), hessian, 0.0))
@@ -278,7 +290,7 @@ def _laplace(log_density: Any, top: Array) -> tuple[Any, Array]:
 
 
 def _images(draws: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Images of draws under exchanges of elements and changes of sign, each with its words."""
+    """Yield images of draws under exchanges of elements and changes of sign, each after its description."""
     sizes = sorted({size for v in draws.values() for size in v.shape[1:] if size > 1})
     for size in sizes[:4]:
         names = [name for name, v in draws.items() if size in v.shape[1:]]
@@ -301,7 +313,7 @@ def _reordered(values: np.ndarray, size: int, order: np.ndarray) -> np.ndarray:
 
 
 def _words(values: Mapping[str, np.ndarray]) -> str:
-    """The first few values in words."""
+    """Return the first few values, in words."""
     parts = []
     for name, value in list(values.items())[:4]:
         numbers = ", ".join(f"{x:.3g}" for x in np.ravel(value)[:4])

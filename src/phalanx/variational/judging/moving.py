@@ -1,72 +1,80 @@
 """Markov moves of draws: a check for tails that a guide misses, which its importance weights cannot reveal.
 
 Draws chosen by their importance weights are draws of the posterior if the weights are right. Hybrid Monte Carlo keeps
-the posterior, so that a few moves leave all averages where they were; where the guide misses a tail, the moves carry
-draws out into it, and averages drift. Draws of the guide itself drift towards the posterior.
+the posterior invariant, so that a few moves leave all averages as they are; if the guide misses a tail, the moves carry
+draws into it, and averages drift. Draws of the guide itself drift towards the posterior.
 
 Source:
-    Gorham, Mackey (2017), Measuring sample quality with kernels, for the idea that a kernel that keeps the target
-    shows what a sample lacks; Duane, Kennedy, Pendleton, Roweth (1987), Hybrid Monte Carlo, for the moves; Neal (2011),
+    Gorham, Mackey (2017), Measuring sample quality with kernels, for the idea that a kernel with the target invariant
+    measures a sample; Duane, Kennedy, Pendleton, Roweth (1987), Hybrid Monte Carlo, for the moves; Neal (2011),
     MCMC using Hamiltonian dynamics, for the random lengths of their steps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
+from phalanx.learning.ascent import LogDensity
+from phalanx.learning.compiled import Compiled
 from phalanx.programs.unconstrained import Evaluation
 from phalanx.variational.drawing import STREAM, Drawing
 from phalanx.variational.guides.coordinates import flat
+from phalanx.variational.guides.pair import key_of, log_weight, position_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, UInt32
 
 MOVES, LEAPS = 8, 4
 """Moves of each draw, and gradients of a move."""
 
 ACCEPTED, GAIN = 0.75, 1.0
-"""The acceptance rate that steps are tuned to, and how fast."""
+"""The acceptance rate that steps are tuned to, and the gain of the tuning."""
 
 MOVED = 0x6D6F7665
-"""Sets the keys of moves apart from those of draws."""
+"""Distinguishes the keys of moves from those of draws."""
 
 DENSE = 64
-"""Coordinates up to which the moves know the covariance of the draws, and not only their standard deviations."""
+"""Coordinates up to which the metric is the covariance of the draws; beyond, their standard deviations."""
 
 COUNTS = ((2**14, 4096), (2**18, 1024))
-"""Draws that are moved for as many numbers in the data and in a draw at most; of more, `FEWEST`."""
+"""Numbers in the data and in a draw, and draws that are moved up to there; beyond, `FEWEST`."""
 
 FEWEST = 512
 
 FEW_NUMBERS, LANES_OF_FEW, LANES = 2**16, 64, 8
-"""Draws whose gradients are computed at once, of few numbers in the data and of more."""
+"""Draws whose gradients are computed at once, for few numbers in the data and for more."""
 
 
 class Moved(NamedTuple):
     """Draws before and after the moves.
 
     Attributes:
-        parents: the draw that each began at, `(moved,)`.
+        parents: number of the draw that each began at.
         before, after: values by variable, `(moved, ...)`.
-        log_before, log_after: logarithms of their importance weights, `(moved,)`.
+        log_before, log_after: logarithms of their importance weights.
         acceptance: mean acceptance rate of the last moves.
     """
 
-    parents: np.ndarray
+    parents: UInt32[np.ndarray, "moved"]
     before: dict[str, np.ndarray]
     after: dict[str, np.ndarray]
-    log_before: np.ndarray
-    log_after: np.ndarray
+    log_before: Float[np.ndarray, "moved"]
+    log_after: Float[np.ndarray, "moved"]
     acceptance: float
 
-    def mean_and_error(self, changes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean of `(moved, ...)` numbers with its standard error: those of one parent count as one."""
+    def mean_and_error(
+        self, changes: Float[np.ndarray, "moved ..."]
+    ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+        """Return the mean of numbers with its standard error: numbers with one parent count as one."""
         mean = changes.mean(0)
         parents, group = np.unique(self.parents, return_inverse=True)
         sums = np.zeros((len(parents), *changes.shape[1:]))
@@ -76,7 +84,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Mover:
-    """Moves the draws of a guide by the posterior's Hybrid Monte Carlo."""
+    """Moves of a guide's draws by Hybrid Monte Carlo on the posterior."""
 
     drawing: Drawing
 
@@ -88,25 +96,28 @@ class Mover:
         return next((count for most, count in COUNTS if numbers <= most), FEWEST)
 
     @cached_property
-    def _compiled(self) -> Any:
+    def _compiled(self) -> Compiled:
         drawing = self.drawing
         given = drawing.free, np.uint32(0), np.uint32(0), np.zeros(self._batch, np.uint32), drawing.arrays
-        return drawing.compiler(self._moved, *given, identity=drawing.pair.key_of("moves", self.count), rarely=True)
+        return drawing.compiler(self._moved, *given, identity=key_of(drawing.pair, "moves", self.count), rarely=True)
 
     @property
     def _batch(self) -> int:
         return min(self.drawing.batch_size, self.count)
 
-    def move(self, seed: int, values: dict[str, np.ndarray], log: np.ndarray, weights: np.ndarray) -> Moved:
+    def move(
+        self, seed: int, values: dict[str, np.ndarray], log: Float[np.ndarray, "draw"],
+        weights: Float[np.ndarray, "draw"],
+    ) -> Moved:  # fmt: skip
         """Move draws chosen by weights from a guide's draws.
 
         Args:
-            seed: of the draws.
-            values: of the draws, by variable.
+            seed: seed of the draws.
+            values: values of the draws, by variable.
             log: their log importance weights.
-            weights: those that they are chosen by; they add up to one.
+            weights: weights that they are chosen by; they add up to one.
         """
-        # one point of each of as many equal parts: the choice adds less noise than independent ones would
+        # stratified: one point in each of `count` equal parts adds less noise than independent points
         points = (np.arange(self.count) + np.random.default_rng(STREAM).random(self.count)) / self.count
         parents = np.minimum(np.searchsorted(np.cumsum(weights), points), len(weights) - 1).astype(np.uint32)
         parts = []
@@ -129,7 +140,8 @@ class Mover:
             params = pair.learned.constrain(free)
 
             def position(number: Array) -> dict[str, Array]:
-                return pair.position(params, pair.draw(params, pair.noise(random.fold_in(base, number)), data), data)
+                draw = pair.draw(params, pair.noise(random.fold_in(base, number)), data)
+                return dict(position_of(pair, params, draw, data))
 
             begun = jax.vmap(position)(numbers)
             vectors = jax.vmap(lambda one: flat(one)[0])(begun)
@@ -141,11 +153,11 @@ class Mover:
             key = random.fold_in(random.fold_in(base, MOVED), first)
             moved, rate = hybrid(lambda vector: at(vector).log_density(), vectors, key, self._lanes)
 
-            def said(vector: Array) -> tuple[Any, Array]:
+            def weighed(vector: Array) -> tuple[Any, Array]:
                 run = at(vector)
-                return run.values(), pair.log_weight(params, run, data)
+                return run.values(), log_weight(pair, params, run, data)
 
-            return *in_lanes(said, moved, self._lanes), rate
+            return *in_lanes(weighed, moved, self._lanes), rate
 
         return pair.problem.alone(run)
 
@@ -155,26 +167,28 @@ class Mover:
 
 
 def numbers_of(arrays: Sequence[Any]) -> int:
-    """Return how many numbers there are."""
+    """Return the number of elements of all arrays."""
     return sum(math.prod(array.shape) for array in arrays)
 
 
 def lanes_of(arrays: Sequence[Any]) -> int:
-    """Return how many draws' gradients are computed at once with these data."""
+    """Return the number of draws whose gradients are computed at once with these data."""
     return LANES_OF_FEW if numbers_of(arrays) <= FEW_NUMBERS else LANES
 
 
-def in_lanes(f: Any, rows: Any, lanes: int) -> Any:
-    """`f` of every row, as many at once as there is memory for."""
+def in_lanes(f: Callable[..., Any], rows: Any, lanes: int) -> Any:
+    """Map `f` over rows, `lanes` at once."""
     parted = jax.tree.map(lambda leaf: leaf.reshape(-1, lanes, *leaf.shape[1:]), rows)
     found = lax.map(jax.vmap(f), parted)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
 
-def hybrid(log_density: Any, vectors: Array, key: Array, lanes: int) -> tuple[Array, Array]:
-    """Vectors `(row, coordinate)` after `MOVES` moves each, and the acceptance rate of the last of them.
+def hybrid(
+    log_density: LogDensity, vectors: Float[Array, "row coordinate"], key: Array, lanes: int
+) -> tuple[Float[Array, "row coordinate"], Float[Array, ""]]:
+    """Return vectors after `MOVES` moves each, and the acceptance rate of the last moves.
 
-    All rows have one metric, which their own covariance gives, and one step size, which is tuned as they move.
+    All rows share a metric, their own covariance, and a step size, which is tuned as they move.
     """
     count, size = vectors.shape
     centred = vectors - jnp.mean(vectors, 0, keepdims=True)
@@ -182,7 +196,7 @@ def hybrid(log_density: Any, vectors: Array, key: Array, lanes: int) -> tuple[Ar
     variance = jnp.where(variance > 0, variance, 1.0)
     unit, root = jnp.sqrt(variance), None
     if size <= DENSE:
-        part = count / (count + 5.0)  # of few draws the correlations are those of chance
+        part = count / (count + 5.0)  # shrinks correlations, which are noise in few draws
         standard = centred / unit[None]
         correlation = standard.T @ standard / count
         root = jnp.linalg.cholesky(part * correlation + (1.0 - part) * jnp.eye(size, dtype=vectors.dtype))

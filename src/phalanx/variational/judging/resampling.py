@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from phalanx.learning.compiled import Compiler
 from phalanx.variational.drawing import STREAM, Drawing, Drawn, on_host
+from phalanx.variational.guides.pair import Pair
 from phalanx.variational.judging.evidence import Weights
 
 POOL = 8192
-"""Draws to choose from."""
+"""Draws that others are chosen from."""
 
 
 @dataclass(frozen=True)
 class Resampled:
     """Draws from a guide, resampled.
 
-    A draw depends on the seed and its own number alone: which one of the pool it is, and so its key, is chosen on the
-    host. Of the pool nothing is kept but the weights.
+    A draw depends on the seed and its own number alone: they determine its number in the pool, and so its key. Only the
+    weights of the pool are kept.
 
     Attributes:
         proposals: the guide's own draws.
@@ -33,30 +35,28 @@ class Resampled:
     proposals: Drawing
     _weights: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
 
+    resampled: ClassVar[bool] = True
+
+    @property
+    def pair(self) -> Pair:
+        """Guide and model."""
+        return self.proposals.pair
+
     @property
     def compiler(self) -> Compiler:
-        """Compiles what is run."""
+        """Compiler of the programs."""
         return self.proposals.compiler
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the values of a draw."""
-        return self.proposals.names
-
     def batches(self, seed: int, count: int) -> Iterator[tuple[Drawn, int]]:
-        """Batches of draws on the devices, and how many of each are wanted."""
+        """Yield batches of draws on the devices, and how many of each are wanted."""
         chosen = np.random.default_rng([seed, STREAM]).choice(POOL, count, p=self._weights_of(seed))
         return self.proposals.numbered(seed, chosen)
 
-    def draw(self, seed: int, count: int, names: Sequence[str] | None = None) -> Drawn:
-        """`count` draws on the host, of the named variables or of all."""
-        return on_host(self.batches(seed, count), names)
-
     def _weights_of(self, seed: int) -> np.ndarray:
         if seed not in self._weights:
-            drawn = self.proposals.draw(seed, POOL, names=())
+            drawn = on_host(self.proposals.batches(seed, POOL), names=())
             weights = Weights.of(drawn.log_p, drawn.log_q).normalized
-            # where no draw has a density under the model, the verdict says so
+            # the verdict reports a pool without a finite weight
             self._weights.clear()
             self._weights[seed] = weights if np.isfinite(weights).all() else np.full(POOL, 1.0 / POOL)
         return self._weights[seed]

@@ -1,9 +1,9 @@
-"""Bounds of the log likelihood row by row, where what is latent lives with the rows: how good a model of data is."""
+"""Bounds of the log likelihood row by row, for models whose latent variables have a row for each row of data."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,34 +16,36 @@ from phalanx.density.minibatch import ROWS
 from phalanx.inputs.arguments import Arguments
 from phalanx.learning.compiled import Compiler
 from phalanx.variational.data_checks import DataChecks
-from phalanx.variational.fitted import Fitted
-from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.pair import Pair, for_steps
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64
 
 STREAM = 0x726F7773
-"""Sets the keys of these draws apart from others."""
+"""Distinguishes the keys of these draws from those of others."""
 
 DRAWS, TOGETHER = 50, 512
-"""Draws of a row that are made at once, at most, and of all rows together."""
+"""Most draws that are made at once, of a row and of all rows together."""
 
 
 class RowBounds(NamedTuple):
-    """Lower bounds of each row's log likelihood, in nats, `(row,)`.
+    """Lower bounds of each row's log likelihood, in nats.
 
     Attributes:
         elbo: the mean of the log weights of the draws.
-        importance_weighted: the logarithm of the mean weight: higher, and the nearer the more draws there are.
-        num_draws: how many there were of each row.
+        importance_weighted: the logarithm of the mean weight: higher, and closer the more draws there are.
+        num_draws: number of draws of each row.
     """
 
-    elbo: np.ndarray
-    importance_weighted: np.ndarray
+    elbo: Float64[np.ndarray, "row"]
+    importance_weighted: Float64[np.ndarray, "row"]
     num_draws: int
 
 
-def row_bounds(fit: Fitted, data: Any, num_draws: int, seed: int) -> RowBounds:
-    """The bounds of new rows; see `Fit.row_bounds`."""
-    pair, names = _of_rows(fit)
-    num_draws = num_draws if pair.has_draws else 1
+def row_bounds(pair: Pair, free: Any, data: Any, num_draws: int, seed: int, matmul_precision: str) -> RowBounds:
+    """Return the bounds of new rows, at parameters on the real line; see `Fit.row_bounds`."""
+    names = _terms_of_rows(pair)
+    num_draws = num_draws if pair.guide.traits.has_draws else 1
     arguments = pair.problem.known_data.split(pair.problem.model, data)
     rows = _count(arguments)
     of_these = replace(pair, problem=replace(pair.problem, arguments=arguments))
@@ -54,8 +56,8 @@ def row_bounds(fit: Fitted, data: Any, num_draws: int, seed: int) -> RowBounds:
         pair.problem.mesh, PartitionSpec(ROWS if group % pair.problem.mesh.shape[ROWS] == 0 else None)
     )
 
-    def of_row(free: Any, key: Array, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
-        """The sum of the log weights of a row's draws, and the logarithm of the weights' sum."""
+    def of_row(free: Any, key: Array, arrays: tuple[Array, ...]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Return the sum of the log weights of a row's draws, and the logarithm of the weights' sum."""
         params = pair.learned.constrain(free)
         single = arguments.layout.join([array[None] for array in arrays])
 
@@ -84,31 +86,26 @@ def row_bounds(fit: Fitted, data: Any, num_draws: int, seed: int) -> RowBounds:
         numbers = np.minimum(np.arange(first, first + group), rows - 1)
         taken = [np.asarray(array)[numbers] for array in arguments.arrays]
         given = jax.device_put((numbers.astype(np.uint32), tuple(taken)), place)
-        compiled = compiled or Compiler(fit.record.matmul_precision)(of_group, fit.free, np.uint32(seed), *given)
-        found.append([np.asarray(part) for part in compiled(fit.free, np.uint32(seed), *given)])
+        compiled = compiled or Compiler(matmul_precision)(of_group, free, np.uint32(seed), *given)
+        found.append([np.asarray(part) for part in compiled(free, np.uint32(seed), *given)])
     total, log_sum = (np.concatenate(parts)[:rows].astype(np.float64) for parts in zip(*found, strict=True))
     return RowBounds(total / num_draws, log_sum - np.log(num_draws), num_draws)
 
 
-def _of_rows(fit: Fitted) -> tuple[Pair, set[str]]:
-    """The pair, and the terms that are of rows, where all that is latent is."""
-    if fit.pair is None or fit.free is None:
+def _terms_of_rows(pair: Pair) -> set[str]:
+    """Return the names of terms of rows, or raise unless all latent variables are of rows."""
+    if pair.program is None or pair.problem.minibatch is None:
         raise ValueError(
-            "row_bounds: this fit was read from a file, which holds no model. Go on with it, phx.fit(model, guide, "
-            "data, init=fit, num_steps=0), to look at rows."
+            "row_bounds: it needs a fit to minibatches (phx.batches, batch_size=), by a guide that is a program or "
+            "by none: only then is it checked that rows do not mix."
         )
-    if not fit.pair.reads_data or fit.pair.problem.minibatch is None:
-        raise ValueError(
-            "row_bounds: it needs a fit that saw a few rows at a time (phx.batches, batch_size=), by a guide that is a "
-            "program or by none: only there it is known that rows do not mix."
-        )
-    names = set(fit.pair.for_steps().weights)
-    if other := [name for name, v in fit.pair.problem.whole.variables.items() if v.is_latent and name not in names]:
+    names = set(for_steps(pair).weights)
+    if other := [name for name, v in pair.problem.whole.variables.items() if v.is_latent and name not in names]:
         raise ValueError(
             f"row_bounds: variable {other[0]!r} is of all rows together, so a row has no likelihood of its own. Use "
             f"fit.evidence(), of all rows."
         )
-    return fit.pair, names
+    return names
 
 
 def _count(arguments: Arguments) -> int:

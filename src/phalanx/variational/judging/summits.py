@@ -1,11 +1,12 @@
-"""Maxima that no Hessian describes: kinks, edges of a support, and plateaus, which are none."""
+"""Checks that the end of a climb is a maximum, also where no Hessian shows it: kinks, edges of a support, plateaus."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -15,45 +16,49 @@ from numpyro.distributions.transforms import IdentityTransform
 
 from phalanx.errors.words import element_names
 from phalanx.learning.ascent import AT_TOP, LogDensity, Top, negative_hessian
-from phalanx.learning.compiled import Compiler
+from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.learning.hessian_products import Summit
 from phalanx.programs.unconstrained import transform_of
 from phalanx.variational.guides.coordinates import Latents, by_name, dtype_of, named, size_of
 from phalanx.variational.guides.coverage import bounds_of
-from phalanx.variational.guides.pair import Pair
-from phalanx.variational.guides.start import Start
+from phalanx.variational.guides.start import ModelStart
+from phalanx.variational.problem import Problem
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Float64
 
 FEW = 256
-"""Coordinates up to which neighbours are looked at one by one."""
+"""Coordinates up to which neighbours are evaluated one by one."""
 
 FALLS = 0.05
 """The least fall of the log density, in nats, one standard deviation away from a smooth maximum; of a normal, 0.5."""
 
 SOFTEST = 32
-"""Principal directions along which the fall is looked at, those of the least curvature."""
+"""Principal directions, those of the least curvature, along which the fall is checked."""
 
 LEVEL = 1e-3
 """Curvature, in the units of the diagonal, that products with a Hessian cannot tell from zero."""
 
 LONGEST, WANDERS = 30.0, 10.0
-"""How far a transformed coordinate is followed, and how far a search may lead before the density is said to rise on."""
+"""Farthest that a transformed coordinate is followed, and that the search among neighbours may lead."""
 
 FAR, PUSHED = (8.0, 16.0, 32.0), 40.0
-"""How far out a coordinate is tried that may run away, and put where its variable is at the edge of its support."""
+"""Distances at which a flat coordinate is evaluated, and its value at the edge of its variable's support."""
 
 ROUNDS, FIRST_STEP, LAST_STEP = 300, 0.25, 1e-4
-"""Rounds of the search among neighbours at most, and its steps."""
+"""Most rounds of the search among neighbours, its first and its last step."""
 
 BESIDE, ROWS = (0.02, 0.2), 64
-"""Distances at which neighbours must be lower, and random directions, or positions, that are looked at together."""
+"""Distances at which neighbours must be lower, and random directions, or positions, that are evaluated together."""
 
 
-def is_summit(log_density: LogDensity, top: Top, height: Array, longest: Array) -> Array:
+def is_summit(
+    log_density: LogDensity, top: Top, height: Float[Array, ""], longest: Float[Array, "coordinate"]
+) -> Bool[Array, ""]:
     """Return whether the density falls on both sides along each coordinate and each soft principal direction.
 
-    `longest` is how far each coordinate is followed at most: of a logarithm, 30 is next to the edge of the support.
-
-    A plateau that is approached far out has a gradient of zero and a curvature of any small positive number.
+    `longest` is the farthest that each coordinate is followed: a logarithm of 30 is next to the edge of the support. At
+    a far point of a plateau the gradient is zero and the curvature may be any small positive number.
     """
     hessian = negative_hessian(log_density, top.position)
     unit = lax.rsqrt(jnp.maximum(jnp.abs(jnp.diagonal(hessian)), 1e-30))
@@ -64,11 +69,13 @@ def is_summit(log_density: LogDensity, top: Top, height: Array, longest: Array) 
     return top.reached & jnp.isfinite(height) & _falls(log_density, top.position, height, directions, longest)
 
 
-def is_summit_of_many(log_density: LogDensity, summit: Summit, height: Array, longest: Array) -> Array:
-    """Return the same of many coordinates, along the softest directions that were found.
+def is_summit_of_many(
+    log_density: LogDensity, summit: Summit, height: Float[Array, ""], longest: Float[Array, "coordinate"]
+) -> Bool[Array, ""]:
+    """Return whether the density of many coordinates falls along the softest directions that were found.
 
-    A level direction is none of a maximum's where the density does not fall far along it either; where it does, as
-    along the rotations of a matrix factorisation, it is one of many maxima side by side.
+    Along a level direction it must fall at a distance. It does along the rotations of a matrix factorisation, which
+    connect maxima.
     """
     scales = lax.rsqrt(jnp.maximum(summit.curvatures[:SOFTEST], 1e-7))
     directions = summit.directions[:SOFTEST] * scales[:, None]
@@ -77,7 +84,10 @@ def is_summit_of_many(log_density: LogDensity, summit: Summit, height: Array, lo
     return reached & jnp.isfinite(height) & _falls(log_density, summit.position, height, directions, longest)
 
 
-def _falls(log_density: LogDensity, position: Array, height: Array, directions: Array, longest: Array) -> Array:
+def _falls(
+    log_density: LogDensity, position: Float[Array, "coordinate"], height: Float[Array, ""],
+    directions: Float[Array, "direction coordinate"], longest: Float[Array, "coordinate"],
+) -> Bool[Array, ""]:  # fmt: skip
     directions = directions / jnp.maximum(1.0, jnp.max(jnp.abs(directions) / longest[None], 1, keepdims=True))
 
     def fall(direction: Array) -> Array:
@@ -85,51 +95,51 @@ def _falls(log_density: LogDensity, position: Array, height: Array, directions: 
         return height - jnp.max(jnp.where(jnp.isfinite(ends), ends, -jnp.inf))
 
     falls = lax.map(fall, directions)
-    is_sharp = jnp.abs(height) * jnp.finfo(height.dtype).eps < FALLS / 4  # digits left to see a fall with
+    is_sharp = jnp.abs(height) * jnp.finfo(height.dtype).eps < FALLS / 4  # float32 resolves a fall
     return ~is_sharp | jnp.all((falls > FALLS) | ~jnp.any(directions, 1))
 
 
-def longest_of(pair: Pair) -> Array:
-    """Return how far each coordinate is followed at most: without end where it is the variable itself."""
+def longest_of(problem: Problem) -> Float[Array, "coordinate"]:
+    """Return the farthest that each coordinate is followed: infinity if it is the variable itself."""
     parts = []
-    for latent in named(pair.latents):
-        is_itself = isinstance(transform_of(pair.problem.whole.variables[latent.name]), IdentityTransform)
+    for latent in named(problem.latents):
+        is_itself = isinstance(transform_of(problem.whole.variables[latent.name]), IdentityTransform)
         parts.append(np.full(math.prod(latent.unconstrained_shape), np.inf if is_itself else LONGEST))
-    return jnp.asarray(np.concatenate(parts), dtype_of(pair.latents))
+    return jnp.asarray(np.concatenate(parts), dtype_of(problem.latents))
 
 
 @dataclass(frozen=True)
 class Ground:
-    """The log density about a position, without Jacobians, as the host looks at it: a few positions at a time."""
+    """The log density about a position, without Jacobians, evaluated from the host for a few positions at a time."""
 
-    pair: Pair
+    problem: Problem
     compiler: Compiler
     arrays: tuple[Array, ...]
 
     @cached_property
     def _size(self) -> int:
-        return size_of(self.pair.latents)
+        return size_of(self.problem.latents)
 
     @cached_property
-    def _compiled(self) -> Any:
-        def heights(vectors: Array, arrays: Any) -> tuple[Array, Any]:
-            data = self.pair.problem.data(arrays)
-            start = Start(self.pair.problem, data, random.key(0))
+    def _compiled(self) -> Compiled:
+        def heights(vectors: Array, arrays: Sequence[Array]) -> tuple[Array, dict[str, Array]]:
+            data = self.problem.data(arrays)
+            start = ModelStart(self.problem, data, random.key(0))
 
-            def one(vector: Array) -> tuple[Array, Any]:
-                position = by_name(vector, self.pair.latents)
-                values = self.pair.problem.at_position({}, position, data).values()
+            def one(vector: Array) -> tuple[Array, dict[str, Array]]:
+                position = by_name(vector, self.problem.latents)
+                values = self.problem.at_position({}, position, data).values()
                 return start.log_density(position, jacobian=False)(vector), values
 
-            return self.pair.problem.alone(lambda: jax.vmap(one)(vectors))
+            return self.problem.alone(lambda: jax.vmap(one)(vectors))
 
         return self.compiler(heights, self._row(np.zeros((ROWS, self._size))), self.arrays, rarely=True)
 
     def _row(self, vectors: np.ndarray) -> np.ndarray:
-        return vectors.astype(dtype_of(self.pair.latents))
+        return vectors.astype(dtype_of(self.problem.latents))
 
-    def heights(self, vectors: np.ndarray) -> np.ndarray:
-        """Log densities at positions; minus infinity where there is none."""
+    def heights(self, vectors: Float[np.ndarray, "position coordinate"]) -> Float64[np.ndarray, "position"]:
+        """Return log densities at positions; minus infinity in place of NaN."""
         found = []
         for first in range(0, len(vectors), ROWS):
             part = vectors[first : first + ROWS]
@@ -138,16 +148,16 @@ class Ground:
         heights = np.concatenate(found)
         return np.where(np.isfinite(heights), heights, -np.inf)
 
-    def height(self, vector: np.ndarray) -> float:
-        """The log density at a position."""
+    def height(self, vector: Float[np.ndarray, "coordinate"]) -> float:
+        """Return the log density at a position."""
         return float(self.heights(vector[None])[0])
 
-    def values(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """The values at a position; those next to the end of their support are put there."""
+    def values(self, vector: Float[np.ndarray, "coordinate"]) -> dict[str, np.ndarray]:
+        """Return the values at a position; those next to the end of their support are rounded to it."""
         filled = self._row(np.resize(vector, (ROWS, self._size)))
         found = {name: np.array(v)[0] for name, v in self._compiled(filled, self.arrays)[1].items()}
-        for latent in self.pair.latents:
-            variable = self.pair.problem.whole.variables[latent.name]
+        for latent in self.problem.latents:
+            variable = self.problem.whole.variables[latent.name]
             for end in bounds_of(getattr(variable.distribution, "support", None)) or ():
                 if end is not None and math.isfinite(end):
                     value = found[latent.name]
@@ -155,15 +165,15 @@ class Ground:
         return found
 
     def labels(self) -> list[str]:
-        """Names of the coordinates."""
-        return [label for v in named(self.pair.latents) for label in element_names(v.name, v.unconstrained_shape)]
+        """Return the names of the coordinates."""
+        return [label for v in named(self.problem.latents) for label in element_names(v.name, v.unconstrained_shape)]
 
     def noise(self, height: float) -> float:
         """Return the rounding error of a log density."""
-        return 1e-4 + 4.0 * float(np.finfo(dtype_of(self.pair.latents)).eps) * abs(height)
+        return 1e-4 + 4.0 * float(np.finfo(dtype_of(self.problem.latents)).eps) * abs(height)
 
-    def polished(self, vector: np.ndarray) -> np.ndarray:
-        """The position that a search among neighbours along coordinates ends at; gradients do not lead to kinks."""
+    def polished(self, vector: Float[np.ndarray, "coordinate"]) -> Float64[np.ndarray, "coordinate"]:
+        """Return the end of a search among neighbours along coordinates, since gradients do not lead to kinks."""
         at, step, height = vector.astype(np.float64), FIRST_STEP, self.height(vector)
         eye = np.eye(self._size)
         for _ in range(ROUNDS):
@@ -171,7 +181,7 @@ class Ground:
             heights = self.heights(at + steps)
             gains = heights - height
             ups, downs = gains[: self._size], gains[self._size :]
-            # all that rise at once, and else the best one
+            # move all that rise at once, or else the best one
             rises, sinks = ups > np.maximum(downs, 0.0), downs > np.maximum(ups, 0.0)
             jointly = step * (np.where(rises, 1.0, 0.0) - np.where(sinks, 1.0, 0.0))
             together = self.height(at + jointly)
@@ -185,7 +195,7 @@ class Ground:
                 break
         return at
 
-    def flat_directions(self, vector: np.ndarray) -> np.ndarray:
+    def flat_directions(self, vector: Float[np.ndarray, "coordinate"]) -> Float64[np.ndarray, "coordinate"]:
         """Return, by coordinate, 1 or -1 for the direction in which the density never falls, or 0."""
         height, signs = self.height(vector), np.zeros(self._size)
         for way in (1.0, -1.0):
@@ -193,13 +203,13 @@ class Ground:
             signs[np.min(heights, 0) >= height - 10.0 * self.noise(height)] = way
         return signs
 
-    def at_edges(self, vector: np.ndarray, signs: np.ndarray) -> list[str]:
-        """Coordinates that the climb has left at the edge of their support although the density still changes there."""
+    def at_edges(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> list[str]:
+        """Return the names of coordinates at the edge of their support where the density still changes."""
         values, edges, first = self.values(vector), [], 0
-        for latent in named(self.pair.latents):
+        for latent in named(self.problem.latents):
             size = math.prod(latent.unconstrained_shape)
             moving, first = signs[first : first + size] == 0, first + size
-            support = getattr(self.pair.problem.whole.variables[latent.name].distribution, "support", None)
+            support = getattr(self.problem.whole.variables[latent.name].distribution, "support", None)
             ends = [end for end in bounds_of(support) or () if end is not None and math.isfinite(end)]
             if values[latent.name].shape == latent.unconstrained_shape:
                 edges.append(np.isin(values[latent.name], np.asarray(ends, np.float32)).ravel() & moving)
@@ -208,27 +218,27 @@ class Ground:
         labels = self.labels()
         return [labels[i] for i in np.flatnonzero(np.concatenate(edges))]
 
-    def runaway(self, vector: np.ndarray, signs: np.ndarray) -> list[str]:
-        """Coordinates whose variables go to infinity where the density does not fall, with the values on the way."""
+    def runaway(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> list[str]:
+        """Return the names of elements that go to infinity without a fall of the density."""
         near, far = (self.values(vector + 0.5 * part * PUSHED * signs) for part in (1.0, 2.0))
-        found = _where(lambda a, b: not abs(a - b) <= 1e-3 * (1.0 + abs(a)), near, far, self.pair.latents)
+        found = _where(lambda a, b: not abs(a - b) <= 1e-3 * (1.0 + abs(a)), near, far, self.problem.latents)
         size = float(np.abs(vector).max())
         if not found and size > FAR[0]:  # several together, as the coefficients that separate classes
             heights = self.heights(np.stack([vector * far for far in (2.0, 4.0)]))
             if heights.min() >= self.height(vector) - 10.0 * self.noise(self.height(vector)):
                 values, twice = self.values(vector), self.values(2.0 * vector)
-                found = _where(lambda a, b: abs(a - b) > 1.0, values, twice, self.pair.latents)
+                found = _where(lambda a, b: abs(a - b) > 1.0, values, twice, self.problem.latents)
         return found
 
-    def rising(self, vector: np.ndarray) -> list[str]:
-        """Coordinates along which the density rises, the steepest first."""
+    def rising(self, vector: Float[np.ndarray, "coordinate"]) -> list[str]:
+        """Return the names of coordinates along which the density rises, the steepest first."""
         beside = (self.heights(vector + way * np.eye(self._size)) for way in (1.0, -1.0))
         gains = np.maximum(*beside) - self.height(vector)
         labels = self.labels()
         return [labels[i] for i in np.argsort(-gains) if gains[i] > 0] or [labels[int(np.argmax(np.abs(vector)))]]
 
-    def is_top(self, vector: np.ndarray, signs: np.ndarray) -> bool:
-        """Return whether all neighbours are lower, apart from those along coordinates that are at the edge."""
+    def is_top(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> bool:
+        """Return whether all neighbours are lower, except along coordinates at the edge."""
         height, inner = self.height(vector), np.flatnonzero(signs == 0)
         if not math.isfinite(height) or not len(inner):
             return math.isfinite(height)
@@ -238,7 +248,7 @@ class Ground:
         for distance in BESIDE:
             beside = distance * np.concatenate([np.eye(self._size)[inner], -np.eye(self._size)[inner]])
             beside = self.heights(vector + beside)
-            # next to a cliff, such as where numbers underflow, the density rises up to it and has no maximum
+            # next to a cliff, as where numbers underflow, the density rises and has no maximum
             if not (np.isfinite(beside) & (beside < height - 0.1 * self.noise(height))).all():
                 return False
             if not (self.heights(vector + distance * around) < height + self.noise(height)).all():
@@ -246,8 +256,10 @@ class Ground:
         return True
 
 
-def _where(differ: Any, near: dict[str, np.ndarray], far: dict[str, np.ndarray], latents: Latents) -> list[str]:
-    """Return the names of the elements of which two values differ, in the sense of `differ`."""
+def _where(
+    differ: Callable[[float, float], bool], near: dict[str, np.ndarray], far: dict[str, np.ndarray], latents: Latents
+) -> list[str]:
+    """Return the names of the elements whose two values differ, by the function `differ`."""
     names = [v.name for v in latents]
     return [
         label

@@ -1,24 +1,27 @@
-"""Draws of a guide with their weights, the same after Markov moves, and a search for modes: each made once."""
+"""Draws of a guide with their weights, the same draws after Markov moves, and a search for modes: each made once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from phalanx.variational.drawing import Drawing
+from phalanx.diagnostics import Verdict
+from phalanx.variational.drawing import Drawing, on_host
+from phalanx.variational.guides.pair import alignment_of
 from phalanx.variational.judging.evidence import Evidence, Weights
-from phalanx.variational.judging.judge import Compared, moments_after
-from phalanx.variational.judging.modes import Modes, Search
+from phalanx.variational.judging.judge import Compared, judge_fit, judge_unweighed, moments_after
+from phalanx.variational.judging.modes import Modes, ModeSearch
 from phalanx.variational.judging.moving import Moved, Mover
 from phalanx.variational.monitoring.stream import check_all_there
 
 JUDGED = 4000
-"""Draws that a verdict looks at."""
+"""Draws that a verdict evaluates."""
 
 JUDGE_SEED = 2**32 - 1
-"""Their seed: apart from those that draws for use are made with."""
+"""Seed of the draws of a verdict, which draws for use should not share."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,21 +39,21 @@ class WeighedDraws:
 
     @property
     def can_move(self) -> bool:
-        """Return whether draws are of variables that Markov moves can move."""
+        """True if Markov moves can move all variables."""
         return not self.proposals.pair.problem.whole.without_bijection
 
     def weighed(self, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> tuple[Weights, dict[str, np.ndarray]]:
         """Return importance weights of draws, and the draws; those of a verdict are kept."""
         if (found := self._kept.get((seed, num_draws, "weighed"))) is None:
             check_all_there(self.proposals.pair.problem, "The importance weights")
-            drawn = self.proposals.draw(seed, num_draws)
+            drawn = on_host(self.proposals.batches(seed, num_draws))
             found = Weights.of(drawn.log_p, drawn.log_q), drawn.values
             if (seed, num_draws) == (JUDGE_SEED, JUDGED):
                 self._kept[seed, num_draws, "weighed"] = found
         return found
 
     def moved(self, seed: int, num_draws: int) -> Moved:
-        """Draws before and after Markov moves: chosen by their weights, or all alike where these are too heavy."""
+        """Return draws before and after Markov moves: chosen by their weights, or evenly if these are too heavy."""
         if (seed, num_draws) not in self._kept:
             weights, values = self.weighed(seed, num_draws)
             usual = np.isfinite(weights.log) / np.isfinite(weights.log).sum()
@@ -58,18 +61,30 @@ class WeighedDraws:
             self._kept[seed, num_draws] = Mover(self.proposals).move(seed, values, weights.log, chosen)
         return self._kept[seed, num_draws]
 
-    def searched(self, seed: int, num_draws: int) -> Search:
-        """A search for modes that the guide never draws from."""
+    def searched(self, seed: int, num_draws: int) -> ModeSearch:
+        """Return a search for modes that the guide never draws from."""
         if "modes" not in self._kept:
             weights, values = self.weighed(seed, num_draws)
             evidence = weights.evidence().log_evidence
             self._kept["modes"] = Modes(self.proposals, self.latents).search(values, weights.normalized, evidence)
         return self._kept["modes"]
 
+    def verdict(self, num_draws: int, *, settled: str, steps: int, failed: int, resampled: bool) -> Verdict:
+        """Return the verdict on the fit; see `judge_fit`."""
+        findings = alignment_of(self.proposals.pair).left_out
+        if self.proposals.pair.problem.is_streamed:
+            return judge_unweighed(settled=settled, steps=steps, failed=failed, findings=findings)
+        which = JUDGE_SEED, num_draws
+        weights, values = self.weighed(*which)
+        return judge_fit(
+            weights, values, settled=settled, steps=steps, failed=failed, resampled=resampled, findings=findings,
+            moves=partial(self.moved, *which) if self.can_move else None, search=partial(self.searched, *which),
+        )  # fmt: skip
+
     def evidence(self, seed: int, num_draws: int) -> Evidence:
-        """Return the evidence, which is not reliable where moves or a search find what the guide misses."""
+        """Return the evidence; it is not reliable if moves or a search find regions that the guide misses."""
         weights, _ = self.weighed(seed, num_draws)
-        if not weights.reliable or self.proposals.pair.left_out:
+        if not weights.reliable or alignment_of(self.proposals.pair).left_out:
             return weights.evidence()._replace(reliable=False)
         gap, misses = 0.0, False
         if self.can_move and np.isfinite(weights.smoothed.k_hat):

@@ -1,9 +1,9 @@
-"""Words for a fit whose steps have no finite gradient any more: which variable, which parameter, and what to do."""
+"""Message about a fit whose gradients are no longer finite: the variable, the parameter, and the remedy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,36 +11,38 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from phalanx.programs.validity import nan_hint
+from phalanx.language.parameters import with_parameters
+from phalanx.programs.unconstrained import Evaluation, run_unconstrained
+from phalanx.programs.validity import VALUE, Doubt, doubts_of, improper_parameters, nan_hint, say_improper
 from phalanx.variational.guides.pair import Pair
-from phalanx.variational.methods.step import State, Steps, all_finite, step_key
+from phalanx.variational.methods.step import FitState, Steps, all_finite, step_key
 
 LOOK_FOR = (
     "Look for values that the guide draws outside of what the model can compute, such as exp or log of large numbers; "
     "give init=, a guide that begins narrower (init_scale=), or a lower rate (optimizer=0.01)"
 )
-"""Advice where nothing more is known of a loss that is not finite."""
+"""Advice if no cause is found."""
 
 FARTHEST_STEP = 1.0
-"""Longest step of parameters on the real line; a longer one says that the rate is too large."""
+"""Longest step of parameters on the real line, on average, at a rate that is not too large."""
 
 
 @dataclass(frozen=True)
 class Blame:
-    """Steps that have failed.
+    """Steps that have failed; as a string, the message about them.
 
     Attributes:
         steps: the steps.
         state: the state after them.
-        begun: the parameters that the fit began with; None where they were not kept.
+        begun: the parameters that the fit began with; None if they were not kept.
         rate: factor on the optimiser's changes.
     """
 
     steps: Steps
-    state: State
+    state: FitState
     seed: np.uint32
     arrays: tuple[Array, ...]
-    begun: Any
+    begun: dict[str, Any] | None
     rate: float
 
     def __str__(self) -> str:
@@ -55,12 +57,12 @@ class Blame:
         advice = self._improper_guide() or self._too_fast() or improper_model(pair, self.state.free, self.arrays)
         return (
             f"fit: in step {first:,} and those after it the loss or its gradient is not finite. "
-            f"{where}, and {which}{nan_hint(names, self.arrays)}. {advice or LOOK_FOR}. What was learned before "
-            f"is the error's .fit."
+            f"{where}, and {which}{nan_hint(names, self.arrays)}. {advice or LOOK_FOR}. The error's .fit is the fit "
+            f"before."
         )
 
-    def _not_finite(self, state: State, seed: Array, arrays: Sequence[Array]) -> tuple[dict[str, Array], ...]:
-        """Of the last step: each variable's part of the log density, summed over draws, and where gradients are bad."""
+    def _not_finite(self, state: FitState, seed: Array, arrays: Sequence[Array]) -> tuple[dict[str, Array], ...]:
+        """Return, of the last step, counts of log densities that are not finite, by variable, and of bad gradients."""
         key, pair = step_key(seed, state.step - 1), self.steps.pair
         data, params = pair.problem.step_data(arrays, key), pair.learned.constrain(state.free)
 
@@ -75,16 +77,18 @@ class Blame:
         return {name: jnp.sum(~jnp.isfinite(part)) for name, part in parts.items()}, bad
 
     def _improper_guide(self) -> str:
-        """A sentence about a distribution of the guide with a parameter that it cannot have; or nothing."""
+        """Return a sentence about a distribution of the guide whose parameter is out of range; or an empty one."""
         pair, described = self.steps.pair, {}
-        if not pair.reads_data:
+        if not (program := pair.program):
             return ""
 
         def look(free: Any, arrays: Any) -> dict[tuple[str, str], Array]:
             params, data = pair.learned.constrain(free), pair.problem.step_data(arrays, random.key(0))
 
             def flags() -> dict[tuple[str, str], Array]:
-                described.update(pair.improper(params, random.key(0), data))  # of these only the words
+                variables = replace(program, data=data).variables(params, random.key(0))
+                doubts = doubts_of(Evaluation(variables, {}, {}))
+                described.update({key: doubt for key, doubt in doubts.items() if key[1] != VALUE})
                 return {key: jnp.any(doubt.bad) for key, doubt in described.items()}
 
             return pair.problem.alone(flags)
@@ -93,14 +97,14 @@ class Blame:
             if bad:
                 doubt = described[name, parameter]
                 return (
-                    f"Variable {name!r} of the guide {pair.name}: its {parameter} must be {doubt.allowed} for a "
+                    f"Variable {name!r} of the guide {pair.guide.name}: its {parameter} must be {doubt.allowed} for a "
                     f"{doubt.distribution}, and steps have led out of there. Give its phx.param a constraint, such as "
                     f"numpyro.distributions.constraints.positive"
                 )
         return ""
 
     def _too_fast(self) -> str:
-        """A sentence about the rate, where steps have moved parameters farther than a guide is wide; or nothing."""
+        """Return a sentence about the rate, if steps have moved parameters farther than a guide is wide; or ""."""
         made = int(self.state.step) - int(self.state.failed)
         if not made or self.begun is None:
             return ""
@@ -116,6 +120,23 @@ class Blame:
 
 
 def improper_model(pair: Pair, free: Any, arrays: Sequence[Array]) -> str:
-    """A sentence about a distribution of the model that latent variables take out of bounds, or nothing."""
-    params = pair.learned.constrain(free)
-    return pair.problem.improper(arrays, {name: params[name] for name in pair.problem.parameters})
+    """Return a sentence about a distribution of the model with a parameter that latent variables take out of range.
+
+    It is empty if there is no such distribution.
+    """
+    problem, params = pair.problem, pair.learned.constrain(free)
+    described: dict[tuple[str, str], Doubt] = {}
+
+    def look(arrays: Sequence[Array], params: Any) -> Any:
+        data = problem.step_data(arrays, random.key(0))
+
+        def run(position: Any) -> Evaluation:
+            return run_unconstrained(with_parameters(problem.model, params), position, data, any_latent=True)
+
+        return problem.alone(lambda: improper_parameters(run, described))
+
+    of_model = {name: params[name] for name in problem.parameters}
+    for (name, parameter), count in jax.jit(look)(list(arrays), of_model).items():
+        if int(count):
+            return say_improper(name, parameter, described[name, parameter])
+    return ""

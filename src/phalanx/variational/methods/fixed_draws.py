@@ -1,10 +1,10 @@
-r"""The bound with fixed draws: a function without noise, which can be climbed.
+r"""The bound with fixed draws: a function without noise, which a quasi-Newton method can maximise.
 
 $\frac1N \sum_n \log p(x, z_\phi(\epsilon_n)) - \log q_\phi(z_\phi(\epsilon_n))$, where the $\epsilon_n$ are held.
 
-Draws come a few at a time, in a loop whose length is an argument: any number of them is one program, in the memory of
-few. Those of Gaussian guides come in pairs $\pm\epsilon$ and are scaled to the second moments they stand for, so that
-of a normal posterior their bound has its top where the exact one has, or nearly.
+Draws are made in chunks, in a loop whose length is an argument: any number of them is one program, in the memory of a
+chunk. Those of Gaussian guides come in pairs $\pm\epsilon$ and are scaled to the second moments of a standard normal,
+so that for a normal posterior their bound has its maximum at, or near, that of the exact bound.
 
 Source:
     Giordano, Ingram, Broderick (2024), Black box variational inference with a deterministic objective: faster, more
@@ -15,10 +15,10 @@ Source:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,40 +26,43 @@ from jax import Array, lax, random
 from jax.flatten_util import ravel_pytree
 
 from phalanx.jaxprs.group_sums import with_group_sums
-from phalanx.variational.guides.pair import Pair, numbered
+from phalanx.learning.ascent import LogDensity
+from phalanx.variational.guides.pair import Pair, begin, moved, numbered, run_model
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 STREAM = 0x66697864
-"""Sets the keys of fixed draws apart from those of other draws, which may have the same seed."""
+"""Distinguishes the keys of fixed draws from those of other draws, which may have the same seed."""
 
 MATCHED = 512
-"""Numbers in a draw up to which all of their second moments are matched, where there are draws enough."""
+"""Numbers in a draw up to which all of their second moments are matched, given enough draws."""
 
 
 ENOUGH = 3
-"""Times as many draws as there are numbers in one, from which that is done; half of them are the others' images."""
+"""Draws for each number in a draw from which all second moments are matched; half of the draws mirror the others."""
 
 
-class Draws(NamedTuple):
-    """Which draws are held.
+class HeldDraws(NamedTuple):
+    """Fixed draws, as the arguments that make them.
 
     Attributes:
-        key: of them all.
-        chunks: how many chunks of them.
-        scaling: what numbers are multiplied by: a matrix, a factor for each, or nothing, of guides that have no such
-            numbers.
+        key: the key of all draws.
+        chunks: number of chunks.
+        scaling: factor on the numbers: a matrix, or one for each; zero for guides whose noise is not standard normal.
     """
 
     key: Array
-    chunks: Array
-    scaling: Array
+    chunks: Int[Array, ""]
+    scaling: Float[Array, "..."]
 
 
-class Estimate(NamedTuple):
+class BoundEstimate(NamedTuple):
     """The bound, estimated from draws: its mean, its Monte-Carlo error, and the gradient of the mean."""
 
-    bound: Array
-    error: Array
-    gradient: Array
+    bound: Float[Array, ""]
+    error: Float[Array, ""]
+    gradient: Float[Array, "parameter"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class FixedDraws:
 
     Attributes:
         pair: guide and model.
-        chunk: draws that are looked at at once.
+        chunk: draws that are evaluated at once.
     """
 
     pair: Pair
@@ -76,15 +79,15 @@ class FixedDraws:
 
     @classmethod
     def of(cls, pair: Pair, chunk: int) -> FixedDraws:
-        """With so many draws at once, or one more where they come in pairs."""
+        """Return the bound with chunks of this size, or one draw more if they come in pairs."""
         fixed = cls(pair, chunk)
         return cls(pair, chunk + chunk % 2) if fixed.numbers else fixed
 
-    def hold(self, seed: Array, set_: Array, chunks: Array) -> Draws:
-        """So many chunks of draws, of one of several sets that share none."""
+    def hold(self, seed: Array, set_: Array, chunks: Array) -> HeldDraws:
+        """Return chunks of draws; different sets share no draws."""
         key = random.fold_in(random.fold_in(random.key(seed), STREAM), set_)
         if not self.numbers:
-            return Draws(key, chunks, jnp.zeros(()))
+            return HeldDraws(key, chunks, jnp.zeros(()))
 
         def add(number: Array, total: Array) -> Array:
             noise = jax.vmap(lambda i: self._raw(key, i)[0])(number * self.chunk + jnp.arange(self.chunk))
@@ -94,14 +97,16 @@ class FixedDraws:
         total = lax.fori_loop(0, chunks, add, jnp.zeros((size, size) if self._is_matched else (size,)))
         moments = total / (chunks * self.chunk)
         if not self._is_matched:
-            return Draws(key, chunks, lax.rsqrt(moments))
+            return HeldDraws(key, chunks, lax.rsqrt(moments))
         own = jnp.diag(lax.rsqrt(jnp.diagonal(moments)))
         values, vectors = jnp.linalg.eigh(moments)
         whole = (vectors * lax.rsqrt(jnp.maximum(values, 1e-6))[None]) @ vectors.T
-        return Draws(key, chunks, jnp.where(chunks * self.chunk >= self.enough, whole, own))
+        return HeldDraws(key, chunks, jnp.where(chunks * self.chunk >= self.enough, whole, own))
 
-    def look(self, change: Array, anchor: Any, draws: Draws, arrays: Sequence[Array]) -> Estimate:
-        """The bound of the held draws, and its gradient."""
+    def look(
+        self, change: Float[Array, "parameter"], anchor: Any, draws: HeldDraws, arrays: Sequence[Array]
+    ) -> BoundEstimate:
+        """Return the bound of the held draws, and its gradient."""
         data = self.pair.problem.data(arrays)
 
         def bound(change: Array, number: Array) -> tuple[Array, Array]:
@@ -118,10 +123,10 @@ class FixedDraws:
         zero = jnp.zeros((), change.dtype)
         bound_, square, gradient = lax.fori_loop(0, draws.chunks, add, (zero, zero, jnp.zeros_like(change)))
         count = draws.chunks * self._independent
-        return Estimate(bound_, jnp.sqrt(square / jnp.maximum(count - 1, 1) / count), gradient)
+        return BoundEstimate(bound_, jnp.sqrt(square / jnp.maximum(count - 1, 1) / count), gradient)
 
-    def value(self, anchor: Any, draws: Draws, arrays: Sequence[Array]) -> Any:
-        """The bound of the held draws as a function of the change, which can be differentiated."""
+    def value(self, anchor: Any, draws: HeldDraws, arrays: Sequence[Array]) -> LogDensity:
+        """Return the bound of the held draws as a differentiable function of the change."""
         data = self.pair.problem.data(arrays)
 
         def forward(change: Array) -> tuple[Array, Array]:
@@ -140,12 +145,14 @@ class FixedDraws:
         bound.defvjp(forward, lambda gradient, along: (along * gradient,))
         return bound
 
-    def means(self, change: Array, anchor: Any, draws: Draws, arrays: Sequence[Array]) -> dict[str, Array]:
-        """The model's variables at the held draws, on average: those that are of real numbers."""
+    def means(
+        self, change: Float[Array, "parameter"], anchor: Any, draws: HeldDraws, arrays: Sequence[Array]
+    ) -> dict[str, Array]:
+        """Return the means of the model's real variables over the held draws."""
         data, params = self.pair.problem.data(arrays), self._params(change, anchor)
 
         def one(i: Array) -> dict[str, Array]:
-            values = self.pair.values(params, self.draw(params, i, draws, data), data)
+            values = run_model(self.pair, params, self.draw(params, i, draws, data), data).values()
             return {name: v for name, v in values.items() if jnp.issubdtype(v.dtype, jnp.floating)}
 
         def add(number: Array, mean: Any) -> Any:
@@ -157,8 +164,10 @@ class FixedDraws:
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return lax.fori_loop(0, draws.chunks, add, zero)
 
-    def gain(self, old: Any, new: Any, draws: Draws, arrays: Sequence[Array]) -> tuple[Array, Array]:
-        """By how much the bound of one set of parameters is above that of another, and the error of the difference."""
+    def gain(
+        self, old: Any, new: Any, draws: HeldDraws, arrays: Sequence[Array]
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Return the difference between the bounds of new and old parameters, and its standard error."""
         data = self.pair.problem.data(arrays)
         params = [self.pair.learned.constrain(free) for free in (old, new)]
 
@@ -171,26 +180,26 @@ class FixedDraws:
         mean = total / count
         return mean, jnp.sqrt(jnp.maximum(square / count - mean**2, 0.0) / count)
 
-    def moved(self, anchor: Any, change: Array) -> dict[str, Any]:
-        """The parameters after a change, which is a vector."""
-        return self.pair.moved(anchor, ravel_pytree(dict(anchor))[1](change))
+    def moved(self, anchor: Any, change: Float[Array, "parameter"]) -> dict[str, Any]:
+        """Return the parameters after a change, which is a vector."""
+        return moved(self.pair, anchor, ravel_pytree(dict(anchor))[1](change))
 
     @cached_property
     def numbers(self) -> int:
-        """Standard normal numbers that a draw is made of; none where the guide does not say."""
+        """Number of standard normals in the noise of a draw; 0 for guides that are not linear in them."""
         if not self.pair.guide.traits.is_linear:
             return 0
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.pair.noise, random.key(0))))
 
     @cached_property
     def coordinates(self) -> int:
-        """Numbers that a draw consists of."""
+        """Number of coordinates of a draw."""
         pair = self.pair
         shapes = pair.problem.arguments.whole_shapes()
 
         def one(arrays: Any) -> Any:
             data = pair.problem.arguments.layout.join(arrays)
-            values = pair.begin(random.key(0), data, {}).values
+            values = begin(pair, random.key(0), data, {}).values
             return pair.draw(values, pair.noise(random.key(0)), data)
 
         drawn = jax.eval_shape(lambda arrays: pair.problem.alone(lambda: one(arrays)), shapes)
@@ -198,7 +207,7 @@ class FixedDraws:
 
     @property
     def enough(self) -> int:
-        """Draws from which all second moments are matched; none where they never are."""
+        """Number of draws from which all second moments are matched; 0 if they never are."""
         return ENOUGH * self.numbers if self._is_matched else 0
 
     @property
@@ -207,26 +216,26 @@ class FixedDraws:
 
     @property
     def _independent(self) -> int:
-        """Of a chunk, the values that are independent: pairs, where draws come in pairs."""
+        """Number of independent estimates in a chunk: pairs, if draws come in pairs."""
         return self.chunk // 2 if self.numbers else self.chunk
 
     def _params(self, change: Array, anchor: Any) -> dict[str, Any]:
         return self.pair.learned.constrain(self.moved(anchor, change))
 
-    def _raw(self, key: Array, number: Array) -> tuple[Array, Any]:
-        """Standard normals, and the way from a vector of them to noise as the guide has it."""
+    def _raw(self, key: Array, number: Array) -> tuple[Float[Array, "number"], Callable[[Array], Any]]:
+        """Return standard normals as a vector, and the function from such a vector to the guide's noise."""
         noise, back = ravel_pytree(self.pair.noise(random.fold_in(key, number // 2)))
         return jnp.where(number % 2 == 0, noise, -noise), back
 
-    def draw(self, params: Any, number: Array, draws: Draws, data: Any) -> Any:
-        """One of the held draws."""
+    def draw(self, params: Any, number: Array, draws: HeldDraws, data: Any) -> dict[str, Array]:
+        """Return one of the held draws."""
         if not self.numbers:
             return self.pair.draw(params, self.pair.noise(random.fold_in(draws.key, number)), data)
         (noise, back), scaling = self._raw(draws.key, number), draws.scaling
         return self.pair.draw(params, back(scaling @ noise if self._is_matched else scaling * noise), data)
 
-    def _gaps(self, params: Any, number: Array, draws: Draws, data: Any) -> Array:
-        """What each of a chunk of draws says of the evidence, or each pair of them."""
+    def _gaps(self, params: Any, number: Array, draws: HeldDraws, data: Any) -> Float[Array, "estimate"]:
+        """Return the log weight of each draw of a chunk, or the mean of each pair."""
 
         def one(i: Array) -> Array:
             draw = self.draw(params, number.astype(jnp.uint32) * self.chunk + i, draws, data)

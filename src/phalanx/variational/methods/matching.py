@@ -1,12 +1,12 @@
 r"""Batch and match: the normal whose scores are those of the posterior, without a gradient of the bound.
 
-Draws $z_b$ of the guide and the scores there, $g_b = \nabla \log p(z_b)$, tell the normal that comes closest to having
-them, held to the guide before, $q_t$: with $\lambda$ for how far it may go,
+Draws $z_b$ of the guide and the scores there, $g_b = \nabla \log p(z_b)$, determine the normal whose scores are
+closest, regularised towards the guide before, $q_t$; $\lambda$ weights the scores:
 
 $$\min_q \; \tfrac{\lambda}{B} \sum_b \|\nabla\log q(z_b) - g_b\|^2_{\Sigma_q} + 2 \, \mathrm{KL}(q_t, q),$$
 
-which has a solution in closed form. In units of the guide before it asks for the square root of one symmetric matrix.
-Of a normal posterior as many draws as coordinates tell all there is, in a few steps.
+The solution has a closed form. In units of the guide before it takes the square root of one symmetric matrix. As many
+draws as coordinates determine a normal posterior, in a few steps.
 
 Source:
     Cai, Modi, Pillaud-Vivien, Margossian, Gower, Blei, Saul (2024), Batch and match: black-box variational inference
@@ -15,7 +15,7 @@ Source:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -25,23 +25,27 @@ from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.variational.guides.coordinates import by_name
 from phalanx.variational.guides.gaussian import standard_log_prob
 from phalanx.variational.guides.pair import Pair
-from phalanx.variational.methods.step import State
+from phalanx.variational.methods.step import FitState
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 FIRST_MATCHES = 50
-"""Steps of the first window: a normal posterior is known after a few."""
+"""Steps of the first window: a few determine a normal posterior."""
 
 
-def match_scores(pair: Pair, state: State, noise: Array, data: Any, rate: Any) -> tuple[dict[str, Any], Array]:
+def match_scores(
+    pair: Pair, state: FitState, noise: Float[Array, "particle coordinate"], data: Any, rate: Any
+) -> tuple[dict[str, Any], Float[Array, "particle"]]:
     """Make a step of a normal with a full covariance to the scores at its draws; return the bound of each, too.
 
-    Noise, `(particle, coordinate)`, comes in pairs of opposite signs: of a normal posterior the scores of pairs
-    determine its mean without noise.
+    Noise comes in pairs of opposite signs: the scores of pairs determine the mean of a normal posterior without noise.
     """
     params = pair.learned.constrain(state.free)
     loc, tril = params["loc"], params["scale_tril"]
 
-    def log_density(standard: Array) -> Array:
-        position = by_name(loc + tril @ standard, pair.latents)
+    def log_density(standard: Float[Array, "coordinate"]) -> Float[Array, ""]:
+        position = by_name(loc + tril @ standard, pair.problem.latents)
         return jnp.asarray(sum(pair.log_model(params, position, data).values()))
 
     scored = with_group_sums(jax.value_and_grad(log_density))
@@ -52,8 +56,10 @@ def match_scores(pair: Pair, state: State, noise: Array, data: Any, rate: Any) -
     return pair.learned.free({"loc": loc + tril @ shift, "scale_tril": tril @ factor}), bound
 
 
-def match(draws: Array, scores: Array, far: Array) -> tuple[Array, Array]:
-    r"""The normal that draws of a standard normal and scores there tell of.
+def match(
+    draws: Float[Array, "particle coordinate"], scores: Float[Array, "particle coordinate"], far: Float[Array, ""]
+) -> tuple[Float[Array, "coordinate"], Float[Array, "coordinate coordinate"]]:
+    r"""Return the normal that matches scores at draws of a standard normal.
 
     With $\bar z, \bar g, C, \Gamma$ the means and covariances of both, its covariance solves
     $\Sigma U \Sigma + \Sigma = V$, where $U = \lambda \Gamma + \frac{\lambda}{1 + \lambda} \bar g \bar g^\top$ and
@@ -61,16 +67,16 @@ def match(draws: Array, scores: Array, far: Array) -> tuple[Array, Array]:
     $2 R (I + (I + 4 R^\top U R)^{1/2})^{-1} R^\top$.
 
     Args:
-        draws: `(particle, coordinate)`.
-        scores: gradients of the log density there, alike.
-        far: how much they count beside the standard normal, $\lambda$.
+        draws: draws of a standard normal.
+        scores: gradients of the log density there.
+        far: weight of the scores relative to the standard normal, $\lambda$.
 
     Returns:
-        Its mean, and the Cholesky factor of its covariance.
+        The mean of the normal, and the Cholesky factor of its covariance.
     """
     size, part = draws.shape[1], far / (1.0 + far)
     mean, slope = jnp.mean(draws, 0), jnp.mean(scores, 0)
-    # divided by 1 + far: of order one however much the draws count
+    # divided by 1 + far, so that numbers are of order one for any weight
     u = part * _covariance(scores, slope) + part / (1.0 + far) * jnp.outer(slope, slope)
     v = jnp.eye(size, dtype=draws.dtype) / (1.0 + far) + part * _covariance(draws, mean)
     v = v + part / (1.0 + far) * jnp.outer(mean, mean)
@@ -83,6 +89,8 @@ def match(draws: Array, scores: Array, far: Array) -> tuple[Array, Array]:
     return shift, jnp.linalg.cholesky(covariance)
 
 
-def _covariance(x: Array, mean: Array) -> Array:
+def _covariance(
+    x: Float[Array, "particle coordinate"], mean: Float[Array, "coordinate"]
+) -> Float[Array, "coordinate coordinate"]:
     off = x - mean[None]
     return off.T @ off / len(x)

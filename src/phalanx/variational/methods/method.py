@@ -1,59 +1,33 @@
-"""What every way to fit has in common: a method of the training loop, its report, its outcome and its error."""
+"""The protocol of ways to fit, as methods of the learning loop; their report and their error."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from phalanx.errors.words import count
 from phalanx.learning.loop import Method, Stop
 from phalanx.run.progress.report import Report
-from phalanx.variational.methods.step import Made
-from phalanx.variational.monitoring.watching import Look
+from phalanx.variational.result import Fit, FitOutcome
 
 S = TypeVar("S")
 
 
-class Outcome(NamedTuple):
-    """Result of a fit, before it is wrapped in `Fit`.
-
-    Attributes:
-        free: the parameters, on the real line.
-        made: bounds and errors of all steps, in blocks.
-        steps: steps made.
-        gradients: gradients of the log density that were computed.
-        failed: steps that were left out.
-        seen: number of the batch that comes next, of batches that have an order.
-        looks: evaluations of a fit that was watched.
-        unsettled: why it cannot be said that learning has ended; empty when it has.
-    """
-
-    free: dict[str, Any]
-    made: Sequence[Made] = ()
-    steps: int = 0
-    gradients: int = 0
-    failed: int = 0
-    seen: int = 0
-    looks: Sequence[Look] = ()
-    unsettled: str = ""
-
-
 class FitMethod(Method[S], Protocol[S]):
-    """A way to fit: `init`, `step` and `done` from parameters on the real line, and what comes of it."""
+    """A way to fit: `init`, `step` and `done` from parameters on the real line, and the outcome of the steps."""
 
-    def outcome(self, state: S, stopped: Stop | None) -> Outcome:
-        """Return what was learned by the steps that led to a state."""
+    def outcome(self, state: S, stopped: Stop | None) -> FitOutcome:
+        """Return the outcome of the steps that led to a state."""
         ...
 
 
 class FitError(ValueError):
-    """A fit whose loss is not finite any more; `fit` is what was learned before."""
+    """A fit whose loss is no longer finite; `fit` is the fit before that."""
 
-    fit: Any = None
+    fit: Fit | None = None
 
-    def __init__(self, message: str, free: Any = None):
+    def __init__(self, message: str, free: dict[str, Any] | None = None):
         super().__init__(message)
         self.free = free
         """The parameters to return, on the real line."""
@@ -61,17 +35,17 @@ class FitError(ValueError):
 
 @dataclass(frozen=True)
 class FitReport(Report):
-    """How far a fit has come.
+    """Progress of a fit.
 
     Attributes:
         elbo: the bound, on average over the last block.
         error: its Monte-Carlo error.
         learning_rate: factor on the optimiser's changes.
         bits: the loss in bits per observed number, of a fit that is watched (`training=`).
-        held_out_bits: that of held-out rows, when they were last looked at.
-        rows_per_second: that are learned from.
-        utilisation: the share of what the devices can compute that the model's own arithmetic takes; NaN of a CPU.
-        bound: what `elbo` is called; by maximum likelihood it is no bound.
+        held_out_bits: loss of held-out rows in bits, at their last evaluation.
+        rows_per_second: rows per second that are learned from.
+        utilisation: share of the devices' peak FLOPs that the model's own arithmetic uses; NaN of a CPU.
+        bound: name of `elbo`, which by maximum likelihood is the log likelihood.
     """
 
     elbo: float = float("nan")
@@ -85,7 +59,7 @@ class FitReport(Report):
 
     @property
     def what(self) -> str:
-        """What is counted."""
+        """Name of the iterations, shown before their count."""
         return "steps"
 
     def __str__(self) -> str:

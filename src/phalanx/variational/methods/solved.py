@@ -1,4 +1,4 @@
-"""A fit of which nothing is learned by steps: a climb finds the guide, or no steps were asked for."""
+"""A fit without steps: a climb finds the guide, or `num_steps=0`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from phalanx.learning.loop import Stop
-from phalanx.variational.methods.method import Outcome
+from phalanx.variational.result import FitOutcome, Losses
 
 
 class Solved(NamedTuple):
-    """The method that is done as soon as it has begun; its state are the parameters.
+    """The method that makes no steps; its state is the parameters.
 
     Attributes:
-        seen: number of the batch that comes next.
-        unsettled: why it cannot be said that learning has ended; empty when it has.
+        seen: number of the next batch.
+        unsettled: why learning may not have ended; empty if it has.
     """
 
     seen: int = 0
     unsettled: str = ""
 
     def init(self, start: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters that were found."""
+        """Return the parameters."""
         return start
 
     def step(self, state: dict[str, Any], say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-        """Make no step."""
+        """Yield no state."""
         return iter(())
 
     def done(self, state: dict[str, Any]) -> bool:
@@ -40,6 +40,6 @@ class Solved(NamedTuple):
         """Return no line."""
         return ""
 
-    def outcome(self, state: dict[str, Any], stopped: Stop | None) -> Outcome:
+    def outcome(self, state: dict[str, Any], stopped: Stop | None) -> FitOutcome:
         """Return the parameters."""
-        return Outcome(state, seen=self.seen, unsettled=self.unsettled)
+        return FitOutcome(state, Losses.of(), seen=self.seen, unsettled=self.unsettled)

@@ -1,4 +1,4 @@
-"""The bound on rows that nothing is learned from."""
+"""Held-out evaluation of a fit: the bound on rows that it does not learn from."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from phalanx.language.refusals import is_term
 from phalanx.learning.batches import Batches, batches
 from phalanx.learning.compiled import Compiler
 from phalanx.variational.data_checks import DataChecks
-from phalanx.variational.guides.pair import Pair, log_weights, particles
+from phalanx.variational.guides.pair import Pair
 from phalanx.variational.methods.step import Steps
-from phalanx.variational.monitoring.stream import Streamed, on_host, place_rows
+from phalanx.variational.monitoring.stream import on_host, place_rows, streamed_rows
+from phalanx.variational.objective import log_weights, particles
 from phalanx.variational.problem import Problem
 
 STREAM = 0x68656C64
-"""Sets the keys of evaluations apart from those of steps."""
+"""Number that the key of evaluations is folded with, so that it differs from those of steps."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out rows on the devices, in batches, and how the bound is computed on them.
+    """Held-out rows on the devices, in batches, and the compiled bound of a batch.
 
     Attributes:
-        stands_for: rows that a bound stands for.
+        stands_for: number of rows that a bound represents.
     """
 
     steps: Steps
@@ -45,16 +46,16 @@ class HeldOut:
             ValueError: when the guide is made from the model, or there are fewer rows than a batch.
         """
         pair = steps.pair
-        if not pair.reads_data:
+        if pair.program is None:
             raise ValueError(
-                f"training: held_out= needs a guide that is a program and takes other rows, or none; {pair.name} was "
-                f"made from the model with its data. Leave it out, or write the guide."
+                f"training: held_out= needs a guide that is a program and takes other rows, or none; "
+                f"{pair.guide.name} was made from the model with its data. Leave it out, or write the guide."
             )
         size = _batch_size(pair, data)
         source = data if isinstance(data, Batches) else batches(data, size)
         known = pair.problem.known_data
         first = known.split(pair.problem.model, next(source.in_order()))
-        problem = replace(pair.problem, arguments=first, minibatch=Streamed.one_of(first, size))
+        problem = replace(pair.problem, arguments=first, minibatch=streamed_rows(first, size))
         of_rows = replace(steps, pair=replace(pair, problem=problem))
         checks, placed = DataChecks(of_rows.pair, compiler), []
         checks.begin(on_host(first))
@@ -68,8 +69,8 @@ class HeldOut:
         return replace(held_out, compiled=compiled)
 
     def loss(self, free: Any) -> float:
-        """The bound, negative, in nats per row."""
-        # one after the other: sums over devices of programs that are under way at once may wait for each other for ever
+        """Return the negative bound, in nats per row."""
+        # one after the other: sums over devices of programs that run at once may deadlock
         found = [float(self.compiled(free, self.seed, np.uint32(i), batch)) for i, batch in enumerate(self.batches)]
         return -float(np.mean(found, dtype=np.float64)) / self.stands_for
 
@@ -82,7 +83,7 @@ class HeldOut:
 
 
 def _batch_size(pair: Pair, data: Any) -> int:
-    """Rows of a batch, as the fit has them; of a fit to all rows at once all."""
+    """Return the rows of a batch: those of the fit's batches, or all for a fit to all rows at once."""
     rows = data.num_rows if isinstance(data, Batches) else len(next(iter(data.values())))
     minibatch = pair.problem.minibatch
     size = rows if minibatch is None else minibatch.size
@@ -95,11 +96,11 @@ def _batch_size(pair: Pair, data: Any) -> int:
 
 @dataclass(frozen=True)
 class Scale:
-    """What a bound stands for.
+    """Scale of a bound.
 
     Attributes:
-        rows: how many.
-        numbers: observed numbers in all of them.
+        rows: number of rows that a bound represents.
+        numbers: number of observed values in all of them.
     """
 
     rows: int
@@ -107,19 +108,19 @@ class Scale:
 
     @classmethod
     def of(cls, problem: Problem) -> Scale:
-        """Of the bound that steps see."""
+        """Return the scale of the bound that steps compute."""
         minibatch = problem.minibatch
         observed = [v for v in problem.whole.variables.values() if v.observed]
         numbers = sum(math.prod(v.shape) for v in observed if v.distribution and not is_term(v.distribution))
         if minibatch is None:
             shapes = problem.arguments.whole_shapes()
             return cls(max((s.shape[0] for s in shapes if s.shape), default=1), numbers)
-        return cls(minibatch.total, numbers * (minibatch.weight if isinstance(minibatch, Streamed) else 1.0))
+        return cls(minibatch.total, numbers * (minibatch.weight if minibatch.is_streamed else 1.0))
 
     def loss(self, bound: float) -> float:
-        """Nats per row."""
+        """Return the negative bound in nats per row."""
         return -bound / self.rows
 
     def bits(self, loss: float) -> float:
-        """Bits per observed number, of nats per row; NaN where nothing but terms is observed."""
+        """Return bits per observed value from nats per row; NaN where only terms are observed."""
         return loss * self.rows / (self.numbers * math.log(2.0)) if self.numbers else math.nan

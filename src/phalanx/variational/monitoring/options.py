@@ -1,4 +1,4 @@
-"""What a long fit is watched with: held-out rows, checkpoints, a log."""
+"""`phx.training`: options of a long fit, which are held-out rows, a checkpoint and a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.learning.batches import Batches
 
 @dataclass(frozen=True)
 class Training:
-    """How a long fit is watched; see `phx.training`."""
+    """Options of a long fit; see `phx.training`."""
 
     every: int
     held_out: Mapping[str, Any] | Batches | None
@@ -28,28 +28,29 @@ def training(
     checkpoint: str | PathLike[str] | None = None,
     log: str | PathLike[str] | None = None,
 ) -> Training:
-    """How a long fit is watched: every so many steps it is evaluated, logged and saved.
+    """Make the options of a long fit, which is evaluated, logged and saved at looks, every so many steps.
 
     All `num_steps` are made. The fit's parameters are those of the best evaluation, or the last where no rows are held
     out.
 
     Args:
         every: steps from one look to the next.
-        held_out: rows that nothing is learned from, a dict of arrays like the data, or `phx.batches` of them where a
-            batch is transformed. They are evaluated in batches of the fit's size; rows that make no whole one are left
-            out.
-        checkpoint: a folder. The last state and the best parameters are kept there, after Ctrl-C too, and the same call
-            goes on from the last, also on another mesh: losses are those of a fit that was never interrupted, bit for
-            bit on the same devices. Data that come in batches must be `phx.batches`. Another model, guide, objective,
-            optimiser, seed, size of batch, order or data are refused, and what differs is named.
+        held_out: rows that the fit does not learn from, a dict of arrays like the data, or `phx.batches` of them where
+            a batch is transformed. They are evaluated in batches of the fit's size; a smaller last batch is left out.
+        checkpoint: a folder. The last state and the best parameters are saved there at each look, between two looks
+            that are more than ten seconds apart, and after Ctrl-C. The same call continues, also on another mesh:
+            losses are those of a fit that was never interrupted, bit for bit on the same devices. Data that come in
+            batches must be `phx.batches`. Another model, guide, objective, optimiser, seed, batch size, order or data
+            are refused; the message names what differs.
         log: a CSV file with a line for each look: steps, seconds, the loss and the held-out loss in nats per row and
             bits per dimension, rows per second.
 
     Returns:
-        What `phx.fit(..., training=)` takes.
+        The argument `training=` of `phx.fit`.
 
     Raises:
-        ValueError: when `every` is no whole number above zero.
+        TypeError: when an argument has another type.
+        ValueError: when `every` is not a whole number above zero, or `log` is a folder.
 
     Example:
         >>> import phalanx as phx

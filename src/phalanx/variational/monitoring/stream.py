@@ -1,15 +1,14 @@
-"""Data that come in batches, one after the other, and are never in memory at once."""
+"""Streams of batches of rows, for data that are never in memory at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.density.minibatch import ROWS, Minibatch
 from phalanx.inputs.arguments import Arguments
@@ -23,45 +22,34 @@ if TYPE_CHECKING:
 
 
 AHEAD = 8
-"""Batches of which is not known yet whether their data can be, while steps are made with them."""
+"""Greatest number of batches whose data checks are still running while steps are made with them."""
 
 
-@dataclass(frozen=True)
-class Streamed(Minibatch):
-    """Rows of which the data are one batch."""
+def streamed_rows(arguments: Arguments, num_rows: Any) -> Minibatch:
+    """Return the rows of the first batch of a stream, which represent `num_rows` rows in all.
 
-    argument: ClassVar[str] = "num_rows"
-
-    @classmethod
-    def one_of(cls, arguments: Arguments, num_rows: Any) -> Streamed:
-        """The first batch, of so many rows in all.
-
-        Raises:
-            ValueError: when there are no rows, more than there should be, or they are spread over devices.
-        """
-        if not isinstance(num_rows, int | np.integer) or isinstance(num_rows, bool) or num_rows < 1:
-            raise ValueError(f"num_rows must be the whole number of rows that all batches stand for; got {num_rows!r}.")
-        if any(sharding.axes for sharding in arguments.shardings):
-            raise ValueError("data: batches are plain arrays; these were placed with phx.shard. Leave it out.")
-        shapes = arguments.whole_shapes()
-        size = max((s.shape[0] for s in shapes if s.shape), default=0)
-        if not size:
-            raise ValueError("data: the first batch has no rows.")
-        if size > num_rows:
-            raise ValueError(f"num_rows={num_rows} is less than the {size} rows of the first batch.")
-        of_rows = tuple(bool(s.shape) and s.shape[0] == size for s in shapes)
-        return cls(size, int(num_rows), of_rows, ())
-
-    def draw(self, arrays: Sequence[Array], key: Array, mesh: Mesh) -> list[Array]:
-        """The batch as it came."""
-        return list(arrays)
+    Raises:
+        ValueError: when the batch has no rows, more than there should be, or rows that are sharded.
+    """
+    if not isinstance(num_rows, int | np.integer) or isinstance(num_rows, bool) or num_rows < 1:
+        raise ValueError(f"num_rows must be the whole number of rows of all batches together; got {num_rows!r}.")
+    if any(sharding.axes for sharding in arguments.shardings):
+        raise ValueError("data: batches are plain arrays; these were placed with phx.shard. Leave it out.")
+    shapes = arguments.whole_shapes()
+    size = max((s.shape[0] for s in shapes if s.shape), default=0)
+    if not size:
+        raise ValueError("data: the first batch has no rows.")
+    if size > num_rows:
+        raise ValueError(f"num_rows={num_rows} is less than the {size} rows of the first batch.")
+    of_rows = tuple(bool(s.shape) and s.shape[0] == size for s in shapes)
+    return Minibatch(size, int(num_rows), of_rows, (), is_streamed=True)
 
 
 class Stream:
-    """Batches, each checked against the first and placed on the devices.
+    """Stream of batches, each checked against the first and placed on the devices.
 
-    What can be iterated over again, such as a list or a loader, begins anew at its end; an iterator ends. Rows lie
-    along the mesh's `data` axis where it divides them.
+    An iterable such as a list or a loader begins anew at its end; an iterator ends. Rows are sharded over the mesh's
+    `data` axis where it divides them.
 
     Attributes:
         first: the first batch, as the model's keyword arguments.
@@ -80,7 +68,7 @@ class Stream:
             raise ValueError("data: there is no first batch; it may have been used up.") from None
 
     def begin(self, problem: Problem, data_checks: DataChecks) -> tuple[Array, ...]:
-        """Say what batches are for, and what looks at them; gives the arrays of the first."""
+        """Set the problem and the checks of its data; return the arrays of the first batch."""
         self._problem, self._data_checks = problem, data_checks
         self._next = place_rows(problem, problem.arguments)
         return self._next
@@ -89,28 +77,28 @@ class Stream:
         """Go to the batch of a step.
 
         Raises:
-            ValueError: when batches come in no order that follows from a seed.
+            ValueError: when no seed determines the order of the batches.
         """
         if step == 0:
             return
         if not self.is_ordered:
             raise ValueError(
-                "data: these batches come in an order of their own, and cannot be gone on with where a fit has ended. "
-                "Use phx.batches(arrays, batch_size), whose order follows from a seed."
+                "data: these batches come in an order of their own, and cannot be continued where a fit has ended. Use "
+                "phx.batches(arrays, batch_size), whose order a seed determines."
             )
         self._batches, self._number, self._next = self._source.from_step(step), step, None
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the batch of a step follows from its number."""
+        """True if the number of a step determines its batch."""
         return isinstance(self._source, Batches)
 
     def take(self) -> tuple[Array, ...]:
-        """The next batch.
+        """Return the next batch.
 
         Raises:
-            EndOfData: when there is none.
-            Exception: what reading it has raised, or a ValueError when it is not like the first.
+            EndOfData: when the batches have ended.
+            Exception: the error that reading it has raised, or a ValueError when it is not like the first.
         """
         if self._next is None:
             self.look_ahead()
@@ -121,18 +109,18 @@ class Stream:
         return found
 
     def look_ahead(self) -> None:
-        """Read the next batch, while the devices are busy with one; what goes wrong is said when it is taken."""
+        """Read the next batch while the devices are busy with one; `take` raises an error of it."""
         try:
             self._next = self._read()
         except Exception as error:
             self._next = error
 
     def word(self) -> str:
-        """What there is to say of batches that were left out, once."""
+        """Return a line about batches that were left out, once; else an empty one."""
         if not self._short or self._told:
             return ""
         self._told = True
-        return f"Batch {self._short} has fewer rows than the first: it is left out, as others like it will be."
+        return f"Batch {self._short} has fewer rows than the first: it is left out, as other smaller ones will be."
 
     def _read(self) -> tuple[Array, ...]:
         anew = False
@@ -154,10 +142,10 @@ class Stream:
             return place_rows(self._problem, arguments)
 
     def settle(self, still: int = 0) -> None:
-        """See what looks at batches have found, but for so many of the latest: none is waited for when it is read.
+        """Wait for the data checks of all batches but the `still` latest: reading a batch does not wait for its own.
 
         Raises:
-            ValueError: naming the batch, and what of its data cannot be.
+            ValueError: when data are invalid; the message names the batch and the values.
         """
         while len(self._looks) > still:
             number, arguments, found = self._looks.pop(0)
@@ -167,7 +155,7 @@ class Stream:
                 raise ValueError(f"data: batch {number}: {error}") from None
 
     def _is_short(self, arguments: Arguments) -> bool:
-        """Whether a batch is as the first, but of fewer rows."""
+        """Return True if a batch is like the first, but has fewer rows."""
         known, minibatch = self._problem.arguments, self._problem.minibatch
         assert minibatch is not None
         if arguments.names != known.names:
@@ -183,22 +171,22 @@ class Stream:
             if name == other and was != found:
                 raise ValueError(
                     f"data: in batch {self._number} {name} is {found[1]} {found[0]}, and in the first {was[1]} "
-                    f"{was[0]}. All batches must be alike."
+                    f"{was[0]}. All batches must have the same arrays."
                 )
         if arguments.names != known.names or arguments.layout != known.layout:
             raise ValueError(
                 f"data: batch {self._number} has {', '.join(arguments.names)}, and the first "
-                f"{', '.join(known.names)}; or what is no array differs. All batches must be alike."
+                f"{', '.join(known.names)}; or other values than arrays differ. All batches must have the same arrays."
             )
 
 
 def on_host(arguments: Arguments) -> list[np.ndarray]:
-    """A batch's arrays as they came."""
+    """Return a batch's arrays on the host."""
     return list(map(np.asarray, arguments.arrays))
 
 
 def place_rows(problem: Problem, arguments: Arguments) -> tuple[Array, ...]:
-    """A batch's arrays on the mesh: rows over its `data` axis where that divides them, the rest on every device."""
+    """Put a batch's arrays on the mesh: rows over its `data` axis where that divides them, others on every device."""
     minibatch, mesh = problem.minibatch, problem.mesh
     assert minibatch is not None
     along = PartitionSpec(ROWS if minibatch.size % mesh.shape[ROWS] == 0 else None)
@@ -209,7 +197,7 @@ def place_rows(problem: Problem, arguments: Arguments) -> tuple[Array, ...]:
 
 
 def rows_of(data: Any, num_rows: Any) -> Any:
-    """How many rows batches stand for, which those of `phx.batches` know."""
+    """Return the number of rows of all batches together, which `phx.batches` knows."""
     if not isinstance(data, Batches):
         return num_rows
     if num_rows is not None:
@@ -218,10 +206,10 @@ def rows_of(data: Any, num_rows: Any) -> Any:
 
 
 def stream_of(data: Any, num_rows: Any, batch_size: Any) -> Stream | None:
-    """The batches, where data come in batches; None where they are all there.
+    """Return the stream of data that come in batches; None for data that are in memory as a whole.
 
     Raises:
-        TypeError, ValueError: when the number of rows is left out, or given of data that are all there.
+        TypeError, ValueError: when the number of rows is left out, or given for data in memory.
     """
     if data is None or isinstance(data, Mapping) or columns_of(data) is not None:
         if num_rows is not None:
@@ -235,17 +223,17 @@ def stream_of(data: Any, num_rows: Any, batch_size: Any) -> Stream | None:
     if num_rows is None:
         raise TypeError(
             f"data must be a dict of the model's keyword arguments; got {type(data).__name__}. If it gives batches, "
-            f"each such a dict, say how many rows they stand for, num_rows=."
+            f"each such a dict, pass the number of rows of all together, num_rows=."
         )
     if batch_size is not None:
-        raise ValueError("batch_size: rows are drawn from data that are all there, and these come in batches.")
+        raise ValueError("batch_size: rows are drawn from data in memory, and these come in batches. Leave it out.")
     return Stream(data)
 
 
 def check_all_there(problem: Problem, what: str) -> None:
-    """Refuse what needs all rows, of a fit to data that came in batches."""
-    if isinstance(problem.minibatch, Streamed):
+    """Raise if the data of a fit came in batches: `what` needs all rows."""
+    if problem.is_streamed:
         raise ValueError(
-            f"{what}: it needs all rows, and this fit's came in batches, of which none is kept. Fit to data that are "
-            f"all there, or to a part of them."
+            f"{what}: it needs all rows, and this fit's came in batches, which are not kept. Fit to data in memory, or "
+            f"to a part of them."
         )

@@ -1,4 +1,4 @@
-"""Model FLOP utilisation: the share of what accelerators can compute that a model's own arithmetic takes."""
+"""Model FLOP utilisation: a model's own arithmetic as a share of the accelerators' peak."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import jax
 import numpy as np
 from jax import Array
 
-from phalanx.variational.methods.step import State, Steps, step_key
+from phalanx.variational.methods.step import FitState, Steps, step_key
 
 PEAKS = {
     "H200": 989e12, "H100": 989e12, "A100": 312e12, "TPU v4": 275e12, "TPU v5 lite": 197e12, "TPU v5e": 197e12,
     "TPU v5p": 459e12, "TPU v6 lite": 918e12, "TPU v6e": 918e12,
 }  # fmt: skip
-"""Operations per second in dense bfloat16, by what devices call themselves; from the vendors' data sheets."""
+"""Operations per second in dense bfloat16, by a part of the device's kind; from the vendors' data sheets."""
 
 
-def flops_of_a_step(steps: Steps, state: State, seed: np.uint32, arrays: Sequence[Array]) -> float:
-    """Floating-point operations of one step on all devices together, as the program is written."""
+def flops_of_a_step(steps: Steps, state: FitState, seed: np.uint32, arrays: Sequence[Array]) -> float:
+    """Return the floating-point operations of one step on all devices together, before XLA's optimisation."""
 
-    def step(state: State, seed: Array, arrays: Any) -> Any:
+    def step(state: FitState, seed: Array, arrays: Any) -> Any:
         key = step_key(seed, state.step)
         return steps.one(state, steps.noise(key), steps.pair.problem.step_data(arrays, key), np.float32(1.0))
 
@@ -30,8 +30,8 @@ def flops_of_a_step(steps: Steps, state: State, seed: np.uint32, arrays: Sequenc
     return float(counted.get("flops", math.nan)) if counted else math.nan
 
 
-def share_of_a_step(steps: Steps, state: State, seed: np.uint32, arrays: Sequence[Array]) -> float:
-    """The seconds that a step would take if the devices did nothing but its arithmetic; NaN of devices not known."""
+def share_of_a_step(steps: Steps, state: FitState, seed: np.uint32, arrays: Sequence[Array]) -> float:
+    """Return the seconds of a step at the devices' peak; NaN for a kind of device that `PEAKS` does not list."""
     devices = steps.pair.problem.mesh.devices
     kind = devices.flat[0].device_kind
     peak = next((rate for name, rate in PEAKS.items() if name in kind), None)

@@ -1,37 +1,41 @@
-"""A long fit under way, looked at every so many steps: evaluated, logged, saved."""
+"""Watch over a long fit: every so many steps it is evaluated, logged and saved."""
 
 from __future__ import annotations
 
-import csv
 import math
-import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.compiled import Compiler
-from phalanx.variational.methods.step import Made, State, Steps
-from phalanx.variational.monitoring.checkpoint import Checkpoint
+from phalanx.learning.watch import Watch
+from phalanx.variational.guides.learned import Params
+from phalanx.variational.methods.step import FitState, StepBounds, Steps
 from phalanx.variational.monitoring.evaluating import HeldOut, Scale
 from phalanx.variational.monitoring.options import Training
-from phalanx.variational.monitoring.same_fit import described, differences, not_compared
+from phalanx.variational.monitoring.same_fit import COMPARISON, fit_identity
 from phalanx.variational.monitoring.utilisation import share_of_a_step
+
+ADVICE = "Take a copy of the folder if there is one, or name another to begin anew."
+"""Advice on a damaged checkpoint."""
 
 
 class Look(NamedTuple):
-    """What was seen at a look.
+    """Evaluation of a fit after some steps.
 
     Attributes:
         step: steps made.
         seconds: since the fit began, those of earlier runs included.
-        loss: the bound, negative, in nats per row, on average over the steps since the last look.
-        bits: that, in bits per observed number.
-        held_out_loss: of held-out rows; NaN without.
-        held_out_bits: of held-out rows; NaN without.
-        rows_per_second: that were learned from.
+        loss: the negative bound, in nats per row, on average over the steps since the last look.
+        bits: the loss in bits per observed number.
+        held_out_loss: loss of held-out rows; NaN without.
+        held_out_bits: loss of held-out rows in bits per observed number; NaN without.
+        rows_per_second: rows per second that were learned from.
     """
 
     step: int
@@ -43,115 +47,112 @@ class Look(NamedTuple):
     rows_per_second: float
 
 
-class Watch:
-    """A fit that is looked at.
+class FitWatch:
+    """Watch over a fit.
 
     Attributes:
-        looks: what was seen.
+        every: steps from one look to the next.
         best: the parameters of the best evaluation; None without held-out rows.
     """
 
     def __init__(
-        self, training: Training, steps: Steps, state: State, seed: np.uint32, arrays: tuple[Array, ...],
+        self, training: Training, steps: Steps, state: FitState, seed: np.uint32, arrays: tuple[Array, ...],
         rate: float, compiler: Compiler,
     ):  # fmt: skip
-        self.every, self.scale, self._log = training.every, Scale.of(steps.pair.problem), training.log
+        self.every, self.scale = training.every, Scale.of(steps.pair.problem)
         self._held_out = (
             None if training.held_out is None else HeldOut.of(steps, training.held_out, seed, state.free, compiler)
         )
-        self._checkpoint = None if training.checkpoint is None else Checkpoint(training.checkpoint)
-        if self._checkpoint is not None:
-            self._fit = described(steps, state, int(seed), rate, compiler.precision, training.held_out)
+        self._watch: Watch[Look] = Watch(
+            training.log, Look._asdict, None if training.checkpoint is None else fit_checkpoint(training.checkpoint),
+            lambda: fit_identity(steps, state, int(seed), rate, compiler.precision, training.held_out), COMPARISON,
+        )  # fmt: skip
         minibatch = steps.pair.problem.minibatch
         self._rows = self.scale.rows if minibatch is None else minibatch.size
-        self.looks: list[Look] = []
-        self.best, self._best_step = None, 0
-        self._spent, self._seconds, self._steps, self._bounds = 0.0, 0.0, 0, []
+        self.best: Params | None = None
+        self._best_step = 0
+        self._spent, self._seconds, self._steps = 0.0, 0.0, 0
+        self._bounds: list[np.ndarray] = []
         self._flops_share = share_of_a_step(steps, state, seed, arrays)
 
-    def resume(self, state: State, shapes: Made) -> tuple[State, list[Made]]:
-        """The state to begin with, and what earlier steps have made: those of the checkpoint, if there is one.
+    @property
+    def looks(self) -> list[Look]:
+        """All looks, those of earlier runs included."""
+        return self._watch.looks
+
+    def resume(self, state: FitState, shapes: StepBounds) -> tuple[FitState, list[StepBounds]]:
+        """Return the state to begin with, and bounds and errors of earlier steps: those of a checkpoint, if any.
 
         Args:
             state: the state of a fit that begins.
-            shapes: of what a block makes; bounds are of the types that the model's numbers have.
+            shapes: of the bounds and errors of a block, whose dtypes are those of the model's numbers.
         """
-        record = None if self._checkpoint is None else self._checkpoint.read()
-        if record is None or self._checkpoint is None:
+        record, checkpoint = self._watch.resume(), self._watch.checkpoint
+        if record is None or checkpoint is None:
             return state, []
-        if found := differences(record["fit"], self._fit):
-            raise ValueError(
-                f"training: checkpoint={str(self._checkpoint.folder)!r} holds another fit: {found}. Give what it was "
-                f"made with, or another folder."
-            )
-        if untold := not_compared(record["fit"], self._fit):
-            warnings.warn(
-                f"training: whether checkpoint={str(self._checkpoint.folder)!r} is of this very fit was not checked "
-                f"in full: not compared were {untold}. Make sure that they are those it was made with.",
-                stacklevel=2,
-            )
         step = record["step"]
-        blank = Made(*(jnp.zeros(step, part.dtype) for part in shapes))
-        state, made = self._checkpoint.restore(f"last-{step}", (state, blank), record)
-        self.looks, self._best_step = [Look(*look) for look in record["looks"]], record["best"]
+        blank = StepBounds(*(jnp.zeros(step, part.dtype) for part in shapes))
+        state, made = checkpoint.restore(f"last-{step}", (state, blank), record)
+        self.looks[:], self._best_step = [Look(*look) for look in record["looks"]], record["best"]
         if self._held_out is not None and self._best_step:
-            self.best = self._checkpoint.restore(f"best-{self._best_step}", state.free, record)
+            self.best = checkpoint.restore(f"best-{self._best_step}", state.free, record)
         self._spent = record["seconds"]
         self._bounds = [np.asarray(made.bound)[self.looks[-1].step if self.looks else 0 :]]
         return state, [made]
 
     def until_next(self, step: int) -> int:
-        """Steps to the next look."""
+        """Return the number of steps to the next look."""
         return self.every - step % self.every
 
     def learned(self, bounds: np.ndarray, seconds: float) -> None:
-        """Steps with these bounds have taken so long."""
+        """Note the bounds of steps that were made, and the seconds that they took."""
         self._bounds.append(bounds)
         self._steps, self._seconds = self._steps + len(bounds), self._seconds + seconds
 
     @property
     def rows_per_second(self) -> float:
-        """Learned from since the last look."""
+        """Rows per second learned from since the last look."""
         return self._steps * self._rows / self._seconds if self._seconds else math.nan
 
     @property
     def utilisation(self) -> float:
-        """The share of what the devices can compute that the steps since the last look have; NaN where not known."""
+        """Share of the devices' peak that the steps since the last look have used; NaN of devices not known."""
         return self._flops_share * self._steps / self._seconds if self._seconds else math.nan
 
-    def look(self, state: State, made: Sequence[Made]) -> Look:
+    def look(self, state: FitState, made: Sequence[StepBounds]) -> Look:
         """Evaluate, log and save; then begin to count anew."""
         step, bounds = int(state.step), np.concatenate(self._bounds)
         held_out = math.nan if self._held_out is None else self._held_out.loss(state.free)
         others = [look.held_out_loss for look in self.looks if math.isfinite(look.held_out_loss)]
-        if held_out < min(others, default=math.inf):  # what is not a number is never the best
+        if held_out < min(others, default=math.inf):  # NaN is never the best
             self.best, self._best_step = state.free, step
         loss, spent = self.scale.loss(float(np.nanmean(bounds))), self._spent + self._seconds
         bits = self.scale.bits
         found = Look(step, spent, loss, bits(loss), held_out, bits(held_out), self.rows_per_second)
-        self.looks.append(found)
         self._spent, self._steps, self._seconds, self._bounds = spent, 0, 0.0, []
-        self._log_looks()
-        self.keep(state, made)
+        self._watch.add(found)
+        self.save(state, made)
         return found
 
-    def keep(self, state: State, made: Sequence[Made]) -> None:
-        """Save where the fit is, if that was asked for."""
-        if self._checkpoint is None or not made:
+    def save_if_due(self, state: FitState, made: Sequence[StepBounds]) -> None:
+        """Save between two looks, if the last save is long ago."""
+        if self._watch.is_due:
+            self.save(state, made)
+
+    def save(self, state: FitState, made: Sequence[StepBounds]) -> None:
+        """Save the state, the best parameters and the looks, if there is a checkpoint."""
+        if self._watch.checkpoint is None or not made:
             return
         step = int(state.step)
-        whole = Made(*(jnp.concatenate([getattr(part, name) for part in made]) for name in Made._fields))
+        whole = StepBounds(*(jnp.concatenate([getattr(part, name) for part in made]) for name in StepBounds._fields))
         states: dict[str, Any] = {f"last-{step}": (state, whole)}
         if self.best is not None:
             states[f"best-{self._best_step}"] = self.best
-        record = {
-            "step": step, "seconds": self._spent + self._seconds, "best": self._best_step, "looks": self.looks,
-            "fit": self._fit,
-        }  # fmt: skip
-        self._checkpoint.write(states, record)
+        seconds = self._spent + self._seconds
+        self._watch.save(states, {"step": step, "seconds": seconds, "best": self._best_step, "looks": self.looks})
 
-    def _log_looks(self) -> None:
-        if self._log is not None:
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            with self._log.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows([Look._fields, *self.looks])
+
+def fit_checkpoint(folder: Path) -> Checkpoint:
+    """Return the checkpoint of a fit in a folder."""
+    needed = ("step", "seconds", "best", "looks", "fit", "states")
+    return Checkpoint(folder, "fit", f"training: checkpoint={str(folder)!r}", ADVICE, needed)

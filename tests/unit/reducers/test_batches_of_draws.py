@@ -1,4 +1,4 @@
-"""Reducers that depend on the number of a draw know the same however a run is cut."""
+"""Reducers that depend on the number of a draw give the same result however a run is divided."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compiled(name):
 
 
 def stretch(name, before, counts):
-    """The state of a stretch, of a different number of draws of each chain."""
+    """Return the state of a batch of draws, with a different number of draws of each chain."""
     return jax.device_get(compiled(name)(before, counts))
 
 

@@ -1,0 +1,210 @@
+"""Members of an ensemble on their devices: states by group, their keys, and compiled functions of one member."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jax.sharding import PartitionSpec
+
+from phalanx.ensembles import checks
+from phalanx.ensembles.placement import Placement
+from phalanx.errors.model_errors import model_errors
+
+if TYPE_CHECKING:
+    from jaxtyping import Integer, UInt32
+
+State = Any
+"""State of one network: a pytree of arrays."""
+
+EVERYWHERE = PartitionSpec()
+
+MOST_MAPPED = 8
+"""Functions of the members that are kept compiled."""
+
+IN_STEPS, IN_FUNCTIONS = 0xFFFFFFFE, 0xFFFFFFFF
+"""Numbers that a member's key is folded with before the number of the step: `init` may split the key itself."""
+
+
+class Members:
+    """States of the members of an ensemble.
+
+    Attributes:
+        init: `init(key)`, the state of one network.
+        update: `update(state, batch[, key])`, a step of one network.
+        placement: how members lie on devices.
+        seed: seed of their keys.
+        states: arrays by group.
+        steps: steps made.
+        is_whole: False while a step is under way: some groups have made it, and others not.
+    """
+
+    def __init__(self, init: Callable[..., State], update: Callable[..., Any], placement: Placement, seed: int):
+        self.init, self.update, self.placement, self.seed = init, update, placement, seed
+        self.takes_key = "key" in inspect.signature(update).parameters
+        self.steps, self.is_whole = 0, True
+        self._programs: dict[bool, Callable[..., Any]] = {}
+        self._mapped: dict[Any, Callable[..., Any]] = {}
+
+        def begin_one(key: UInt32[Array, "words"]) -> State:
+            with checks.one_network("init"):
+                state = init(random.wrap_key_data(key))
+            checks.check_begun(state)
+            return state
+
+        def begin(keys: UInt32[Array, "..."]) -> State:
+            return placement.each(begin_one, keys)
+
+        begin_group = placement.on_mesh(begin, placement.members, placement.members)
+        self.states = [begin_group(keys) for keys in self.keys]
+
+    @property
+    def count(self) -> int:
+        """Number of members."""
+        return self.placement.count
+
+    def key(self, member: int) -> Array:
+        """Return the key from which a member begins."""
+        return random.fold_in(random.key(self.seed), member)
+
+    @cached_property
+    def keys(self) -> list[UInt32[Array, "..."]]:
+        """Keys of all members as numbers, by group."""
+        data = np.stack([np.asarray(random.key_data(self.key(m))) for m in range(self.count)])
+        return self.placement.split(data)
+
+    def take(self, member: int) -> State:
+        """Return a copy of one member's state: the next step reuses the memory of the original."""
+        state = self.placement.take(self.states, member)
+        return jax.tree.map(lambda leaf: _like(np.array(as_data(leaf)), leaf), state)
+
+    def together(self) -> State:
+        """Return the states of all members, `(members, ...)`, on the host; keys as plain numbers."""
+        return self.placement.join([jax.tree.map(as_data, state) for state in self.states])
+
+    def put(self, states: State, steps: int) -> None:
+        """Replace the states, given as `together` returns them, and the number of steps."""
+        groups = zip(self.placement.split(states), self.states, strict=True)
+        self.states = [jax.tree.map(_like, new, old) for new, old in groups]
+        self.steps = steps
+
+    @property
+    def described(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of a member's arrays, by name."""
+        return checks.describe(jax.eval_shape(lambda: jax.tree.map(as_data, self.placement.take(self.states, 0))))
+
+    @property
+    def like(self) -> State:
+        """Shapes of a member's state."""
+        return jax.eval_shape(lambda: self.placement.take(self.states, 0))
+
+    def first_step(self, state: State, batch: Any) -> Any:
+        """Return the result of a step of one network on a batch."""
+        with checks.one_network("update"):
+            return self.update(state, batch, **({"key": self.key(0)} if self.takes_key else {}))
+
+    def step(self, data: Any, rows: Integer[np.ndarray, "*members batch"] | None) -> list[Any]:
+        """Make one step of every member on rows of the data, or on all of them.
+
+        Args:
+            data: arrays on every device.
+            rows: numbers of the rows, the same for all members or for each its own; None for all.
+
+        Returns:
+            The values that `update` measured, by group.
+        """
+        own = rows is not None and rows.ndim == 2
+        chosen = self.placement.split(rows) if own else self.placement.everywhere(rows)
+        if own not in self._programs:
+            self._programs[own] = self.compile_step(own)
+        measured, number, self.is_whole = [], jnp.uint32(self.steps), False
+        for some in self.placement.runs():
+            states, keys = tuple(self.states[some]), tuple(self.keys[some])
+            of_these = tuple(chosen[some]) if own else chosen
+            self.states[some], found = self._programs[own](states, keys, data, of_these, number)
+            measured += self.placement.in_turn(found)
+        self.steps, self.is_whole = self.steps + 1, True
+        return measured
+
+    def compile_step(self, own: bool) -> Callable[..., Any]:
+        """Return a jitted step of a few groups, each on rows of its `own` or all on the same."""
+        placement = self.placement
+
+        def one(state: State, key: Array, data: Any, rows: Any, number: Array) -> tuple[State, Mapping[str, Any]]:
+            batch = placement.rows(data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data))
+            own = {"key": _key_of(key, IN_STEPS, number)} if self.takes_key else {}
+            arguments = {"state": state, "batch": batch}
+            with checks.one_network("update"), model_errors(self.update, arguments=arguments):
+                new = self.update(state, batch, **own)
+            return checks.check_step(new, state)
+
+        def on_device(states: tuple[State, ...], keys: tuple[Array, ...], data: Any, rows: Any, number: Array) -> Any:
+            new = []
+            for i, (state, key) in enumerate(zip(states, keys, strict=True)):
+                if own:
+                    new.append(placement.each(lambda s, k, r: one(s, k, data, r, number), state, key, rows[i]))
+                else:
+                    new.append(placement.each(lambda s, k: one(s, k, data, rows, number), state, key))
+            return tuple(zip(*new, strict=True))
+
+        members = placement.members
+        specs = members, members, EVERYWHERE, members if own else EVERYWHERE, EVERYWHERE
+        return placement.on_mesh(on_device, specs, (members, members), donate=(0,))
+
+    def each(self, what: str, name: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `f(state, *shared)` of all members as a function of `shared`, compiled once for each `name`.
+
+        Args:
+            what: purpose of the function, part of its name.
+            name: the user's function that `f` is made of.
+            f: a function of one member; one with an argument `key` is given a key of the member.
+        """
+        placement, takes_key = self.placement, "key" in inspect.signature(f).parameters
+
+        def on_device(states: tuple[State, ...], keys: tuple[Array, ...], shared: Any, number: Array) -> Any:
+            def one(state: State, key: Array) -> Any:
+                with checks.one_network("a function of the members"):
+                    if not takes_key:
+                        return f(state, *shared)
+                    return f(state, *shared, key=_key_of(key, IN_FUNCTIONS, number))
+
+            return tuple(placement.each(one, state, key) for state, key in zip(states, keys, strict=True))
+
+        if (what, name) not in self._mapped:
+            specs = placement.members, placement.members, EVERYWHERE, EVERYWHERE
+            self._mapped[what, name] = placement.on_mesh(on_device, specs, placement.members)
+            while len(self._mapped) > MOST_MAPPED:
+                self._mapped.pop(next(iter(self._mapped)))
+        run = self._mapped[what, name]
+
+        def all_members(*shared: Any) -> Any:
+            placed, number = placement.everywhere(shared), jnp.uint32(self.steps)
+            groups = [
+                placement.in_turn(run(tuple(self.states[s]), tuple(self.keys[s]), placed, number))
+                for s in placement.runs()
+            ]
+            return placement.join([group for part in groups for group in part])
+
+        return all_members
+
+
+def as_data(leaf: Array) -> Array:
+    """Return keys of random numbers as plain numbers, other arrays as they are."""
+    return random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def _like(new: Any, old: Array) -> Array:
+    """Return plain numbers as keys again where `old` has keys."""
+    of_keys = jnp.issubdtype(old.dtype, jax.dtypes.prng_key)
+    return random.wrap_key_data(new, impl=random.key_impl(old)) if of_keys else jnp.asarray(new)
+
+
+def _key_of(key: Array, purpose: int, number: Array) -> Array:
+    """Return a member's key for one purpose at a step."""
+    return random.fold_in(random.fold_in(random.wrap_key_data(key), purpose), number)

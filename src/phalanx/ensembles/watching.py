@@ -1,0 +1,243 @@
+"""Watch over the training of an ensemble: its evaluations by epoch, their log, and its checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import random
+from jax.tree_util import keystr, tree_leaves_with_path
+
+from phalanx.ensembles import checks
+from phalanx.ensembles.checkpoint import check_members, checkpoint_of, entries_of, put_members
+from phalanx.ensembles.members import Members, as_data
+from phalanx.learning.batches import EpochBatches
+from phalanx.learning.identity import Comparison, Identity, digest_of, identity_of, trace
+from phalanx.learning.watch import Watch
+
+Measured = dict[str, Any]
+"""Averages of an epoch by name: `(members,)`, or of the whole ensemble."""
+
+COMPARISON = Comparison(
+    {
+        "data": "the data",
+        "held_out": "the held-out rows",
+        "members": "the members that training began with",
+        "init": "init (the network's parameters, or the optimizer's state)",
+        "update": "update (the network, its loss, or its optimizer)",
+    }
+)
+"""Comparison of two trainings of ensembles."""
+
+ENTRIES = ("begun", "epochs", "made", "trained", "seconds", "looks")
+"""Entries that the index of a training has besides those of an ensemble."""
+
+
+class Origin(NamedTuple):
+    """Ensemble that a training began with.
+
+    Attributes:
+        epoch: epochs trained.
+        steps: steps made.
+        content: digest of the members; empty before their first step, where `init` and the seed determine them.
+    """
+
+    epoch: int
+    steps: int
+    content: str
+
+    @classmethod
+    def of(cls, members: Members, epoch: int) -> Origin:
+        """Describe an ensemble as it is."""
+        return cls(epoch, members.steps, digest_of(_named(members.together())) if members.steps else "")
+
+
+class TrainingProgress(NamedTuple):
+    """Progress of a training, as its checkpoint has it.
+
+    Attributes:
+        epochs: epochs of it that have ended.
+        made: steps of the next epoch that were made; 0 between two epochs.
+        steps: steps of it, in all.
+        seconds: time that it took.
+        measured: values that `update` measured in the steps of the next epoch, `(step, members)` by name.
+    """
+
+    epochs: int
+    made: int
+    steps: int
+    seconds: float
+    measured: Any
+
+
+class EpochLook(NamedTuple):
+    """Evaluation of an ensemble at the end of an epoch.
+
+    Attributes:
+        epoch: epochs trained.
+        steps: steps made.
+        seconds: time since the training began, that of earlier runs included.
+        measured: averages by name; the names of nested ones are joined by dots.
+    """
+
+    epoch: int
+    steps: int
+    seconds: float
+    measured: Measured
+
+    def columns(self) -> dict[str, Any]:
+        """Return a line of the log, averages over the members."""
+        means = {name: float(np.mean(values)) for name, values in self.measured.items()}
+        return {"epoch": self.epoch, "steps": self.steps, "seconds": self.seconds, **means}
+
+
+class EnsembleWatch:
+    """Watch over a training.
+
+    Args:
+        members: the ensemble.
+        begun: the ensemble that training began with.
+        batches: rows of the batches.
+        data: all rows, as the user gave them.
+        held_out: rows that training does not use; None without.
+        checkpoint: folder; None without.
+        log: file; None without.
+
+    Raises:
+        FileExistsError: when the checkpoint's folder holds something else.
+        ValueError: when the checkpoint is damaged, or of another training; the message names what differs.
+    """
+
+    def __init__(
+        self, members: Members, begun: Origin, batches: EpochBatches, data: Any, held_out: Any,
+        checkpoint: str | os.PathLike[str] | None, log: str | os.PathLike[str] | None,
+    ):  # fmt: skip
+        self.begun, self._members, self._data, self._size = begun, members, data, min(batches.size, batches.rows)
+        self._checkpoint = None
+        if checkpoint is not None:
+            self._checkpoint = checkpoint_of(checkpoint, f"ensemble.train: checkpoint={os.fspath(checkpoint)!r}")
+        self._watch: Watch[EpochLook] = Watch(
+            None if log is None else Path(log), EpochLook.columns, self._checkpoint,
+            lambda: self._identity(batches, held_out), COMPARISON,
+        )  # fmt: skip
+        self._record = self._watch.resume()
+        if self._record is not None and self._checkpoint is not None:
+            self._checkpoint.sealed.check_entries(self._record, ENTRIES)
+            check_members(self._checkpoint.called, self._record, members)
+
+    @property
+    def saves(self) -> bool:
+        """True if there is a checkpoint."""
+        return self._checkpoint is not None
+
+    @property
+    def folder(self) -> Path | None:
+        """The checkpoint's folder; None without."""
+        return None if self._checkpoint is None else self._checkpoint.folder
+
+    @property
+    def is_due(self) -> bool:
+        """True if the last save is long ago."""
+        return self._watch.is_due
+
+    @property
+    def looks(self) -> list[EpochLook]:
+        """Evaluations of all epochs, those of earlier runs included."""
+        return self._watch.looks
+
+    def resume(self) -> TrainingProgress | None:
+        """Put the members of the checkpoint in place of these, and return how far they are; None without."""
+        record, checkpoint = self._record, self._checkpoint
+        if record is None or checkpoint is None:
+            return None
+        put_members(checkpoint, record, self._members)
+        self.looks[:] = [
+            EpochLook(epoch, steps, seconds, {name: np.asarray(values) for name, values in measured.items()})
+            for epoch, steps, seconds, measured in record["looks"]
+        ]
+        made, tree = record["made"], jax.tree.structure(self._measured_like())
+        values: Any = np.zeros((tree.num_leaves, made, self._members.count))
+        if values.size:
+            values = checkpoint.restore(f"measured-{record['steps']}", values, record)
+        measured = jax.tree.unflatten(tree, list(np.asarray(values))) if made else None
+        return TrainingProgress(record["epochs"], made, record["trained"], record["seconds"], measured)
+
+    def add(self, look: EpochLook) -> None:
+        """Add the evaluation of an epoch, and log it."""
+        self._watch.add(look)
+
+    def save(self, progress: TrainingProgress, epoch: int) -> None:
+        """Save the members, as they are after so many epochs.
+
+        Raises:
+            ValueError: when the members have changed outside of this training.
+        """
+        if self._checkpoint is None:
+            return
+        steps = self._members.steps
+        if steps != self.begun.steps + progress.steps:
+            raise ValueError(
+                f"{self._checkpoint.called}: the members have made {steps:,} steps, {self.begun.steps:,} before and "
+                f"{progress.steps:,} in this training. Do not update or restore an ensemble while it is trained with "
+                f"checkpoint=."
+            )
+        state = f"last-{steps}"
+        states: dict[str, Any] = {state: jax.tree.map(np.asarray, self._members.together())}
+        if progress.made and (leaves := jax.tree.leaves(progress.measured)):
+            states[f"measured-{steps}"] = np.stack(leaves)
+        looks = [
+            [*look[:3], {name: np.asarray(values).tolist() for name, values in look.measured.items()}]
+            for look in self.looks
+        ]
+        self._watch.save(states, {
+            **entries_of(self._members, epoch), "state": state, "begun": list(self.begun), "epochs": progress.epochs,
+            "made": progress.made, "trained": progress.steps, "seconds": progress.seconds, "looks": looks,
+        })  # fmt: skip
+
+    def _identity(self, batches: EpochBatches, held_out: Any) -> Identity:
+        members = self._members
+        said = {
+            "num_members": members.count, "seed of the ensemble": members.seed, "batch_size": batches.size,
+            "order": batches.order, "seed": batches.seed, "drop_last": batches.drop_last,
+            "number of steps before the training": self.begun.steps,
+            "data": ", ".join(f"{name} {array.dtype} {array.shape}".strip() for name, array in _named(self._data)),
+        }  # fmt: skip
+        contents = {
+            "data": digest_of(_named(self._data)),
+            "held_out": None if held_out is None else digest_of(_named(held_out)),
+            "members": self.begun.content or None,
+        }
+        traces = {
+            "init": trace(members.init, random.key(0)),
+            "update": trace(members.first_step, members.like, self._batch_like()),
+        }
+        return identity_of(said, contents, traces)
+
+    def _batch_like(self) -> Any:
+        return jax.eval_shape(lambda data: jax.tree.map(lambda leaf: leaf[: self._size], data), self._data)
+
+    def _measured_like(self) -> Any:
+        def measured(state: Any, batch: Any) -> Any:
+            return checks.check_step(self._members.first_step(state, batch), state)[1]
+
+        return jax.eval_shape(measured, self._members.like, self._batch_like())
+
+
+def average(values: Any, weights: Any) -> Any:
+    """Return averages over steps of values `(step, members)`, weighted by the rows of each step."""
+    return jax.tree.map(lambda v: np.average(v, axis=0, weights=weights), values)
+
+
+def flat(measured: Any) -> Measured:
+    """Return values by name, nested ones by names with dots."""
+    return {keystr(path, simple=True, separator="."): value for path, value in tree_leaves_with_path(measured)}
+
+
+def _named(tree: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the arrays of a tree by name, on the host; keys of random numbers as plain numbers."""
+    for path, leaf in tree_leaves_with_path(tree):
+        yield keystr(path), np.asarray(as_data(leaf) if isinstance(leaf, jax.Array) else leaf)

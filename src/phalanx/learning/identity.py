@@ -1,0 +1,133 @@
+"""Identity of a training, as JSON: what a checkpoint must share with the call that continues it.
+
+Programs and optimisers are identified by their traces, which show all that they read, such as the rate of an optimiser.
+Another release of a library may trace the same program differently, so traces are compared under equal releases only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TypedDict
+
+import jax
+import numpy as np
+
+from phalanx.jaxprs.canonical import form_of
+from phalanx.mesh.compatibility.jax_internals import live
+
+TRACED_BY = ("jax", "numpyro", "optax", "flax", "equinox", "phalanx")
+"""Libraries whose releases may change a trace."""
+
+_NOT_LIVE = object()
+"""Stands for a trace of which JAX cannot determine the part that is needed; it has no digest."""
+
+
+class Identity(TypedDict):
+    """Identity of a training.
+
+    Attributes:
+        said: values that a message can show, such as seeds and shapes.
+        contents: digests of data; None without data.
+        traces: digests of programs, None of those that cannot be compared by content.
+        releases: versions of the libraries that traced them.
+    """
+
+    said: dict[str, Any]
+    contents: dict[str, str | None]
+    traces: dict[str, str | None]
+    releases: dict[str, str]
+
+
+def identity_of(said: dict[str, Any], contents: dict[str, str | None], traces: Mapping[str, Any]) -> Identity:
+    """Return the identity of a training from traces, as `trace` gives them."""
+    digests = {name: _digest(one) for name, one in traces.items()}
+    return Identity(said=said, contents=contents, traces=digests, releases=_releases())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Comparison of the identities of two trainings, in words.
+
+    Attributes:
+        words: for each content and trace, what it is of.
+        follows: traces that change with others, by name: a change is named only where those others are equal.
+        spare: traces that need not be comparable.
+    """
+
+    words: Mapping[str, str]
+    follows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    spare: tuple[str, ...] = ()
+
+    def differences(self, there: Identity, here: Identity) -> str:
+        """Return what differs between two trainings; empty where they are equal."""
+        said = [
+            f"{name} is {there['said'].get(name)} there, and {value} here"
+            for name, value in here["said"].items()
+            if there["said"].get(name) != value
+        ]
+        if said:  # the rest follows from these: another batch size makes another trace
+            return "; ".join(said)
+        pairs = [(there["contents"], here["contents"])]
+        if there["releases"] == here["releases"]:
+            pairs.append((there["traces"], here["traces"]))
+        others = {
+            name
+            for old, new in pairs
+            for name, digest in new.items()
+            if None not in (digest, old.get(name)) and digest != old[name]
+        }
+        named = [name for name in self.words if name in others and others.isdisjoint(self.follows.get(name, ()))]
+        words = dict.fromkeys(self.words[name] for name in named)
+        return f"it differs in {' and in '.join(words)}" if words else ""
+
+    def not_compared(self, there: Identity, here: Identity) -> str:
+        """Return what could not be compared, and why; empty where all was."""
+        if there["releases"] != here["releases"]:
+            changed = [
+                f"{name} {there['releases'].get(name, '(none)')} there and {here['releases'].get(name, '(none)')} here"
+                for name in TRACED_BY
+                if there["releases"].get(name) != here["releases"].get(name)
+            ]
+            what = " and ".join(dict.fromkeys(self.words[name] for name in here["traces"]))
+            return f"{what}, because programs are written down by {', '.join(changed)}"
+        opaque = [
+            self.words[name]
+            for name, digest in here["traces"].items()
+            if name not in self.spare and None in (digest, there["traces"].get(name))
+        ]
+        return f"{' and '.join(opaque)}, of which some function's content cannot be compared" if opaque else ""
+
+
+def trace(f: Callable[..., Any], *arguments: Any) -> Any:
+    """Trace the part of `f` that its outputs need: the rest may appear in the first of several traces only."""
+    found = live(jax.make_jaxpr(f)(*arguments))
+    return _NOT_LIVE if found is None else found
+
+
+def digest_of(arrays: Iterable[tuple[str, np.ndarray]], labels: Mapping[str, Any] | None = None) -> str:
+    """Return a digest of arrays by name: of names, dtypes, shapes and contents, and of labels that some have."""
+    found, labels = hashlib.sha256(), labels or {}
+    for name, array in arrays:
+        array = np.ascontiguousarray(array)
+        found.update(f"{name} {array.dtype} {array.shape} {labels.get(name, '')}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
+def _digest(traced: Any) -> str | None:
+    """Return a digest of a trace; None where something in it cannot be compared by content."""
+    form = form_of(traced)
+    return None if form is None else form.digest.hex()
+
+
+def _releases() -> dict[str, str]:
+    found = {}
+    for name in TRACED_BY:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

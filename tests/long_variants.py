@@ -1,0 +1,196 @@
+"""Tests that repeat a quicker one on more cases, and therefore run with the slow ones, by file.
+
+Their cost was measured with `--durations`. `tests/conftest.py` marks them.
+"""
+
+from __future__ import annotations
+
+_NAMES = """
+conformance/test_exact_answers.py
+    test_conjugate_regression[mams-2-4]
+    test_conjugate_regression[blackjax mala-2-4]
+conformance/test_guides.py
+    test_a_strangers_guide_does_what_others_do
+    test_every_guide_has_the_members[full_rank]
+    test_draws_are_those_of_the_density[a stranger's]
+    test_density_from_the_way_of_drawing_is_the_same[a stranger's]
+conformance/test_minibatch_kernels.py
+    test_draws_have_the_moments_that_step_and_batch_size_say[sgld]
+    test_draws_have_the_moments_that_step_and_batch_size_say[sgld, all rows]
+conformance/test_tuners.py
+    test_a_tuner_of_a_stranger_stands_beside_ours
+mesh/test_collectives.py
+    test_a_factorisation_sends_the_gradients_of_the_films_and_a_total
+mesh/test_fit_on_meshes.py
+    test_the_same_on_one_device_and_on_eight[mean_field-16]
+    test_a_model_that_adds_over_the_mesh_itself
+mesh/test_model_axis.py
+    test_rows_have_their_own_density[simplices]
+    test_rows_have_their_own_density[to_event of all]
+mesh/test_models_on_meshes.py
+    test_rows_that_do_not_divide[supports that depend on other variables, local and global]
+    test_rows_that_do_not_divide[multivariate normals per row]
+mesh/test_spread_reducers.py
+    test_what_is_made_equal_everywhere_is_reduced_once
+unit/adaptation/test_stuck_chains.py
+    test_on_every_mesh_the_same_chains_are_moved[1]
+unit/demos/test_movielens.py
+    test_the_most_probable_position_is_one_where_the_gradient_vanishes
+unit/diagnostics/test_verdict.py
+    test_chains_that_agree_are_hardly_ever_said_to_differ[3]
+unit/distributions/test_bernoulli.py
+    test_so_are_further_derivatives
+    test_the_log_density_is_numpyros[as it is]
+    test_a_logistic_regression_has_the_right_gradient_at_nothing[False]
+unit/distributions/test_bijections.py
+    test_a_cholesky_factor_has_each_number_once_and_comes_back[6]
+    test_a_cholesky_factor_has_each_number_once_and_comes_back[5]
+    test_a_cholesky_factor_has_each_number_once_and_comes_back[4]
+unit/distributions/test_blocked.py
+    test_any_block_gives_the_same[1]
+unit/distributions/test_logit_density.py
+    test_values_in_the_middle_have_the_density_that_they_had
+    test_chains_hold_the_mass_at_the_upper_end[0.1-0.1-[0.5]]
+unit/ensembles/test_bayesian.py
+    test_the_moments_are_those_of_the_weights_passed
+unit/ensembles/test_ensemble.py
+    test_every_member_is_the_network_trained_alone[dropout-2-4]
+    test_optimisers_that_look_at_the_loss[lbfgs]
+    test_orders_of_their_own_differ_and_repeat
+    test_progress_shows_steps_epochs_and_what_was_measured_and_changes_nothing[own]
+    test_an_interrupted_step_is_made_by_all_members
+unit/flows/test_transforms.py
+    test_a_density_goes_through_each_network_once[scales]
+    test_couplings_in_a_loop_are_couplings_one_by_one
+unit/inputs/test_known_data.py
+    test_every_row_keeps_its_level_and_every_column_its_place
+unit/kernels/test_leapfrog.py
+    test_trajectories_near_a_period_of_the_motion_still_mix
+    test_the_energy_error_falls_with_the_square_of_the_step_size[dense]
+unit/kernels/test_minibatch_kernels.py
+    test_a_network_of_random_weights
+    test_a_scale_that_terms_of_the_number_of_rows_decide
+unit/learning/test_ascent.py
+    test_a_logistic_regression_climbs_from_zero
+    test_a_factorisation_of_many_coordinates_begins_near_its_bound
+    test_rows_in_blocks_curve_as_rows_in_one_piece_do
+    test_the_maximum_of_a_regression_is_found_from_zero[init1]
+    test_hessians_are_whole_whatever_is_left_of_the_last_lanes[7]
+    test_hessians_are_whole_whatever_is_left_of_the_last_lanes[8]
+    test_hessians_are_whole_whatever_is_left_of_the_last_lanes[9]
+unit/learning/test_compiled.py
+    test_what_a_model_reads_from_outside_is_read_anew[family]
+    test_a_second_fit_of_a_family_runs_the_model_once
+unit/networks/test_networks.py
+    test_the_same_network_as_random_variables_and_as_a_member[linen]
+unit/networks/test_pixels.py
+    test_at_no_temperature_each_pixel_is_the_most_probable[1e-40]
+    test_the_log_likelihood_is_the_sum_of_its_conditionals[window, logistics]
+    test_drawing_with_the_cache_draws_what_it_draws_without[window, logistics]
+    test_half_precision_is_computed_in_and_not_kept
+unit/posterior/test_names.py
+    test_whatever_the_levels_their_order_and_their_subset
+    test_calibration_with_a_compiled_sampler
+unit/posterior/test_predictive.py
+    TestPredictive::test_meshes_change_nothing[11]
+unit/programs/test_numpyro_language.py
+    test_numpyro_infers_what_its_substitute_sets[sample0]
+    test_random_modules_of_numpyros_are_inferred
+unit/reducers/test_any_draws.py
+    test_reducers_say_what_float64_says
+unit/report/test_folder.py
+    test_the_files_and_the_record
+unit/report/test_write.py
+    test_small_and_wide_runs_have_a_report[100-5]
+unit/run/test_compilation.py
+    test_what_adds_up_over_cpu_devices_is_not_kept[data-mcmc-sums-compiled-afresh-3]
+    test_what_adds_up_over_cpu_devices_is_not_kept[chain-mcmc--5]
+unit/run/test_continue_run.py
+    test_a_run_that_stores_nothing_goes_on_from_any_block
+    test_a_change_that_is_small_beside_many_rows_is_refused
+    test_from_a_file_in_another_sampler[sgld]
+    test_a_kernel_with_a_state_of_its_own_goes_on_from_a_file
+    test_reducers_of_a_users_own_go_on_from_a_file[Total]
+unit/run/test_executable_cache.py
+    test_a_second_call_is_of_what_is_in_an_array_then[float64]
+unit/run/test_folding.py
+    test_stored_draws_are_the_same_in_tiles[kernel0]
+unit/run/test_init_values.py
+    test_superchains_begin_together_and_come_apart[hmc]
+    test_a_run_begins_with_the_tuning_of_another
+unit/run/test_summing.py
+    test_sums_on_any_mesh_are_those_of_all_draws
+unit/run/test_threads.py
+    test_models_in_threads_draw_what_they_draw_alone
+unit/variational/test_coverage.py
+    test_nothing_is_said_where_draws_of_the_model_are_in_the_guides_support
+    test_such_a_fit_is_not_good_and_its_evidence_not_reliable[box-from somewhere to]
+unit/variational/test_data_checks.py
+    test_branches_that_data_choose_are_looked_at
+    test_codes_of_no_group_are_refused[mean field-batches]
+    test_codes_of_no_group_are_refused[mean field-minibatches]
+    test_codes_of_no_group_are_refused[program-minibatches]
+    test_codes_of_no_group_are_refused[amortised-minibatches]
+    test_values_that_cannot_be_are_refused[program-all rows-y]
+    test_what_is_masked_may_be_anything[1]
+    test_batches_spread_over_devices_are_looked_at_on_one
+    test_discrete_variables_and_directions_need_no_bijection_where_the_guide_is_a_program
+unit/variational/test_fit.py
+    test_a_support_may_depend_on_another_variable
+    test_of_no_steps_a_guide_that_is_solved_is_the_one_given
+    test_a_fit_from_a_file_is_drawn_from_by_no_steps
+unit/variational/test_fixed_draws.py
+    test_draws_that_are_kept_to
+unit/variational/test_importance.py
+    test_weights_that_are_nearly_equal_have_no_tail_to_be_afraid_of
+    test_a_proposal_of_counts_runs[counts0]
+    test_a_proposal_that_is_too_narrow_is_said_to_be
+unit/variational/test_judge.py
+    test_a_mode_of_little_mass_is_none
+unit/variational/test_likelihood.py
+    test_a_few_rows_at_a_time
+unit/variational/test_matching.py
+    test_the_error_of_the_bound_is_that_of_pairs
+unit/variational/test_maximize.py
+    test_one_of_many_maxima_side_by_side_is_found
+    test_a_maximum_at_the_edge_of_a_support_is_there[distribution1-1.0]
+    test_a_maximum_at_the_edge_of_a_support_is_there[distribution2-0.0]
+    test_a_lasso_has_kinks_and_smooth_coordinates
+    test_coefficients_that_run_away_together_are_named
+    test_beside_a_coordinate_at_the_edge_others_are_found
+    test_it_is_the_mode_of_the_density_as_it_is_written[2]
+    test_many_coordinates_of_different_scales
+unit/variational/test_minibatch.py
+    test_the_gradient_is_that_of_all_rows_in_expectation[amortised]
+unit/variational/test_objectives.py
+    test_a_discrete_guide_becomes_the_posterior
+    test_the_doubly_reparameterised_gradient_is_that_of_the_bound
+unit/variational/test_options.py
+    test_another_guide_is_all_that_is_named
+    test_bounds_of_rows_in_float64
+unit/variational/test_refusals.py
+    test_a_parameter_that_a_latent_variable_takes_out_of_bounds_is_named[lbfgs-unbounded-Variable 'y': its scale must be \
+positive for a Normal]
+    test_a_checkpoint_with_more_steps_than_asked_for
+unit/variational/test_steps.py
+    test_pairs_leave_no_noise_in_the_means_gradients_of_a_normal_posterior_and_no_bias_in_those_of_widths
+    test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same[AHEAD-guide0-16-4]
+    test_those_of_objectives_that_are_no_averages_and_of_other_guides_do_not
+unit/variational/test_stream.py
+    test_a_list_begins_anew_and_an_iterator_ends_the_fit
+"""
+
+
+def by_file() -> dict[str, list[str]]:
+    """Return the names of the tests, such as `test_it[case]` or `TestIt::test_it`, by file within the folder."""
+    found: dict[str, list[str]] = {}
+    for line in _NAMES.strip().splitlines():
+        if line.startswith(" "):
+            found[list(found)[-1]].append(line.strip())
+        else:
+            found[line] = []
+    return found
+
+
+LONG_VARIANTS = frozenset(f"tests/{file}::{name}" for file, names in by_file().items() for name in names)
+"""Their identifiers, as pytest writes them."""
