@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -68,7 +70,8 @@ def test_rows_of_a_batch_lie_over_devices(mesh_of):
     ensemble = phx.ensemble(learner.init, learner.update, 2, mesh=mesh_of(2, 4))
     states, keys = (tuple(part[:1]) for part in (ensemble._members.states, ensemble._members.keys))
     batch = ensemble._members.placement.everywhere((X[:8], Y[:8]))
-    hlo = ensemble._members.compile_step(False).lower(states, keys, batch, None, jnp.uint32(0)).compile().as_text()
+    step: Any = ensemble._members.compile_step(False)
+    hlo = step.lower(states, keys, batch, None, jnp.uint32(0)).compile().as_text()
     assert " all-reduce(" in hlo or " all-reduce-start(" in hlo
     assert "f32[2,5]" in hlo and "f32[8,8]" not in hlo.replace("f32[8,8]{1,0} parameter", "")
 

@@ -169,7 +169,7 @@ def _widest(program: ClosedJaxpr, parameters: int) -> tuple[int, int]:
 
 def _largest(equation: JaxprEqn) -> int:
     """Return the size of the largest array that an equation computes, also inside of the programs that it calls."""
-    made = (atom for e in (equation, *equations_within(equation)) for atom in e.outvars)
+    made: Any = (atom for e in (equation, *equations_within(equation)) for atom in e.outvars)
     return max((math.prod(atom.aval.shape) for atom in made), default=0)
 
 

@@ -57,9 +57,7 @@ class _Autoregressive(SinglePassTransform):
         hidden = tuple(len(bias) for _, bias in self.weights["layers"][:-1])
         return shift_and_log_scale(apply_dense(self.weights, known, masks_of(self.order, hidden), self.context))
 
-    def _solve(
-        self, step: Callable[[Array], Array], like: Float[Array | np.ndarray, "*batch size"]
-    ) -> Float[Array, "*batch size"]:
+    def _solve(self, step: Callable[[Array], Array], like: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
         """Return the fixed point of `step`, whose result for a coordinate depends only on the coordinates before it."""
         rank = np.empty(len(self.order), int)
         rank[list(self.order)] = np.arange(len(self.order))
@@ -102,6 +100,7 @@ class InverseAutoregressive(_Autoregressive):
         self, x: Float[Array | np.ndarray, "*batch size"]
     ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
         """Return the image of `x`, and the log determinant `(...)`."""
+        x = jnp.asarray(x)
         shift, log_scale = self.affine(x)
         return x * jnp.exp(log_scale) + shift, jnp.sum(log_scale, -1)
 
@@ -109,6 +108,7 @@ class InverseAutoregressive(_Autoregressive):
         self, y: Float[Array | np.ndarray, "*batch size"]
     ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
         """Return the inverse image of `y`, and the log determinant of the forward direction there."""
+        y = jnp.asarray(y)
 
         def step(x: Array) -> Array:
             shift, log_scale = self.affine(x)
@@ -146,6 +146,7 @@ class MaskedAutoregressive(_Autoregressive):
         self, x: Float[Array | np.ndarray, "*batch size"]
     ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
         """Return the image of `x`, and the log determinant `(...)`."""
+        x = jnp.asarray(x)
 
         def step(y: Array) -> Array:
             shift, log_scale = self.affine(y)
@@ -158,6 +159,7 @@ class MaskedAutoregressive(_Autoregressive):
         self, y: Float[Array | np.ndarray, "*batch size"]
     ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
         """Return the inverse image of `y`, and the log determinant of the forward direction there."""
+        y = jnp.asarray(y)
         shift, log_scale = self.affine(y)
         return (y - shift) * jnp.exp(-log_scale), jnp.sum(log_scale, -1)
 

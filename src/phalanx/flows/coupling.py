@@ -80,6 +80,7 @@ class Coupling(SinglePassTransform):
         self, x: Float[Array | np.ndarray, "*shape"]
     ) -> tuple[Float[Array, "*shape"], Float[Array, "..."]]:
         """Return the image of `x`, and the log determinant, of the shape of the batch."""
+        x = jnp.asarray(x)
         shift, log_scale = self._affine(x)
         return x * jnp.exp(log_scale) + shift, self._over_event(log_scale)
 
@@ -87,6 +88,7 @@ class Coupling(SinglePassTransform):
         self, y: Float[Array | np.ndarray, "*shape"]
     ) -> tuple[Float[Array, "*shape"], Float[Array, "..."]]:
         """Return the inverse image of `y`, and the log determinant of the forward direction there."""
+        y = jnp.asarray(y)
         shift, log_scale = self._affine(y)
         return (y - shift) * jnp.exp(-log_scale), self._over_event(log_scale)
 
@@ -150,6 +152,7 @@ class Couplings(SinglePassTransform):
         self, x: Float[Array | np.ndarray, "*batch size"]
     ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
         """Return the image of `x`, and the log determinant, of shape `(...)`."""
+        x = jnp.asarray(x)
 
         def layer(carry: tuple[Array, Array], given: tuple[Weights, Array]) -> tuple[tuple[Array, Array], None]:
             (x, total), (weights, stays) = carry, given
@@ -162,6 +165,7 @@ class Couplings(SinglePassTransform):
         self, y: Float[Array | np.ndarray, "*batch size"]
     ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
         """Return the inverse image of `y`, and the log determinant of the forward direction there."""
+        y = jnp.asarray(y)
 
         def layer(carry: tuple[Array, Array], given: tuple[Weights, Array]) -> tuple[tuple[Array, Array], None]:
             (y, total), (weights, stays) = carry, given

@@ -67,5 +67,6 @@ class SinglePassTransform(Transform):
 
     def _remember(self, x: Array | np.ndarray, y: Array | np.ndarray, log_det: Array) -> None:
         # a NumPy array is mutable: it may hold other numbers at the next call
-        kept = isinstance(x, Array) and isinstance(y, Array)
-        self._last = Pass(x, y, log_det, get_opaque_trace_state()) if kept else None
+        self._last = None
+        if isinstance(x, Array) and isinstance(y, Array):
+            self._last = Pass(x, y, log_det, get_opaque_trace_state())

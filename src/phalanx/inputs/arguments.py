@@ -34,7 +34,7 @@ COMPILED_IN = "its whole numbers, strings and flags"
 class Layout:
     """Structure of a program's keyword arguments without their arrays: hashable, equal for data of one structure."""
 
-    tree: jax.tree_util.PyTreeDef
+    tree: Any
     fixed: tuple[Any, ...]  # the compiled-in values, and _ARRAY in the place of each array
 
     def join(self, arrays: Sequence[Any]) -> dict[str, Any]:

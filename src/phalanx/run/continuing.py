@@ -159,6 +159,13 @@ class Continuing:
         states = {name: _of_user(places[name], parts) for name, parts in states.items()}
         return SinkState(known.count, (counts, states))
 
+    def _reduced(self, known: Reduced) -> Reduced:
+        places = self.executables.reducing.places
+        has_seen = known.draws or known.states
+        if has_seen and set(known.states) != set(places):
+            raise ValueError(f"it has the reducers {', '.join(map(repr, known.states)) or 'none'}")
+        return known._replace(states={name: _of_user(places[name], parts) for name, parts in known.states.items()})
+
     def _check_rest(self, rest: Rest) -> None:
         blocks, layout = self.executables.blocks, self.executables.blocks.layout
         for node in jax.tree.leaves(rest, is_leaf=lambda node: isinstance(node, dict)):

@@ -11,7 +11,7 @@ from phalanx.diagnostics.psis import smooth, threshold
 
 
 def log_weights(ratio: float, seed: int, count: int = 4000) -> np.ndarray:
-    """Log weights of a normal by one with a `ratio` of its standard deviation: below 1 the tail has shape 1 - ratio**2."""
+    """Log weights of a normal by one `ratio` times as wide: below 1 the tail has shape 1 - ratio**2."""
     x = ratio * np.random.default_rng(seed).normal(size=count)
     return -0.5 * x**2 + 0.5 * (x / ratio) ** 2 + np.log(ratio)
 

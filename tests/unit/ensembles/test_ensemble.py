@@ -360,7 +360,11 @@ def begin(key):
         (lambda s, b: ({**s, "n": s["n"] + 0.5}, {}), TypeError, r"\['n'\] was int32 \(\) and is float32 \(\)"),
         (lambda s, b: ({**s, "w": s["w"][:2]}, {}), TypeError, r"\['w'\] was float32 \(3,\) and is float32 \(2,\)"),
         (lambda s, b: (s, 0.0), TypeError, "after the state, a dict"),
-        (lambda s, b: (s, {"losses": b[:, 0]}), ValueError, r"must measure scalars, and \['losses'\] has shape \(23,\)"),
+        (
+            lambda s, b: (s, {"losses": b[:, 0]}),
+            ValueError,
+            r"must measure scalars, and \['losses'\] has shape \(23,\)",
+        ),
     ],
 )
 def test_updates_that_return_something_else(update, error, words):

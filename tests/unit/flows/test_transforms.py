@@ -190,7 +190,13 @@ def test_couplings_in_a_loop_are_couplings_one_by_one():
     @jax.jit
     def found_of(x):
         y = loop(x)
-        return y, chain(x), loop.log_abs_det_jacobian(x, y), chain.log_abs_det_jacobian(x, y), *loop.inverse_and_log_det(y)
+        return (
+            y,
+            chain(x),
+            loop.log_abs_det_jacobian(x, y),
+            chain.log_abs_det_jacobian(x, y),
+            *loop.inverse_and_log_det(y),
+        )
 
     y, expected, log_det, expected_log_det, back, again = found_of(x)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)

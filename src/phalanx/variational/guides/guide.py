@@ -105,7 +105,7 @@ class Guide(Protocol):
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Any]:
         """Return the parameters after a change in units of the guide's widths; only called with `traits.by_widths`."""
-        raise NotImplementedError
+        raise TypeError(f"the guide {self.name} has `traits.by_widths`, so it must define `moved`")
 
     def transport(self, params: Params, latents: Latents) -> Callable[[Array], Pushed]:
         """Return the guide as a transform of standard normals, one for each coordinate that every device holds.

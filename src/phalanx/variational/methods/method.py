@@ -25,7 +25,7 @@ class FitMethod(Method[S], Protocol[S]):
 class FitError(ValueError):
     """A fit whose loss is no longer finite; `fit` is the fit before that."""
 
-    fit: Fit | None = None
+    fit: Fit
 
     def __init__(self, message: str, free: dict[str, Any] | None = None):
         super().__init__(message)

@@ -193,7 +193,7 @@ class Stochastic:
             free = self.watch.best
         ordered = self.stream is not None and self.stream.is_ordered
         return FitOutcome(
-            free, Losses.of((*state.made, *state.fresh)), step, step * self.steps.num_particles,
+            dict(free), Losses.of((*state.made, *state.fresh)), step, step * self.steps.num_particles,
             int(state.state.failed), seen=self.first_batch + step if ordered else 0,
             looks=self.watch.looks if self.watch else (),
             unsettled=self._unsettled(state, stopped),
