@@ -24,7 +24,7 @@ from tests.type_checked import TYPE_CHECKED
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-for dtype in ("Bool", "Float", "Float64", "Int", "Integer", "Shaped", "UInt32"):
+for dtype in ("Bool", "Float", "Float64", "Int", "Integer", "Key", "Shaped", "UInt32"):
     # The package imports them for type checkers alone, so that users neither need jaxtyping nor wait for it. To the
     # checker here a name that it cannot find would be any type.
     setattr(builtins, dtype, getattr(jaxtyping, dtype))

@@ -5,9 +5,9 @@ round together: acceptance rates move the shared step size, and at the end of a 
 new metric. The devices add up the draws; the tuners do plain arithmetic on the host, the same in every process. With 64
 chains a window has 64 times the draws, so that warm-up needs fewer iterations the more chains there are.
 
-Chains that are done with a round go on with the next while others are not; its tuning is known before the round begins.
-A round ends by draws, never by time. A round that ended after a number of leapfrogs would catch chains where their
-trajectories are long, and the draws that follow would begin there (the inspection paradox).
+A chain that has completed a round may begin the next before the others, since the next tuning is known already. A round
+ends after a number of draws, never after a time: rounds of equal numbers of leapfrog steps would end more often within
+long trajectories, so that the first draws of the next round would be biased (the inspection paradox).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from phalanx.adaptation.stuck_chains import Relocation, StuckChains
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 
 ROUNDS = 4
-"""A round is a fourth as long as what came before it in the window."""
+"""Ratio of the earlier draws of a window to the length of its next round."""
 
 
 class WarmUpState(NamedTuple):
-    """A warm-up between two rounds.
+    """State of a warm-up between two rounds.
 
     Attributes:
-        window: number of the window under way.
+        window: number of the current window.
         made: draws of each chain in this window.
-        iterations: draws of each chain; those of a search for a step size do not count.
-        states: of the tuners.
-        tuning: hyperparameters of the next round or, at the end, of sampling.
+        iterations: draws of each chain, without those of a search for a step size.
+        states: states of the tuners.
+        tuning: hyperparameters of the next round or, after the last, of sampling.
     """
 
     window: int
@@ -43,15 +43,15 @@ class WarmUpState(NamedTuple):
 
 
 class WarmUp:
-    """A schedule: have each chain make `length(state)` draws with `state.tuning`, pass their sums to `learn`, repeat.
+    """Schedule: have each chain make `length(state)` draws with `state.tuning`, pass their sums to `learn`, repeat.
 
     Args:
-        tuners: what is learned, in the order in which hyperparameters are set.
-        tuning: the hyperparameters to begin with.
+        tuners: tuners in the order in which they set hyperparameters.
+        tuning: initial hyperparameters.
         num_warmup: iterations per chain.
         tuned_steps: iterations in which anything is tuned; None means all of them.
-        stuck: finds chains to be relocated; None where none are.
-        runs_ahead: whether chains may begin a round while others are not done with the one before.
+        stuck: search for chains to relocate; None to relocate none.
+        runs_ahead: true if chains may begin a round before others have completed the one before.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class WarmUp:
         stuck: StuckChains | None = None, runs_ahead: bool = False,
     ):  # fmt: skip
         self._tuners, self._first, self._stuck = tuners, tuning, stuck
-        # a chain that is ahead has the step size of its own round, and all else of the round that the others are in
+        # compiled blocks take a second step size for chains that are ahead, but no other second hyperparameter
         self._runs_ahead = runs_ahead and all(name == "step_size" for tuner in tuners for name in tuner.sets)
         self._renews = any(tuner.renews for tuner in tuners)
         tuned = num_warmup if tuned_steps is None else min(num_warmup, tuned_steps)
@@ -68,31 +68,31 @@ class WarmUp:
         self._windows = [*lengths, num_warmup - tuned] if num_warmup > tuned else lengths
 
     def begin(self, beginning: Sums) -> WarmUpState:
-        """Return the first state, given moments of the positions, and of the gradients there, where chains begin."""
+        """Return the first state, given moments of the initial positions and their gradients."""
         stage = self._stage(0)
         states = tuple(tuner.init(self._first, beginning, stage) for tuner in self._tuners)
         state = WarmUpState(0, 0, 0, states, self._first)
         return state._replace(tuning=self.later(state))
 
     def continued(self, beginning: Sums, known: WarmUpState) -> WarmUpState:
-        """Return a state that was read from a file, with tuners' states in their classes."""
+        """Return a state read from a file, with tuners' states in their classes."""
         mine = self.begin(beginning)
         states = tuple(_as_type(*pair) for pair in zip(mine.states, known.states, strict=True))
         state = WarmUpState(*known)._replace(states=states)
         later = self.later(state)
-        # where chains run ahead the round has a step size of its own, and the metric of the rounds around it
+        # if chains run ahead, the tuners have a newer step size than that of the next round
         tuning = later._replace(step_size=known.tuning.step_size) if self._runs_ahead else later
         return state._replace(tuning=tuning)
 
     @property
     def sampled_groups(self) -> int | None:
-        """Groups of coordinates whose draws are kept until the window ends; None for all, to find stuck chains."""
+        """Number of groups of coordinates to keep until the window ends; None for all, to find stuck chains."""
         if self._stuck is not None and self._stuck.compares:
             return None
         return int(any(tuner.learns_from == "draws" for tuner in self._tuners))
 
     def over(self, state: WarmUpState) -> bool:
-        """Return whether warm-up is complete."""
+        """Return True if warm-up is complete."""
         return self._stage(state.window).over
 
     def length(self, state: WarmUpState) -> int:
@@ -100,35 +100,35 @@ class WarmUp:
         return self._length_after(state, state.made)
 
     def ahead(self, state: WarmUpState) -> int:
-        """Return the draws of the round after the next, which chains may begin while others are not done."""
+        """Return the draws of the round after the next, which chains may begin before others complete the next."""
         runs = self._runs_ahead and not self.searching(state)
         return self._length_after(state, state.made + self.length(state)) if runs else 0
 
     def later(self, state: WarmUpState) -> Any:
-        """Return the hyperparameters of the round after the next, as the tuners set them now."""
+        """Return the hyperparameters that the tuners set now, for the round after the next if chains run ahead."""
         tuning, stage = self._first, self._stage(state.window)
         for tuner, known in zip(self._tuners, state.states, strict=True):
             tuning = tuner.apply(known, tuning, stage)
         return tuning
 
     def searching(self, state: WarmUpState) -> bool:
-        """Return whether the next round is a single short draw, from which only tuners that search learn."""
+        """Return True if the next round is a single short draw, from which only tuners that search learn."""
         return any(tuner.searches(known) for tuner, known in zip(self._tuners, state.states, strict=True))
 
     def ends_window(self, state: WarmUpState) -> bool:
-        """Return whether a window ends with the next round, and another follows, for which its draws are needed."""
+        """Return True if the next round ends a window whose draws are needed for the next window."""
         ends = not self.searching(state) and state.made + self.length(state) == self._windows[state.window]
-        return ends and not self._stage(state.window + 1).over  # at the end no time is left to come apart again
+        return ends and not self._stage(state.window + 1).over  # chains relocated at the end would stay correlated
 
     def learn(self, state: WarmUpState, sums: Sums, sample: Sample | None) -> tuple[WarmUpState, list[Relocation]]:
         """Return the state after a round, and the chains that continue beside others.
 
-        Where chains may run ahead, the round after the next is the first that is drawn as this one suggests.
+        If chains may run ahead, the round after the next is the first with hyperparameters learned from this one.
 
         Args:
-            state: before the round.
-            sums: over its draws.
-            sample: of the draws of the window, where it ends; see `ends_window`.
+            state: state before the round.
+            sums: sums over its draws.
+            sample: draws of the window if it ends; see `ends_window`.
         """
         searching, (length, ahead) = self.searching(state), (self.length(state), self.ahead(state))
         later, stage = self.later(state) if ahead else None, self._stage(state.window)
@@ -167,5 +167,5 @@ class WarmUp:
 
 
 def _as_type(mine: Any, known: Any) -> Any:
-    """Return a state in the class of a tuner's own states: a file does not know the classes of users."""
+    """Return a state in the class of `mine`, since a file does not contain the classes of users."""
     return type(mine)(*known) if isinstance(known, tuple) and not isinstance(known, type(mine)) else known

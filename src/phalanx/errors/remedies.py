@@ -25,7 +25,7 @@ _UNTRACEABLE = (
 
 
 def is_untraceable(error: Exception) -> bool:
-    """Return whether an error reports that a value is not a number yet."""
+    """Return True if an error reports that a traced value has no concrete number."""
     return isinstance(error, _UNTRACEABLE) or "sequences of concrete values" in str(error)
 
 
@@ -42,7 +42,7 @@ _SIZED = re.compile(rf"\bnp\.({'|'.join((*_SIZES, 'ones', 'full', 'eye', 'reshap
 
 
 def remedy(error: Exception, line: CodeLine) -> str:
-    """Return advice on an error that a line raised; an empty string if there is none."""
+    """Return advice on an error that a line raised; an empty string without advice."""
     if isinstance(error, UnexpectedTracerError):
         return LEAKED
     if isinstance(error, NonConcreteBooleanIndexError):

@@ -1,6 +1,7 @@
-"""Runs of chains: from a model and its data to a posterior.
+"""Runs of chains: `phx.mcmc`, `phx.compile`, `phx.stream`.
 
-`mcmc.py` compiles a sampler and `sampler.py` runs it. A run is a value (`state.py`); `loop.py` asks a phase (`phases/`)
-what the next block is to draw, and `engine.py` moves the value by that block. `device/` holds the compiled programs,
-`host/` what becomes of draws on the host. Read `state.py` first.
+In: a model, its data, a kernel, options. Out: a posterior, or a sampler that makes posteriors. `mcmc.py` compiles a
+sampler and `sampler.py` runs it. `loop.py` asks a phase (`phases/`) for the goal of the next block, and `engine.py`
+advances the state of the run (`state.py`) by that block. `device/` contains the compiled programs, `host/` the
+processing of draws on the host, `compile/` caches and compilation, `progress/` displays. Read `state.py` first.
 """

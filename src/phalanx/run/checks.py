@@ -1,4 +1,4 @@
-"""What a run refuses, and what it says then."""
+"""Checks of a run's arguments, each with a message that says what to change."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ Returned = TypeVar("Returned")
 OF_A_RUN = (
     "seed", "num_warmup", "num_samples", "thin", "until", "init", "tuning", "on_block", "progress",
 )  # fmt: skip
-"""Arguments of `sampler.run`, and of no `phx.compile`."""
+"""Arguments of `sampler.run` that `phx.compile` does not take."""
 
 
 def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-    """Wrap a function, so that a call with arguments that it does not take says where they go."""
+    """Wrap a function, so that a call with unknown arguments raises an error that says where they belong."""
     signature, name = inspect.signature(function), f"phx.{function.__name__}"
 
     @wraps(function)
@@ -52,7 +52,7 @@ def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Param
             if name == "phx.compile" and (of_a_run := [given for given in OF_A_RUN if given in kwargs]):
                 raise TypeError(
                     f"{name}: {' and '.join(of_a_run)} {'belongs' if len(of_a_run) == 1 else 'belong'} to "
-                    f"sampler.run(...), since other values compile nothing: sampler = {name}(model, data), then "
+                    f"sampler.run(...), since changing them does not recompile: sampler = {name}(model, data), then "
                     f"sampler.run({', '.join(f'{given}=...' for given in of_a_run)})."
                 ) from None
             raise TypeError(
@@ -66,19 +66,19 @@ def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Param
 
 
 def check_not_traced(data: Any) -> None:
-    """Refuse to run inside of a function that JAX traces, where there are no numbers to run on."""
-    # under jit what is computed anew is traced as well, under vmap only what is mapped
+    """Raise inside of a function that JAX traces, since a run needs concrete numbers."""
+    # under jit new arrays are traced, too; under vmap only mapped arguments are
     if any(isinstance(leaf, Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(data))):
         raise ValueError(
             "phx.mcmc was called inside of a function that JAX traces, such as one under jax.jit, jax.vmap, "
-            "jax.shard_map or phx.spmd. Call it outside: it compiles by itself, and lays chains and data (phx.shard) "
-            "over devices by itself. For many data sets of one shape: sampler = phx.compile(...), then "
+            "jax.shard_map or phx.spmd. Call it outside: it compiles its programs itself, and shards chains and data "
+            "(phx.shard) over devices itself. For many data sets of one shape: sampler = phx.compile(...), then "
             "sampler.run(seed, data) for each."
         )
 
 
 def check_sizes(num_chains: Any, num_warmup: Any, num_samples: Any, thin: Any) -> None:
-    """Refuse sizes that are not whole numbers, or too small."""
+    """Raise unless sizes are whole numbers that are large enough."""
     sizes = (
         ("num_chains", num_chains, 1),
         ("num_warmup", num_warmup, 0),
@@ -92,13 +92,13 @@ def check_sizes(num_chains: Any, num_warmup: Any, num_samples: Any, thin: Any) -
 
 
 def check_types(wide: bool) -> None:
-    """Refuse to run what was compiled under another setting of `jax_enable_x64`."""
+    """Raise if `jax_enable_x64` has another value than when the sampler was compiled."""
     if bool(jax.config.jax_enable_x64) != wide:  # pyright: ignore[reportAttributeAccessIssue]
         was, now = ("float64", "float32") if wide else ("float32", "float64")
         raise ValueError(
             f"The sampler was compiled for {was}, and JAX now computes in {now}. Set it back, by "
-            f"jax.config.update('jax_enable_x64', {wide}), or compile again; a posterior's draws so far begin a new "
-            f"run with init=posterior."
+            f"jax.config.update('jax_enable_x64', {wide}), or compile again; to use the draws so far, start a new run "
+            f"with init=posterior."
         )
 
 
@@ -118,13 +118,13 @@ def check_keep(keep: Any) -> None:
 
 
 def check_on_block(on_block: Any) -> None:
-    """Refuse what cannot be called with a report."""
+    """Raise unless `on_block` can be called."""
     if on_block is not None and not callable(on_block):
         raise TypeError(f"on_block: expected a function of a report, called after each block; got {on_block!r}.")
 
 
 def check_chains(num_chains: int, mesh: Mesh, kernel: Kernel) -> None:
-    """Refuse a number of chains that the mesh's chain axis does not divide, or too few for the kernel to be tuned."""
+    """Raise if the mesh's chain axis does not divide the number of chains, or a tuner needs more."""
     for tuner in kernel.tuners:
         tuner.check(kernel.name, num_chains)
     groups = mesh.shape[CHAIN]
@@ -138,18 +138,18 @@ def check_chains(num_chains: int, mesh: Mesh, kernel: Kernel) -> None:
 
 
 def check_precision(matmul_precision: Any) -> None:
-    """Refuse a precision that JAX does not know."""
+    """Raise unless a precision is one of JAX's."""
     known = ("float32", "tensorfloat32", "bfloat16")
     if matmul_precision not in known:
         raise ValueError(f"matmul_precision must be one of {', '.join(known)}; got {matmul_precision!r}.")
 
 
 def check_kernel_type(kernel: Any) -> None:
-    """Refuse a kernel that is none."""
+    """Raise unless `kernel` is a Kernel."""
     if not isinstance(kernel, Kernel):
         raise TypeError(
             f"kernel: expected a kernel such as phx.hmc() or phx.rwmh(), got {kernel!r}{_named_kernel(kernel)}. "
-            f"A BlackJAX algorithm is wrapped: phx.from_blackjax(lambda f: blackjax.mala(f, 0.1))."
+            f"Wrap a BlackJAX algorithm: phx.from_blackjax(lambda f: blackjax.mala(f, 0.1))."
         )
 
 
@@ -161,7 +161,7 @@ def _named_kernel(kernel: Any) -> str:
 
 
 def check_mesh_type(mesh: Any) -> None:
-    """Refuse a mesh that is none."""
+    """Raise unless `mesh` is None or a Mesh."""
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(
             f"mesh must be made by phx.make_mesh, such as phx.make_mesh(devices=jax.devices()[:1]); got {mesh!r}."
@@ -169,33 +169,32 @@ def check_mesh_type(mesh: Any) -> None:
 
 
 def check_kernel(kernel: Kernel, target: Target) -> None:
-    """Refuse a kernel that cannot move the target's variables."""
+    """Raise if a kernel for one device is given sharded variables."""
     latents = {latent.name: latent for latent in target.shares.latents}
     sharded = [name for name, latent in latents.items() if latent.sharding.axes]
     if sharded and not kernel.machine.knows_mesh:
         raise ValueError(
-            f"{kernel.name}: this algorithm is written for one device, and {', '.join(map(repr, sharded))} is spread "
-            f"over "
-            f"{latents[sharded[0]].sharding.axes}. Use phx.hmc or phx.rwmh, or data that are not sharded."
+            f"{kernel.name}: this algorithm is written for one device, and {', '.join(map(repr, sharded))} is sharded "
+            f"over {latents[sharded[0]].sharding.axes}. Use phx.hmc or phx.rwmh, or data that are not sharded."
         )
 
 
 def check_coordinates(kernel: Kernel, coordinates: int) -> None:
-    """Refuse a kernel that makes no sense for so few coordinates."""
+    """Raise if a kernel needs more coordinates."""
     least = kernel.machine.least_coordinates
     if coordinates < least:
         raise ValueError(
-            f"{kernel.name} needs a model of at least {least} coordinates, and this one has "
-            f"{coordinates}. Use phx.nuts()."
+            f"{kernel.name} needs a model of at least {least} coordinates, and this model has {coordinates}. Use "
+            f"phx.nuts()."
         )
 
 
 MOST_STORED = 10_000
-"""Elements of a deterministic value that is stored without being named: one for each row of large data is not."""
+"""Maximal elements of a deterministic value that is stored by default: one value for each row of large data is not."""
 
 
 def stored_by_default(latents: Iterable[str], deterministic: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the variables that are stored where `keep` names none, and the deterministic values that are not.
+    """Return the variables to store by default, and the deterministic values that are too large.
 
     Args:
         latents: names of the latent variables.
@@ -206,16 +205,16 @@ def stored_by_default(latents: Iterable[str], deterministic: Mapping[str, Any]) 
 
 
 def too_large_to_store(large: Sequence[str], deterministic: Mapping[str, Any]) -> list[str]:
-    """Sentences about deterministic values that are not stored."""
+    """Return a sentence for each deterministic value that is not stored."""
     return [
         f"phalanx: the deterministic value {name!r} has {math.prod(np.shape(deterministic[name])):,} elements, and its "
-        f"draws are not stored: more than {MOST_STORED:,} are stored where keep= names them."
+        f"draws are not stored: name it in keep= to store a value of more than {MOST_STORED:,} elements."
         for name in large
     ]
 
 
 def check_names(keep: Sequence[str], target: Target) -> tuple[str, ...]:
-    """The variables to store; refuse names the model does not have."""
+    """Return the variables to store; raise if the model lacks one."""
     if unknown := [name for name in keep if name not in target.value_names()]:
         raise ValueError(
             f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has "
@@ -225,16 +224,15 @@ def check_names(keep: Sequence[str], target: Target) -> tuple[str, ...]:
 
 
 def check_arrays(compiled: Arguments, given: Arguments) -> None:
-    """Refuse data that a sampler was not compiled for."""
+    """Raise unless data have the structure, shapes and constants that a sampler was compiled for."""
     if differing := compiled.differing_constants(given):
         raise ValueError(
-            f"data: {differing[0]} has other values than the sampler was compiled for, and the model takes a size or a "
-            f"branch from them, so that they are compiled in. Compile again for other values."
+            f"data: {differing[0]} has other values than the sampler was compiled for. They are compiled in, since a "
+            f"size or a branch of the model depends on them. Compile again for other values."
         )
     if given.layout != compiled.layout or given.names != compiled.names:
         raise ValueError(
-            f"data: the sampler was compiled for the arrays {', '.join(compiled.names)}; these are "
-            f"{', '.join(given.names)} "
+            f"data: the sampler was compiled for the arrays {', '.join(compiled.names)}; got {', '.join(given.names)} "
             f"(numbers, strings and functions in the data must be the same, too). Compile again for other data."
         )
     pairs = zip(
@@ -244,15 +242,13 @@ def check_arrays(compiled: Arguments, given: Arguments) -> None:
         if expected != shape or sharding != given_sharding:
             raise ValueError(
                 f"data: the sampler was compiled for {name} of shape {expected.shape} and type {expected.dtype}, "
-                f"sharded over "
-                f"{sharding.axes or 'nothing'}; got {shape.shape} {shape.dtype}, sharded over "
-                f"{given_sharding.axes or 'nothing'}. "
-                f"Compile again for other shapes."
+                f"sharded over {sharding.axes or 'nothing'}; got {shape.shape} {shape.dtype}, sharded over "
+                f"{given_sharding.axes or 'nothing'}. Compile again for other shapes."
             )
 
 
 def check_beginning(blocks: Blocks, begun: InitResult, arrays: Sequence[Array], given: Sequence[str] = ()) -> None:
-    """Refuse to start from a log density that is not finite, or with observations no parameter could produce."""
+    """Raise if the log density is not finite at the start, or observations are outside of their support."""
     finite, invalid = to_host(begun.finite), any(int(count) for count in begun.invalid.values())
     target = blocks.target.with_arrays(arrays)
     if invalid or not finite.all():
@@ -273,17 +269,17 @@ def check_beginning(blocks: Blocks, begun: InitResult, arrays: Sequence[Array], 
         farther = "" if given else f", and at {FARTHER} farther from it"
         raise ValueError(
             f"Chain {chain}: the log density is finite but its gradient is not, {where}{farther}. Look for "
-            f"sqrt, log, abs or norms at a point where they have no derivative, among {', '.join(map(repr, values))}."
+            f"sqrt, log, abs or norms at points without a derivative, among {', '.join(map(repr, values))}."
         )
     sites = ", ".join(f"{name!r} ({value})" for name, value in guilty.items())
     raise ValueError(
         f"Chain {chain}: the log density is not finite at the start, {where}. The variables responsible: {sites}"
-        f"{_nan_hint(blocks, arrays)}. Check their data, and priors that put the start where the likelihood is zero."
+        f"{_nan_hint(blocks, arrays)}. Check their data, and priors under which the likelihood of a start is zero."
     )
 
 
-def _contributions(blocks: Blocks, begun: InitResult, arrays: Sequence[Array]) -> Mapping[str, Any]:
-    """What each variable contributes; compiled when something is wrong, and not before."""
+def _contributions(blocks: Blocks, begun: InitResult, arrays: Sequence[Array]) -> Mapping[str, Array]:
+    """Return each variable's terms of the log density; compiled only to report an error."""
     in_specs = blocks.target.array_specs(), blocks.chain_specs()
     return jax.jit(blocks.on_mesh(blocks.contributions, in_specs, PartitionSpec(CHAIN)))(arrays, begun.chains)
 

@@ -1,4 +1,4 @@
-"""Whether a run is one that compiled blocks may go on with: after another posterior's draws they would be nobody's."""
+"""Checks that a saved run matches a sampler; otherwise its further draws would target no posterior."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from phalanx.kernels.protocol.adapter import Rest
 from phalanx.mesh.keys import is_key
@@ -21,34 +22,36 @@ from phalanx.run.host.unshard import reshard, unshard
 from phalanx.run.state import Aim, Reduced, RunState, Stored, Work
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-2
-"""How well log densities agree, at least, that are computed on another number of devices. Of many rows a change that is
-smaller than the rounding of their sum is not seen."""
+"""Tolerances for log densities computed on different numbers of devices. In a sum over many rows a change of the data
+that is smaller than the rounding error goes unnoticed."""
 
 ROUGHLY = 1e-5
-"""In place of the first, where products of matrices are not of float32."""
+"""Relative tolerance if matrix products have a lower precision than float32."""
 
 
 @dataclass(frozen=True)
 class Continuing:
-    """What a run must fit that is gone on with, or whose tuning is taken.
+    """Checks of runs to be continued, and of posteriors whose tuning is used, against a sampler.
 
     Attributes:
-        executables: the compiled blocks.
-        kernel: the kernel as the user would write it.
+        executables: the sampler's compiled blocks.
+        kernel: the sampler's kernel as the user would write it.
     """
 
     executables: Executables
     kernel: str
 
     def state_of(self, posterior: Posterior) -> RunState:
-        """A run's state in the classes that the blocks take: read from a file, its records are new ones.
+        """Return the state of a run, with the classes of the blocks in place of tuples from a file.
 
         Raises:
-            ValueError: when it does not fit the blocks.
+            ValueError: when the run does not match the sampler.
         """
         state, blocks = _known(posterior), self.executables.blocks
-        was, now = (posterior.num_chains, tuple(posterior.draws)), (blocks.num_chains, blocks.names)
-        if was != now and not (posterior.num_chains == blocks.num_chains and state.in_warm_up):
+        stored = tuple(posterior.draws) or tuple(name for name in blocks.names if name in state.stored.draws)
+        was, now = (posterior.num_chains, stored), (blocks.num_chains, blocks.names)
+        no_draws = state.in_warm_up or not (state.stored.counts.any() or state.reduced.draws or state.sinks)
+        if was != now and not (posterior.num_chains == blocks.num_chains and no_draws):
             raise ValueError(
                 f"continue_run: the posterior has {was[0]} chains of {', '.join(map(repr, was[1])) or 'no variables'}; "
                 f"this sampler was compiled for {now[0]} chains of {', '.join(map(repr, now[1])) or 'no variables'}."
@@ -65,13 +68,13 @@ class Continuing:
         except ValueError as error:
             raise ValueError(
                 f"continue_run: the posterior is of another model, kernel or set of reducers: {error}. Compile with "
-                f"those it was made with."
+                f"the model, kernel and reducers of the posterior."
             ) from None
         _check_lengths(posterior, state.stored.count)
         return state._replace(stored=state.stored.after(posterior.draws, posterior.stats)) if posterior.stats else state
 
     def _check_types(self, state: RunState) -> None:
-        """Refuse a run in another floating-point type, such as one of float32 under `jax_enable_x64`."""
+        """Raise if a run has another floating-point type, such as float32 under `jax_enable_x64`."""
         position = getattr(getattr(state.chains.lanes, "at", None), "position", None)
         for latent in self.executables.blocks.target.shares.latents:
             value = position.get(latent.name) if isinstance(position, dict) else None
@@ -84,41 +87,45 @@ class Continuing:
                 )
 
     def tuning_of(self, posterior: Posterior) -> Any:
-        """What a run has tuned, for another to begin with.
+        """Return the tuning of a posterior as initial hyperparameters of another run.
 
         Raises:
-            ValueError: when it is of another kernel or of other variables.
+            ValueError: when the posterior has another kernel or other variables.
         """
         was, now = (kernel.partition("(")[0] for kernel in (posterior.record.kernel, self.kernel))
         if was != now:
-            raise ValueError(f"tuning: that of the posterior is of phx.{was}, and the kernel is phx.{now}.")
+            raise ValueError(
+                f"tuning: the posterior was drawn by phx.{was}, and the kernel is phx.{now}. Give a posterior of "
+                f"phx.{now}, or leave out tuning=."
+            )
         state, blocks = _known(posterior), self.executables.blocks
         if state.in_warm_up:
             raise ValueError(
-                "tuning: the posterior is of a run that is still in warm-up. Go on with it, by continue_run, and take "
-                "the tuning of what that returns."
+                "tuning: the posterior is of a run that is still in warm-up. Complete it with continue_run, and give "
+                "the posterior that returns."
             )
         known, expected = state.tuning, unshard(first_tuning(blocks), blocks.layout)
         try:
             tuned = _like(expected, known, "what was tuned")
             _check_shapes(tuned, expected)
         except ValueError as error:
-            raise ValueError(f"tuning: the posterior is of other variables, or of another metric: {error}.") from None
+            raise ValueError(f"tuning: the posterior has other variables or another metric: {error}.") from None
         tuned = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), tuned, expected)
         return reshard(tuned, blocks.layout)
 
     def check_heights(self, state: RunState, arrays: tuple[jax.Array, ...], same_data: bool = False) -> None:
-        """Refuse a run whose chains do not have the log density that they are said to have; say so where none knows.
+        """Raise unless the log density at the chains' positions equals the one that the run recorded.
 
-        Of chains of minibatches estimates alone are known, each of other rows. `same_data` says that the data have been
-        compared already.
+        Minibatch kernels record estimates from different rows, which cannot be compared: they give a warning.
+        `same_data` means that the data were compared already.
         """
         blocks, at = self.executables.blocks, state.chains.lanes.at
         if blocks.kernel.batch_size is not None:
             warnings.warn(
-                f"continue_run: whether the posterior is of this model{'' if same_data else ' and of these data'} was "
-                f"not checked, since phx.{self.kernel.partition('(')[0]} knows the log density of minibatches alone. "
-                f"Make sure that {'it is the one' if same_data else 'they are those'} it was made with.",
+                f"continue_run: it was not checked that the posterior is of this "
+                f"model{'' if same_data else ' and of these data'}, since phx.{self.kernel.partition('(')[0]} computes "
+                f"the log density of minibatches only. Make sure that the posterior was drawn with this "
+                f"model{'' if same_data else ' and these data'}.",
                 stacklevel=2,
             )
             return
@@ -128,8 +135,9 @@ class Continuing:
         if not np.allclose(found, known, rtol=relative, atol=ABSOLUTE):
             chain = int(np.argmax(np.abs(found - known)))
             raise ValueError(
-                f"continue_run: where chain {chain} is, the posterior's log density was {known[chain]:.8g}; that of "
-                f"this model on these data is {found[chain]:.8g}. Go on with the model and the data it was made with."
+                f"continue_run: at the position of chain {chain} the posterior's log density was {known[chain]:.8g}; "
+                f"that of this model on these data is {found[chain]:.8g}. Continue with the model and the data that "
+                f"the posterior was drawn with."
             )
 
     def _in_classes(self, state: RunState) -> RunState:
@@ -150,8 +158,8 @@ class Continuing:
             sampling=Work(*state.sampling),
         )
 
-    def _sinks(self, known: Any) -> SinkState | None:
-        """Return the sinks, states of a user's reducers in their classes."""
+    def _sinks(self, known: SinkState | None) -> SinkState | None:
+        """Return the sinks with the states of a user's reducers in their classes."""
         if known is None or len(known.states) == 1:
             return known
         counts, states = known.states
@@ -176,42 +184,45 @@ class Continuing:
 
 
 def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:
-    """Return the iterations asked for after the last draw that thinning kept, fewer than `thin`.
+    """Return the number of iterations after the last draw that thinning kept, fewer than `thin`.
 
-    One longer run counts them; of a run that ended before its time there are none.
+    One longer run would count them towards its next draw. A run that stopped early has none.
 
     Raises:
-        ValueError: when `num_samples` more are too few for another draw.
+        ValueError: when `num_samples` more iterations are too few for another draw.
     """
     kept, thin = max(state.stored.count, state.reduced.draws), state.aim.thin
     left = 0 if state.in_warm_up else posterior.record.num_samples - thin * kept
     left = left if 0 <= left < thin else 0
-    # chains may have made draws of a round that is folded when it is over
+    # the sinks may hold draws of an incomplete round of reduced draws
     least = 1 if state.in_warm_up or state.sinks is None else int(np.max(state.sinks.count))
     if num_samples + left < thin * least:
         raise ValueError(
             f"continue_run: num_samples={num_samples} "
-            + (f"makes no draw that thin={thin} keeps" if least == 1 else "are fewer than chains have made already")
+            + (f"gives no draw that thin={thin} keeps" if least == 1 else "are fewer than chains have made already")
             + f"; give at least {thin * least - left}."
         )
     return left
 
 
 def check_contents(known: Mapping[str, str], here: Mapping[str, str]) -> None:
-    """Refuse data whose checksums are not those of the run's data."""
+    """Raise if the checksums of the data differ from those of the run's data."""
     if other := [name for name in {**known, **here} if known.get(name) != here.get(name)]:
         raise ValueError(
-            f"continue_run: data: {', '.join(other)} {'differ' if len(other) > 1 else 'differs'} from what the "
-            f"posterior was drawn with, in one value at least. Go on with the model and the data it was made with; or "
-            f"run anew, with init=posterior and tuning=posterior."
+            f"continue_run: data: {', '.join(other)} {'differ' if len(other) > 1 else 'differs'} in at least one value "
+            f"from the posterior's data. Continue with the data that the posterior was drawn with, or start a new run "
+            f"with init=posterior and tuning=posterior."
         )
 
 
 def _known(posterior: Posterior) -> RunState:
-    """A run's state; of a file of an earlier release nobody knows what its entries are."""
+    """Return the state of a run; raise if another release saved it, since its entries have no names."""
     state = posterior.state
     if not isinstance(state, RunState):
-        raise ValueError("The posterior was saved by another release, whose states of runs this one does not know.")
+        raise ValueError(
+            "The posterior was saved by another release of Phalanx, whose state this one cannot read. Start a new run "
+            "with init=posterior."
+        )
     return state
 
 
@@ -219,13 +230,13 @@ def _check_lengths(posterior: Posterior, count: int) -> None:
     for name, values in {**posterior.stats, **posterior.draws}.items():
         if values.shape[1] != count:
             raise ValueError(
-                f"continue_run: {name!r} has {values.shape[1]} draws of each chain, and the run has made {count}. Go "
-                f"on with the posterior as the run returned it."
+                f"continue_run: {name!r} has {values.shape[1]} draws of each chain, and the run has made {count}. "
+                f"Continue the posterior as the run returned it."
             )
 
 
 def _like(template: Any, tree: Any, what: str) -> Any:
-    """A tree in the classes of another; keys, which files hold as numbers, are keys again."""
+    """Return the leaves of a tree in the structure of `template`, keys restored from numbers."""
     leaves, wanted = jax.tree.leaves(tree), jax.tree.structure(template)
     if len(leaves) != wanted.num_leaves:
         raise ValueError(f"{what} has {len(leaves)} arrays, and {wanted.num_leaves} are expected")
@@ -239,7 +250,7 @@ def _as_key(leaf: Any, like: Any) -> Any:
 
 
 def _of_user(template: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
-    """The states of a reducer that a user wrote, in their classes; ours are read as they were."""
+    """Return the states of a user's reducer in their classes; those of Phalanx are read from files as they are."""
 
     def one(part: str) -> Any:
         state, wanted = parts[part], jax.tree.structure(template[part])
@@ -247,7 +258,7 @@ def _of_user(template: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
         return state if is_ours else jax.tree.unflatten(wanted, jax.tree.leaves(state))
 
     if set(parts) != set(template):
-        raise ValueError(f"what it reduced is called {', '.join(map(repr, parts))}")
+        raise ValueError(f"a reducer has the results {', '.join(map(repr, parts))}")
     return {part: one(part) for part in parts}
 
 
@@ -256,6 +267,6 @@ def _check_shapes(tuned: Any, expected: Any) -> None:
         _same_shape(f"tuning{jax.tree_util.keystr(path)}", leaf, np.shape(like))
 
 
-def _same_shape(what: str, values: Any, shape: tuple[int, ...]) -> None:
+def _same_shape(what: str, values: ArrayLike, shape: tuple[int, ...]) -> None:
     if np.shape(values) != shape:
         raise ValueError(f"{what} has shape {np.shape(values)}, and {shape} is expected")

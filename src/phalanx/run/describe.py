@@ -1,4 +1,4 @@
-"""What is run where, in words and numbers a report can show."""
+"""Record of a sampler: model, data, kernel, devices and versions in words for a report."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LESS_BIAS = (
     "half the step size, and larger batches, until what you report no longer moves; or phx.nuts(), whose draws have no "
     "such bias"
 )
-"""Advice for draws that are not quite of the posterior."""
+"""Advice for draws of an approximate kernel."""
 
 MOST_LABELS = 100
-"""Names of columns or levels that a record holds."""
+"""Maximal number of names of columns or levels in a record."""
 
 
 def describe(target: Target, kernel: Kernel, num_chains: int, matmul_precision: str) -> RunRecord:
-    """Return the record of what was compiled; that of a run adds the run's length and seed."""
+    """Return the record of a sampler, without the length and the seed of a run."""
     return RunRecord(
         model=getattr(target.program, "__name__", type(target.program).__name__),
         source=source_of(target.program),
@@ -42,7 +42,7 @@ def describe(target: Target, kernel: Kernel, num_chains: int, matmul_precision: 
         data={
             **data_words(target.arguments),
             **dict.fromkeys(
-                target.arguments.constants, "compiled in: the model takes a size or a branch from its values"
+                target.arguments.constants, "compiled in: a size or a branch of the model depends on its values"
             ),
         },
         latents={
@@ -56,13 +56,13 @@ def describe(target: Target, kernel: Kernel, num_chains: int, matmul_precision: 
 
 
 def data_words(arguments: Arguments) -> dict[str, str]:
-    """Each array of the data in words: type, shape, where its rows are, and the names of its levels or columns."""
+    """Return each array of the data in words: type, shape, sharding, and the names of its levels or columns."""
     known = zip(arguments.names, arguments.whole_shapes(), arguments.shardings, arguments.labels, strict=True)
     return {name: f"{s.dtype} {s.shape}{where_words(sharding)}{_labels(words)}" for name, s, sharding, words in known}
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a run depends on."""
+    """Return the versions of Python and of the packages that draws depend on."""
     found = {name: _version(name) for name in ("phalanx", "jax", "jaxlib", "numpyro", "numpy")}
     return {**found, "python": platform.python_version()}
 
@@ -76,12 +76,12 @@ def _version(name: str) -> str:
 
 
 def where_words(sharding: RowSharding) -> str:
-    """Where an array's rows are, in words; nothing where every device has them all."""
+    """Return the sharding of an array in words; an empty string for a replicated array."""
     return f", rows over {' and '.join(map(repr, sharding.axes))}" if sharding.axes else ""
 
 
 def _labels(words: Labels) -> str:
-    """What columns or levels are called, in the order of their numbers."""
+    """Return the names of columns or levels in the order of their numbers."""
     if not words:
         return ""
     shown = ", ".join(words) if len(words) <= MOST_LABELS else f"{', '.join(words[:MOST_LABELS])}, ... ({len(words)})"
@@ -89,7 +89,7 @@ def _labels(words: Labels) -> str:
 
 
 def source_of(program: Any) -> str:
-    """A program's source, as far as Python can show it."""
+    """Return a program's source; an empty string if Python cannot find it."""
     try:
         return textwrap.dedent(inspect.getsource(inspect.unwrap(program)))
     except (OSError, TypeError):  # typed at a prompt, or an object

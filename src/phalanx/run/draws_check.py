@@ -1,4 +1,4 @@
-"""The devices' shares against the whole, where the draws of a run are: what is not proved is evaluated there, too."""
+"""Test of the devices' shares at the draws of a run, for shares without a proof."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,19 +16,22 @@ from phalanx.run.init_values import Initial
 from phalanx.run.loop import Run
 from phalanx.run.results import RunResults
 
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
+
 FEWEST, MOST = 4, 64
-"""Positions that are compared; so many where the data are small."""
+"""Minimal and maximal number of positions to compare; more if the data are small."""
 
 NUMBERS = 2**24
-"""Numbers of the data that are evaluated in all."""
+"""Maximal number of data values to evaluate, over all positions."""
 
 Position = dict[str, np.ndarray]
 
 
 def check_at_draws(run: Run, rows: ShardingCheck, level: str) -> ShardingCheck:
-    """Compare at draws of every chain, those that are extreme in some coordinate; a difference is a warning.
+    """Compare the shares with the whole at draws that are extreme in some coordinate; warn of a difference.
 
-    Where not all latent variables are stored, the chains' last positions are compared.
+    The chains' last positions are compared, too; only these if some latent variables are not stored.
     """
     if rows.check is None or not rows.check.names or level == "off" or run.interrupted:
         return rows
@@ -45,14 +49,14 @@ def check_at_draws(run: Run, rows: ShardingCheck, level: str) -> ShardingCheck:
 
 
 def _last(run: Run, count: int) -> list[Position]:
-    """Return where chains are, evenly chosen."""
+    """Return the last positions of evenly chosen chains."""
     chains = run.engine.blocks.num_chains
     where = positions_of(run.state.chains, chains)
     return [where[chain] for chain in np.unique(np.linspace(0, chains - 1, min(count, chains)).astype(int))]
 
 
-def _extreme(run: Run, draws: Mapping[str, np.ndarray], count: int) -> list[Position]:
-    """Return positions of draws that are the least or the largest of their chain in some coordinate."""
+def _extreme(run: Run, draws: Mapping[str, Shaped[np.ndarray, "chains draws *shape"]], count: int) -> list[Position]:
+    """Return positions of draws with the smallest or largest value of their chain in some coordinate."""
     names, chains = [latent.name for latent in run.engine.blocks.target.shares.latents], run.engine.blocks.num_chains
     if not set(names) <= set(draws) or not run.draws:
         return []

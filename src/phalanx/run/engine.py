@@ -1,9 +1,9 @@
-"""The engine of a run: moves its state by one block with compiled programs, and holds nothing that must survive."""
+"""Engine of a run: advances the state by one block with compiled programs, and has no state of its own but caches."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -25,13 +25,16 @@ from phalanx.run.init_values import Initial
 from phalanx.run.phases.phase import Goal
 from phalanx.run.state import Reduced, RunState
 
+if TYPE_CHECKING:
+    from jaxtyping import Integer, Shaped
+
 
 class Engine:
     """Compiled programs, and the data and seed of a run on the devices.
 
     Args:
         executables: the compiled blocks.
-        seed: of the run.
+        seed: seed of the run.
         arrays: the data on the devices.
     """
 
@@ -40,15 +43,15 @@ class Engine:
         self.seed, self.arrays = np.uint32(seed), arrays
         self._sent_seed = executables.sent.array(self.seed, PartitionSpec())
         self._tuning: Any = None
-        """The tuning that the devices have, and as they have it."""
+        """The tuning that was placed last; `_sent_tuning` is the same on the devices."""
         self._sent_tuning: Any = None
         self._metric: tuple[Any, Any] = None, None
-        """The metric that the devices have, and as they have it."""
+        """The metric that was placed last, on the host and on the devices."""
 
     # -- initial positions, and chains of a state --------------------------------------------------------------------
 
     def begin(self, initial: Initial) -> tuple[ChainState, Sums]:
-        """Return chains at their initial positions, and sums over positions and gradients there."""
+        """Return chains at their initial positions, and sums over the positions and their gradients."""
         begun = self.executables.start(self.seed, self.arrays, initial)
         initial.check(begun.misfits)
         check_beginning(self.blocks, begun, self.arrays, tuple(initial.values))
@@ -59,22 +62,22 @@ class Engine:
             rows = tuple(_taken(part, leaders, 1) for part in rows)
         return chains, self.executables.summed(rows, 0, 1) if rows else Sums.nothing()
 
-    def put_beside(self, chains: ChainState, sources: np.ndarray) -> ChainState:
-        """Return chains at rest that continue where others are."""
+    def put_beside(self, chains: ChainState, sources: Integer[np.ndarray, "chains"]) -> ChainState:
+        """Return chains at rest, each at the position of the chain that `sources` names."""
         lanes = self.blocks.machine.moved(chains.lanes, lambda leaf, axis: _taken(leaf, sources, axis))
         return chains._replace(lanes=lanes)
 
     # -- moving ------------------------------------------------------------------------------------------------------
 
     def advance(self, state: RunState, goal: Goal, folds: bool) -> RunState:
-        """Return the state after a block: chains move until they have their draws, which are in the sinks.
+        """Return the state after a block, with its draws in the sinks.
 
-        The arrays of the state that is given are used up.
+        The block overwrites the arrays of `state`.
 
         Args:
-            state: of the run.
-            goal: draws of each chain, and the most ticks.
-            folds: whether draws are folded; else they are recorded.
+            state: state of the run.
+            goal: draws of each chain and the maximal number of ticks.
+            folds: true to reduce draws on the devices, false to record them.
         """
         ticks = int(min(self.executables.pace.ticks, goal.ticks))
         later = state.tuning if goal.later is None else goal.later
@@ -85,9 +88,9 @@ class Engine:
         return state._replace(sampling=state.sampling.more(ticks))
 
     def rested(self, state: RunState, folds: bool) -> RunState:
-        """Return the state with the first trajectories computed where draws compute them.
+        """Return the state after the first step of each trajectory, taken by the program that makes the draws.
 
-        Another program may round otherwise. Chains that make whole draws have none.
+        The programs that place chains may round differently. Kernels that make whole draws do not need this step.
         """
         if self.blocks.kernel.machine.in_lock_step:
             return state
@@ -98,6 +101,7 @@ class Engine:
     def _moved(self, state: RunState, order: Order, folds: bool) -> tuple[RunState, int]:
         began = time.perf_counter()
         program = self.executables.fold if folds else self.executables.record
+        assert program is not None
         sinks = self._without_draws(folds, state.reduced.draws) if state.sinks is None else state.sinks
         specs = Order(*[PartitionSpec()] * len(order))._replace(draws=PartitionSpec(CHAIN))
         sent = Order(*map(self.executables.sent.array, order, specs))
@@ -108,13 +112,14 @@ class Engine:
         return state._replace(chains=advanced.chains, sinks=advanced.sinks), ticks
 
     def _without_draws(self, folds: bool, before: int) -> SinkState:
-        """Return sinks without draws, of chains that have made so many before."""
+        """Return empty sinks, given the number of draws of each chain that were reduced before."""
         program = self.executables.empty if folds else self.executables.no_records
+        assert program is not None
         made = np.full(self.blocks.num_chains, before if folds else 0, np.int32)
         return program(self.arrays, self.executables.sent.array(made, PartitionSpec(CHAIN)))
 
     def _placed_tuning(self, tuning: Any) -> Any:
-        """Return a tuning on the devices. Its metric is placed when it is new, not in every round."""
+        """Return a tuning on the devices; a metric that was placed before is not copied again."""
         if tuning is self._tuning:
             return self._sent_tuning
         self._tuning, metric = tuning, getattr(tuning, "metric", None)
@@ -127,10 +132,10 @@ class Engine:
         self._sent_tuning = self.executables.sent(tuning, PartitionSpec())
         return self._sent_tuning
 
-    # -- a state as a value of no mesh -------------------------------------------------------------------------------
+    # -- states that depend on no mesh -------------------------------------------------------------------------------
 
     def fetched(self, state: RunState) -> RunState:
-        """Return the state as a value of no mesh: whole arrays by variable on the host."""
+        """Return the state as arrays by variable on the host, without sharding or padded rows."""
         layout, warming, sinks = self.blocks.layout, state.warming, state.sinks
         if warming is not None:
             warming = warming._replace(window=warming.window.fetched(self.blocks.row_layout))
@@ -144,7 +149,7 @@ class Engine:
         )  # fmt: skip
 
     def placed(self, state: RunState) -> RunState:
-        """Return the inverse of `fetched`: the state on the devices of this run, which may be others."""
+        """Return the inverse of `fetched`: the state on this run's devices, which may differ in number."""
         layout, mesh, sinks, reduced = self.blocks.layout, self.blocks.target.mesh, state.sinks, state.reduced
         chains = self.executables.resume(self._sent_seed, self.arrays, layout.placed(state.chains, mesh))
         if sinks is not None:
@@ -165,9 +170,9 @@ class Engine:
         return SinkState(to_host(sinks.count), (jax.tree.map(to_host, counts), states))
 
     def _placed_fold(self, sinks: SinkState, reduced: Reduced) -> tuple[SinkState, Reduced]:
-        """Return the sinks on the devices, and the states on the host.
+        """Return the sinks on the devices and the reducers' states on the host.
 
-        States that devices pool, of another number of devices, join those on the host before the round is over.
+        States with one entry per device cannot be placed on another number of devices: they are merged on the host.
         """
         mesh, places = self.blocks.target.mesh, self.executables.reducing.places
         (counts, states), layout = sinks.states, self.blocks.layout
@@ -176,6 +181,7 @@ class Engine:
         if any(place.pooled and len(leaf) != mesh.shape[CHAIN] for place, leaf in pairs):
             before = (reduced.draws + sinks.count).astype(np.int32)
             reduced = HostReducers.of(self.executables.reducing).with_states(reduced, states)
+            assert self.executables.empty is not None
             states = self.executables.empty(self.arrays, to_devices(before, of_chains)).states[1]
         else:
             states = jax.tree.map(
@@ -188,13 +194,13 @@ class Engine:
         return SinkState(count, (counts, states)), reduced
 
 
-def positions_of(chains: ChainState, count: int) -> list[dict[str, np.ndarray]]:
-    """Return the positions of the first chains, whole and by variable."""
+def positions_of(chains: ChainState, count: int) -> list[dict[str, Shaped[np.ndarray, "..."]]]:
+    """Return the positions of the first `count` chains by variable."""
     position = jax.tree.map(lambda part: to_host(part[:, :count]).T, chains.lanes.at.position).by_variable()
     known = min(count, len(chains.lanes.draw))
     return [{name: values[chain] for name, values in position.items()} for chain in range(known)]
 
 
-def _taken(leaf: Array, sources: np.ndarray, axis: int) -> Array:
-    """Return entries of an array in another order, laid out as before: on the host, since it is small."""
+def _taken(leaf: Array, sources: Integer[np.ndarray, "chains"], axis: int) -> Array:
+    """Return the entries of an array that `sources` names, with its sharding; taken on the host, since it is small."""
     return to_devices(np.take(to_host(leaf), sources, axis), leaf.sharding)

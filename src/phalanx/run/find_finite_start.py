@@ -1,8 +1,8 @@
-"""Where chains start: where they are told to, else at random near zero, ever closer until the log density is finite."""
+"""Search for initial positions: given values, or random ones near zero, until log density and gradient are finite."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,40 +10,49 @@ from jax import Array, lax, random
 
 from phalanx.density.target import INITIAL_RADIUS, Density
 from phalanx.kernels.protocol.kernel import Point
-from phalanx.mesh.position import Vector, inner_products
+from phalanx.mesh.position import ByVariable, Vector, inner_products
 from phalanx.mesh.total import Total
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int, Key
+
 ATTEMPTS = 20
-"""How often a chain whose initial log density is not finite is started anew, ever closer to zero."""
+"""Further attempts with a smaller radius each, if the log density is not finite."""
 
 FARTHER = 20
-"""How often more, ever farther from zero, where a log density was finite and its gradient was not: sqrt(exp(-x)) has
-none once it has underflowed."""
+"""Further attempts with a larger radius each, if a log density was finite and its gradient was not: the gradient of
+sqrt(exp(-x)) is not finite near zero once the exponential underflows."""
 
 FARTHEST = 10.0
-"""The last radius."""
+"""Radius of the last attempt."""
+
+Misfits = dict[str, Array]
+"""By variable, true if its given value has no unconstrained position."""
+
+Attempt = tuple[Point, Array, Misfits]
+"""A position, true if it can be used, and misfits."""
 
 
 class Given(NamedTuple):
     """Initial values.
 
     Attributes:
-        values: of every latent variable, on the scale of the model, `(chain, ...)`.
-        wanted: by variable, whether it is to have its value; else it is drawn.
+        values: values of every latent variable on the scale of the model, `(chain, ...)`.
+        wanted: by variable, true to use its value, false to draw one.
     """
 
-    values: Any
-    wanted: Any
+    values: ByVariable
+    wanted: ByVariable
 
 
-def finite_start(density: Density, needs_gradient: bool, key: Array, given: Given) -> tuple[Point, Array, Any]:
-    """A position with finite log density and gradient, whether one was found, and which given values fit none.
+def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], given: Given) -> Attempt:
+    """Return a position with finite log density and gradient, true if the search succeeded, and misfits by variable.
 
-    Without `needs_gradient` only the log density is looked at, and the gradient is empty.
+    Without `needs_gradient` only the log density must be finite, and the gradient is empty.
     """
     layout = density.shares.layout
 
-    def look(attempt: Array) -> tuple[Point, Array, Any]:
+    def attempt_at(attempt: Int[Array, ""]) -> Attempt:
         # The radius shrinks from 2 towards 0, where every constrained value is moderate, and then grows from 2.
         grown = INITIAL_RADIUS + (FARTHEST - INITIAL_RADIUS) * (attempt - ATTEMPTS) / FARTHER
         radius = jnp.where(attempt <= ATTEMPTS, INITIAL_RADIUS * (1 - attempt / ATTEMPTS), grown)
@@ -60,18 +69,16 @@ def finite_start(density: Density, needs_gradient: bool, key: Array, given: Give
         (square,) = inner_products(layout.groups, (one_lane, one_lane))
         return at, jnp.isfinite(total.value) & jnp.isfinite(square[0]) & fits, misfits
 
-    def missed(carry: tuple[Array, Array, tuple[Point, Array, Any]]) -> Array:
+    def missed(carry: tuple[Array, Array, Attempt]) -> Bool[Array, ""]:
         attempt, steep, (_, good, _) = carry
         return ~good & (attempt <= ATTEMPTS + jnp.where(steep, FARTHER, 0))
 
-    def again(
-        carry: tuple[Array, Array, tuple[Point, Array, Any]],
-    ) -> tuple[Array, Array, tuple[Point, Array, Any]]:
+    def again(carry: tuple[Array, Array, Attempt]) -> tuple[Array, Array, Attempt]:
         attempt, steep, _ = carry
-        found = look(attempt)
+        found = attempt_at(attempt)
         return attempt + 1, steep | jnp.isfinite(found[0].log_density.value), found
 
-    # the first look is a turn of the loop, too: the model is compiled once
+    # the first attempt is made in the loop, too, so that the model is compiled once
     zeros = layout.zeros()
     height = jnp.zeros((), jnp.result_type(*zeros.values()))
     total = Total(height, height)

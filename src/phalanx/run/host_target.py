@@ -1,9 +1,10 @@
-"""The target as warm-up sees it from the host: coordinates in one order on every mesh, and the log density of any."""
+"""Target on the host, for warm-up: an order of coordinates that is the same on every mesh, and the log density."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jax import Array
@@ -13,9 +14,12 @@ from phalanx.mesh.position import Vector
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.executables import Executables
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
 
 def host_target_of(executables: Executables, arrays: Sequence[Array], seed: int) -> HostTarget:
-    """Return the target of a run on some data, as the host evaluates it."""
+    """Return the target of a run, evaluated by calls from the host."""
     blocks, numbers = executables.blocks, _coordinate_numbers(executables.blocks)
     columns = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]
     ends, dtype = (
@@ -23,24 +27,24 @@ def host_target_of(executables: Executables, arrays: Sequence[Array], seed: int)
         blocks.layout.dtype,
     )
 
-    def of_chains(rows: np.ndarray) -> np.ndarray:
-        """One row in the place of each chain; in the places of the last there may be none."""
+    def of_chains(rows: Float[np.ndarray, "rows coordinates"]) -> Float[np.ndarray, "rows"]:
+        """Return the log density of at most as many positions as there are chains."""
         position = np.zeros((blocks.num_chains, ends[-1]), dtype)
         position[: len(rows), columns] = rows
         vector = Vector(tuple(np.split(position, ends[:-1], axis=1)), blocks.layout)
         return executables.height(arrays, vector)[: len(rows)]
 
-    def log_density(rows: np.ndarray) -> np.ndarray:
+    def log_density(rows: Float[np.ndarray, "rows coordinates"]) -> Float[np.ndarray, "rows"]:
         count = blocks.num_chains
         return np.concatenate([of_chains(rows[i : i + count]) for i in range(0, len(rows), count)])
 
     return HostTarget(columns, log_density, seed)
 
 
-def _coordinate_numbers(blocks: Blocks) -> np.ndarray:
-    """Numbers, counted through the whole position, of the coordinates of a draw as blocks hand it over.
+def _coordinate_numbers(blocks: Blocks) -> Int[np.ndarray, "padded_coordinates"]:
+    """Return the number of each coordinate of a recorded draw in the order of variables; -1 in padded rows.
 
-    Groups follow one another, in each the devices, and on each device its part of every variable; -1 in a padded row.
+    Recorded draws have their coordinates by group, within a group by device, and on a device by variable.
     """
     first, numbers = 1, {}
     for name, shape in blocks.layout.whole_shapes.items():

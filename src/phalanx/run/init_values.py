@@ -1,6 +1,7 @@
-"""Where chains are to begin, as the user says it: values by variable, on the scale that the model is written in.
+"""Initial values that a user gives: by variable, on the scale of the model.
 
-They are arguments of the compiled run, so that other values compile nothing. What is not given is drawn near zero.
+They are arguments of the compiled program, so that other values do not recompile it. Variables without a value start at
+random near zero.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -26,35 +27,38 @@ from phalanx.mesh.virtual_mesh import on_virtual_mesh
 from phalanx.posterior.posterior import Posterior
 from phalanx.run.find_finite_start import Given
 
+if TYPE_CHECKING:
+    from jaxtyping import Int, Key, Shaped
+
 UNUSED_DRAW = 2**32 - 1
-"""The number under which keys of initial values are made: no draw ever has it."""
+"""Draw number of the keys for initial values; no run has as many draws."""
 
 PRIOR = "prior"
 
 
 @dataclass(frozen=True)
 class Superchains:
-    """Groups of chains that begin together; see `phx.superchains`."""
+    """Groups of chains with a common initial position; see `phx.superchains`."""
 
     count: int
     init: Any
 
 
 def superchains(count: int, init: Any = None) -> Superchains:
-    """Groups of chains that begin at one point each, and go their own ways from there.
+    """Return initial values with which the chains of each group start at one point.
 
-    With many chains that are short, R-hat asks of each chain that it has drawn for long; nested R-hat compares groups,
-    and asks of their members together that they have forgotten where they began.
+    R-hat requires every chain to be long. Nested R-hat compares groups of chains, so that many short chains suffice: it
+    is near 1 once the groups do not depend on their starts any more.
 
     Args:
-        count: how many groups there are, of `num_chains // count` consecutive chains: two at least.
-        init: where they begin, as `init` of `phx.mcmc`; of values for each chain, those of a group's first are taken.
+        count: number of groups of `num_chains // count` consecutive chains, at least 2.
+        init: starts of the groups, as `init` of `phx.mcmc`; of values for each chain, the first of each group is used.
 
     Returns:
         A value for `init=` of `phx.mcmc`.
 
     Raises:
-        TypeError, ValueError: when `count` is no whole number of at least 2.
+        TypeError, ValueError: when `count` is not a whole number of at least 2.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -70,7 +74,7 @@ def superchains(count: int, init: Any = None) -> Superchains:
     if not isinstance(count, Integral) or isinstance(count, bool):
         raise TypeError(f"superchains: count must be a whole number; got {count!r}.")
     if count < 2:
-        raise ValueError(f"superchains: count must be 2 or more, for groups to be compared; got {count}.")
+        raise ValueError(f"superchains: count must be 2 or more, since R-hat compares the groups; got {count}.")
     return Superchains(int(count), init)
 
 
@@ -79,57 +83,57 @@ class Initial:
     """Initial values of a run.
 
     Attributes:
-        described: what the record says of them.
-        values: by variable, `(chain, ...)`, whole; of those variables that have any.
-        superchains: groups of chains that begin where their first does; 0 where all begin apart.
+        described: description for the record.
+        values: given values `(chain, ...)` by variable, not sharded.
+        superchains: number of groups of chains that start where their first does; 0 without groups.
     """
 
     described: str = "random"
-    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    values: Mapping[str, Shaped[np.ndarray, "chains *shape"]] = field(default_factory=dict)
     superchains: int = 0
 
-    def leaders(self, num_chains: int) -> np.ndarray:
-        """The chain beside which each begins."""
+    def leaders(self, num_chains: int) -> Int[np.ndarray, "{num_chains}"]:
+        """Return for each chain the number of the chain at whose initial position it starts."""
         members = num_chains // (self.superchains or num_chains)
         return np.arange(num_chains) if not self.superchains else np.arange(num_chains) // members * members
 
     def given(self, target: Target, num_chains: int) -> Given:
-        """As the compiled blocks take it: padded, on the devices."""
+        """Return the values as arguments of compiled blocks: with padded rows, on the devices."""
         values = {}
         for latent in target.shares.latents:
-            zeros = np.zeros((), latent.dtype)  # where no value is given none is looked at
+            zeros = np.zeros((), latent.dtype)  # placeholder, not used by the program
             whole = self.values.get(latent.name, np.broadcast_to(zeros, (num_chains, *latent.whole_shape)))
             sharding = NamedSharding(target.mesh, latent.sharding.spec(CHAIN))
             rows = target.shares.layout.padded(latent, whole, leading=1)
             values[latent.name] = to_devices(rows.astype(latent.dtype), sharding)
         return Given(values, {name: np.bool_(name in self.values) for name in values})
 
-    def check(self, misfits: Mapping[str, Any]) -> None:
-        """Refuse values that no position gives."""
+    def check(self, misfits: Mapping[str, Array]) -> None:
+        """Raise if a value is outside of its variable's support."""
         for name, found in misfits.items():
             if (chains := np.flatnonzero(to_host(found))).size:
                 value = self.values[name][chains[0]]
                 what = f"{value}" if value.ndim == 0 else f"of shape {value.shape}"
                 raise ValueError(
                     f"init: the value {what} of variable {name!r} for chain {chains[0]} lies outside of its support, "
-                    f"or on its edge, where chains cannot move. Give a value inside."
+                    f"or on the boundary, which has no unconstrained position. Give a value inside."
                 )
 
 
 def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Callable[..., Any]) -> Initial:
-    """What the user gave as `init`, looked at.
+    """Return the initial values that an argument `init` describes.
 
     Args:
-        init: None, a dict of values by variable, a posterior, a fit, a function of a key that returns such a dict, or
-            "prior".
+        init: None, a dict of values by variable, a posterior, a fit, a function of a key that returns such a dict,
+            "prior", or superchains of these.
         target: the model.
         num_chains: chains in all.
-        seed: of the run.
-        prior: draws a chain's variables from the prior, for keys `(chain,)`.
+        seed: seed of the run.
+        prior: function from keys `(chain,)` to draws from the prior.
 
     Raises:
-        TypeError: when it is none of these.
-        ValueError: when a name, a shape or a value does not fit the model; the variable is named.
+        TypeError: when `init` has another type.
+        ValueError: when a name, a shape or a value does not fit the model; the message names the variable.
     """
     if init is None:
         return Initial()
@@ -153,14 +157,14 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
 
 
 def check_kind(init: Any) -> None:
-    """Raise unless `init` is of a kind that chains can begin from."""
+    """Raise unless `init` has a type that `phx.mcmc` takes."""
     known = isinstance(init, Superchains | Posterior | Mapping) or hasattr(init, "starts") or callable(init)
     if not (init is None or known or (isinstance(init, str) and init == PRIOR)):
         raise _no_kind(init)
 
 
 def check_values(init: Any, shapes: Mapping[str, tuple[int, ...]], num_chains: int) -> None:
-    """Raise unless values given in a dict fit the latent variables, of these shapes."""
+    """Raise unless the values of a dict fit the latent variables, whose shapes are given."""
     if isinstance(init, Superchains):
         check_values(init.init, shapes, num_chains)
     elif isinstance(init, Mapping):
@@ -176,20 +180,17 @@ def _no_kind(init: Any) -> TypeError:
 
 def _together(init: Superchains, initial: Initial, num_chains: int) -> Initial:
     if initial.superchains:
-        raise TypeError("init: superchains of superchains have no meaning; give phx.superchains once.")
+        raise TypeError("init: superchains of superchains are not defined; give phx.superchains once.")
     if num_chains % init.count:
         raise ValueError(
-            f"init: {num_chains} chains cannot be parted into {init.count} superchains of one size; make num_chains a "
-            f"multiple of {init.count}."
+            f"init: {num_chains} chains cannot be divided into {init.count} superchains of equal size; make "
+            f"num_chains a multiple of {init.count}."
         )
     return replace(initial, described=f"{initial.described}, in {init.count} superchains", superchains=init.count)
 
 
 def prior_of(target: Target) -> Callable[..., dict[str, Array]]:
-    """Draws the latent variables of `target` from their prior: `(keys, arrays)` to values `(key, ...)`, compiled once.
-
-    What the model observes is left alone.
-    """
+    """Return a compiled function from keys and data to draws `(key, ...)` of the latent variables from their prior."""
     names = [latent.name for latent in target.shares.latents]
     shardings, layout, program = target.arguments.shardings, target.layout, target.program
 
@@ -206,12 +207,14 @@ def prior_of(target: Target) -> Callable[..., dict[str, Array]]:
     return jax.jit(draws)
 
 
-def _of_posterior(posterior: Posterior, target: Target, num_chains: int) -> dict[str, np.ndarray]:
-    """The last draw of each chain or, of another number of chains, draws evenly chosen among all."""
+def _of_posterior(
+    posterior: Posterior, target: Target, num_chains: int
+) -> dict[str, Shaped[np.ndarray, "{num_chains} *shape"]]:
+    """Return the last draw of each chain; for another number of chains, draws evenly chosen among all."""
     names = [name for name in target.shares.whole_shapes if name in posterior.draws]
     if not names or not posterior.num_draws:
         raise ValueError(
-            f"init: the posterior has no draws of a variable of this model, which has "
+            f"init: the posterior has no draws of this model's variables "
             f"{', '.join(map(repr, target.shares.whole_shapes))}. Store one of them with keep=."
         )
     draws = {name: np.asarray(posterior.draws[name]) for name in names}
@@ -223,25 +226,27 @@ def _of_posterior(posterior: Posterior, target: Target, num_chains: int) -> dict
 
 
 def _of_fit(draws: Mapping[str, Any], target: Target) -> dict[str, Any]:
-    """Draws from a guide, of the variables that this model has."""
+    """Return a guide's draws of the variables that this model has."""
     names = [latent.name for latent in target.shares.latents]
     found = {name: draws[name] for name in names if name in draws}
     if not found:
         raise ValueError(
-            f"init: the fit has no variable of this model, which has {', '.join(map(repr, names))}; it "
-            f"has {', '.join(map(repr, draws))}."
+            f"init: the fit has none of this model's variables {', '.join(map(repr, names))}; it has "
+            f"{', '.join(map(repr, draws))}. Give a fit of this model."
         )
     return found
 
 
-def _of_function(init: Callable[[Array], Any], keys: Array, target: Target) -> dict[str, np.ndarray]:
-    """What a function of a key returns for every chain's key."""
+def _of_function(
+    init: Callable[[Array], Any], keys: Key[Array, "chains"], target: Target
+) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Return the values of a user's function of a key for the keys of all chains."""
     first = init(keys[0])
     if not isinstance(first, Mapping):
         raise TypeError(f"init: the function must return a dict of values by variable, got {type(first).__name__}.")
     found = _for_all(init, keys, first)
     chains, shapes = np.arange(len(keys)), target.shares.whole_shapes
-    # of a function that returns values for all chains, each chain takes its own of those made with its key
+    # if the function returns values for all chains, each chain uses its own entry of those made with its key
     return {
         name: value[chains, chains] if value.shape == (*chains.shape * 2, *shapes.get(name, (0,))) else value
         for name, value in ((name, np.asarray(value)) for name, value in found.items())
@@ -251,13 +256,13 @@ def _of_function(init: Callable[[Array], Any], keys: Array, target: Target) -> d
 def _for_all(init: Callable[[Array], Any], keys: Array, first: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         found = jax.vmap(init)(keys)
-        last = init(keys[-1])  # one alone may agree by chance
+        last = init(keys[-1])  # a single comparison may agree by chance
         ends = [(found[name][i], one[name]) for i, one in ((0, first), (-1, last)) for name in first]
         if all(np.allclose(*pair, rtol=1e-5, equal_nan=True) for pair in ends):
             return found
     except jax.errors.JAXTypeError:
         pass
-    made = [first, *map(init, keys[1:])]  # it computes with NumPy, or has random numbers of its own: one by one
+    made = [first, *map(init, keys[1:])]  # the function uses NumPy or its own random numbers: call it chain by chain
     return jax.tree.map(lambda *values: np.stack(values), *made)
 
 
@@ -268,7 +273,7 @@ def _checked(
     num_chains: int,
     of_chains: bool = True,
 ) -> Initial:
-    """Values that fit the model: `of_chains` have one for each chain, others may have one for all."""
+    """Return values that fit the model, broadcast over chains; `of_chains` means that they have one for each chain."""
     found = {}
     if unknown := [name for name in values if name not in shapes]:
         raise ValueError(
@@ -288,18 +293,18 @@ def _checked(
     return Initial(f"{described} ({', '.join(found)})" if found else "random", found)
 
 
-def _numbers(name: str, value: Any) -> np.ndarray:
+def _numbers(name: str, value: Any) -> Shaped[np.ndarray, "..."]:
     if np.ma.is_masked(value):
         count = int(np.ma.getmaskarray(value).sum())
         raise ValueError(
-            f"init: {count} of the values of variable {name!r} are masked, and a mask has no meaning here. Give every "
-            f"value, as value.filled(...) does, or leave the variable out: it then begins at random."
+            f"init: {count} of the values of variable {name!r} are masked, which initial values cannot be. Give every "
+            f"value, as value.filled(...) does, or omit the variable, which then starts at random."
         )
     try:
         value = np.asarray(value).astype(np.float64, casting="same_kind")
     except (TypeError, ValueError):
-        raise TypeError(f"init: the value of variable {name!r} is no array of numbers: {value!r}.") from None
+        raise TypeError(f"init: the value of variable {name!r} is not an array of numbers: {value!r}.") from None
     if not np.isfinite(value).all():
         count = int((~np.isfinite(value)).sum())
-        raise ValueError(f"init: {count} of the values of variable {name!r} are not finite.")
+        raise ValueError(f"init: {count} of the values of variable {name!r} are not finite; give finite numbers.")
     return value

@@ -1,4 +1,4 @@
-"""The loop of a run: warm-up, then sampling, block by block. There is no other."""
+"""Loop of a run: warm-up, then sampling, block by block."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from phalanx.run.state import Aim, Reduced, RunState, Stored, Work
 from phalanx.run.until import Until
 
 UNTIL_ROOM = 1024
-"""Draws of each chain that room is made for at first, where nobody knows how many there will be."""
+"""Initial room of the draw buffer, in draws of each chain, if `until` decides the number of draws."""
 
 
 def blocks(engine: Engine, phase: Phase, state: RunState) -> Iterator[tuple[RunState, Shown]]:
@@ -36,19 +36,19 @@ def blocks(engine: Engine, phase: Phase, state: RunState) -> Iterator[tuple[RunS
 
 
 class Run:
-    """A run on its way: its state, what moves it, and who watches.
+    """A run in progress: its state, its engine and its observers.
 
     Args:
         executables: the compiled blocks.
-        kernel: with the hyperparameters to begin with.
-        seed: of the run.
+        kernel: the kernel with its initial hyperparameters.
+        seed: seed of the run.
         arrays: the data on the devices.
-        progress: where it is shown.
-        on_block: called with a report after each block.
+        progress: the progress display.
+        on_block: function called with a report after each block.
     """
 
     state: RunState
-    """The run so far; set by `begin` or `resume`."""
+    """Current state; set by `begin` or `resume`."""
 
     def __init__(
         self, executables: Executables, kernel: Kernel, seed: int, arrays: tuple[Array, ...], progress: Progress,
@@ -57,12 +57,12 @@ class Run:
         self.engine, self.kernel = Engine(executables, seed, arrays), kernel
         self.interrupts, self.interrupted = Interrupts(), False
         self.so_far: Callable[[], Any] | None = None
-        """Makes a posterior of the run so far, for whoever receives a report."""
+        """Function that returns a posterior of the run so far, passed on in reports."""
         self._progress, self._looks = progress, [progress.show, *([] if on_block is None else [on_block])]
         self._acceptance = math.nan
 
     def begin(self, initial: Initial, aim: Aim) -> None:
-        """Find where to begin, and warm up."""
+        """Find initial positions, then warm up."""
         engine, num_chains = self.engine, self.engine.blocks.num_chains
         chains, beginning = engine.begin(initial)
         warming = self._warming(aim)
@@ -77,7 +77,7 @@ class Run:
             self._go_through(warming)
 
     def resume(self, known: RunState) -> None:
-        """Put chains, tuning and counts where they were; and warm up on, if that was not over."""
+        """Restore a fetched state, and complete its warm-up."""
         stores = self.engine.executables.stores_draws
         reduced = HostReducers.of(self.engine.executables.reducing).pooled(known.reduced)
         state = self.engine.placed(known._replace(reduced=reduced))
@@ -88,7 +88,7 @@ class Run:
             self._go_through(warming)
 
     def sample(self, num_samples: int, until: Until | None) -> None:
-        """Draw, until every chain has `num_samples // thin` draws more, or `until` is met."""
+        """Sample until every chain has `num_samples // thin` more draws or `until` is met."""
         engine, stored, thin = self.engine, self.state.stored, self.state.aim.thin
         if not engine.executables.stores_draws:
             seconds = math.inf if until is None else until.seconds or math.inf
@@ -116,32 +116,33 @@ class Run:
             self.interrupts.agree()
 
     def _interrupted(self, phase: Storing | Folding) -> None:
-        """Keep the draws so far; without any the interrupt goes on."""
+        """Keep the draws so far; without draws re-raise the interrupt."""
         if not self.draws:
             raise
         self.interrupted = True
         self._progress.say(phase.interrupted(self.state))
 
     def _warming(self, aim: Aim) -> Warming | Discarding:
-        if self.engine.executables.record is None:  # no draw is stored, and nothing is tuned
+        if self.engine.executables.record is None:  # draws are neither stored nor used for tuning
             return Discarding(self.engine, aim.num_warmup)
         return Warming(self.engine, self.kernel, aim.num_warmup)
 
     @property
     def draws(self) -> int:
-        """Draws that every chain has, stored or folded."""
+        """Number of draws that every chain has, stored or reduced."""
         return self.state.stored.count if self.engine.executables.stores_draws else self.state.reduced.draws
 
     @property
     def value(self) -> RunState:
-        """The run so far as a value of no mesh.
+        """The current state as arrays on the host that depend on no mesh.
 
         Raises:
-            ValueError: when a second Ctrl-C has ended the run within a block.
+            ValueError: when a second Ctrl-C ended the run within a block.
         """
         if self.state.chains.lanes.draw.is_deleted():
             raise ValueError(
-                "state: a second Ctrl-C ended this run within a block, and its chains are lost. The draws can be used, "
-                "but not be continued. Begin another run where they end, with init=posterior and tuning=posterior."
+                "state: a second Ctrl-C ended this run within a block, so that its chains are lost. Its draws are "
+                "valid, but the run cannot be continued. Start another run from the last draws, with init=posterior "
+                "and tuning=posterior."
             )
         return self.engine.fetched(self.state)

@@ -1,4 +1,4 @@
-"""`mcmc` and `compile`: from a model and data to a posterior."""
+"""`phx.mcmc`, `phx.stream` and `phx.compile`: from a model and data to a posterior."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from phalanx.run.sampler import Sampler
 from phalanx.run.until import Until
 
 BLOCK_BYTES = 4 * 2**20
-"""Device memory for a block's draws, cleared for each block; more only where one draw of each chain takes more."""
+"""Device memory for the draws of a block; exceeded only if one draw of each chain takes more."""
 
 BLOCK_DRAWS = 512
-"""The most draws a block has."""
+"""Maximal number of draws of each chain in a block."""
 
-PRIOR_ONLY = "Nothing is observed: these are draws of the prior."
-"""What a run without data says of itself; it is none the worse for it."""
+PRIOR_ONLY = "The model observes no data: these are draws from the prior."
+"""Note of a run without observations, which is not a finding."""
 
 
 @checks.data_in_one_dict
@@ -80,50 +80,48 @@ def mcmc(
         model: a program whose keyword arguments are the data.
         data: the keyword arguments, in a dict or as the columns of a table: arrays, lists of numbers, series, tables
             and tensors of pandas, Polars, xarray and PyTorch. Arrays placed with `phx.shard` keep their placement,
-            others go to every device. Whole numbers and flags are compiled in, and may be sizes.
+            others are replicated. Whole numbers and flags are constants of the compiled program, and may be sizes.
         kernel: the Markov kernel, `phx.nuts()` by default.
-        num_chains: chains in all, spread evenly over the mesh's `chain` axis.
-        num_warmup: iterations per chain in which step size and metric are tuned, on average over the chains; not kept.
-            None chooses by the number of chains, which tune together: 1,000 for up to 4, 250 for 16, 200 for 20 and
-            more.
+        num_chains: chains in all, sharded evenly over the mesh's `chain` axis.
+        num_warmup: iterations per chain in which step size and metric are tuned from all chains; their draws are
+            discarded. None chooses by the number of chains: 1,000 for up to 4 chains, 250 for 16, 200 for 20 or more.
         num_samples: iterations per chain after warm-up.
-        seed: a whole number; the same seed gives the same chains, bit for bit on as many devices and lanes, and but for
-            rounding on others.
-        mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or as many as the chains
-            fill. On a CPU machine all cores are used.
-        init: where chains begin: a dict of values by variable, on the scale of the model, each of the variable's shape
-            for all chains or with a leading dimension of the chains; a posterior, whose last draws are taken (of
-            another number of chains, draws evenly chosen); a fit, from which each chain gets a draw; a function of a
-            key that returns a chain's dict; or "prior", draws from the prior. Variables without a value begin at
-            random, uniform on (-2, 2) in every unconstrained coordinate, as all do by default.
-            `phx.superchains(count, init)` has groups of chains begin at one point each. Other values compile nothing
-            new.
-        tuning: a posterior of the same variables and kernel, with whose step size and metric chains begin: warm-up
-            goes on from there, and with `num_warmup=0` nothing is tuned.
-        keep: names of the variables to store, or one name. None means all latent variables and, but for kernels of
-            minibatches, the deterministic ones of at most 10,000 elements; an empty list means none: draws then go
-            into the reducers alone, and memory does not grow with their number.
-        thin: keep every `thin`-th draw.
-        reducers: what is learned from the draws while they are made, by a name of your choice: reducers of
-            `phx.reducers`, applied to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
+        seed: a whole number. The same seed gives the same chains: bit for bit on the same number of devices and lanes,
+            up to rounding on others.
+        mesh: the devices, from `phx.make_mesh`. By default the devices of the data, or as many devices as the chains
+            fill; on a CPU machine all cores are used.
+        init: initial values of the chains: a dict of values by variable, on the scale of the model, each of the
+            variable's shape or with a leading dimension of chains; a posterior, of which each chain gets its last draw
+            (with another number of chains, evenly chosen draws); a fit, of which each chain gets a draw; a function of
+            a key that returns a dict for one chain; or "prior", draws from the prior. Variables without a value, by
+            default all, start uniform on (-2, 2) in every unconstrained coordinate. With
+            `phx.superchains(count, init)` the chains of a group share their start. Changing `init` does not recompile.
+        tuning: a posterior of the same variables and kernel, whose step size and metric the chains use from the start.
+            Warm-up tunes them further; `num_warmup=0` keeps them.
+        keep: names of the variables to store, or one name. None means all latent variables and, except for kernels of
+            minibatches, the deterministic values of at most 10,000 elements. With an empty list only reducers receive
+            the draws, and memory does not grow with their number.
+        thin: store every `thin`-th draw.
+        reducers: statistics to compute while sampling, by a name of your choice: reducers of `phx.reducers`, applied
+            to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
         until: a condition on which to stop before `num_samples`, from `phx.until`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
-        check: how the devices' shares of the log density are checked against the whole, where data are sharded: what
-            cannot be proved from the program is run both ways on rows of the data. Where that cannot be done either,
-            "warn" says so, and "strict" refuses; "off" tries nothing out.
-        on_block: a function called after each block with a report: its phase, iterations done and in total, chains,
-            acceptance rate and divergences. The line of progress is such a function. What it raises ends the run.
-        progress: whether to show how the run goes.
+        check: check that the devices' shares add up to the log density, for sharded data. Phalanx proves it from the
+            program, or else compares both on rows of the data. If it can do neither, "warn" warns and "strict" raises
+            an error; "off" skips the comparison.
+        on_block: a function called after each block with a report: phase, iterations done and in total, chains,
+            acceptance rate, divergences. An exception of it ends the run.
+        progress: show progress.
 
     Returns:
         The posterior: draws of shape (chain, draw, ...), statistics, timing.
 
     Raises:
-        TypeError: when data is no dict or does not fit the model, or the kernel is none.
+        TypeError: when data is not a dict or does not fit the model, or kernel is not a kernel.
         ValueError: when sizes do not fit each other, the mesh or the memory; when a variable contradicts the sharding
-            of the data; when a number does not fit 32 bits, or an index in the data points outside of what the model
-            picks from; when an initial value does not fit its variable; or when the log density is not finite at the
-            start. The message names what to change.
+            of the data; when a number does not fit into 32 bits; when an index in the data is out of range; when an
+            initial value does not fit its variable; or when the log density is not finite at the start. The message
+            names the argument or site to change.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -162,19 +160,17 @@ def stream(
     on_block: Callable[[Report], Any] | None = None,
     progress: bool = True,
 ) -> Generator[dict[str, Any], None, None]:
-    """Draw, and hand over what is drawn block by block: for programs that look while chains run, or never end.
+    """Yield draws from the posterior block by block, in constant memory.
 
-    Nothing accumulates; a generator that is left early leaves nothing behind.
-
-    The arguments are those of `mcmc`, without `until`; `num_samples=None` draws without end. With `keep=[]` what
-    reducers know is handed over alone.
+    The arguments are those of `mcmc` without `until`; `num_samples=None` draws until you leave the loop. With `keep=[]`
+    only the results of reducers are yielded.
 
     Yields:
-        A dict for each block: of the variables stored their draws `(chain, draw, ...)`, and of each reducer what it
-        knows of all draws so far.
+        A dict for each block: the block's draws `(chain, draw, ...)` of each stored variable, and the result of each
+        reducer over all draws so far.
 
     Raises:
-        TypeError, ValueError: as `mcmc`, when the first block is asked for.
+        TypeError, ValueError: as `mcmc`, at the first block.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -182,6 +178,8 @@ def stream(
         >>> for block in phx.stream(model, keep=[], reducers={"m": phx.reducers.moments()}, progress=False):
         ...     if block["m"]["x"].count > 5000:
         ...         break
+        >>> bool(abs(block["m"]["x"].mean) < 0.1)
+        True
     """
     checks.check_whole("thin", thin, 1)
     if num_samples is not None:
@@ -207,10 +205,10 @@ def compile(
     check: str = "warn",
     matmul_precision: str = "float32",
 ) -> Sampler:
-    """Compile a sampler ahead of time: `sampler.run(seed, data, num_warmup=..., num_samples=...)` compiles nothing.
+    """Compile a sampler, so that `sampler.run(seed, data, num_warmup=..., num_samples=...)` compiles nothing.
 
-    The arguments are those of `mcmc` from which programs are compiled; the others belong to `sampler.run`. The sampler
-    reads what the model takes from outside of its arguments here, once; `mcmc` reads it in every call.
+    The arguments are those arguments of `mcmc` that the programs depend on; the others belong to `sampler.run`. Global
+    variables that the model uses are read here, once; `mcmc` reads them in every call.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -220,7 +218,7 @@ def compile(
         (4, 10)
     """
     sampler = _compile(RunOptions(), model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
-    sampler.plan()  # too little memory to compute in is refused now rather than when it is run
+    sampler.plan()  # raises here rather than in the run if memory does not suffice
     return sampler
 
 
@@ -229,10 +227,10 @@ def _compile(
     mesh: Mesh | None, keep: str | Sequence[str] | None, reducers: Mapping[str, Reducer | Reduce] | None, check: str,
     matmul_precision: str,
 ) -> Sampler:  # fmt: skip
-    """Compile a sampler, and refuse arguments of the run before that takes its time."""
+    """Check the arguments of the run, which is quick, and compile a sampler."""
     checks.check_keep(keep)
     run.checked(num_chains, keep)
-    num_chains = int(num_chains)  # NumPy's are hashed as others
+    num_chains = int(num_chains)  # a NumPy integer would give another cache key
     checks.check_precision(matmul_precision)
     check_level(check)
     began = time.perf_counter()
@@ -243,7 +241,7 @@ def _compile(
     notice = None
     if mesh is None and mesh_of(arguments.arrays) is None:
         notice, mesh = use_every_core(), default_mesh(num_chains)
-    checks.check_not_traced(data)  # no earlier: it starts JAX
+    checks.check_not_traced(data)  # after use_every_core, since it starts JAX
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
 
@@ -254,11 +252,11 @@ def _compile(
     indices = IndexCheck.of(whole)
     notice = "\n".join([*([notice] if notice else []), *indices.check(arguments)]) or None
     if keep is None:
-        keep = getattr(model, "keep", None)  # a program may say so, as it may where chains start
+        keep = getattr(model, "keep", None)  # a model may have an attribute with a default
     keep = (keep,) if isinstance(keep, str) else None if keep is None else tuple(keep)
     latents = [latent.name for latent in whole.latents()]
     reductions = Reductions.of({} if reducers is None else reducers, keep or latents)
-    # a step of a minibatch is cheap, and a deterministic value may be of all rows
+    # computing deterministic values of all rows would take longer than the step on a minibatch
     deterministic = {} if kernel.batch_size is not None else whole.deterministic
     stored, large = checks.stored_by_default(latents, deterministic) if keep is None else (keep, [])
     said = [*([notice] if notice else []), *checks.too_large_to_store(large, whole.deterministic)]
@@ -314,9 +312,10 @@ def _compile(
 
 
 def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...], whole: TracedProgram) -> Blocks:
-    target = target.without_arrays()  # blocks outlive the data
+    """Return the blocks of a run, with as many slots as fit into `BLOCK_BYTES`."""
+    target = target.without_arrays()  # cached blocks would keep the data in memory
     one = Blocks(target, kernel, num_chains, names, slots=1)
-    stored = {v.name: math.prod(v.shape) for v in target.shares.latents}  # on one device, as rows are
+    stored = {v.name: math.prod(v.shape) for v in target.shares.latents}  # elements on one device
     for name, value in whole.deterministic.items():
         rows = target.sharding(name)
         stored[name] = math.prod(value.shape) * rows.local_rows // rows.rows if rows.axes else math.prod(value.shape)

@@ -1,4 +1,4 @@
-"""Arguments of a run, which compiled blocks take as they come: other values compile nothing."""
+"""Options of a run, none of which requires recompilation."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.posterior.posterior import Posterior
 from phalanx.run.checks import check_on_block, check_sizes
 from phalanx.run.init_values import check_kind
 from phalanx.run.progress.report import Report
 from phalanx.run.until import Until
 
 WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
-"""Draws of a warm-up in all, and the least and the most of each chain."""
+"""Draws of a warm-up over all chains, and the minimum and maximum of each chain."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Arguments of `sampler.run`, beside seed and data; see `phx.mcmc` for each.
+    """Arguments of `sampler.run` except seed and data; see `phx.mcmc`.
 
     Attributes:
         num_warmup: iterations per chain before the first draw; None chooses by the number of chains.
         num_samples: iterations per chain after warm-up.
         thin: iterations per stored draw.
         until: condition on which to stop before `num_samples`.
-        init: where chains begin.
-        tuning: posterior with whose tuning chains begin.
+        init: initial values of chains.
+        tuning: posterior whose tuning the chains use.
         on_block: function called with a report after each block.
-        progress: whether to show progress.
+        progress: show progress.
     """
 
     num_warmup: int | None = None
@@ -37,7 +38,7 @@ class RunOptions:
     thin: int = 1
     until: Until | None = None
     init: Any = None
-    tuning: Any = None
+    tuning: Posterior | None = None
     on_block: Callable[[Report], Any] | None = None
     progress: bool = True
 
@@ -53,14 +54,14 @@ class RunOptions:
             raise TypeError(f"until: expected a condition such as phx.until(ess=400, r_hat=1.01), got {until!r}.")
         if until is not None and keep is not None and not len(keep) and (until.r_hat or until.ess):
             raise ValueError(
-                "until: r_hat= and ess= look at stored draws, and keep=[] stores none. Keep a variable, or give "
-                "seconds= alone."
+                "until: r_hat= and ess= need stored draws, and keep=[] stores none. Keep a variable, or give only "
+                "seconds=."
             )
         check_on_block(self.on_block)
         if not isinstance(progress, bool | int | np.bool_):
             raise TypeError(f"progress must be True or False; got {progress!r}.")
         if tuning is not None and not hasattr(tuning, "state"):
-            raise TypeError(f"tuning: expected a posterior, with whose tuning to begin; got {tuning!r}.")
+            raise TypeError(f"tuning: expected a posterior, whose tuning to use; got {tuning!r}.")
         check_kind(self.init)
         warmup = default_warmup(int(num_chains)) if self.num_warmup is None else int(self.num_warmup)
         samples, thin = int(self.num_samples), int(self.thin)
@@ -68,18 +69,18 @@ class RunOptions:
 
     @property
     def num_stored(self) -> int:
-        """Draws stored of each chain, at most."""
+        """Maximal number of stored draws of each chain."""
         return self.num_samples // self.thin
 
     @property
     def warmup(self) -> int:
-        """Iterations of warm-up, of checked options."""
+        """Iterations of warm-up; only valid after `checked`."""
         return self.num_warmup or 0
 
 
 def default_warmup(num_chains: int) -> int:
-    """Return iterations of warm-up: 4,000 draws in all, as 4 chains make in 1,000, but 200 of each chain at least.
+    """Return the iterations of warm-up: 4,000 over all chains, with 200 to 1,000 of each chain.
 
-    Tuning needs draws, whoever makes them; each chain needs its own time to reach the typical set.
+    Tuning needs a number of draws in total, but each chain takes its own time to reach the typical set.
     """
     return min(max(WARMUP_DRAWS // num_chains, WARMUP_LEAST), WARMUP_MOST)

@@ -1,11 +1,11 @@
-"""Results of a run, when it has ended or on its way: its draws, statistics, times and record."""
+"""Results of a run so far: its draws, statistics, times and record."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,13 +14,16 @@ from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.host.reducer_state import HostReducers, findings
 from phalanx.run.loop import Run
 
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
+
 
 class Clock:
-    """Seconds of the phases of a run, which may go on with another.
+    """Clock of the phases of a run.
 
     Args:
         started: local time at the start, ISO 8601.
-        before: times of the run that is gone on with.
+        before: times of the run that this one continues.
     """
 
     def __init__(self, started: str, before: Timing | None = None):
@@ -28,11 +31,11 @@ class Clock:
         self._began, self._sampling_began = time.perf_counter(), None
 
     def sampling_begins(self) -> None:
-        """Warm-up is over."""
+        """Note the end of warm-up."""
         self._sampling_began = time.perf_counter()
 
     def timing(self, run: Run, compile_seconds: float, compilations: int) -> Timing:
-        """Times so far, and the work done in them."""
+        """Return the times so far and the work done."""
         now = time.perf_counter()
         ended = now if self._sampling_began is None else self._sampling_began
         state, machine = run.state, run.kernel.machine
@@ -49,10 +52,10 @@ class Clock:
 
 
 class RunResults(NamedTuple):
-    """Draws and statistics `(chain, draw, ...)`, and what was reduced."""
+    """Draws and statistics `(chain, draw, ...)`, and the results of the reducers."""
 
-    draws: Mapping[str, np.ndarray]
-    stats: Mapping[str, np.ndarray]
+    draws: Mapping[str, Shaped[np.ndarray, "chains draws *shape"]]
+    stats: Mapping[str, Shaped[np.ndarray, "chains draws"]]
     reduced: Mapping[str, Any]
 
     @classmethod
@@ -67,7 +70,7 @@ class RunResults(NamedTuple):
         return cls({name: draws[name] for name in run.engine.blocks.names}, stats, reduced)
 
     def record(self, before: RunRecord, run: Run, clock: Clock, samples: int) -> RunRecord:
-        """Return the record of a run that was asked for so many iterations, given that of what was compiled."""
+        """Return the record of a run of `samples` iterations, given the record of its sampler."""
         state, reducers = run.state, HostReducers.of(run.engine.executables.reducing)
         relocations = [Relocation(*relocation) for relocation in state.relocations]
         ahead = state.stored.ahead if run.engine.executables.stores_draws else 0
@@ -75,6 +78,6 @@ class RunResults(NamedTuple):
             before.of_run(clock.started, run.interrupted, relocations, findings(dict(self.reduced), ahead)),
             seed=state.seed, init=state.aim.init, num_warmup=state.aim.num_warmup, num_samples=samples,
             folded_draws=state.reduced.draws, acceptance_rate=state.reduced.acceptance_rate,
-            divergences=state.reduced.divergences, diagnostics=reducers.reductions.tells,
+            divergences=state.reduced.divergences, diagnostics=reducers.reductions.statistics,
             constant=reducers.constant(state.reduced),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A compiled sampler: run it as often as you like."""
+"""Compiled sampler of a model, which runs any number of times without compiling."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from phalanx.run.state import Aim, RunState, Stored
 from phalanx.run.until import Until
 
 CHAINS_CHECKED = 2
-"""Chains at whose positions, when warm-up ends, what is not proved is checked again."""
+"""Chains at whose positions after warm-up the shares without a proof are tested again."""
 
 STREAM_DRAWS = 1024
-"""Draws of each chain, after which a stream that stores none says what is known."""
+"""Draws of each chain between two results of a stream that stores none."""
 
 
 class Data(NamedTuple):
-    """The data of a run: arrays on the devices, the state of their shares, and the run's record of them."""
+    """Data of a run: arrays on the devices, the check of their shares, and the record of the sampler."""
 
     arrays: tuple[Array, ...]
     rows: ShardingCheck
@@ -57,23 +57,21 @@ class Data(NamedTuple):
 
 @dataclass
 class Sampler:
-    """A model, its data and a kernel, compiled: run it as often as you like, with other seeds and other data.
-
-    Make one with `phx.compile`.
+    """Sampler of a model, compiled for a kernel and the shapes of the data; made by `phx.compile`.
 
     Attributes:
         executables: the compiled blocks.
         arrays: the data on the devices.
-        kernel: the kernel, with the hyperparameters to begin with.
-        record: what is run where, but for the seed.
-        rows: what is known of the devices' shares of the log density.
-        check: what to do where nothing is: "warn", "strict" or "off".
-        compile_seconds: seconds spent on tracing and compiling; counted in the first run's timing.
-        compilations: programs compiled; none when an earlier sampler's could be used.
-        notice: what is said before a run.
-        indices: what other data are looked at with.
-        labels: what finds the names of variables' entries in the names of other data.
-        continued: arguments of `posterior.continue_run` where it is given no others.
+        kernel: the kernel with its initial hyperparameters.
+        record: record of model, data and devices, without the seed.
+        rows: result of the check that the devices' shares add up to the log density.
+        check: level of that check for other data: "warn", "strict" or "off".
+        compile_seconds: seconds spent on tracing and compiling, added to the timing of the first run.
+        compilations: number of compiled programs; 0 if an earlier sampler's programs are used.
+        notice: line to show before a run.
+        indices: check of the indices in other data.
+        labels: search for the names of variables' entries in other data.
+        continued: default arguments of `posterior.continue_run`.
     """
 
     executables: Executables
@@ -103,31 +101,37 @@ class Sampler:
         on_block: Callable[[Report], Any] | None = None,
         progress: bool = True,
     ) -> Posterior:
-        """Run all chains: initial positions, warm-up, sampling. Nothing is compiled.
+        """Draw from the posterior without compiling: initial positions, warm-up, sampling.
 
         Ctrl-C during sampling ends the run and returns the draws so far.
 
         Args:
             seed: a whole number; the same seed gives the same draws.
-            data: other data of the same shapes, types and placement; None means those given when compiling. Levels and
-                columns are found by their names, in any order; numbers that are left out are those of before.
-            init: where chains begin. This and the following are as for `phx.mcmc`.
-            tuning: a posterior, with whose tuning they begin.
+            data: other data of the same shapes, types and placement; None means the data of `phx.compile`. Phalanx
+                matches levels and columns by name, in any order; omitted numbers keep their values.
+            init: initial values; like all arguments below, as for `phx.mcmc`.
+            tuning: posterior whose tuning the chains use.
             num_warmup: iterations per chain before the first draw; None chooses by the number of chains.
             num_samples: iterations per chain after warm-up.
             thin: iterations per stored draw.
-            until: when to stop before `num_samples`.
-            on_block: called with a report after each block.
-            progress: whether to show how the run goes.
+            until: condition on which to stop before `num_samples`.
+            on_block: function called with a report after each block.
+            progress: show progress.
 
         Returns:
             The posterior.
 
         Raises:
-            TypeError, ValueError: when an argument is out of range, the data differ in shape from those compiled for,
-                an observed value lies outside its distribution's support, an initial value does not fit its variable,
-                or no chain start with a finite log density is found; the sites are named.
+            TypeError, ValueError: when an argument is out of range, the data have other shapes, an observed value is
+                outside of its distribution's support, an initial value does not fit its variable, or no start with a
+                finite log density is found. The message names the sites.
             KeyboardInterrupt: on Ctrl-C before the first draw.
+
+        Example:
+            >>> import numpyro.distributions as dist, phalanx as phx
+            >>> sampler = phx.compile(lambda: phx.sample("x", dist.Normal(0.0, 1.0)))
+            >>> sampler.run(seed=1, num_samples=10, progress=False).draws["x"].shape
+            (4, 10)
         """
         check_seed(seed)
         options = self._checked(RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, progress))
@@ -159,27 +163,25 @@ class Sampler:
         on_block: Callable[[Report], Any] | None = None,
         progress: bool = True,
     ) -> Posterior:
-        """Go on with a run, its tuning kept: the draws of one longer run.
+        """Continue a run with its tuning; the result equals one longer run.
 
-        On as many devices they are equal bit for bit; on another number of devices but for rounding, since sums are
-        taken in another order, and chains may part after many draws.
-
-        It may have been made in another process, or on another number of devices along `chain`, and read from a file.
+        The draws are equal bit for bit on the same number of devices. On another number of devices sums round
+        differently, so that the draws of chaotic trajectories diverge in time. The posterior may come from a file,
+        another process, or another number of devices along `chain`.
 
         Args:
-            posterior: the run, of the same model, kernel, number of chains, and variables kept.
+            posterior: the run, with the same model, kernel, number of chains and stored variables.
             num_samples: iterations per chain to add.
             data: as for `run`.
-            until: when to stop earlier; its `seconds` count from here on.
-            on_block: called with a report after each block.
-            progress: whether to show how the run goes.
+            until: condition on which to stop earlier; its `seconds` count from this call.
+            on_block: function called with a report after each block.
+            progress: show progress.
 
         Returns:
-            A posterior with the draws before and after; the one given stays as it is.
+            A new posterior with all draws, earlier and later.
 
         Raises:
-            ValueError: when the posterior is of another model or kernel, of other data or another number of chains,
-                or does not know its state.
+            ValueError: when the posterior has another model, kernel, data or number of chains, or contains no state.
         """
         data_used = self._data(data, posterior.record.names)
         check_sizes(self.executables.blocks.num_chains, 0, num_samples, 1)
@@ -188,7 +190,7 @@ class Sampler:
         more, aim = num_samples + since_kept(posterior, state, num_samples), state.aim
         options = RunOptions(aim.num_warmup, more, aim.thin, until, on_block=on_block, progress=progress)
         options = self._checked(options)
-        plan = self.plan(state.stored.count + _room(options), data_used.arrays)  # the draws before are copied
+        plan = self.plan(state.stored.count + _room(options), data_used.arrays)  # earlier draws are copied
         with watched(make_progress(options.progress)) as display:
             self._announce(display, data_used.rows, plan)
             clock = Clock(posterior.record.started, posterior.timing)
@@ -206,7 +208,7 @@ class Sampler:
         return self._done(run, data_used, clock, posterior.record.num_samples + num_samples)
 
     def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[dict[str, Any], None, None]:
-        """Run all chains and hand over what they draw, block by block; nothing accumulates. See `phx.stream`."""
+        """Yield draws and results of reducers block by block, without storing them; see `phx.stream`."""
         check_seed(seed)
         check_types(self.executables.wide)
         options = self._checked(options)
@@ -229,7 +231,7 @@ class Sampler:
                 yield {**results.draws, **results.reduced}
 
     def _posterior(self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState]) -> Posterior:
-        """Return the results of a run that was asked for so many iterations."""
+        """Return the posterior of a run of `samples` iterations."""
         results, record = RunResults.of(run), data.record.of_rows(data.rows)
         sampler = replace(self, arrays=data.arrays, rows=data.rows, record=data.record)
         return Posterior(
@@ -240,12 +242,12 @@ class Sampler:
         )  # fmt: skip
 
     def _so_far(self, run: Run, data: Data, clock: Clock) -> Posterior:
-        """A run on its way, which goes on meanwhile."""
+        """Return the posterior of a run that is still in progress."""
         state = run.value
         return self._posterior(run, data, clock, state.aim.thin * run.draws, lambda: state)
 
     def _tuned(self, options: RunOptions) -> Kernel:
-        """The kernel, with the hyperparameters to begin with."""
+        """Return the kernel with its initial hyperparameters."""
         if options.tuning is None:
             return self.kernel
         return replace(self.kernel, tuning=Continuing(self.executables, self.record.kernel).tuning_of(options.tuning))
@@ -260,7 +262,7 @@ class Sampler:
         return options.checked(self.executables.blocks.num_chains, None if self.executables.stores_draws else ())
 
     def _state_of(self, posterior: Posterior, arrays: tuple[Array, ...]) -> RunState:
-        """The state of a run of this model, on these data."""
+        """Return the state of a posterior; raise unless it belongs to this model and these data."""
         fit = Continuing(self.executables, self.record.kernel)
         state = fit.state_of(posterior)
         of = posterior.goes_on.sampler if isinstance(posterior.goes_on, GoesOn) else None
@@ -273,11 +275,11 @@ class Sampler:
         return state
 
     def arguments(self, arrays: tuple[Array, ...]) -> Arguments:
-        """The data of a run, as arguments of the model."""
+        """Return the arguments of the model, given the data on the devices."""
         return self.executables.blocks.target.arguments.with_arrays(arrays)
 
     def _check_again(self, run: Run, rows: ShardingCheck) -> ShardingCheck:
-        """Where the chains are when warm-up ends, the shares of what is not proved add up, too; or it is an error."""
+        """Test the shares without a proof at the chains' positions after warm-up; raise if they do not add up."""
         if rows.check is None or not rows.check.names or self.check == "off":
             return rows
         arguments = self.executables.blocks.target.arguments.with_arrays(run.engine.arrays)
@@ -290,14 +292,14 @@ class Sampler:
         initial = initial_of(init, blocks.target, blocks.num_chains, seed, prior)
         if initial.superchains and blocks.machine.is_of_one_chain:
             raise ValueError(
-                "init: phx.superchains puts chains beside others, and of the states of an algorithm written for one "
-                "chain nothing is known. Give values for each chain that are equal within a group."
+                "init: phx.superchains moves chains to the positions of others, and this kernel wraps an algorithm for "
+                "one chain, whose state Phalanx cannot move. Give values for each chain that are equal within a group."
             )
         self.executables.reducing.reductions.check_superchains(initial.superchains)
         return initial
 
     def plan(self, draws: int = 0, arrays: tuple[Array, ...] | None = None) -> MemoryPlan:
-        """Return the memory of a run that stores so many draws of each chain; refuse what does not fit."""
+        """Return the memory of a run that stores `draws` draws of each chain; raise if it exceeds the free memory."""
         blocks = self.executables.blocks
         plan = plan_memory(self.executables, self.arrays if arrays is None else arrays, blocks.num_chains * draws)
         check_plan(plan, blocks.target.mesh.devices.flat[0])
@@ -311,7 +313,12 @@ class Sampler:
         progress.say(str(plan))
 
     def _data(self, data: Mapping[str, Any] | None, names: NamesOfData | None = None) -> Data:
-        """The data of a run on the devices, in the numbering of the names of another run, or of this sampler."""
+        """Return the data of a run on the devices.
+
+        Args:
+            data: the user's data; None for the data of the sampler.
+            names: levels and columns in the order by which to number them; None for the sampler's.
+        """
         check_types(self.executables.wide)
         target = self.executables.blocks.target
         if data is None:
@@ -334,19 +341,19 @@ class Sampler:
 
 
 def _room(options: RunOptions) -> int:
-    """Return draws of each chain that room is made for."""
+    """Return the number of draws of each chain for which to allocate memory."""
     return options.num_stored if options.until is None else min(options.num_stored, UNTIL_ROOM)
 
 
 def _check_same_names(there: NamesOfData | None, here: NamesOfData | None) -> None:
-    """Refuse to go on with a run whose data number levels or columns otherwise."""
+    """Raise if a run's data number their levels or columns in another order."""
     for name in {} if there is None or here is None else {**there, **here}:
         was, now = there.get(name), here.get(name)  # pyright: ignore[reportOptionalMemberAccess]
         if was != now:
             said = ["no names" if found is None else f"the {found[0]} {listed(found[1])}" for found in (was, now)]
             raise ValueError(
                 f"continue_run: {name} has {said[1]} in this sampler's data, and {said[0]} in the posterior's. Give "
-                f"the data again: continue_run(posterior, num_samples, data=...) numbers them as the posterior's."
+                f"the data again: continue_run(posterior, num_samples, data=...) numbers them as the posterior does."
             )
 
 
@@ -358,13 +365,13 @@ class GoesOn:
     state: Callable[[], RunState]
 
     def saved(self) -> RunState:
-        """The run as a file can hold it."""
+        """Return the state of the run in a form that a file can hold."""
         return self.state().plain
 
     def contents(self) -> Mapping[str, str]:
-        """A checksum of each of the data; empty where they are not to be had.
+        """Return a checksum of each array of the data; empty if the data cannot be read.
 
-        Their memory may have been given away. Of several processes one alone may ask, and would wait for the others.
+        Their memory may be donated. If one of several processes reads them alone, it waits for the others for ever.
         """
         arrays = self.sampler.arrays
         if jax.process_count() > 1 or any(array.is_deleted() for array in arrays):
@@ -372,5 +379,5 @@ class GoesOn:
         return self.sampler.arguments(arrays).fingerprints()
 
     def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
-        """A longer run."""
+        """Return the posterior of a longer run."""
         return self.sampler.continue_run(posterior, num_samples, **{**self.sampler.continued, **options})

@@ -1,15 +1,15 @@
-"""A run as a value: all that its draws to come depend on, but for the model, its data and the kernel.
+"""State of a run: everything that later draws depend on, except the model, its data and the kernel.
 
-`phalanx.run.engine.Engine.advance` moves it by one block. Keys are functions of (seed, chain, draw): from the position
-where its draw begins, and the number of that draw, a chain makes the draws it would have made, and the value contains
-nothing of a trajectory under way. While a run moves, its chains and sinks are arrays on the devices. As a value of no
-mesh, see `Engine.fetched`, it holds whole arrays by variable, and can be written to a file.
+`phalanx.run.engine.Engine.advance` returns the state after one more block. The state does not contain unfinished
+trajectories: keys are functions of (seed, chain, draw), so a chain repeats a draw exactly from the draw's number and
+starting position. While a run advances, chains and sinks are arrays on the devices. `Engine.fetched` converts the state
+to arrays by variable that depend on no mesh and can be written to a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,27 +21,30 @@ from phalanx.run.device.advance import SinkState
 from phalanx.run.device.blocks import ChainState
 from phalanx.run.host.window import Window
 
+if TYPE_CHECKING:
+    from jaxtyping import Integer, Shaped
+
 
 class Work(NamedTuple):
-    """What has been computed: ticks of a lane, and gradient evaluations in trajectories that ended, over all chains."""
+    """Work done: ticks of each lane, and gradient evaluations in completed trajectories, over all chains."""
 
     ticks: int = 0
     evaluations: int = 0
 
     def more(self, ticks: int = 0, evaluations: int = 0) -> Work:
-        """Return the sum with that of another block."""
+        """Return the work including that of another block."""
         return Work(self.ticks + ticks, self.evaluations + evaluations)
 
 
 class Reduced(NamedTuple):
-    """States of the reducers on the host, and the number of draws that they contain.
+    """States of the reducers on the host, and totals over the draws that were reduced.
 
     Attributes:
-        states: by the name of a reducer, and by variable.
-        failed: reducers that have failed, and why.
-        draws: of each chain, that were not stored.
-        divergences, evaluations: of those draws, over all chains.
-        accepted, made: sum of the acceptance rates of all draws, and how many these are.
+        states: by reducer name and variable.
+        failed: reasons why reducers failed, by reducer name.
+        draws: draws of each chain that were reduced but not stored.
+        divergences, evaluations: totals of those draws over all chains.
+        accepted, made: sum of the acceptance rates of those draws before thinning, and their number.
     """
 
     states: Mapping[str, Any] = {}
@@ -54,46 +57,52 @@ class Reduced(NamedTuple):
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Mean over all draws; None before the first."""
+        """Mean acceptance rate of all draws; None before the first draw."""
         return self.accepted / self.made if self.made else None
 
 
 class Stored(NamedTuple):
-    """Draws on the host: arrays `(chain, draw, ...)` by name, of which each chain has filled as many as `counts`."""
+    """Stored draws on the host.
 
-    draws: Mapping[str, np.ndarray]
-    stats: Mapping[str, np.ndarray]
-    counts: np.ndarray
+    Attributes:
+        draws, stats: arrays `(chain, draw, ...)` by name.
+        counts: draws of each chain; the arrays may have room for more.
+        divergences: number of divergent draws.
+    """
+
+    draws: Mapping[str, Shaped[np.ndarray, "chains draws *shape"]]
+    stats: Mapping[str, Shaped[np.ndarray, "chains draws"]]
+    counts: Integer[np.ndarray, "chains"]
     divergences: int = 0
 
     @classmethod
     def nothing(cls, num_chains: int) -> Stored:
-        """Return no draws of so many chains."""
+        """Return an empty store for `num_chains` chains."""
         return cls({}, {}, np.zeros(num_chains, np.int64))
 
     @property
     def count(self) -> int:
-        """Draws that every chain has."""
+        """Number of draws that every chain has."""
         return int(self.counts.min())
 
     @property
     def ahead(self) -> int:
-        """Draws that some chains have more than others."""
+        """Difference between the largest and the smallest number of draws of a chain."""
         return int(self.counts.max() - self.count)
 
     @property
     def whole(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Draws that every chain has, and their statistics."""
+        """The first `count` draws of every chain, and their statistics."""
         return self._cut(0, self.count)
 
     @property
     def rest(self) -> Stored:
-        """The draws that not every chain has."""
+        """The draws after the first `count`, which only some chains have."""
         draws, stats = self._cut(self.count, int(self.counts.max()))
         return self._replace(draws=draws, stats=stats)
 
     def after(self, draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -> Stored:
-        """Return the inverse of `rest`, given the draws that every chain has."""
+        """Return the inverse of `rest`, given the first draws of every chain and their statistics."""
 
         def joined(first: Mapping[str, np.ndarray], later: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             return {name: np.concatenate([first[name], values], axis=1) for name, values in later.items()}
@@ -106,13 +115,13 @@ class Stored(NamedTuple):
 
 
 class Aim(NamedTuple):
-    """What a run was asked for.
+    """Arguments of a run that its record contains.
 
     Attributes:
         num_warmup: iterations of warm-up.
         thin: draws of the kernel per stored draw.
-        init: what the record says of where chains begin.
-        superchains: in how many groups they begin together; 0 where all begin apart.
+        init: description of the initial positions.
+        superchains: number of groups of chains with a common initial position; 0 without groups.
     """
 
     num_warmup: int = 0
@@ -122,15 +131,17 @@ class Aim(NamedTuple):
 
 
 class WarmingState(NamedTuple):
-    """Warm-up of a run between two blocks.
+    """State of the warm-up between two blocks.
+
+    A round with more draws than the sinks have slots is made in parts.
 
     Attributes:
-        schedule: between two rounds, before the round under way.
-        window: draws of the window that the sinks no longer hold.
-        filled: draws of each chain in the sinks that belong to earlier rounds.
-        goal: draws of each chain in the sinks when this part of the round is over.
-        left: draws of the round after these.
-        sums: over the round's draws before these; None of none.
+        schedule: state of the schedule before the current round.
+        window: draws of the current window that were moved out of the sinks.
+        filled: draws of each chain in the sinks that belong to earlier rounds or parts.
+        goal: draws of each chain in the sinks at the end of the current part.
+        left: draws of each chain in the later parts of the current round.
+        sums: sums over the earlier parts of the current round; None in the first part.
     """
 
     schedule: WarmUpState
@@ -142,24 +153,25 @@ class WarmingState(NamedTuple):
 
 
 class RunState(NamedTuple):
-    """A run between two blocks: `Posterior.continue_run` goes on from here.
+    """State of a run between two blocks, from which `Posterior.continue_run` continues.
 
     Attributes:
-        seed: of the run.
-        aim: what was asked for.
-        chains: where the draws under way begin, and what chains did since the last draw kept.
-        tuning: hyperparameters in use.
-        mean_steps: ticks of a draw, on average.
-        warming: warm-up; None when it is over.
-        sinks: draws on the devices that are not yet stored, folded or learned from; None without any.
-        goal: draws of each chain in the round of folded draws under way; 0 between two rounds.
+        seed: seed of the run.
+        aim: arguments of the run.
+        chains: states of the chains.
+        tuning: current hyperparameters of the kernel.
+        mean_steps: mean number of ticks per draw.
+        warming: state of the warm-up; None after warm-up.
+        sinks: draws on the devices that no phase has processed yet; None without draws.
+        goal: draws of each chain in the current round of reduced draws; 0 between two rounds.
         stored: draws on the host.
-        reduced: states of the reducers.
-        next_look: draws of each chain at the next look of `until`; 0 where none is due.
-        stopped: whether there are enough draws.
-        warmup, sampling: what has been computed.
-        relocations: chains that warm-up has put beside others: chain, beside which, and the logarithm of its share.
-        rounds: how warm-up went, for the record.
+        reduced: states of the reducers on the host.
+        next_look: draws of each chain at which `until` is evaluated next; 0 without `until`.
+        stopped: true if no further draws are needed.
+        warmup, sampling: work done in each phase.
+        relocations: relocated chains: the chain, the chain beside which it continues, and the logarithm of its
+            posterior mass.
+        rounds: entries of the warm-up record, one for each round.
     """
 
     seed: int
@@ -181,23 +193,23 @@ class RunState(NamedTuple):
 
     @property
     def in_warm_up(self) -> bool:
-        """Whether warm-up is not over."""
+        """True until warm-up is complete."""
         return self.warming is not None
 
     @property
-    def warmup_record(self) -> dict[str, np.ndarray]:
-        """How warm-up went, by name: an array `(round,)`."""
+    def warmup_record(self) -> dict[str, Shaped[np.ndarray, "rounds"]]:
+        """Statistics of the warm-up rounds by name."""
         names = self.rounds[0] if self.rounds else ()
         return {name: np.array([noted[name] for noted in self.rounds]) for name in names}
 
     @property
     def plain(self) -> RunState:
-        """The same as dicts, tuples, numbers and arrays, as a file can hold it."""
+        """The state as dicts, tuples, numbers and arrays, which a file can hold."""
         return _plain(self)
 
 
 def _plain(node: Any) -> Any:
-    """Return records of others, whose classes a file does not know, as tuples of their arrays; keys as numbers."""
+    """Return a tree without the classes of users, which a file cannot restore: as tuples of arrays, keys as numbers."""
     if isinstance(node, dict):
         return {name: _plain(value) for name, value in node.items()}
     if isinstance(node, tuple | list):

@@ -1,10 +1,11 @@
-"""Stopping when the answer is good enough."""
+"""Stopping conditions: R-hat, effective sample size and time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,37 +13,40 @@ from phalanx.diagnostics import ess, rhat
 from phalanx.mesh.processes import agreed
 from phalanx.run.state import Stored
 
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
+
 FIRST = 50
-"""Draws of each chain at the first look."""
+"""Draws of each chain at the first evaluation."""
 
 GROWTH = 1.25
-"""How much more draws there are at each look than at the one before: looking takes time, too."""
+"""Growth of the number of draws between two evaluations, which take time themselves."""
 
 
 @dataclass(frozen=True)
 class Until:
-    """When to stop sampling; see `phx.until`."""
+    """Stopping condition; see `phx.until`."""
 
     r_hat: float | None
     ess: float | None
     seconds: float | None
 
     def watch(self, names: Sequence[str]) -> StoppingWatch:
-        """Return the condition on a run of these variables that starts now."""
+        """Return an evaluator of the condition for a run that starts now and stores these variables."""
         return StoppingWatch(self, names)
 
 
 def until(r_hat: float | None = None, ess: float | None = None, seconds: float | None = None) -> Until:
-    """Sample until the answer is good enough.
+    """Return a condition on which `phx.mcmc` stops sampling.
 
-    R-hat and effective sample sizes are those of every stored variable and of the log density, and all of them must be
-    met; `seconds` ends sampling in any case. `num_samples` is then the most draws of a chain.
+    `r_hat` and `ess` must be met by every stored variable and by the log density; `seconds` ends sampling in any case.
+    `num_samples` of `phx.mcmc` is then the maximal number of iterations per chain.
 
     Args:
-        r_hat: every rank-normalised split R-hat is below this, such as 1.01.
-        ess: every bulk and tail effective sample size, over all chains, is at least this, such as 400.
-        seconds: of sampling, warm-up and compilation apart. With reducers, chains that are behind catch up, since
-            those in short trajectories would otherwise weigh more: that may take some time more.
+        r_hat: upper limit of every rank-normalised split R-hat, such as 1.01.
+        ess: lower limit of every bulk and tail effective sample size over all chains, such as 400.
+        seconds: time limit of sampling, without warm-up and compilation. With reducers, sampling ends somewhat later,
+            when all chains have the same number of draws.
 
     Returns:
         A condition for `phx.mcmc(..., until=...)`.
@@ -66,11 +70,11 @@ def until(r_hat: float | None = None, ess: float | None = None, seconds: float |
 
 
 class StoppingWatch:
-    """A condition, evaluated on the draws of a run.
+    """Evaluator of a stopping condition on the draws of a run.
 
     Args:
-        condition: when to stop.
-        names: of the stored variables.
+        condition: the condition.
+        names: names of the stored variables.
     """
 
     def __init__(self, condition: Until, names: Sequence[str]):
@@ -78,11 +82,14 @@ class StoppingWatch:
         self._began = time.monotonic()
 
     def first_look(self, stored: Stored) -> int:
-        """Return the draws of each chain at the first look."""
+        """Return the number of draws of each chain at the first evaluation."""
         return max(FIRST, stored.count + 1)
 
     def look(self, stored: Stored, due: int) -> tuple[bool, int]:
-        """Return whether to stop, and the draws of each chain at the next look; one is `due` at so many draws."""
+        """Return true if sampling should stop, and the number of draws of each chain at the next evaluation.
+
+        R-hat and effective sample sizes are evaluated if every chain has `due` draws.
+        """
         wanted = self._condition
         if wanted.seconds is not None and agreed(self._seconds >= wanted.seconds) and stored.count:
             return True, due
@@ -98,8 +105,8 @@ class StoppingWatch:
     def _seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def _good(self, draws: np.ndarray) -> bool:
-        """Return whether every element of one variable is good enough; a NaN, as of a constant, is no obstacle."""
+    def _good(self, draws: Shaped[np.ndarray, "chains draws *shape"]) -> bool:
+        """Return true if every element of a variable meets the condition; diagnostics that are NaN are ignored."""
         wanted = self._condition
         if wanted.r_hat is not None and np.any(rhat(draws) >= wanted.r_hat):
             return False

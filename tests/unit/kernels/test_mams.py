@@ -62,7 +62,7 @@ def test_the_speed_is_the_same_everywhere():
 
 
 def test_one_coordinate_has_no_direction():
-    with pytest.raises(ValueError, match="at least 2 coordinates, and this one has 1"):
+    with pytest.raises(ValueError, match="at least 2 coordinates, and this model has 1"):
         phx.mcmc(lambda: phx.sample("x", dist.Normal(0.0, 1.0)), kernel=phx.mams(), **SIZES)
 
 

@@ -280,7 +280,7 @@ def test_a_numpyro_model_runs_and_what_is_given_is_fixed():
     with pytest.raises(ValueError, match="Variable 'tau' has no value and no key"):
         phx.Target(phx.block(model, ["tau"]), data)
     prior = phx.mcmc(model, {"rows": 2}, kernel=phx.rwmh(0.5), num_warmup=20, num_samples=20, progress=False)
-    assert prior.record.passed == ("Nothing is observed: these are draws of the prior.",)
+    assert prior.record.passed == ("The model observes no data: these are draws from the prior.",)
 
 
 def test_random_modules_of_numpyros_are_inferred():

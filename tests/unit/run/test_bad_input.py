@@ -70,9 +70,8 @@ def test_a_log_density_that_is_not_finite_at_the_start_names_the_variables(bad, 
     refuses(
         ValueError,
         "Chain 0: the log density is not finite at the start, at 21 random positions ever closer to zero on the "
-        f"unconstrained scale. The variables responsible: 'penalty' ({value}). Check their data, and priors that put "
-        f"the "
-        "start where the likelihood is zero.",
+        f"unconstrained scale. The variables responsible: 'penalty' ({value}). Check their data, and priors under "
+        "which the likelihood of a start is zero.",
         broken,
     )
 
@@ -210,7 +209,7 @@ def test_a_kernel_for_one_device_on_spread_variables(mesh_of):
     kernel = phx.from_blackjax(lambda f: blackjax.mala(f, 0.1))
     refuses(
         ValueError,
-        "this algorithm is written for one device, and 'level' is spread over ('data',). Use phx.hmc or phx.rwmh, or "
+        "this algorithm is written for one device, and 'level' is sharded over ('data',). Use phx.hmc or phx.rwmh, or "
         "data that are not sharded.",
         rows, phx.shard({"y": Y}, mesh), mesh=mesh, kernel=kernel,
     )  # fmt: skip
@@ -258,7 +257,7 @@ def test_draws_that_do_not_fit_in_memory(monkeypatch):
 
     monkeypatch.setattr(memory_estimate, "free_memory", lambda: 2**20)
     refuses(ValueError, "Store fewer variables with keep=[...], or fewer draws with a larger thin= or a smaller "
-                        "num_samples=; with keep=[] and reducers= none are stored at all.",
+                        "num_samples=. With keep=[] and reducers= no draws are stored.",
             model, {"y": Y}, num_samples=1_000_000)  # fmt: skip
 
 

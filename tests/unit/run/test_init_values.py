@@ -136,7 +136,7 @@ def test_the_prior(sampler):
             "1 of the values of variable 'mean' are m",
         ),
         ({"mean": 1e30}, ValueError, "not finite at the start, with the values of 'mean' that init= gives.*'mean'"),
-        ({"mean": "high"}, TypeError, "the value of variable 'mean' is no array of numbers: 'high'"),
+        ({"mean": "high"}, TypeError, "the value of variable 'mean' is not an array of numbers: 'high'"),
         ("priors", TypeError, "expected a dict .* got 'priors'"),
         (3, TypeError, "expected a dict .* got 3"),
         (lambda key: 3, TypeError, "the function must return a dict of values by variable, got int"),
@@ -163,7 +163,7 @@ def test_a_value_for_each_chain_is_never_taken_for_an_element_of_a_vector():
 
 
 def test_a_posterior_of_another_model_is_refused(sampler):
-    with pytest.raises(ValueError, match="the posterior has no draws of a variable of this model"):
+    with pytest.raises(ValueError, match="the posterior has no draws of this model's variables"):
         sampler.run(0, init=posterior_of({"x": np.ones((4, 2))}))
 
 
@@ -238,7 +238,7 @@ def test_superchains_begin_where_they_are_told():
     [
         (lambda: phx.superchains(1), ValueError, "2 or more"),
         (lambda: phx.superchains(2.0), TypeError, "whole number"),  # pyright: ignore[reportArgumentType]
-        (lambda: phx.superchains(3), ValueError, "4 chains cannot be parted into 3 superchains"),
+        (lambda: phx.superchains(3), ValueError, "4 chains cannot be divided into 3 superchains"),
         (lambda: phx.superchains(2, phx.superchains(2)), TypeError, "give phx.superchains once"),
     ],
 )
@@ -257,9 +257,9 @@ def test_a_run_begins_with_the_tuning_of_another():
     assert tuned.warmup["step_size"][0] == first.stats["step_size"][0, 0]
     with pytest.raises(TypeError, match="expected a posterior"):
         phx.mcmc(level, data, **sizes, tuning=0.1)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"is of phx\.hmc, and the kernel is phx\.rwmh"):
+    with pytest.raises(ValueError, match=r"drawn by phx\.hmc, and the kernel is phx\.rwmh"):
         phx.mcmc(level, data, **{**sizes, "kernel": phx.rwmh(0.5)}, tuning=first)
-    with pytest.raises(ValueError, match="of other variables"):
+    with pytest.raises(ValueError, match="the posterior has other variables"):
         phx.mcmc(lambda: phx.sample("x", dist.Normal(0.0, 1.0)), **sizes, tuning=first)
     begun = []
     phx.mcmc(level, data, **sizes, num_warmup=60, num_samples=1, on_block=lambda block: begun.append(block.so_far()))  # pyright: ignore[reportOptionalCall]

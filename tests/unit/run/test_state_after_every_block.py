@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -43,8 +44,6 @@ def sampler_of(name, kept):
 
 
 def arrays_of(posterior):
-    import jax
-
     return jax.tree.leaves((posterior.draws, posterior.stats, posterior.reduced, posterior.warmup))
 
 
@@ -67,7 +66,7 @@ def continue_all(name, kept, folder):
 @pytest.mark.parametrize(
     "name", [name if name == "nuts" else pytest.param(name, marks=pytest.mark.slow) for name in KERNELS]
 )
-@pytest.mark.filterwarnings("ignore:continue_run. whether")
+@pytest.mark.filterwarnings("ignore:continue_run. it was not checked")
 def test_after_every_block_in_a_new_process(name, kept, tmp_path):
     files = []
 
@@ -83,6 +82,7 @@ def test_after_every_block_in_a_new_process(name, kept, tmp_path):
     whole.save(tmp_path / "whole.npz")
     command = (
         f"import warnings; warnings.simplefilter('ignore'); from pathlib import Path\n"
+        f"import jax; jax.config.update('jax_num_cpu_devices', {jax.device_count()})\n"  # equal rounding
         f"from tests.unit.run.test_state_after_every_block import continue_all\n"
         f"continue_all({name!r}, {kept!r}, Path({str(tmp_path)!r}))"
     )

@@ -1,4 +1,4 @@
-"""Stopping when the answer is good enough."""
+"""Stopping conditions of a run."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def plain():
 
 def test_what_a_reducer_of_draws_from_a_fit_cannot_do():
     fit = phx.fit(plain, phx.guides.laplace(), progress=False)
-    with pytest.raises(ValueError, match="they begin apart"):
+    with pytest.raises(ValueError, match="these chains start separately"):
         fit.posterior(50, reducers={"r": phx.reducers.rhat(superchains=2)})
 
     def fail(state):

@@ -1,14 +1,14 @@
-"""A machine as the blocks of a run drive it: from positions by variable, to draws as rows, laid out over the mesh.
+"""Adapter between the blocks of a run and a kernel's machine: starts, ticks, rests, resumes and relocates lanes.
 
-Whatever a machine keeps has lanes last, and vectors are told from other arrays by their type. That is enough to lay all
-of it out over a mesh, to keep lanes in tiles, and to put chains elsewhere: no kernel need know of any of it.
+Arrays of a machine's state have lanes last, and vectors have a type of their own. Therefore states can be sharded,
+divided into tiles and relocated without code in the kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,12 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import ByVariable, Vector
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int, Shaped
+
 
 class Start(NamedTuple):
-    """Where chains go on, by variable `(chain, ...)`; the gradient is empty for kernels without."""
+    """Starting point of chains' next draws: arrays `(chain, ...)` by variable; no gradient if the kernel uses none."""
 
     position: ByVariable
     log_density: Any
@@ -33,12 +36,12 @@ class Start(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """Where chains are between two draws: all that the draws to come depend on, but for seed, data and tuning.
+    """State of chains between two draws: all that later draws depend on, except seed, data and tuning.
 
     Attributes:
         draw: number of the next draw, `(chain,)`.
-        at: where that one begins.
-        own: of an algorithm written for one chain, its state, `(chain, ...)`; other machines make theirs anew.
+        at: starting point of that draw.
+        own: state of an algorithm for one chain, `(chain, ...)`; empty for other machines, which derive theirs.
     """
 
     draw: Any
@@ -48,21 +51,28 @@ class Rest(NamedTuple):
 
 @dataclass(frozen=True)
 class Driver:
-    """A kernel's machine, driven."""
+    """Adapter of a kernel's machine."""
 
     machine: Machine
 
-    def start(self, target: LaneTarget, at: Point, keys: Keys, draw: Array) -> LaneState:
-        """Lanes at rest `at` vectors `(lanes, coordinates)`, about to make the draw of this number, or of these."""
+    def start(self, target: LaneTarget, at: Point, keys: Keys, draw: Int[Array, "..."]) -> LaneState:
+        """Return lanes at rest, before their first tick.
+
+        Args:
+            target: the log density.
+            at: positions `(lanes, coordinates)`.
+            keys: the lanes' keys.
+            draw: number of the next draw, one for all lanes or one for each.
+        """
         target.count_coordinates()
         at = Point(at.position.T, at.log_density, at.gradient.T)
         now = LaneState(jnp.broadcast_to(draw, (target.count,)), at, ())
         return now._replace(own=self.machine.rest(now, keys, target))
 
     def tick(
-        self, now: LaneState, active: Array, target: LaneTarget, tuning: Any, keys: Keys
-    ) -> tuple[LaneState, Array, Any]:
-        """Move all lanes on; `active` lanes may start and end draws. As `Machine.tick`, in the types of before."""
+        self, now: LaneState, active: Bool[Array, "lanes"], target: LaneTarget, tuning: Any, keys: Keys
+    ) -> tuple[LaneState, Bool[Array, "lanes"], Any]:
+        """Advance all lanes by one tick, as `Machine.tick` does, without a change of types."""
         target.count_coordinates()
         if "metric" in tuning._fields:
             tuning = tuning._replace(metric=LaneMetric.of(tuning.metric, target))
@@ -71,13 +81,13 @@ class Driver:
         return new, done, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (target.count,)), info)
 
     def rest(self, now: LaneState) -> Rest:
-        """Return where the draws under way begin. A lane within a trajectory makes it again when it is resumed."""
+        """Return the starts of the current draws. A resumed lane repeats its trajectory from there."""
         at = Start(now.at.position.T.by_variable(), now.at.log_density, now.at.gradient.T.by_variable())
         own = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), now.own) if self.is_of_one_chain else ()
         return Rest(now.draw, at, own)
 
     def resume(self, target: LaneTarget, rest: Rest, keys: Keys) -> LaneState:
-        """The inverse of `rest`: lanes that make the very same draws."""
+        """Return the inverse of `rest`: lanes that make the same draws."""
         position, gradient = map(target.layout.vector, (rest.at.position, rest.at.gradient))
         now = self.start(target, Point(position, rest.at.log_density, gradient), keys, rest.draw)
         if not self.is_of_one_chain:
@@ -86,16 +96,16 @@ class Driver:
 
     @property
     def is_of_one_chain(self) -> bool:
-        """Whether the machine runs an algorithm written for one chain, whose state is more than its position."""
+        """True for an algorithm written for one chain, whose state cannot be derived from its position."""
         return isinstance(self.machine, PerChain)
 
-    def moved(self, now: LaneState, take: Callable[[Array, int], Array]) -> LaneState:
-        """Lanes at rest that go on at the positions of others, on the host; `take(leaf, axis)` takes those."""
+    def moved(self, now: LaneState, take: Callable[[Shaped[Array, "..."], int], Shaped[Array, "..."]]) -> LaneState:
+        """Return lanes at rest at the positions of other lanes, which `take(leaf, axis)` selects."""
         return now._replace(at=jax.tree.map(lambda leaf: take(leaf, -1), now.at))
 
 
 def lane_specs(state: Any) -> Any:
-    """How what lanes keep is laid out over the mesh."""
+    """Return the partition of a state of lanes over the mesh."""
 
     def of(node: Any) -> Any:
         if not isinstance(node, Vector):

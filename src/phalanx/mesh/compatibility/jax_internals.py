@@ -1,8 +1,8 @@
 """Private and undocumented parts of JAX and XLA, each behind a guarded function with a fallback.
 
-This is the only module of Phalanx that names them. Each is looked up when a program is traced or compiled, never at
-import. `NAMES` lists them with the consequence if a JAX lacks one: Phalanx is slower, compares less, or raises an error
-with the name. A test deletes each name and runs Phalanx without it.
+No other module of Phalanx names them. Each is found when a program is traced or compiled, never at import. `NAMES`
+lists them with the consequence if a release of JAX lacks one: Phalanx is slower, compares less, or raises an error with
+the name. A test deletes each name and runs Phalanx without it.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def compile_with(lowered: Any, options: Options) -> Any:
         try:
             return lowered.compile({name: value for name, value in options.items() if name not in _unknown})
         except Exception as error:
-            found = re.search(r"No such compile option: '(\w+)'", str(error))
+            found = re.search(r"such compile option: '(\w+)'", str(error))
             if found is None or found[1] in _unknown or found[1] not in options:
                 raise
             _unknown.add(found[1])
@@ -193,7 +193,7 @@ def cpu_lowerings(version: str, primitives: Sequence[str]) -> dict[Any, Any]:
     found = {name: find(name) for name in (LINALG, LOWERINGS, REGISTER, LOWER_FUNCTION)}
     if missing := [name for name, value in found.items() if value is None]:
         raise RuntimeError(
-            f"jaxlib {version} may wait for ever in batched LAPACK calls on CPUs, and this JAX has no {missing[0]}, by "
+            f"jaxlib {version} may deadlock in batched LAPACK calls on CPUs, and this JAX lacks {missing[0]}, with "
             f"which Phalanx avoids that. Install JAX 0.11.2 or later. To run with it nevertheless, set the environment "
             f"variable {VARIABLE}={Workaround.LAPACK_IN_PIECES.value}."
         )

@@ -1,4 +1,6 @@
-"""Compilation of a run's blocks: compiler options, the cache of executables, memory estimates.
+"""Compilation of a run's blocks, and their reuse.
 
-Read `executable_cache.py` first.
+In: lowered programs, or the traces of a model, kernel and reducers. Out: executables, from the compiler or the
+persistent cache (`compilation.py`) or from earlier calls in the process (`executable_cache.py`); memory estimates; the
+number of ticks of the next block. Read `executable_cache.py` first.
 """

@@ -1,24 +1,24 @@
-"""How many ticks the next block should have."""
+"""Choice of the number of ticks of a block, by the time that ticks take."""
 
 from __future__ import annotations
 
 from phalanx.mesh.processes import agreed
 
 BLOCK_SECONDS = 0.5
-"""How long a block should take: short enough to show progress and hear Ctrl-C, long enough to cost nothing."""
+"""Time of a block: short enough for progress and Ctrl-C, long enough that calls take little of it."""
 
 
 class Pace:
-    """Learns how long a tick takes. The draws do not depend on it, only when they are handed over."""
+    """Estimate of the time of a tick. Draws do not depend on it, only their division into blocks does."""
 
     def __init__(self) -> None:
-        self._seconds = BLOCK_SECONDS  # before anything is known, one tick at a time
+        self._seconds = BLOCK_SECONDS  # the first block has one tick
 
     @property
     def ticks(self) -> int:
-        """Ticks of a block, the same in all processes."""
+        """Number of ticks of the next block, equal in all processes."""
         return int(agreed(max(1, int(BLOCK_SECONDS / self._seconds))))
 
     def learn(self, ticks: int, seconds: float) -> None:
-        """A block of so many ticks has taken so long. It may have ended before the ticks it was given."""
+        """Update the estimate by a block's time and the ticks that it made."""
         self._seconds = max(seconds / max(ticks, 1), 1e-7)

@@ -1,12 +1,12 @@
-"""How programs are compiled: options of the compiler, and the cache by which a second process does not compile again.
+"""Compilation of programs, with a persistent cache from which other processes read them.
 
-The persistent cache is on by default. Set the environment variable `PHALANX_CACHE` to a folder to choose where, or to
-`off` to have none. JAX's own setting (`jax_compilation_cache_dir`) goes before ours.
+The cache is on by default. Set the environment variable `PHALANX_CACHE` to a folder to choose its place, or to `off` to
+disable it. JAX's setting `jax_compilation_cache_dir` takes precedence.
 
-Programs in which several CPU devices add up what they have are compiled in every process. XLA keeps what devices say to
-each other in one order by an object that all those steps of a program share; a program that it reads from the cache has
-one such object for each loop. A sum within a loop and another outside of it may then be under way at once, and devices
-that take them in different orders add one to the other: mostly the process crashes. A GPU has no such order to lose.
+Programs in which several CPU devices communicate are compiled in every process. XLA orders the collective operations of
+a program by a token that they share, but a program that it reads from the cache has one token for each loop. A sum
+inside of a loop and one outside may then run at the same time; if devices start them in different orders, XLA mixes
+them up, and most often the process crashes. GPUs do not depend on these tokens.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.stages import Compiled, Lowered
 
 from phalanx.mesh.compatibility.jax_internals import APART, Options, compile_with, kept_from
 from phalanx.mesh.compatibility.loader_messages import without_false_alarms
@@ -28,40 +29,40 @@ from phalanx.mesh.compatibility.workarounds import Workaround
 VARIABLE = "PHALANX_CACHE"
 
 _COMMUNICATION = re.compile(r"stablehlo\.(all_|collective_|reduce_scatter)")
-"""What devices say to each other, in a program that is not compiled yet."""
+"""Collective operations in a lowered program."""
 
 
 def cache_folder() -> Path | None:
-    """Where compiled programs are kept between processes; None when they are not."""
+    """Return the folder of the persistent cache; None if it is disabled."""
     configured = _configured()
     return _chosen() if configured is None else Path(configured)
 
 
-def compiled(lowered: Any, options: Options, keep: bool) -> Any:
-    """A program, compiled or read from the cache; without `keep` it is neither read nor written there."""
+def compiled(lowered: Lowered, options: Options, keep: bool) -> Compiled:
+    """Return a compiled program; the persistent cache is used only with `keep`."""
     _use_cache()
     with _keeping(keep), without_false_alarms():
         return compile_with(lowered, options if keep else options | APART)
 
 
 def several_cpus(devices: Iterable[Any]) -> bool:
-    """Whether these are several devices of CPUs, whose sums XLA does not keep in order when it reads them."""
+    """Return True for several CPU devices, whose collective operations lose their order in the cache."""
     platforms = [device.platform for device in devices]
     return Workaround.SUMS_COMPILED_AFRESH.is_on and len(platforms) > 1 and "cpu" in platforms
 
 
-def communicates(lowered: Any) -> bool:
-    """Whether what runs on a device, by `jax.shard_map`, says anything to the others."""
+def communicates(lowered: Lowered) -> bool:
+    """Return True if a program contains collective operations."""
     return _COMMUNICATION.search(lowered.as_text()) is not None
 
 
 def _configured() -> str | None:
-    """Return JAX's own setting of the folder."""
+    """Return the folder in JAX's setting; None if it is not set."""
     return jax.config.jax_compilation_cache_dir or None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _chosen() -> Path | None:
-    """The folder that is ours."""
+    """Return the folder of Phalanx; None if the user disables it."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen.lower() in ("off", "0", "none"):
         return None
@@ -72,21 +73,21 @@ def _chosen() -> Path | None:
 
 
 def _use_cache() -> None:
-    """Switch the cache on for what is compiled from now on. Called when a program is compiled, never at import."""
+    """Enable the cache for all later compilations; called before a compilation, never at import."""
     folder = cache_folder()
     if folder is None or _configured() is not None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a read-only home is no reason not to sample
+    except OSError:  # with a read-only home folder, run without a cache
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    # what others compile in this process is kept, too, unless it may be what cannot be read again
+    # other libraries' programs are cached, too, unless they may contain collective operations of CPUs
     jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf if several_cpus(jax.devices()) else 0.0)
 
 
-def _keeping(keep: bool) -> AbstractContextManager[Any]:
-    """Within it, programs of this thread are kept, or are not."""
+def _keeping(keep: bool) -> AbstractContextManager[None]:
+    """Return a context manager in which this thread's programs are cached, or not."""
     if not keep:
         return kept_from(math.inf)
     ours = _configured() == str(_chosen())

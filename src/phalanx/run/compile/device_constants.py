@@ -1,6 +1,6 @@
-"""Small arguments of compiled blocks: what was sent to the devices before is not sent again.
+"""Cache of small arguments of compiled blocks on the devices, by value.
 
-To place a number on every device takes a tenth of a millisecond, and a block of warm-up takes as long.
+Placing a number on every device takes a tenth of a millisecond, as long as a block of warm-up.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ import jax
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from phalanx.mesh.processes import to_devices
 from phalanx.run.compile.lru_cache import Recent
 
 MOST, LARGEST = 1024, 4096
-"""Arrays remembered, and bytes of one: larger ones are sent each time."""
+"""Maximal number of arrays in the cache, and maximal bytes of one."""
 
 
 class Sent:
-    """Arrays that have been sent to the devices of a mesh, by value."""
+    """Cache of arrays on the devices of a mesh, by value."""
 
     def __init__(self, mesh: Mesh):
         self._mesh = mesh
         self._known: Recent[np.ndarray | Array] = Recent(MOST)
 
     def __call__(self, values: Any, spec: PartitionSpec) -> Any:
-        """A tree of small arrays as compiled blocks take them, laid out as `spec` says; JAX's own stay as they are.
+        """Return a tree of small arrays as arguments of a block, sharded by `spec`; JAX arrays are unchanged.
 
-        A value is placed on the devices when it is asked for again. A new one is sent by the block itself, which takes
-        less time: most step sizes are never seen again. Several processes place what they send.
+        A value is placed on the devices at its second use. At the first use the call of the block copies it, which is
+        faster, and most step sizes are used once. Several processes place every value.
         """
         return jax.tree.map(lambda value: value if isinstance(value, Array) else self.array(value, spec), values)
 
-    def array(self, value: Any, spec: PartitionSpec) -> np.ndarray | Array:
-        """One of them."""
+    def array(self, value: ArrayLike, spec: PartitionSpec) -> np.ndarray | Array:
+        """Return one array as an argument of a block."""
         value = np.asarray(value)
         key = spec, value.dtype.char, value.shape, value.tobytes()
         known = self._known.look_up(key)

@@ -1,9 +1,9 @@
-"""The last compiled blocks of the process, found again by what would be compiled, and by nothing else.
+"""LRU cache of executables, keyed by the canonical jaxpr of what is compiled and by JAX's configuration.
 
-What is compiled follows from the model, its data's shapes, the kernel, the reducers and JAX's settings. Functions may
-read anything when they are traced, so they are told by their traces: the model's in every call, and those of kernels
-and reducers that users have written. What a trace cannot tell, such as a function that is called back on the host, is
-compiled anew each time.
+Executables depend on the model, the shapes of its data, the kernel, the reducers and JAX's configuration. A function
+may read global variables when it is traced, so that the key contains its trace: the model's trace from every call, and
+those of a user's kernels and reducers. A program whose trace does not determine it, such as one with a callback to the
+host, has no key and is compiled in every call.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from phalanx.run.device.executables import Executables
 from phalanx.run.device.reductions import Reductions
 
 EXECUTABLES: Recent[Executables] = Recent(8)
-"""Compiled blocks."""
+"""Compiled blocks of this process."""
 
 
 def key_of(whole: TracedProgram, kernel: Kernel, reductions: Reductions, *rest: Hashable) -> Hashable | None:
-    """What tells compiled blocks from others; None where it cannot be told.
+    """Return the key of compiled blocks; None if a trace does not determine them.
 
     Args:
-        whole: the model's trace on the whole data.
+        whole: the model's trace on all data.
         kernel: the kernel.
-        reductions: what is reduced.
-        *rest: what else is compiled in.
+        reductions: the reducers.
+        *rest: further values that the blocks depend on.
     """
     if not whole.position:
-        return None  # a model of no latent variables is about to be refused
+        return None  # a model without latent variables raises an error later
     parts = (
         captured(whole, kernel.machine.uses_gradient),
         kernel if is_ours(kernel) else _trace_of_kernel(kernel, whole),
@@ -55,13 +55,13 @@ def key_of(whole: TracedProgram, kernel: Kernel, reductions: Reductions, *rest: 
 
 
 def settings() -> Hashable:
-    """Return JAX's settings in this thread, but for those of its cache, which change no program."""
+    """Return JAX's settings in this thread, without those of its cache, which do not change programs."""
     found = {name: value for name, value in jax_internals.settings().items() if "cache" not in name}
     return tuple((name, value if isinstance(value, Hashable) else repr(value)) for name, value in found.items())
 
 
 def is_ours(value: Any) -> bool:
-    """Whether a value is told by what it is equal to: made of our own functions and of plain values all through."""
+    """Return True if equality determines a value's program: if it has only plain values and functions of Phalanx."""
     if isinstance(value, PLAIN):
         return True
     if isinstance(value, tuple):
@@ -76,7 +76,7 @@ def _is_record_of_ours(value: Any) -> bool:
 
 
 def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> Hashable | None:
-    """What a kernel reads, and does with the model, on one device."""
+    """Return a key for a user's kernel: the trace of one of its draws on one device."""
     position = {name: ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in whole.position.items()}
     value = ShapeDtypeStruct((1,), jnp.result_type(*whole.position.values()))
     words = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
@@ -89,7 +89,7 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> Hashable | None:
         underway = machine.start(target, at, keys, jnp.int32(1))
         return underway, machine.tick(underway, jnp.ones(1, bool), target, tuning, keys)
 
-    # what the machine does is traced; the rest is compared
+    # the trace contains the machine; the other fields are compared
     plain = [getattr(kernel, f.name) for f in fields(kernel) if f.compare and f.name != "machine"]
     plain += [getattr(kernel.machine, name) for name in ("in_lock_step", "knows_mesh", "least_coordinates")]
     tuning = jax.tree.map(np.asarray, kernel.tuning)
@@ -99,7 +99,7 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> Hashable | None:
 
 
 def _trace_of_reductions(reductions: Reductions, whole: TracedProgram) -> Hashable | None:
-    """What reducers read when they see a draw. What they do on the host is not compiled."""
+    """Return a key for a user's reducers: the traces of `init` and `update`; the others are not compiled."""
     values = {name: ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in whole.values.items()}
 
     def see(values: Mapping[str, Any], where: Any) -> Any:

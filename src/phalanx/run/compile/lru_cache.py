@@ -1,4 +1,4 @@
-"""LRU cache for any number of threads, keyed by whatever determines a value."""
+"""LRU cache for any number of threads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Value]):
-    """The values that were asked for or kept last; the least recently used is forgotten.
+    """LRU cache.
 
     Args:
-        most: values remembered.
+        most: maximal number of values.
     """
 
     def __init__(self, most: int):
@@ -22,7 +22,7 @@ class Recent(Generic[Value]):
         self._known: OrderedDict[Hashable, Value] = OrderedDict()
 
     def look_up(self, key: Hashable | None) -> Value | None:
-        """Return the value known by a key; a key of None is never cached."""
+        """Return the value of a key; None without one. A key of None is never cached."""
         with self._lock:
             if key is None or key not in self._known:
                 return None
@@ -30,7 +30,7 @@ class Recent(Generic[Value]):
             return self._known[key]
 
     def keep(self, key: Hashable | None, value: Value) -> None:
-        """Remember a value, unless its key is None."""
+        """Cache a value, unless its key is None."""
         if key is None:
             return
         with self._lock:
@@ -40,11 +40,11 @@ class Recent(Generic[Value]):
                 self._known.popitem(last=False)
 
     def last(self) -> tuple[Hashable, Value]:
-        """Return the one used last, with its key."""
+        """Return the value used last, with its key."""
         with self._lock:
             return next(reversed(self._known.items()))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all values."""
         with self._lock:
             self._known.clear()

@@ -1,4 +1,4 @@
-"""What memory a run will take, told before it starts: on the devices by the compiler, here by the draws to store."""
+"""Estimate of a run's memory: on the devices as the compiler reports it, on the host from the draws to store."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from phalanx.run.device.executables import Executables
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes that a run needs.
+    """Memory that a run needs, in bytes.
 
     Attributes:
-        on_device: on each device: data, chains, a block's draws or the states of reducers, and room to compute in.
-        placed: of these, what is on each device already: the data.
-        draws: of the draws to store, by variable.
-        devices: how many there are.
-        on_cpu: whether the devices' memory is this machine's.
+        on_device: on each device: data, chains, a block's draws or reducers' states, and temporary arrays.
+        placed: the part of `on_device` that is allocated already: the data.
+        draws: draws to store, by variable.
+        devices: number of devices.
+        on_cpu: true if the devices use the memory of the host.
     """
 
     on_device: int
@@ -35,7 +35,7 @@ class MemoryPlan:
 
     @property
     def here(self) -> int:
-        """Bytes of this machine's memory that are yet to be taken."""
+        """Bytes of the host's memory to be allocated."""
         computing = self.devices * max(self.on_device - self.placed, 0) if self.on_cpu else 0
         return sum(self.draws.values()) + computing
 
@@ -45,7 +45,7 @@ class MemoryPlan:
 
 
 def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) -> MemoryPlan:
-    """The memory of a run on data that are on the devices, which stores `rows` draws of all chains."""
+    """Return the memory of a run on placed data that stores `rows` draws, over all chains."""
     stored = {} if executables.constrain is None else executables.constrain.out_info
     draws = {name: rows * math.prod(info.shape[2:]) * info.dtype.itemsize for name, info in stored.items()}
     devices = list(executables.blocks.target.mesh.devices.flat)
@@ -54,12 +54,12 @@ def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) ->
 
 
 def check_plan(plan: MemoryPlan, device: Any) -> None:
-    """Refuse to start a run that does not fit."""
+    """Raise if a run needs more memory than a device or the host has."""
     limit = None if plan.on_cpu else (device.memory_stats() or {}).get("bytes_limit")
     if limit is not None and plan.on_device > limit:
         raise ValueError(
             f"This run needs {size(plan.on_device)} on each device, which has {size(limit)}. Run fewer chains at a "
-            f"time (num_chains=), or spread the data over more devices (phx.make_mesh(data=...))."
+            f"time (num_chains=), or shard the data over more devices (phx.make_mesh(data=...))."
         )
     free = free_memory()
     if free is not None and plan.here > free:
@@ -68,16 +68,16 @@ def check_plan(plan: MemoryPlan, device: Any) -> None:
         raise ValueError(
             f"This run needs {size(plan.here)} of memory ({size(sum(plan.draws.values()))} for the draws{of_these}), "
             f"and {size(free)} are free. Store fewer variables with keep=[...], or fewer draws with a larger thin= or "
-            f"a smaller num_samples=; with keep=[] and reducers= none are stored at all."
+            f"a smaller num_samples=. With keep=[] and reducers= no draws are stored."
         )
 
 
 def free_memory() -> int | None:
-    """Bytes of memory that may be taken; None where the system does not tell."""
-    told = Path("/proc/meminfo")
-    if told.exists():
-        # what files have left in memory is given up when asked for, and is not in the pages said to be free
-        for line in told.read_text().splitlines():
+    """Return the bytes of free memory; None if the system does not report them."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        # MemAvailable includes the page cache, which SC_AVPHYS_PAGES does not
+        for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return 1024 * int(line.split()[1])
     try:
@@ -87,7 +87,7 @@ def free_memory() -> int | None:
 
 
 def size(count: float) -> str:
-    """Bytes in words."""
+    """Return a number of bytes in words."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.3g} {unit}" if unit != "bytes" else f"{count:.0f} bytes"

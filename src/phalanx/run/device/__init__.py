@@ -1,5 +1,6 @@
-"""The compiled blocks of a run, and the sinks that draws go into on the devices.
+"""Compiled blocks of a run, and the sinks of draws on the devices.
 
-`advance.py` moves chains tick by tick; `sink.py` says what a sink is; `recorder.py`, `reducing.py` and `tally.py` are
-sinks. Read `advance.py` first.
+In: data, seed, tuning, states of chains and sinks, and an order of ticks and draws. Out: the advanced states.
+`advance.py` advances chains tick by tick, `sink.py` is the protocol of sinks, `recorder.py`, `reducing.py` and
+`tally.py` are sinks, `executables.py` compiles the blocks. Read `advance.py` first.
 """

@@ -1,15 +1,14 @@
-"""The block that moves chains: tick by tick, what they draw goes into sinks.
+"""Block that advances chains tick by tick and passes their draws to sinks.
 
-There is one such loop. Warm-up, draws that are stored and draws that are folded differ in their sinks alone. Lanes may
-be worked on in tiles, one after the other: they do not depend on one another, so that the draws are the same however
-they are cut.
+Warm-up, stored draws and reduced draws use this loop with different sinks. Lanes may be advanced in tiles, one after
+the other; since lanes are independent, the draws do not depend on the tiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,17 +21,20 @@ from phalanx.mesh.keys import Keys
 from phalanx.run.device.blocks import Blocks, ChainState
 from phalanx.run.device.sink import Draws, Sink
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int, Shaped
+
 
 class Order(NamedTuple):
-    """How far a block is to go.
+    """Length of a block. Fields are arrays, their shapes, or their partitions.
 
     Attributes:
-        ticks: the most ticks.
-        draws: draws each chain is to keep, `(chain,)`; the block ends when all have them.
-        thin: draws of the kernel per draw that is kept.
-        ahead: draws that a chain may make beyond these while others are not done.
-        later: step size of the draws beyond, where chains do not draw in lock-step.
-        rests: whether lanes that are to make no draw rest for a tick.
+        ticks: maximal number of ticks.
+        draws: draws that each chain should keep, `(chain,)`; the block ends when all have them.
+        thin: draws of the kernel per kept draw.
+        ahead: draws that a chain may make beyond `draws` while other chains are not done.
+        later: step size of the draws beyond, unless a tick is a whole draw.
+        rests: true to make one tick even if no draws are due.
     """
 
     ticks: Any
@@ -42,20 +44,20 @@ class Order(NamedTuple):
     later: Any
     rests: Any
 
-    def asks(self, kept: Array, ticks: Array) -> Array:
-        """Whether there is something to do for lanes that have `kept` draws, after these ticks."""
+    def asks(self, kept: Int[Array, "lanes"], ticks: Int[Array, ""]) -> Bool[Array, ""]:
+        """Return True if a block continues after so many ticks, when its lanes have `kept` draws."""
         return (ticks < self.ticks) & ((kept < self.draws).any() | (self.rests & (ticks == 0)))
 
 
 class SinkState(NamedTuple):
-    """Sinks since they were emptied: the draws kept of each lane, and the state of each sink."""
+    """State of the sinks: number of kept draws of each lane since they were empty, and the state of each sink."""
 
     count: Any
     states: Any
 
 
 class Advanced(NamedTuple):
-    """Result of a block; `ticks` has one number for each chain group."""
+    """Result of a block; `ticks` has one number for each device along the chains."""
 
     chains: Any
     sinks: Any
@@ -64,12 +66,12 @@ class Advanced(NamedTuple):
 
 @dataclass(frozen=True)
 class Advance:
-    """The block, ready to be compiled.
+    """Block to be compiled.
 
     Attributes:
-        blocks: the run.
-        sinks: where draws go.
-        tile: lanes of a device worked on together.
+        blocks: functions of the run.
+        sinks: sinks that receive the draws.
+        tile: number of lanes that a device advances together.
     """
 
     blocks: Blocks
@@ -79,10 +81,7 @@ class Advance:
     def __call__(
         self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, chains: ChainState, sinks: SinkState
     ) -> Advanced:
-        """Move the chains, tile by tile, until they have their draws or the ticks are used up.
-
-        The draws are added to those that `sinks` holds.
-        """
+        """Advance the chains, tile by tile, until they have their draws or the ticks are used up."""
         tiles = self.blocks.count // self.tile
 
         def one(part: Any) -> Advanced:
@@ -99,8 +98,8 @@ class Advance:
         joined = jax.tree.map(_join, made, _lane_axes(self.specs, made))
         return joined._replace(ticks=made.ticks.max(0))
 
-    def empty(self, arrays: Sequence[Array], before: Array) -> SinkState:
-        """Return sinks without draws, of chains that have made so many `before`, `(lanes,)`."""
+    def empty(self, arrays: Sequence[Array], before: Int[Array, "lanes"]) -> SinkState:
+        """Return empty sinks, given the number of draws of each chain that were reduced before."""
         target = self.blocks.lanes(arrays)
         states = tuple(sink.empty(target, before) for sink in self.sinks)
         return SinkState(jnp.zeros(self.blocks.count, jnp.int32), states)
@@ -126,25 +125,25 @@ class Advance:
         made = lax.while_loop(lambda now: order.asks(now.sinks.count, now.ticks), body, begun)
         return made._replace(ticks=made.ticks[None])
 
-    def _by_lane(self, tuning: Any, order: Order, count: Array) -> Any:
-        """The tuning of each lane's next draw, of which draws beyond those asked for have another step size."""
+    def _by_lane(self, tuning: Any, order: Order, count: Int[Array, "lanes"]) -> Any:
+        """Return the tuning of each lane's next draw; draws beyond the order have the later step size."""
         if self.blocks.kernel.machine.in_lock_step or "step_size" not in tuning._fields:
             return tuning
         return tuning._replace(step_size=jnp.where(count < order.draws, tuning.step_size, order.later))
 
     @property
     def specs(self) -> Advanced:
-        """How what a block has done is laid out over the mesh."""
+        """Partition of a block's result over the mesh."""
         return Advanced(self.blocks.chain_specs(), self.sink_specs, PartitionSpec(CHAIN))
 
     @property
     def sink_specs(self) -> SinkState:
-        """How what sinks know is laid out over the mesh."""
+        """Partition of the state of sinks over the mesh."""
         return SinkState(PartitionSpec(CHAIN), tuple(sink.specs for sink in self.sinks))
 
 
 def _lane_axes(specs: Any, tree: Any) -> Any:
-    """Which dimension of each array is that of the lanes; `specs` may stop above the arrays, or have more of them."""
+    """Return the dimension of the lanes in each array; `specs` may be a prefix of the tree."""
 
     def of(spec: PartitionSpec, part: Any) -> Any:
         return jax.tree.map(lambda _: tuple(spec).index(CHAIN), part)
@@ -152,15 +151,15 @@ def _lane_axes(specs: Any, tree: Any) -> Any:
     return jax.tree.map(of, specs, tree, is_leaf=lambda node: isinstance(node, PartitionSpec))
 
 
-def _cut(leaf: Array, axis: int, tiles: int) -> Array:
-    """Tiles first."""
+def _cut(leaf: Shaped[Array, "..."], axis: int, tiles: int) -> Shaped[Array, "{tiles} ..."]:
+    """Split the lanes of an array into tiles, as a new first dimension."""
     shape = leaf.shape
     parted = leaf.reshape(*shape[:axis], tiles, shape[axis] // tiles, *shape[axis + 1 :])
     return jnp.moveaxis(parted, axis, 0)
 
 
-def _join(leaf: Array, axis: int) -> Array:
-    """The inverse of `_cut`."""
+def _join(leaf: Shaped[Array, "tiles ..."], axis: int) -> Shaped[Array, "..."]:
+    """Return the inverse of `_cut`."""
     parted = jnp.moveaxis(leaf, 0, axis)
     shape = parted.shape
     return parted.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])

@@ -1,17 +1,16 @@
-"""What the compiled blocks of a run have in common, and those that move no chain: begin, constrain, rest, resume.
+"""Blocks of a run that do not advance chains (begin, constrain, rest, resume), and the partition of their arguments.
 
-Each is one `shard_map` over the mesh, compiled ahead of time. Data, seed, tuning and how far to go are arguments, so
-that neither a new seed nor new data of the same shape nor another length of run needs a compilation. Nothing in a block
-calls back to the host.
+Each block is one `shard_map` over the mesh, compiled ahead of time. Data, seed, tuning and length are arguments, so
+that a new seed, new data of the same shape or another length do not recompile. Blocks do not call back to the host.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,22 +26,30 @@ from phalanx.mesh.chains import lane_chains, over_lanes
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
-from phalanx.mesh.position import Vector, VectorLayout
+from phalanx.mesh.position import ByVariable, Vector, VectorLayout
 from phalanx.mesh.random_numbers import rolled_hashes
 from phalanx.mesh.total import Total
 from phalanx.programs.shares import Latent
-from phalanx.run.device.recorder import Recorder, RowLayout
+from phalanx.run.device.recorder import Recorder, RowLayout, Rows
 from phalanx.run.device.summing import Summing
 from phalanx.run.device.thinning import SinceKept
 from phalanx.run.find_finite_start import Given, finite_start
 
-# Their fields are Any: the same records hold arrays, their shapes, and how they are laid out over the mesh.
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+
+# The fields of these records are Any, since they hold arrays, their shapes, or their partitions.
 
 
 class InitResult(NamedTuple):
-    """Initial positions of chains, and what is wrong there if anything is.
+    """Chains at their initial positions, and the results of checks there.
 
-    The position is in `rows` too, with its gradient, as if each chain had drawn it, where a metric learns from it.
+    Attributes:
+        chains: the `ChainState`.
+        rows: positions and gradients as recorded draws, from which a metric learns; empty without a metric.
+        finite: true for chains with a usable initial position.
+        misfits: by variable, true for chains whose initial value is outside of the support.
+        invalid: number of values outside of their support, by site and parameter.
     """
 
     chains: Any
@@ -53,11 +60,11 @@ class InitResult(NamedTuple):
 
 
 class ChainState(NamedTuple):
-    """Chains between two blocks.
+    """State of the chains between two blocks.
 
     Attributes:
-        lanes: on the devices a `LaneState`; as a value of no mesh a `Rest`.
-        since: draws of each chain since the last one kept.
+        lanes: a `LaneState` on the devices, a `Rest` in a form that depends on no mesh.
+        since: totals of each chain since its last kept draw.
     """
 
     lanes: Any
@@ -66,14 +73,14 @@ class ChainState(NamedTuple):
 
 @dataclass(frozen=True)
 class Blocks:
-    """The functions of a run, ready to be compiled.
+    """Functions of a run to be compiled.
 
     Attributes:
         target: the model and the shapes of its data.
         kernel: the Markov kernel.
         num_chains: chains in all.
         names: variables to store.
-        slots: the most draws of a chain that one block stores.
+        slots: maximal number of draws of a chain that one block records.
     """
 
     target: Target
@@ -94,36 +101,36 @@ class Blocks:
 
     @cached_property
     def machine(self) -> Driver:
-        """The kernel for all lanes at once."""
+        """Adapter of the kernel's machine."""
         return Driver(self.kernel.machine)
 
     @cached_property
     def row_layout(self) -> RowLayout:
-        """How draws are written on a device."""
+        """Layout of recorded draws."""
         parts = 2 if self.kernel.learns_moments else 1
         return RowLayout(self.layout, parts, (*self.kernel.statistics, "log_density"))
 
     @property
     def recorder(self) -> Recorder:
-        """What stores draws on a device."""
+        """Sink that records draws."""
         one_by_one = self.on_cpu and Workaround.WRITTEN_ROWS.is_on
         return Recorder(self.slots, self.row_layout, one_by_one)
 
     @property
     def summing(self) -> Summing:
-        """What adds up the draws that are recorded."""
+        """Sums of recorded draws."""
         return Summing(self.row_layout)
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the devices are."""
+        """True if the devices are CPUs."""
         return self.target.mesh.devices.flat[0].platform == "cpu"
 
-    # -- what runs on a device ----------------------------------------------------------------------------------
+    # -- programs of a device -----------------------------------------------------------------------------------
 
     @rolled_hashes()
     def begin(self, seed: Array, arrays: Sequence[Array], given: Given) -> InitResult:
-        """A finite initial position of every chain."""
+        """Return every chain at an initial position with finite log density."""
         target, keys = self.lanes(arrays), self._keys(seed)
 
         def find(key: Array, values: Any) -> Any:
@@ -137,63 +144,63 @@ class Blocks:
         chains = ChainState(lanes, SinceKept.none(self.count))
         return InitResult(chains, rows, finite, misfits, target.density.invalid())
 
-    def contributions(self, arrays: Sequence[Array], chains: ChainState) -> dict[str, Array]:
-        """What each variable contributes to the log density where the chains are."""
+    def contributions(self, arrays: Sequence[Array], chains: ChainState) -> dict[str, Float[Array, "lanes"]]:
+        """Return each variable's terms of the log density at the chains' positions."""
         position = chains.lanes.at.position.T.by_variable()
         return over_lanes(self.lanes(arrays).density.contributions, self.count)(position)
 
     def height(self, arrays: Sequence[Array], position: Vector) -> Total:
-        """The log density at a position for each chain, `(chain, coordinate)`."""
+        """Return the log density at one position for each chain, `(chain, coordinate)`."""
         return self.lanes(arrays).value(position.T)
 
-    def constrain(self, arrays: Sequence[Array], rows: Sequence[Array]) -> dict[str, Array]:
-        """The variables to store of the draws of a block."""
+    def constrain(self, arrays: Sequence[Array], rows: Rows) -> dict[str, Shaped[Array, "slots lanes *shape"]]:
+        """Return the variables to store, given recorded draws."""
         density = self.target.on_device(arrays)
 
-        def one(u: Any) -> dict[str, Array]:
+        def one(u: ByVariable) -> dict[str, Array]:
             values = density.constrain(u)
             return {name: values[name] for name in self.names}
 
         return jax.vmap(jax.vmap(one))(self.row_layout.vector(rows, 0).by_variable())
 
     def rest(self, chains: ChainState) -> ChainState:
-        """Return the chains where their draws under way begin, by variable."""
+        """Return the chains at the starts of their current draws, by variable."""
         return chains._replace(lanes=self.machine.rest(chains.lanes))
 
     def resume(self, seed: Array, arrays: Sequence[Array], chains: ChainState) -> ChainState:
-        """Return chains that make these draws; the inverse of `rest`."""
+        """Return the inverse of `rest`: chains that make the same draws."""
         return chains._replace(lanes=self.machine.resume(self.lanes(arrays), chains.lanes, self._keys(seed)))
 
     def lanes(self, arrays: Sequence[Array], count: int | None = None) -> LaneTarget:
-        """The target for the lanes of this device, or for `count` of them."""
+        """Return the target for all lanes of this device, or for `count` of them."""
         count = count or self.count
         return LaneTarget(self.target.on_device(arrays, count), count)
 
     def _keys(self, seed: Array) -> Keys:
         return Keys.of_chains(seed, lane_chains(self.count))
 
-    # -- how it is laid out over the mesh ---------------------------------------------------------------------
+    # -- partitions over the mesh -----------------------------------------------------------------------------
 
-    def on_mesh(self, f: Any, in_specs: Any, out_specs: Any) -> Any:
-        """`f` on every device.
+    def on_mesh(self, f: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+        """Return `f` as a function that runs on every device.
 
-        Types are not checked: ordinary models break under the check, and the share rule keeps collectives out of what
-        is differentiated.
+        `check_vma` is off: ordinary models raise errors under it. Gradients are correct nevertheless, since the share
+        rule keeps collective operations out of differentiated code.
         """
         return jax.shard_map(f, mesh=self.target.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
     def init_specs(self) -> InitResult:
-        """Layout of where chains begin."""
+        """Return the partition of chains at their initial positions."""
         chains = PartitionSpec(CHAIN)
         rows = self.recorder.specs if self.kernel.learns_moments else ()
         return InitResult(self.chain_specs(), rows, chains, chains, PartitionSpec())
 
     def given_specs(self) -> Given:
-        """Layout of initial values."""
+        """Return the partition of initial values."""
         return Given(self.target.position_specs(CHAIN), PartitionSpec())
 
     def given_shapes(self, device: bool = False) -> Given:
-        """Shapes of initial values, on all devices or on one."""
+        """Return the shapes of initial values, on all devices or on one."""
         sizes = self.target.mesh.shape
 
         def shape(latent: Latent) -> jax.ShapeDtypeStruct:
@@ -205,19 +212,19 @@ class Blocks:
         return Given(values, dict.fromkeys(values, jax.ShapeDtypeStruct((), bool)))
 
     def rest_specs(self) -> ChainState:
-        """Layout of chains where their draws begin."""
+        """Return the partition of the result of `rest`."""
         return ChainState(self.layout.chain_specs(self.rest_shapes), PartitionSpec(CHAIN))
 
     def chain_specs(self) -> ChainState:
-        """Layout of where chains are."""
+        """Return the partition of the chains' state."""
         return ChainState(lane_specs(self._lane_state), PartitionSpec(CHAIN))
 
     def value_specs(self) -> dict[str, PartitionSpec]:
-        """Layout of stored variables, (slot, chain, ...)."""
+        """Return the partition of stored variables, `(slot, chain, ...)`."""
         return {name: self.target.sharding(name).spec(None, CHAIN) for name in self.names}
 
     def tuning_specs(self, tuning: Any) -> Any:
-        """Layout of a tuning, which all chains share; its metric is laid out as positions are."""
+        """Return the partition of a tuning: replicated, but for a metric, which is sharded as positions are."""
 
         def is_metric(node: Any) -> bool:
             return isinstance(node, LowRankMetric)
@@ -230,7 +237,7 @@ class Blocks:
 
     @cached_property
     def _lane_state(self) -> Any:
-        """Shapes of what the lanes of a device keep. No log density is asked for."""
+        """Shapes of the state of a device's lanes; found without tracing the log density."""
 
         def start(arrays: Sequence[Array]) -> Any:
             zeros = self.layout.zeros(self.count)
@@ -244,14 +251,14 @@ class Blocks:
 
     @cached_property
     def rest_shapes(self) -> Rest:
-        """Shapes of lanes where their draws begin, on one device."""
+        """Shapes of the result of `rest` on one device."""
         return self._on_device(self.machine.rest, self._lane_state)
 
     @property
     def _arrays(self) -> Any:
         return self.target.arguments.local_shapes()
 
-    def _on_device(self, f: Any, *arguments: Any) -> Any:
-        """Shapes of what `f` returns on a device."""
+    def _on_device(self, f: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the shapes of the results of `f` on a device."""
         axis_env = list(self.target.mesh.shape.items())
         return jax.make_jaxpr(f, axis_env=axis_env, return_shape=True)(*arguments)[1]

@@ -1,4 +1,4 @@
-"""The compiled blocks of a run."""
+"""Compiled blocks of a run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.stages import Compiled, Lowered, Traced
 
 from phalanx.adaptation.tuner import Sums
 from phalanx.adaptation.warm_up import WarmUp
@@ -26,44 +27,47 @@ from phalanx.run.compile.compilation import communicates, compiled, several_cpus
 from phalanx.run.compile.device_constants import Sent
 from phalanx.run.device.advance import Advance, Order
 from phalanx.run.device.blocks import Blocks, InitResult
+from phalanx.run.device.recorder import Rows
 from phalanx.run.device.reducing import Reducing
 from phalanx.run.device.reductions import Reductions
 from phalanx.run.device.tally import Tally
 from phalanx.run.device.tiles import Tiles
 from phalanx.run.init_values import Initial, prior_of
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+
 
 @dataclass(frozen=True)
 class Executables:
-    """The compiled blocks. They hold no data, and serve every run of one model, kernel and set of shapes.
+    """Compiled blocks, which contain no data and serve all runs of one model, kernel and set of shapes.
 
     Attributes:
-        blocks: what they have in common.
-        reducing: what becomes of draws that are reduced.
-        begin: where the chains start.
-        record, no_records: chains move, and their draws are recorded, beginning with none; None where no draws are
-            stored and nothing is to be tuned.
-        sums: what recorded draws add up to; None with them.
-        constrain: the variables of the recorded rows; None where none are stored.
-        reduce: the reducers of those rows; None where none are stored, or none reduced.
-        fold, empty: chains move, and their draws are counted and reduced, beginning with nothing; None where draws are
-            stored.
-        bytes_on_device: what the largest of them needs on each device, as far as the backend tells.
+        blocks: functions of the run.
+        reducing: sink that reduces draws.
+        begin: finds initial positions.
+        record, no_records: advances chains and records their draws; makes empty records. None if draws are neither
+            stored nor used for tuning.
+        sums: adds up recorded draws; None without `record`.
+        constrain: computes the stored variables of recorded draws; None without stored draws.
+        reduce: passes recorded draws to reducers; None without stored draws or without reducers.
+        fold, empty: advances chains, counts and reduces their draws; makes empty states. None if draws are stored.
+        bytes_on_device: memory of the largest program on each device; 0 if the backend does not report it.
         matmul_precision: precision of matrix products.
-        pace: how long a tick takes.
-        wide: whether they were compiled under `jax_enable_x64`.
+        pace: estimate of the time of a tick.
+        wide: true if compiled under `jax_enable_x64`.
     """
 
     blocks: Blocks
     reducing: Reducing
     begin: Callable[..., Any]
-    record: Any = None
-    no_records: Any = None
-    sums: Any = None
-    constrain: Any = None
-    reduce: Any = None
-    fold: Any = None
-    empty: Any = None
+    record: Compiled | None = None
+    no_records: Compiled | None = None
+    sums: Compiled | None = None
+    constrain: Compiled | None = None
+    reduce: Compiled | None = None
+    fold: Compiled | None = None
+    empty: Compiled | None = None
     bytes_on_device: int = 0
     matmul_precision: str = "float32"
     pace: Pace = field(default_factory=Pace)
@@ -71,12 +75,12 @@ class Executables:
 
     @cached_property
     def sent(self) -> Sent:
-        """Small arguments on the devices."""
+        """Cache of small arguments on the devices."""
         return Sent(self.blocks.target.mesh)
 
     @property
     def count(self) -> int:
-        """Programs compiled."""
+        """Number of compiled programs."""
         programs = (
             self.begin, self.record, self.no_records, self.sums, self.constrain, self.reduce, self.fold, self.empty,
         )  # fmt: skip
@@ -84,24 +88,25 @@ class Executables:
 
     @property
     def stores_draws(self) -> bool:
-        """Whether draws are stored, or their statistics; else all that is known of them is in the reducers."""
+        """True if draws or their statistics are stored, false if only reducers receive them."""
         return self.fold is None
 
     def start(self, seed: np.uint32, arrays: Sequence[Array], initial: Initial) -> InitResult:
-        """Begin all chains, where `initial` says."""
+        """Return all chains at their initial positions, given initial values."""
         return self.begin(seed, arrays, initial.given(self.blocks.target, self.blocks.num_chains))
 
-    def summed(self, rows: Sequence[Array], first: int, count: int) -> Sums:
-        """Sums over `count` recorded draws of each chain, from the `first` on."""
+    def summed(self, rows: Rows, first: int, count: int) -> Sums:
+        """Return sums over `count` recorded draws of each chain, starting with draw `first`."""
+        assert self.sums is not None
         return self.blocks.summing.fetched(self.sums(rows, np.int32(first), np.int32(first + count)))
 
     @cached_property
     def prior(self) -> Callable[..., Any]:
-        """Draws of the latent variables from their prior, compiled when first asked for."""
+        """Function that draws latent variables from their prior; compiled at the first use."""
         return prior_of(self.blocks.target)
 
-    def height(self, arrays: Sequence[Array], position: Vector) -> np.ndarray:
-        """The log density at a position for each chain; compiled when it is called, which hardly a run does."""
+    def height(self, arrays: Sequence[Array], position: Vector) -> Float[np.ndarray, "chains"]:
+        """Return the log density at one position for each chain; compiled at the first use, since few runs need it."""
         layout = shardings(self.blocks.target.mesh, self._of_chains)
         with jax.default_matmul_precision(self.matmul_precision):
             heights = self._height(tuple(arrays), jax.tree.map(to_devices, position, layout))
@@ -119,26 +124,26 @@ class Executables:
 
     @cached_property
     def rest(self) -> Callable[..., Any]:
-        """Chains where their draws under way begin; compiled when a run's state is first asked for."""
+        """Program of `Blocks.rest`; compiled when a run's state is first fetched."""
         blocks = self.blocks
         return jax.jit(blocks.on_mesh(blocks.rest, (blocks.chain_specs(),), blocks.rest_specs()))
 
     @cached_property
     def resume(self) -> Callable[..., Any]:
-        """Chains that continue from there; compiled when a run is first continued."""
+        """Program of `Blocks.resume`; compiled when a run is first continued."""
         blocks = self.blocks
         specs, made = (PartitionSpec(), blocks.target.array_specs(), blocks.rest_specs()), blocks.chain_specs()
         return jax.jit(blocks.on_mesh(blocks.resume, specs, made), out_shardings=shardings(blocks.target.mesh, made))
 
     def serving(self, program: Program, reductions: Reductions) -> Executables:
-        """The same for a program and reducers that compile to the same, and may differ in what they do on the host."""
+        """Return the executables for a model and reducers with the same traces, whose host functions may differ."""
         if program is self.blocks.target.program and reductions == self.reducing.reductions:
             return self
         blocks = replace(self.blocks, target=self.blocks.target.of_program(program))
         return replace(self, blocks=blocks, reducing=replace(self.reducing, blocks=blocks, reductions=reductions))
 
 
-def _bytes(program: Any) -> int:
+def _bytes(program: Compiled) -> int:
     found = program.memory_analysis()
     if found is None:
         return 0
@@ -147,17 +152,17 @@ def _bytes(program: Any) -> int:
 
 
 def compile_blocks(reducing: Reducing, arrays: Sequence[Array], matmul_precision: str) -> Executables:
-    """Trace and compile the blocks of a run, ahead of time."""
+    """Trace and compile the blocks of a run."""
     several = several_cpus(reducing.blocks.target.mesh.devices.flat)
 
-    def compile_one(lowered: Any, options: Options) -> Any:
+    def compile_one(lowered: Lowered, options: Options) -> Compiled:
         return compiled(lowered, options, keep=not (several and communicates(lowered)))
 
-    # the compiler lets go of Python's lock: while it works on one program the next is traced
+    # the compiler releases Python's global lock, so that the next program is traced meanwhile
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
         programs = _Programs(reducing, arrays)
-        under_way = {name: pool.submit(compile_one, *lowered) for name, *lowered in programs.lowered()}
-        done = {name: program.result() for name, program in under_way.items()}
+        under_way = {name: pool.submit(compile_one, program, options) for name, program, options in programs.lowered()}
+        done: dict[str, Any] = {name: program.result() for name, program in under_way.items()}
         needed = max(map(_bytes, done.values()))
         return Executables(
             reducing.blocks, reducing, **done, bytes_on_device=needed, matmul_precision=matmul_precision,
@@ -166,12 +171,12 @@ def compile_blocks(reducing: Reducing, arrays: Sequence[Array], matmul_precision
 
 
 def stores_draws(blocks: Blocks, reductions: Reductions) -> bool:
-    """Whether blocks store draws, or their statistics, or everything goes into the reducers."""
+    """Return True if draws or their statistics are stored, False if only reducers receive them."""
     return bool(blocks.names) or not reductions.entries
 
 
 class _Programs:
-    """The programs that a run needs, lowered one by one, those that take longest to compile first."""
+    """Programs that a run needs, lowered one by one, slow compilations first."""
 
     def __init__(self, reducing: Reducing, arrays: Sequence[Array]):
         self._reducing, self._blocks, self._arrays = reducing, reducing.blocks, arrays
@@ -187,8 +192,8 @@ class _Programs:
             (tuning, order_of(np.zeros(self._blocks.num_chains), later=tuning)),
         )
 
-    def lowered(self) -> Iterator[tuple[str, Any, Options]]:
-        """Each program's name, the lowered program, and options of the compiler."""
+    def lowered(self) -> Iterator[tuple[str, Lowered, Options]]:
+        """Yield each program's name, the lowered program, and compiler options."""
         blocks, reductions = self._blocks, self._reducing.reductions
         stores = stores_draws(blocks, reductions)
         begin = self._jit(blocks.begin, (self._shared, self._data, blocks.given_specs()), blocks.init_specs())
@@ -212,50 +217,51 @@ class _Programs:
         if rows is not None:
             yield "sums", self._sums(rows), {}
 
-    def _sums(self, rows: Any) -> Any:
+    def _sums(self, rows: tuple[jax.ShapeDtypeStruct, ...]) -> Lowered:
         given = self._blocks.recorder.specs, self._shared, self._shared
         with jax.enable_x64(True):
             return self._jit(self._blocks.summing, given, self._blocks.summing.specs).lower(rows, *[np.int32(0)] * 2)
 
-    def _folds(self, chains: Any) -> Iterator[tuple[str, Any, Options]]:
+    def _folds(self, chains: Any) -> Iterator[tuple[str, Lowered, Options]]:
         empty = self._empty(self._fold)
         fold = self._advances(self._fold, chains, empty.out_info)
         yield "fold", fold, WIDE if Workaround.WIDE_VECTORS.is_on else {}
         yield "empty", empty.lower(), {}
 
-    def _empty(self, advance: Advance) -> Any:
-        """Sinks before the first draw, traced."""
+    def _empty(self, advance: Advance) -> Traced:
+        """Return the traced program that makes empty sinks."""
         program = self._jit(advance.empty, (self._data, self._chains), advance.sink_specs)
         return program.trace(self._arrays, self._order.draws)
 
-    def _advances(self, advance: Advance, chains: Any, sinks: Any) -> Any:
-        """A block that moves chains, lowered; what chains and sinks held is overwritten."""
+    def _advances(self, advance: Advance, chains: Any, sinks: Any) -> Lowered:
+        """Return the lowered program of a block that advances chains, and overwrites the states of chains and sinks."""
         program = self._jit(advance, (*self._given, advance.sink_specs), advance.specs, donate=(4, 5))
         return program.lower(*self._moving, chains, sinks)
 
     @property
     def _moving(self) -> tuple[Any, ...]:
-        """What every block that moves chains is given, but for the chains."""
+        """Arguments of blocks that advance chains, before chains and sinks."""
         return self._seed, self._arrays, self._tuning, self._order
 
     @property
     def _given(self) -> tuple[Any, ...]:
-        """Layout of that, and of the chains."""
+        """Partitions of `_moving` and of the chains."""
         order = Order(*[self._shared] * len(Order._fields))._replace(draws=self._chains)
         tuning = self._blocks.tuning_specs(self._tuning)
         return self._shared, self._data, tuning, order, self._blocks.chain_specs()
 
-    def _jit(self, f: Any, in_specs: Any, out_specs: Any, donate: int | tuple[int, ...] = ()) -> Any:
-        # of arrays without elements the compiler would forget how they are laid out
+    def _jit(self, f: Callable[..., Any], in_specs: Any, out_specs: Any, donate: tuple[int, ...] = ()) -> Any:
+        # explicit shardings: the compiler would otherwise drop those of arrays without elements
         given, made = (shardings(self._blocks.target.mesh, specs) for specs in (in_specs, out_specs))
         on_mesh = self._blocks.on_mesh(f, in_specs, out_specs)
         return jax.jit(on_mesh, in_shardings=given, out_shardings=made, donate_argnums=donate)
 
 
 def order_of(
-    draws: np.ndarray, ticks: int = 1, thin: int = 1, *, ahead: int = 0, later: Any = None, rests: bool = False
-) -> Order:
-    """An order in the types that blocks are compiled for; `later` is a tuning, whose step size is taken."""
+    draws: Shaped[np.ndarray, "chains"], ticks: int = 1, thin: int = 1, *,
+    ahead: int = 0, later: Any = None, rests: bool = False,
+) -> Order:  # fmt: skip
+    """Return an order in the types that blocks are compiled for, with the step size of the tuning `later`."""
     most, step_size = np.int32(min(ticks, np.iinfo(np.int32).max)), getattr(later, "step_size", np.float32(0))
     return Order(
         most, draws.astype(np.int32), np.int32(thin), np.int32(ahead), np.asarray(step_size), np.bool_(rests)
@@ -263,12 +269,12 @@ def order_of(
 
 
 def first_tuning(blocks: Blocks) -> Any:
-    """The kernel's tuning before anything is learned."""
+    """Return the kernel's tuning at the beginning of warm-up."""
     kernel = blocks.kernel
     nothing = Sums.nothing(blocks.layout.whole_lengths)
     return jax.tree.map(np.asarray, WarmUp(kernel.tuners, kernel.tuning, 0).begin(nothing).tuning)
 
 
 def shardings(mesh: Mesh, specs: Any) -> Any:
-    """Specs as shardings over a mesh."""
+    """Return partitions as shardings over a mesh."""
     return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=lambda s: isinstance(s, PartitionSpec))

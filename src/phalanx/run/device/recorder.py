@@ -1,11 +1,11 @@
-"""The recorder of draws: each lane has slots, and fills one whenever it ends a draw that is kept."""
+"""Sink that records draws: each lane has slots, and fills one with each draw that thinning keeps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,11 @@ from phalanx.mesh.position import Vector, VectorLayout
 from phalanx.mesh.total import Total
 from phalanx.run.device.sink import Draws
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
 Rows = tuple[Array, ...]
-"""Draws by group of coordinates."""
+"""Draws `(slot, lane, column)`, one array for each group of coordinates."""
 
 TOTALS = ("energy", "log_density")
 """Statistics in two floats."""
@@ -29,12 +32,15 @@ TOTALS = ("energy", "log_density")
 
 @dataclass(frozen=True)
 class RowLayout:
-    """What is where in rows.
+    """Layout of the columns of recorded draws.
+
+    A row is the position and, if a metric is learned, the gradient; in the first group statistics follow, and then the
+    fine parts of the statistics in two floats.
 
     Attributes:
-        position: layout of the vectors.
-        parts: vectors in a row: the position, or the position and the gradient.
-        stats: names of the statistics. The fine parts of those in two floats are behind all others.
+        position: layout of a position.
+        parts: 1 for rows with positions only, 2 with gradients.
+        stats: names of the statistics.
     """
 
     position: VectorLayout
@@ -48,22 +54,22 @@ class RowLayout:
 
     @property
     def widths(self) -> list[int]:
-        """Lengths of the rows on one device."""
+        """Number of columns of each group on one device."""
         widths = [length * self.parts for length in self.position.lengths]
         return [widths[0] + len(self.stats) + len(self.totals), *widths[1:]]
 
     @property
     def start_of_stats(self) -> int:
-        """Coordinates before the statistics."""
+        """Number of columns before the statistics."""
         return self.parts * self.position.lengths[0]
 
     def vector(self, rows: Any, part: int) -> Vector:
-        """The position (part 0) or gradient (part 1) in the rows of one device, `(..., coordinates)`."""
+        """Return the position (part 0) or gradient (part 1) in rows of one device, `(..., coordinates)`."""
         found = (r[..., part * n : (part + 1) * n] for r, n in zip(rows, self.position.lengths, strict=False))
         return Vector(tuple(found), self.position)
 
-    def whole_vectors(self, rows: Sequence[np.ndarray]) -> tuple[Vector, Vector]:
-        """The position and gradient in rows `(number, device, row)` on the host; no gradient where none is kept."""
+    def whole_vectors(self, rows: Sequence[Float[np.ndarray, "rows _devices _columns"]]) -> tuple[Vector, Vector]:
+        """Return position and gradient in rows of all devices; the gradient is empty if `parts` is 1."""
 
         def joined(part: int) -> Vector:
             return jax.tree.map(lambda x: x.reshape(len(x), math.prod(x.shape[1:])), self.vector(rows, part))
@@ -71,19 +77,19 @@ class RowLayout:
         return joined(0), joined(1) if self.parts == 2 else Vector((), self.position)
 
     def statistics(self, rows: Any) -> dict[str, Any]:
-        """The statistics in rows on the host, by name; those in two floats in float64."""
+        """Return the statistics in rows on the host by name; those in two floats as float64."""
         return {
             name: self.total(rows, name).in_double() if name in TOTALS else self._column(rows, number)
             for number, name in enumerate(self.stats)
         }
 
     def total(self, rows: Any, name: str) -> Total:
-        """A statistic in two floats."""
+        """Return a statistic in two floats."""
         fine = len(self.stats) + self.totals.index(name)
         return Total(self._column(rows, self.stats.index(name)), self._column(rows, fine))
 
     def columns(self, stats: Mapping[str, Any]) -> list[Any]:
-        """The inverse of `statistics`, on a device."""
+        """Return the columns of statistics on a device: the inverse of `statistics`."""
         totals = {name: x if isinstance(x := stats[name], Total) else Total.of(x) for name in self.totals}
         whole = [totals[name].coarse if name in totals else stats[name] for name in self.stats]
         return [*whole, *(total.fine for total in totals.values())]
@@ -94,37 +100,34 @@ class RowLayout:
 
 @dataclass(frozen=True)
 class Recorder:
-    """The sink that stores draws, as flat rows: writing a draw is one operation for each group of coordinates.
-
-    Its state are rows `(slot, chain, row)` for each group. A row is the position, then the gradient where one is kept
-    and, with the global coordinates, the statistics. Slots that no draw has filled tell nothing.
+    """Sink that records draws as rows, so that writing a draw is one operation for each group of coordinates.
 
     Attributes:
-        slots: draws of each lane there is room for.
-        layout: of a draw as rows.
-        one_by_one: whether lanes write their draws one after the other.
+        slots: maximal number of draws of each lane; slots without a draw have arbitrary values.
+        layout: layout of a row.
+        one_by_one: true if lanes write their draws one after the other.
     """
 
     slots: int
     layout: RowLayout
     one_by_one: bool
 
-    def empty(self, target: LaneTarget, before: Array | None = None) -> Rows:
-        """No draws."""
+    def empty(self, target: LaneTarget, before: Int[Array, "lanes"] | None = None) -> Rows:
+        """Return rows without draws."""
         return tuple(jnp.zeros((self.slots, target.count, width), target.dtype) for width in self.layout.widths)
 
     def first(self, at: Point, target: LaneTarget) -> Rows:
-        """Where lanes are as the first draw of each, without its statistics."""
+        """Return rows with the position of each lane as its first draw, without statistics."""
         rows = [jnp.concatenate(pair, -1)[None] for pair in self._vectors(at)]
         empty = self.empty(target)
         return tuple(lax.dynamic_update_slice(into, row, (0, 0, 0)) for into, row in zip(empty, rows, strict=True))
 
     def update(self, state: Rows, draws: Draws, target: LaneTarget) -> Rows:
-        """With the draws of a tick that are kept."""
+        """Return the rows with a tick's kept draws."""
         info = draws.info._replace(num_steps=draws.since.num_steps, diverging=draws.since.diverging)
         columns = self.layout.columns({**info._asdict(), "log_density": draws.at.log_density})
         rows = self._vectors(draws.at)
-        # one type for all: whole numbers up to 2**24 are exact in float32
+        # whole numbers up to 2**24 are exact in float32
         rows[0].append(jnp.stack([column.astype(target.dtype) for column in columns], -1))
         new = tuple(jnp.concatenate(row, -1) for row in rows)
         write = _write_one_by_one if self.one_by_one else _write_together
@@ -132,17 +135,17 @@ class Recorder:
 
     @property
     def specs(self) -> tuple[PartitionSpec, ...]:
-        """Rows of a group of coordinates are spread as these are."""
+        """Partition of the rows: a group is sharded as its coordinates are."""
         return self.layout.position.specs(None, CHAIN)
 
     def _vectors(self, at: Point) -> list[list[Array]]:
-        """What a row begins with, `(lanes, coordinates)`, by group."""
+        """Return position and gradient `(lanes, coordinates)` by group."""
         vectors = [at.position, at.gradient][: self.layout.parts]
         return [list(parts) for parts in zip(*(vector.T.parts for vector in vectors), strict=True)]
 
 
-def _write_together(buffers: Rows, new: Rows, number: Array, kept: Array) -> Rows:
-    # a slot that does not exist is not written to
+def _write_together(buffers: Rows, new: Rows, number: Int[Array, "lanes"], kept: Bool[Array, "lanes"]) -> Rows:
+    # writes to a slot out of range are dropped
     slot, lane = jnp.where(kept, number, len(buffers[0])), jnp.arange(len(kept))
     return tuple(
         buffer.at[slot, lane].set(row, mode="drop", unique_indices=True)
@@ -150,10 +153,10 @@ def _write_together(buffers: Rows, new: Rows, number: Array, kept: Array) -> Row
     )
 
 
-def _write_one_by_one(buffers: Rows, new: Rows, number: Array, kept: Array) -> Rows:
-    """Lane by lane, those that keep a draw alone.
+def _write_one_by_one(buffers: Rows, new: Rows, number: Int[Array, "lanes"], kept: Bool[Array, "lanes"]) -> Rows:
+    """Write draws lane by lane, for the lanes that keep one.
 
-    On a CPU a tick is quickest where all of it is one function; a scatter would not let it be.
+    On a CPU a tick is fastest if XLA compiles all of it to one function, which a scatter prevents.
     """
     count = len(kept)
     numbers = jnp.arange(count, dtype=jnp.int32)

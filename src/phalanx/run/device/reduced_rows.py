@@ -1,9 +1,9 @@
-"""Check that a function of a draw is on the rows of a device what it is on all rows: proved, else tried on numbers."""
+"""Check that a function gives the same on a device's rows as on all rows: by a proof, else by a numerical test."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,11 @@ from phalanx.jaxprs.sharding_state import Groups, Kind, Replicated, ShardedRows
 from phalanx.mesh.space import RowSharding
 from phalanx.mesh.virtual_mesh import all_rows, on_virtual_mesh, rows_here
 
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
+
 CLOSE = 1e-3
-"""Tolerance of results, as a share of the largest."""
+"""Tolerance relative to the largest result."""
 
 Parts = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -26,14 +29,14 @@ def mixed_parts(
     parts: Parts, shapes: Mapping[str, ShapeDtypeStruct], shardings: Mapping[str, RowSharding],
     sizes: Mapping[str, int], found: Mapping[str, RowSharding],
 ) -> list[str]:  # fmt: skip
-    """Return the results of which the devices do not have the rows, or all the same, of what the whole has.
+    """Return the results that differ between a device's rows and all rows.
 
     Args:
-        parts: from values of several chains, `(chains, ...)` by variable, to results by name.
-        shapes: of the values on a device.
-        shardings: where each lives.
+        parts: function from values of several chains, `(chains, ...)` by variable, to results by name.
+        shapes: shapes of the values on a device.
+        shardings: shardings of the values.
         sizes: devices along the mesh axes.
-        found: where each result is taken to live.
+        found: expected shardings of the results.
     """
     names, one = sorted(shapes), dict.fromkeys(sizes, 1)
     whole_shapes = {name: _whole(shape, shardings[name]) for name, shape in shapes.items()}
@@ -67,7 +70,7 @@ def _differing(ways: Sequence[Any], branches: Branches, shapes: Sequence[Any], n
     differ, seen = dict[str, None](), set[str]()
     for number in (0, 1):
         values = [_numbers(shape, number) for shape in shapes]
-        jax.eval_shape(ways[0], natural, values)  # which finds the branches
+        jax.eval_shape(ways[0], natural, values)  # finds the branches
         for codes in (natural, *branches.plans()):
             for name, *pair in zip(names, *(way(codes, values) for way in ways), strict=True):
                 a, b = (np.asarray(x, np.float64) for x in pair)
@@ -84,8 +87,8 @@ def _agree(a: np.ndarray, b: np.ndarray) -> bool:
     return bool((np.isfinite(a) == np.isfinite(b)).all() and (np.abs(a - b)[finite] <= CLOSE * scale).all())
 
 
-def _numbers(shape: ShapeDtypeStruct, number: int) -> np.ndarray:
-    """Return numbers of this shape, those of the second draw between 0 and 1."""
+def _numbers(shape: ShapeDtypeStruct, number: int) -> Shaped[np.ndarray, "..."]:
+    """Return random values of a shape: normal for the first draw, between 0 and 1 for the second."""
     random = np.random.default_rng(number)
     if jnp.issubdtype(shape.dtype, jnp.floating):
         values = random.normal(size=shape.shape) if number == 0 else random.uniform(0.05, 0.95, size=shape.shape)

@@ -1,11 +1,11 @@
-"""The user's reducers as a sink: what each draw says goes into their states, on the device, and it is forgotten."""
+"""Sink that passes draws to the user's reducers on the device, without storing them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +15,22 @@ from phalanx.density.target import Density
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.run.device.blocks import Blocks
+from phalanx.run.device.recorder import Rows
 from phalanx.run.device.reductions import Reductions, States
 from phalanx.run.device.sink import Draws
-from phalanx.run.device.state_layout import Values, places_of
+from phalanx.run.device.state_layout import Places, Values, places_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
 
 
 @dataclass(frozen=True)
 class Reducing:
-    """The sink that reduces; it serves draws that were stored, too.
+    """Sink of reducers, which also reduces recorded draws.
 
     Attributes:
-        blocks: the run.
-        reductions: what becomes of the draws.
+        blocks: functions of the run.
+        reductions: the reducers.
         names: variables that may be reduced.
     """
 
@@ -34,26 +38,26 @@ class Reducing:
     reductions: Reductions
     names: tuple[str, ...]
 
-    def empty(self, target: LaneTarget, before: Array) -> States:
-        """Return states of no draws, of chains that have made so many before, `(lanes,)`."""
+    def empty(self, target: LaneTarget, before: Int[Array, "lanes"]) -> States:
+        """Return states without draws, given the number of draws of each chain that were reduced before."""
         return self.reductions.init(self._values(target.density)(target.layout.zeros(target.count)), before)
 
     def update(self, state: States, draws: Draws, target: LaneTarget) -> States:
-        """States after a tick."""
+        """Return the states after a tick."""
         values = self._values(target.density)(draws.at.position.T.by_variable())
         return self.reductions.update(state, values, draws.kept)
 
     @property
     def specs(self) -> Any:
-        """States of rows that devices hold stay with them."""
+        """Partition of the states: that of sharded rows is sharded as they are."""
         return jax.tree.map(lambda place: place.spec, self.places)
 
-    def of_rows(self, arrays: Sequence[Array], rows: Sequence[Array], count: Array, before: Array) -> States:
-        """What the reducers make of the rows that a block has stored, the first `count` of each chain.
+    def of_rows(
+        self, arrays: Sequence[Array], rows: Rows, count: Int[Array, "lanes"], before: Int[Array, "lanes"]
+    ) -> States:
+        """Return the states of the first `count` recorded draws of each chain, after `before` earlier ones.
 
-        Each chain has made `before` draws before.
-
-        Where draws are stored this is the cheaper way: in most ticks of a trajectory nothing is drawn.
+        If draws are recorded anyway, this is faster than `update`, since most ticks of a trajectory end no draw.
         """
         position = self.blocks.row_layout.vector(rows, 0).by_variable()
         values = jax.vmap(self._values(self.blocks.target.on_device(arrays)))(position)
@@ -66,12 +70,12 @@ class Reducing:
         return lax.scan(add, states, (jnp.arange(len(rows[0])), values))[0]
 
     def check(self) -> None:
-        """Raise where a function or a reducer mixes rows that devices hold; to be called before compiling."""
+        """Raise if a function or a reducer mixes sharded rows; called before compiling."""
         _ = self.places
 
     @cached_property
-    def places(self) -> Any:
-        """Where every array of the states lives."""
+    def places(self) -> Places:
+        """Placement of every array of the states."""
         if not self.reductions.entries:
             return {}
         target = self.blocks.target
@@ -86,7 +90,7 @@ class Reducing:
         return places_of(self.reductions, Values(shapes, {n: target.sharding(n) for n in self.names}, sizes))
 
     def _values(self, density: Density) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
-        """The variables at positions `(lanes, ...)`."""
+        """Return a function from positions `(lanes, ...)` to the values of variables."""
 
         def one(position: Mapping[str, Array]) -> dict[str, Array]:
             found = density.constrain(position)

@@ -1,10 +1,10 @@
-"""The reducers of a run, side by side: from the values of all variables to one state for each thing that is reduced."""
+"""Reducers of a run: from the values of all variables to one state for each reduced array."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax import Array
@@ -13,29 +13,32 @@ from phalanx.errors.model_errors import model_errors
 from phalanx.errors.names import hint
 from phalanx.reducers.reducer import Reduce, Reducer, per_variable
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+
 WHOLE = ""
-"""The name of what a function returns that returns one array and not a dict."""
+"""Name of the result of a function that returns an array instead of a dict."""
 
 States = dict[str, dict[str, Any]]
-"""A state for each array that is reduced, by reducer name and by the array's name."""
+"""States by reducer name and by name of the reduced array."""
 
 
 @dataclass(frozen=True)
 class Reductions:
-    """What a run reduces; two equal ones compile to one program.
+    """Reducers of a run; equal ones compile to one program.
 
     Attributes:
-        entries: names, and what is reduced how.
+        entries: names, with a function of a draw and a reducer each.
     """
 
     entries: tuple[tuple[str, Reduce], ...]
 
     @classmethod
     def of(cls, reducers: Mapping[str, Any], names: Sequence[str]) -> Reductions:
-        """The user's reducers; one that names no function is applied to each of the variables `names`.
+        """Return the user's reducers; one without a function is applied to each of the variables `names`.
 
         Raises:
-            TypeError: when something is no reducer.
+            TypeError: when `reducers` is not a dict of reducers.
         """
         if not isinstance(reducers, Mapping):
             raise TypeError(f'reducers must be a dict, such as {{"m": phx.reducers.moments()}}; got {reducers!r}.')
@@ -53,10 +56,12 @@ class Reductions:
             )
         )
 
-    def init(self, values: Mapping[str, Array], before: Array | None = None) -> States:
-        """States of no draws; `values` are `(chains, ...)`, of which shapes and types count.
+    def init(self, values: Mapping[str, Array], before: Int[Array, "chains"] | None = None) -> States:
+        """Return states without draws.
 
-        Chains have made `before` draws, `(chains,)`; None means none.
+        Args:
+            values: arrays `(chains, ...)` by variable, of which only shapes and types are used.
+            before: number of earlier draws of each chain; None for 0.
         """
         return {
             name: {
@@ -65,8 +70,8 @@ class Reductions:
             for name, entry in self.stateful
         }
 
-    def update(self, states: States, values: Mapping[str, Array], where: Array) -> States:
-        """States after a draw of those chains `where` there is one."""
+    def update(self, states: States, values: Mapping[str, Array], where: Bool[Array, "chains"]) -> States:
+        """Return the states after a draw of the chains for which `where` is true."""
         return {
             name: {
                 part: entry.reducer.update(states[name][part], array, where)
@@ -77,7 +82,7 @@ class Reductions:
 
     @property
     def keepers(self) -> dict[str, str]:
-        """By name, who keeps its state: the first of those that make the same states of the same arrays."""
+        """By reducer name, the name of the first reducer with the same states of the same arrays, which they share."""
         return {
             name: next(first for first, other in self.entries if _same_states(entry, other))
             for name, entry in self.entries
@@ -85,23 +90,23 @@ class Reductions:
 
     @property
     def stateful(self) -> tuple[tuple[str, Reduce], ...]:
-        """Entries that keep a state. So `moments()` and `rhat()`, which differ in what they tell, add up once."""
+        """Entries with a state of their own; `moments()` and `rhat()`, which differ in `finalize`, share one."""
         keepers = set(self.keepers.values())
         return tuple((name, entry) for name, entry in self.entries if name in keepers)
 
     def check_superchains(self, superchains: int) -> None:
-        """Refuse what compares groups of chains, if chains do not begin together in as many."""
+        """Raise if a reducer compares groups of chains, and chains do not start in as many groups."""
         for name, entry in self.entries:
             if entry.reducer.superchains not in (0, superchains):
                 raise ValueError(
-                    f"reducers[{name!r}]: {entry.reducer} compares groups of chains that begin at one point each, and "
-                    f"here they begin apart: their groups would agree whether or not they have forgotten where. Let "
-                    f"them begin together, with init=phx.superchains({entry.reducer.superchains}); or use rhat()."
+                    f"reducers[{name!r}]: {entry.reducer} compares groups of chains with a common start, and these "
+                    f"chains start separately: the groups would agree even if they depend on their starts. Give "
+                    f"init=phx.superchains({entry.reducer.superchains}), or use rhat()."
                 )
 
     @property
-    def tells(self) -> dict[str, str]:
-        """Which of them a verdict reads, and as what."""
+    def statistics(self) -> dict[str, str]:
+        """Statistics that a verdict reads, by reducer name."""
         return {name: entry.reducer.statistic for name, entry in self.entries if entry.reducer.statistic}
 
 
@@ -112,7 +117,7 @@ def _same_states(a: Reduce, b: Reduce) -> bool:
     return a is b or made(a) == made(b)
 
 
-def _begun(name: str, part: str, entry: Reduce, array: Array, before: Array | None) -> Any:
+def _begun(name: str, part: str, entry: Reduce, array: Array, before: Int[Array, "chains"] | None) -> Any:
     try:
         return entry.reducer.begun(array, before)
     except (TypeError, ValueError) as error:
@@ -126,12 +131,12 @@ def _called(fn: Callable[..., Any], values: dict[str, Array]) -> Any:
 
 
 def parts_of(name: str, entry: Reduce, values: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays an entry reduces, of all chains."""
+    """Return the arrays, of all chains, that an entry reduces."""
     try:
         made = jax.vmap(lambda values: _called(entry.fn, values))(dict(values))
     except KeyError as error:
         if error.args and error.args[0] in values:
-            raise  # of a dict of the user's own
+            raise  # the variable exists: the error is of the user's code
         raise ValueError(
             f"reducers[{name!r}]: there is no variable {error} to reduce; there are {', '.join(map(repr, values))}."
             f"{hint(map(str, error.args), values)}"

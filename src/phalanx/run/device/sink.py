@@ -1,12 +1,11 @@
-"""What becomes of draws: a sink takes them in on the device, tick by tick, and is drained on the host between blocks.
+"""Protocol of a sink, which receives draws on the device at each tick; the host reads its state between blocks.
 
-The recorder of draws, the tally of what they did and the user's reducers are sinks. None of them moves a chain, and
-the block that does knows none of them.
+The recorder of draws, the tally of their statistics and the user's reducers are sinks.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jax import Array
 
@@ -14,39 +13,42 @@ from phalanx.kernels.protocol.kernel import Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.run.device.thinning import SinceKept
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+
 
 class Draws(NamedTuple):
-    """What the lanes of a device have drawn in a tick.
+    """Draws of the lanes of a device in a tick.
 
     Attributes:
-        done: lanes that have ended a draw, `(lanes,)`; what the others show here counts for nothing.
-        kept: those whose draw thinning keeps.
-        number: draws that each lane has kept before, since the sinks were emptied.
+        done: true for lanes that ended a draw; the other entries of other lanes are arbitrary.
+        kept: true for lanes whose draw thinning keeps.
+        number: number of draws that each lane kept before, since the sinks were empty.
         at: the draws.
-        info: what they did, `(lanes,)`.
-        since: what was done since the draw kept before this one.
+        info: statistics of the draws.
+        since: totals since each lane's previous kept draw, this draw included.
     """
 
-    done: Array
-    kept: Array
-    number: Array
+    done: Bool[Array, "lanes"]
+    kept: Bool[Array, "lanes"]
+    number: Int[Array, "lanes"]
     at: Point
     info: Any
     since: SinceKept
 
 
 class Sink(Protocol):
-    """Where draws go on a device. Every array of its state has a dimension for the lanes."""
+    """Receiver of draws on a device. Every array of its state has a dimension of lanes."""
 
-    def empty(self, target: LaneTarget, before: Array) -> Any:
-        """Return the state of no draws, of chains that have made so many before, `(lanes,)`."""
+    def empty(self, target: LaneTarget, before: Int[Array, "lanes"]) -> Any:
+        """Return the state without draws, given the number of draws of each chain that were reduced before."""
         ...
 
     def update(self, state: Any, draws: Draws, target: LaneTarget) -> Any:
-        """The state after a tick."""
+        """Return the state after a tick."""
         ...
 
     @property
     def specs(self) -> Any:
-        """How the state is laid out over the mesh."""
+        """Partition of the state over the mesh."""
         ...

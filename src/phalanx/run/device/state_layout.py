@@ -1,15 +1,15 @@
-"""How the states of reducers are laid out over the mesh: what is reduced of rows that devices hold stays with them.
+"""Placement of the states of reducers over the mesh: the state of sharded rows is sharded as they are.
 
-A reducer is written for one array and knows no mesh. Which dimension of a state is that of the rows is read off by
-asking for states of as many rows and of twice as many; that what has no rows does not depend on them, from the jaxpr of
-its update. (That a reducer of yours takes each row by itself is for you to see to.)
+A reducer is written for one array, without a mesh. The dimension of rows in its state is found by comparing the shapes
+of states for n and for 2 n rows. The jaxpr of its update must show that parts without rows do not depend on rows.
+(Phalanx does not check that a user's reducer treats rows independently.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -24,16 +24,22 @@ from phalanx.reducers.reducer import Reduce, Reducer, is_of_user
 from phalanx.run.device.reduced_rows import mixed_parts
 from phalanx.run.device.reductions import Reductions, parts_of
 
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
+
+Places = dict[str, dict[str, Any]]
+"""Placements by reducer and by reduced array, in the structure of the states."""
+
 
 @dataclass(frozen=True)
 class ArrayPlacement:
-    """Where an array of a state lives.
+    """Placement of one array of a state.
 
     Attributes:
-        sharding: the mesh axes its rows are spread over, if any.
-        dimension: that of the rows.
-        pooled: whether its leading dimension is not that of the chains: each device has one state of all of its chains.
-        empty: where a state has both, what a chain has that has made no draws, `(1, ...)`, whole.
+        sharding: sharding of its rows.
+        dimension: dimension of its rows.
+        pooled: true if each device has one entry for all of its chains, rather than one for each chain.
+        empty: if only some arrays of the state are pooled, the entry of a chain without draws, `(1, ...)`.
     """
 
     sharding: RowSharding = GLOBAL
@@ -43,19 +49,19 @@ class ArrayPlacement:
 
     @property
     def spec(self) -> PartitionSpec:
-        """Its layout; chains come first."""
+        """Partition of the array; chains are its first dimension."""
         if not self.sharding.axes:
             return PartitionSpec(CHAIN)
         return PartitionSpec(CHAIN, *[None] * (self.dimension - 1), self.sharding.axes)
 
-    def trim(self, whole: np.ndarray) -> np.ndarray:
-        """The whole array without padded rows."""
+    def trim(self, whole: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
+        """Return the array without padded rows."""
         if not self.sharding.axes:
             return whole
         return whole[(slice(None),) * self.dimension + (slice(0, self.sharding.rows),)]
 
-    def padded(self, whole: np.ndarray, devices: int) -> np.ndarray:
-        """Return the inverse of `trim` for so many devices, with zeros in padded rows."""
+    def padded(self, whole: Shaped[np.ndarray, "..."], devices: int) -> Shaped[np.ndarray, "..."]:
+        """Return the inverse of `trim` for a number of devices, with zeros in padded rows."""
         if not self.sharding.axes:
             return whole
         missing = self.sharding.local_rows * devices - self.sharding.rows
@@ -64,12 +70,12 @@ class ArrayPlacement:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of one draw on a device.
+    """Shapes of the values of one draw on a device.
 
     Attributes:
-        shapes: by variable.
-        shardings: where each lives.
-        sizes: devices along the mesh axes, the chains' apart.
+        shapes: shapes by variable.
+        shardings: shardings by variable.
+        sizes: devices along each mesh axis except the chains'.
     """
 
     shapes: Mapping[str, ShapeDtypeStruct]
@@ -77,16 +83,15 @@ class Values:
     sizes: Mapping[str, int]
 
     def of_chains(self, count: int) -> dict[str, ShapeDtypeStruct]:
-        """The values of several chains."""
+        """Return the shapes for several chains."""
         return {name: ShapeDtypeStruct((count, *s.shape), s.dtype) for name, s in self.shapes.items()}
 
 
-def places_of(reductions: Reductions, values: Values) -> dict[str, dict[str, Any]]:
-    """The place of every array of the states, in their structure.
+def places_of(reductions: Reductions, values: Values) -> Places:
+    """Return the placement of every array of the reducers' states, in their structure.
 
     Raises:
-        ValueError: when something that depends on spread variables has no row for each of theirs, or a reducer mixes
-            rows.
+        ValueError: when a result that depends on sharded variables lacks their rows, or a reducer mixes rows.
     """
     return {
         name: {
@@ -98,7 +103,7 @@ def places_of(reductions: Reductions, values: Values) -> dict[str, dict[str, Any
 
 
 def _parts(name: str, entry: Reduce, values: Values) -> dict[str, tuple[ShapeDtypeStruct, RowSharding]]:
-    """The arrays an entry reduces, of two chains, and where they live."""
+    """Return the shapes, for two chains, and the shardings of the arrays that an entry reduces."""
     axis_env = list(values.sizes.items())
     program, shapes = jax.make_jaxpr(lambda given: parts_of(name, entry, given), axis_env=axis_env, return_shape=True)(
         values.of_chains(2)
@@ -121,10 +126,10 @@ def _mixed(name: str, part: str, values: Values) -> str:
     axis = sorted({axis for sharding in spread.values() for axis in sharding.axes})[0]
     what = f" {part!r}" if part else ""
     return (
-        f"reducers[{name!r}]: the function's result{what} on the rows that one device holds of {variables} is not that "
-        f"on all rows. It mixes rows, as a sort, a mean or a difference to the row before does, or takes their number "
-        f"from a shape. Return what each row has by itself; or what is equal on all devices, as in "
-        f"jax.lax.psum(x.sum(0), {axis!r}), where rows divide evenly; or compute it from stored draws, with "
+        f"reducers[{name!r}]: the function's result{what} on the rows that one device holds of {variables} differs "
+        f"from that on all rows. It mixes rows, as a sort, a mean or a difference to the row before does, or takes "
+        f"their number from a shape. Return a value of each row by itself; or a value that is equal on all devices, as "
+        f"jax.lax.psum(x.sum(0), {axis!r}) is if rows divide evenly; or compute it from stored draws, with "
         f"posterior.predict(fn)."
     )
 
@@ -144,20 +149,21 @@ def _sharding_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes,
     if fitting:
         first, names = next(iter(fitting)), ", ".join(map(repr, fitting))
         raise ValueError(
-            f"reducers[{name!r}]: the function's result has as many rows on a device as {names} have, which differ in "
-            f"rows over all devices. Name it after the one whose rows it has: a dict {{{first!r}: ...}}."
+            f"reducers[{name!r}]: the function's result has as many rows on a device as {names} have, which differ "
+            f"in their numbers of rows over all devices. Name it after the variable whose rows it has: a dict "
+            f"{{{first!r}: ...}}."
         )
     where = " and ".join(map(repr, sorted(axes)))
     what = f" for {part!r}" if part else ""
     raise ValueError(
-        f"reducers[{name!r}]: the function's result{what} depends on variables that are spread over {where}, but its "
-        f"shape {shape.shape[1:]} on one device has no leading row for each of theirs. Keep one row for each; or make "
-        f"it equal on all devices, with jax.lax.psum or pmean over {where}."
+        f"reducers[{name!r}]: the function's result{what} depends on variables that are sharded over {where}, but its "
+        f"shape {shape.shape[1:]} on one device does not begin with their rows. Keep one row for each of theirs; or "
+        f"make it equal on all devices, with jax.lax.psum or pmean over {where}."
     )
 
 
 def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding: RowSharding) -> Any:
-    # a function of our own: a reducer's may be a tuple that can be called, which JAX does not take
+    # wrapped, since a reducer's function may be a callable tuple, which JAX refuses
     state = jax.eval_shape(lambda draw: reducer.init(draw), shape)
     if not sharding.axes:
         places = jax.tree.map(lambda _: ArrayPlacement(), state)
@@ -171,7 +177,7 @@ def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding
 
 
 def _with_pooled(reducer: Reducer, state: Any, places: Any, whole: ShapeDtypeStruct) -> Any:
-    """Note which arrays have no dimension of the chains."""
+    """Return the placements with the attributes `pooled` and `empty`."""
     chains, *rest = whole.shape
     more = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((2 * chains, *rest), whole.dtype))
     pooled = jax.tree.map(lambda a, b: a.shape[:1] == b.shape[:1], state, more)
@@ -184,9 +190,9 @@ def _with_pooled(reducer: Reducer, state: Any, places: Any, whole: ShapeDtypeStr
 
 
 def split_pooled(places: Any, state: Any) -> list[Any]:
-    """Return states of one device each, whose draws together are those of `state`.
+    """Return one state for each device, which merge to `state`.
 
-    Where a state has arrays of chains, too, the first has those of all chains, and the others those of no draws.
+    Arrays of chains, if there are any, are in the first state; the others have those of chains without draws.
     """
     flat, structure = jax.tree.flatten(state)
     of = jax.tree.leaves(places)
@@ -194,7 +200,7 @@ def split_pooled(places: Any, state: Any) -> list[Any]:
     if devices <= {1}:
         return [state]
 
-    def part(number: int, place: ArrayPlacement, leaf: np.ndarray) -> np.ndarray:
+    def part(number: int, place: ArrayPlacement, leaf: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
         if place.pooled:
             return leaf[number : number + 1]
         return leaf if number == 0 or place.empty is None else np.repeat(place.empty, len(leaf), axis=0)
@@ -219,7 +225,7 @@ def _place(
 def _check_rows_apart(
     what: str, reducer: Reducer, shape: ShapeDtypeStruct, state: Any, places: Any, sharding: RowSharding
 ) -> None:
-    """Refuse a reducer whose state would differ from device to device where it has no rows."""
+    """Raise if a part of the state without rows would differ from device to device."""
     leaves = [frozenset(place.sharding.axes) for place in jax.tree.leaves(places)]
     where = ShapeDtypeStruct(shape.shape[:1], np.bool_)
     program = jax.make_jaxpr(lambda *given: reducer.update(*given))(state, shape, where)
@@ -230,7 +236,7 @@ def _check_rows_apart(
 
 def _mixes(what: str, reducer: Reducer, sharding: RowSharding) -> str:
     return (
-        f"{what}: {reducer} mixes the rows of what it reduces, and these are spread over "
-        f"{' and '.join(map(repr, sharding.axes))}. Use one that takes each element by itself, such as moments(); or "
+        f"{what}: {reducer} mixes the rows of the array that it reduces, and these are sharded over "
+        f"{' and '.join(map(repr, sharding.axes))}. Use a reducer of each element by itself, such as moments(); or "
         f"reduce a function that is equal on all devices, with phx.reduce and jax.lax.psum."
     )

@@ -1,14 +1,14 @@
-"""What the recorded draws of a round add up to: each device adds up its own, and the host merges what few numbers come.
+"""Sums over the recorded draws of a round, from which tuners learn: each device adds up its draws, the host merges.
 
-What tuners learn from are sums of statistics, and moments of positions and gradients. They are taken in float64, which
-a CPU or a GPU has: then they do not depend, but for the last of 53 bits, on how chains are spread over devices.
+They are sums of statistics, and moments of positions and gradients, in float64: except for the last of 53 bits they do
+not depend on the sharding of chains over devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -23,33 +23,34 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_host
 from phalanx.run.device.recorder import TOTALS, RowLayout, Rows
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float64, Int
+
 COUNTS = 3
-"""Numbers before the sums: draws, draws of finite coordinates, and the sum of inverse acceptance rates."""
+"""Numbers before the sums: draws, draws with finite coordinates, and the sum of inverse acceptance rates."""
 
 
 @dataclass(frozen=True)
 class Summing:
-    """Sums of recorded rows, see `phalanx.run.device.recorder`.
-
-    Of the statistics alone where a row has no gradient: no metric is learned then.
+    """Sums of recorded draws: of statistics only if rows have no gradient, since no metric is learned then.
 
     Attributes:
-        layout: of a row.
+        layout: layout of a row.
     """
 
     layout: RowLayout
 
-    def __call__(self, rows: Rows, first: Array, end: Array) -> tuple[Array, ...]:
-        """Sums over the slots from `first` to before `end`, which all lanes of a device have filled.
+    def __call__(self, rows: Rows, first: Int[Array, ""], end: Int[Array, ""]) -> tuple[Float64[Array, "1 _"], ...]:
+        """Return sums over the slots from `first` to before `end`, which all lanes have filled.
 
         Returns:
-            Vectors `(1, number)`, one for each group: means of position and gradient, and then sums of squared
-            distances from them. Before those of the first are `COUNTS` numbers, and the sums of statistics.
+            Vectors `(1, number)`, one for each group: means of position and gradient, then sums of squared deviations
+            from them. The first vector begins with `COUNTS` numbers and the sums of statistics.
         """
         layout = self.layout
         vectors = [part[..., : layout.parts * size] for part, size in zip(rows, layout.position.lengths, strict=True)]
         parts, stats = vectors if self._has_moments else [], rows[0][..., layout.start_of_stats :]
-        # near them all: squares of what is left lose nothing
+        # subtracted from all draws, so that squares do not cancel
         origins = [jnp.where(jnp.isfinite(part[0, 0]), part[0, 0], 0.0).astype(jnp.float64) for part in parts]
 
         def add(slot: Array, sums: Any) -> Any:
@@ -59,7 +60,7 @@ class Summing:
             good = self._are_finite(now)
             inverse = 1 / jnp.fmax(figures[:, layout.stats.index("acceptance_rate")], LEAST)
             apart = [jnp.where(good[:, None], x - origin[None], 0.0) for x, origin in zip(now, origins, strict=True)]
-            ones = jnp.ones_like(inverse)  # sums over lanes as products, which a CPU makes several times faster
+            ones = jnp.ones_like(inverse)  # a CPU computes sums over lanes several times faster as matrix products
             new = (
                 jnp.stack([ones.sum(), good.sum(dtype=ones.dtype), inverse.sum()]),
                 ones @ figures,
@@ -80,7 +81,7 @@ class Summing:
         return tuple(vector[None] for vector in (jnp.concatenate([counts, sums, first]), *others))
 
     def fetched(self, sums: Sequence[Array]) -> Sums:
-        """The same on the host, of all devices."""
+        """Return the sums over all devices, on the host."""
         first, *others = (to_host(part) for part in sums)
         counts, (figures, vectors) = first[:, :COUNTS], np.split(first[:, COUNTS:], [self._stats], axis=1)
         (draws, _, inverse), totals = counts.sum(0), figures.sum(0)
@@ -94,7 +95,7 @@ class Summing:
 
     @property
     def specs(self) -> tuple[PartitionSpec, ...]:
-        """How sums are laid out over the mesh."""
+        """Partition of the sums over the mesh."""
         return self.layout.position.specs(CHAIN)[: None if self._has_moments else 1]
 
     @property
@@ -103,11 +104,11 @@ class Summing:
 
     @property
     def _stats(self) -> int:
-        """Columns of the statistics."""
+        """Number of columns of statistics."""
         return len(self.layout.stats) + len(self.layout.totals)
 
-    def _are_finite(self, now: Sequence[Array]) -> Array:
-        """Lanes of which all coordinates are: in float32 a gradient far out may overflow, and one would spoil all."""
+    def _are_finite(self, now: Sequence[Array]) -> Bool[Array, "*lanes"]:
+        """Return True for lanes with finite coordinates; gradients far from the mode may overflow in float32."""
         good = jnp.array(True)
         for part, axes in zip(now, self.layout.position.groups, strict=False):
             here = jnp.isfinite(part).all(-1)
@@ -115,10 +116,15 @@ class Summing:
         return good
 
 
-def _moments(sums: np.ndarray, counts: np.ndarray, size: int) -> tuple[VectorMoments, VectorMoments]:
-    """Moments of position and gradient, of what each device along the chains has summed.
+def _moments(
+    sums: Float64[np.ndarray, "devices number"], counts: Float64[np.ndarray, "devices"], size: int
+) -> tuple[VectorMoments, VectorMoments]:
+    """Return moments of position and gradient, given the sums of each device along the chains.
 
-    Of these vectors `size` coordinates are on one device, and devices follow one another.
+    Args:
+        sums: vectors of one group, in the order of devices along its axes.
+        counts: draws of each device.
+        size: coordinates of the group on one device.
     """
     devices = sums.shape[1] // (4 * size) if size else 1
     by_kind = sums.reshape(len(sums), devices, 4, size).transpose(2, 0, 1, 3).reshape(4, len(sums), devices * size)

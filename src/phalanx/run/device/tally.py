@@ -1,9 +1,9 @@
-"""The tally of draws that are not stored: what each lane has done, added up."""
+"""Sink that counts draws that are not stored, and adds up their statistics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -13,15 +13,18 @@ from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.devices import CHAIN
 from phalanx.run.device.sink import Draws
 
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
 
 class Counts(NamedTuple):
-    """What each lane has done.
+    """Totals of each lane, over draws before thinning.
 
     Attributes:
-        draws: draws made, those that thinning drops among them.
+        draws: number of draws.
         acceptance: sum of their acceptance rates.
-        num_steps: evaluations.
-        diverging: draws that diverged.
+        num_steps: number of evaluations.
+        diverging: number of divergent draws.
     """
 
     draws: Any
@@ -32,15 +35,15 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class Tally:
-    """The sink that counts."""
+    """Sink that counts draws."""
 
-    def empty(self, target: LaneTarget, before: Array) -> Counts:
-        """Nothing yet."""
+    def empty(self, target: LaneTarget, before: Int[Array, "lanes"]) -> Counts:
+        """Return totals of 0."""
         zero = jnp.zeros(target.count, jnp.int32)
         return Counts(zero, jnp.zeros(target.count, jnp.float32), zero, zero)
 
     def update(self, state: Counts, draws: Draws, target: LaneTarget) -> Counts:
-        """With the draws of a tick."""
+        """Return the totals after a tick."""
         done, info = draws.done, draws.info
         return Counts(
             state.draws + done,
@@ -51,5 +54,5 @@ class Tally:
 
     @property
     def specs(self) -> PartitionSpec:
-        """Everything is by lane."""
+        """Partition of the totals: by lane."""
         return PartitionSpec(CHAIN)

@@ -1,15 +1,18 @@
-"""Thinning: of each lane every `thin`-th draw is kept, and what the others did is added to it."""
+"""Thinning: every `thin`-th draw of a lane is kept, with the totals of the draws since the one before."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
 
 class SinceKept(NamedTuple):
-    """Draws of each lane since the last one kept: how many, and what is added up over them."""
+    """Totals of each lane since its last kept draw: number of draws, evaluations, and true if one diverged."""
 
     draws: Any
     num_steps: Any
@@ -17,17 +20,17 @@ class SinceKept(NamedTuple):
 
     @classmethod
     def none(cls, count: int) -> SinceKept:
-        """Of `count` lanes that have just kept one."""
+        """Return the totals of `count` lanes that just kept a draw."""
         return cls(jnp.zeros(count, jnp.int32), jnp.zeros(count, jnp.int32), jnp.zeros(count, bool))
 
-    def after(self, done: Array, info: Any) -> SinceKept:
-        """With the draws of the lanes that are `done` with one."""
+    def after(self, done: Bool[Array, "lanes"], info: Any) -> SinceKept:
+        """Return the totals after the draws of the lanes that are `done`."""
         return SinceKept(
             self.draws + done,
             self.num_steps + jnp.where(done, info.num_steps, 0),
             self.diverging | done & info.diverging,
         )
 
-    def restarted(self, kept: Array) -> SinceKept:
-        """From the draws on that are `kept`."""
+    def restarted(self, kept: Bool[Array, "lanes"]) -> SinceKept:
+        """Return the totals with zeros for lanes that `kept` a draw."""
         return SinceKept(*(jnp.where(kept, jnp.zeros_like(value), value) for value in self))

@@ -1,8 +1,8 @@
-"""How many lanes of a device are worked on together.
+"""Choice of the number of lanes that a device advances together.
 
-On a CPU a tile stays in a core's cache with all that a draw needs: of tens of thousands of lanes at once every
-operation would wait for memory. An accelerator takes all lanes at once. The environment variable `PHALANX_TILE` gives
-another number, a divisor of a device's lanes, to whatever is compiled while it is set.
+On a CPU the arrays of a tile fit into a core's cache; with tens of thousands of lanes every operation would wait for
+memory. An accelerator advances all lanes together. The environment variable `PHALANX_TILE` sets another number, a
+divisor of a device's lanes, for all programs that are compiled while it is set.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from phalanx.run.device.blocks import Blocks
 VARIABLE = "PHALANX_TILE"
 
 CACHE_BYTES = 2**17
-"""What a tile's state may take of a core's cache. The rest is for what a draw computes on its way."""
+"""Bytes of a core's cache for the state of a tile; temporary arrays take the rest."""
 
 ARRAYS = 16
-"""Arrays as large as a position that a draw works on."""
+"""Estimated number of arrays of the size of a position that a draw uses."""
 
 RECORDED_TOGETHER = 128
-"""Lanes of a tile where draws are recorded, one lane after the other; see `benchmarks/tiles.py`."""
+"""Lanes of a tile if draws are recorded, one lane after the other; see `benchmarks/tiles.py`."""
 
 
 class Tiles(NamedTuple):
-    """Lanes of a tile where draws are recorded, and where they are folded."""
+    """Number of lanes of a tile if draws are recorded, and if they are only reduced."""
 
     record: int
     fold: int
 
     @classmethod
     def of(cls, blocks: Blocks, stores_draws: bool) -> Tiles:
-        """Return those of a run, whose draws are recorded or folded."""
+        """Return the tiles of a run; `stores_draws` decides which of them `PHALANX_TILE` sets."""
         count, given = blocks.count, given_tile()
         if blocks.on_cpu and Workaround.TILES.is_on:
             lane = 4 * ARRAYS * sum(blocks.layout.lengths)
@@ -44,18 +44,18 @@ class Tiles(NamedTuple):
             return tiles
         if not given.isdigit() or not int(given) or count % int(given):
             raise ValueError(
-                f"{VARIABLE}: a tile must be a divisor of the {count} lanes of a device, got {given!r}; unset it, and "
-                f"one is chosen."
+                f"{VARIABLE}: a tile must be a divisor of the {count} lanes of a device, got {given!r}; give a "
+                f"divisor, or unset the variable."
             )
         return tiles._replace(record=int(given)) if stores_draws else tiles._replace(fold=int(given))
 
 
 def given_tile() -> str:
-    """Return the lanes of a tile that the environment gives; empty where it gives none."""
+    """Return the value of the environment variable; an empty string if it is not set."""
     return os.environ.get(VARIABLE, "")
 
 
 def tile_of(count: int, most: int) -> int:
-    """Lanes worked on together: at most so many, and a divisor of all there are."""
+    """Return the largest divisor of `count` that is at most `most`; `count` if that is too small."""
     found = next(tile for tile in range(min(count, most), 0, -1) if count % tile == 0)
-    return found if 8 * found >= min(count, most) else count  # of a prime number of lanes no tile is worth while
+    return found if 8 * found >= min(count, most) else count  # such as for a prime number of lanes

@@ -1,1 +1,6 @@
-"""The host's side of a run: draws that are stored block by block, and merged states of reducers."""
+"""Processing of draws on the host after each block.
+
+In: sinks of a block on the devices. Out: stored draws (`draw_buffer.py`), merged states of reducers
+(`reducer_state.py`), draws of a warm-up window (`window.py`), and states that depend on no mesh (`unshard.py`,
+`recorded.py`). Read `draw_buffer.py` first.
+"""

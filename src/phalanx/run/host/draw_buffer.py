@@ -1,12 +1,13 @@
-"""Draw buffer: draws on the host in the order (chain, draw, ...), in arrays that have room for those to come.
+"""Draw buffer: stored draws on the host in arrays `(chain, draw, ...)` with room for later draws.
 
-States of a run share these arrays. A later state has more draws in them, behind those of the earlier ones.
+All states of a run share these arrays; a later state has filled more of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jax import Array
@@ -15,8 +16,11 @@ from phalanx.density.target import Target
 from phalanx.run.host.recorded import HostBlock, fetch_slots
 from phalanx.run.state import Stored
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Integer, Shaped
+
 GROWTH = 2
-"""How much more room is made for draws each time it does not suffice."""
+"""Factor by which a full array grows."""
 
 STAT_TYPES = {
     "diverging": np.bool_,
@@ -24,7 +28,7 @@ STAT_TYPES = {
     "tree_depth": np.int32,
     "reached_max_depth": np.bool_,
 }
-"""Types of the statistics that are no real numbers; blocks write all of them as such."""
+"""Types of statistics that are not real numbers; blocks record all statistics as floats."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +37,20 @@ class DrawBuffer:
 
     Attributes:
         target: the model.
-        total: draws of each chain to store, at most.
-        room: draws of each chain to make room for at first.
+        total: maximal number of draws of each chain.
+        room: initial room, in draws of each chain.
     """
 
     target: Target
     total: int
     room: int
 
-    def left(self, stored: Stored) -> np.ndarray:
-        """Return the draws that each chain lacks."""
+    def left(self, stored: Stored) -> Integer[np.ndarray, "chains"]:
+        """Return the number of draws that each chain lacks."""
         return np.maximum(self.total - stored.counts, 0)
 
     def with_block(self, stored: Stored, values: Mapping[str, Array], block: HostBlock) -> Stored:
-        """Return the draws with those of a block; `values` are those of its variables, `(slot, chain, ...)`."""
+        """Return the stored draws after a block, whose variables have the values `(slot, chain, ...)`."""
         filled, draws, stats = block.filled, dict(stored.draws), dict(stored.stats)
         for name, array in values.items():
             rows = self.target.trim(name, fetch_slots(array, len(filled)), leading=2)
@@ -58,8 +62,9 @@ class DrawBuffer:
         return Stored(draws, stats, stored.counts + block.count, divergences)
 
     def _written(
-        self, array: np.ndarray | None, counts: np.ndarray, rows: np.ndarray, filled: np.ndarray
-    ) -> np.ndarray:  # fmt: skip
+        self, array: Shaped[np.ndarray, "chains room *shape"] | None, counts: Integer[np.ndarray, "chains"],
+        rows: Shaped[np.ndarray, "slots chains *shape"], filled: Bool[np.ndarray, "slots chains"],
+    ) -> Shaped[np.ndarray, "chains new_room *shape"]:  # fmt: skip
         into = self._with_room(array, int((counts + filled.sum(0)).max()), rows)
         if filled.all() and (counts == counts[0]).all():  # no chain is ahead of another
             into[:, counts[0] : counts[0] + len(rows)] = np.swapaxes(rows, 0, 1)
@@ -68,8 +73,11 @@ class DrawBuffer:
             into[chain, counts[chain] + slot] = rows[slot, chain]
         return into
 
-    def _with_room(self, array: np.ndarray | None, needed: int, rows: np.ndarray) -> np.ndarray:
-        """Return an array with room for `needed` draws of each chain, and for more the more there are."""
+    def _with_room(
+        self, array: Shaped[np.ndarray, "chains room *shape"] | None, needed: int,
+        rows: Shaped[np.ndarray, "slots chains *shape"],
+    ) -> Shaped[np.ndarray, "chains new_room *shape"]:  # fmt: skip
+        """Return an array with room for at least `needed` draws of each chain."""
         has = 0 if array is None else array.shape[1]
         if array is not None and has >= needed:
             return array

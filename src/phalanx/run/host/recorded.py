@@ -4,40 +4,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jax import Array
 
 from phalanx.adaptation.tuner import Sample
+from phalanx.mesh.position import ByVariable
 from phalanx.mesh.processes import to_host
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.recorder import RowLayout
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int, Integer, Shaped
+
 
 @dataclass(frozen=True)
 class HostBlock:
-    """Draws of a block.
+    """Recorded draws of a block.
 
     Attributes:
-        rows: of each group of coordinates, `(slot, chain, device, row)`.
-        count: draws of each chain; slots from there on are empty.
-        layout: of a row.
+        rows: arrays `(slot, chain, device, column)`, one for each group of coordinates.
+        count: draws of each chain; later slots are empty.
+        layout: layout of a row.
     """
 
-    rows: list[np.ndarray]
-    count: np.ndarray
+    rows: list[Float[np.ndarray, "slots chains _devices _columns"]]
+    count: Integer[np.ndarray, "chains"]
     layout: RowLayout
 
     @classmethod
     def fetched(cls, sinks: SinkState, layout: RowLayout, groups: int | None = None, every: int = 1) -> HostBlock:
-        """Return the recorder's draws, without the slots that no chain filled.
+        """Return the recorder's draws, without slots that are empty for all chains.
 
         Args:
-            sinks: the recorder's.
-            layout: of its rows.
-            groups: of coordinates that are fetched; None for all.
-            every: one in so many chains is.
+            sinks: state of the recorder.
+            layout: layout of its rows.
+            groups: number of groups of coordinates to copy; None for all.
+            every: copies every `every`-th chain.
         """
         count, (recorded,) = to_host(sinks.count)[::every], sinks.states
         rows = []
@@ -47,22 +51,22 @@ class HostBlock:
         return cls(rows, count, layout)
 
     @cached_property
-    def filled(self) -> np.ndarray:
-        """Which slots hold a draw, `(slot, chain)`."""
+    def filled(self) -> Bool[np.ndarray, "slots chains"]:
+        """True for slots with a draw."""
         return np.arange(len(self.rows[0]))[:, None] < self.count[None]
 
     @property
-    def numbers(self) -> np.ndarray:
-        """Which draw of its chain each slot holds, `(slot, chain)`."""
+    def numbers(self) -> Int[np.ndarray, "slots chains"]:
+        """Number of the draw in each slot, counted by chain within the block."""
         return np.broadcast_to(np.arange(len(self.filled))[:, None], self.filled.shape)
 
     @cached_property
-    def stats(self) -> dict[str, np.ndarray]:
-        """Statistics by name, `(slot, chain)`."""
+    def stats(self) -> dict[str, Float[np.ndarray, "slots chains"]]:
+        """Statistics by name."""
         return self.layout.statistics([self.rows[0][:, :, 0]])
 
     def sample(self) -> Sample:
-        """The draws one after the other, chain by chain, so that their order does not depend on the devices."""
+        """Return the draws in order of chains, which does not depend on the devices."""
         filled, layout = self.filled.T, self.layout
         rows = [np.swapaxes(part, 0, 1)[filled] for part in self.rows]
         position, gradient = layout.whole_vectors(rows)
@@ -70,8 +74,8 @@ class HostBlock:
         return Sample(position.parts, gradient.parts, log_density, np.nonzero(filled)[0])
 
 
-def fetch_slots(array: Array, slots: int) -> np.ndarray:
-    """The first `slots` of an array (slot, ...) spread over devices, copied once and only so far."""
+def fetch_slots(array: Shaped[Array, "all_slots *shape"], slots: int) -> Shaped[np.ndarray, "{slots} *shape"]:
+    """Return the first slots of a sharded array, without copying the others to the host."""
     if not array.is_fully_addressable:
         return to_host(array)[:slots]
     whole = np.empty((slots, *array.shape[1:]), array.dtype)
@@ -82,20 +86,20 @@ def fetch_slots(array: Array, slots: int) -> np.ndarray:
 
 
 class Recorded(NamedTuple):
-    """The recorder's rows as a value of no mesh.
+    """Recorded rows as arrays that depend on no mesh.
 
     Attributes:
-        position, gradient: by variable, `(slot * chain, ...)`; no gradient where none is kept.
-        stats: statistics as they are in a row, `(slot, chain, column)`.
+        position, gradient: by variable, `(slot * chain, ...)`; the gradient is empty if rows have none.
+        stats: the columns of statistics.
     """
 
-    position: Any
-    gradient: Any
-    stats: np.ndarray
+    position: ByVariable
+    gradient: ByVariable
+    stats: Float[np.ndarray, "slots chains columns"]
 
 
 def rows_by_variable(sinks: SinkState, layout: RowLayout) -> SinkState:
-    """Return the recorder's sinks as a value of no mesh, without empty slots."""
+    """Return the recorder's sinks as arrays that depend on no mesh, without empty slots."""
     block = HostBlock.fetched(sinks, layout)
     rows = [part.reshape(part.shape[0] * part.shape[1], *part.shape[2:]) for part in block.rows]
     position, gradient = (vector.by_variable() for vector in layout.whole_vectors(rows))
@@ -103,7 +107,7 @@ def rows_by_variable(sinks: SinkState, layout: RowLayout) -> SinkState:
 
 
 def rows_of(sinks: SinkState, layout: RowLayout, slots: int) -> SinkState:
-    """Return the inverse of `rows_by_variable`, with empty slots up to so many, on the host."""
+    """Return the inverse of `rows_by_variable` on the host, filled up to `slots` slots."""
     (recorded,) = sinks.states
     filled, chains, columns = recorded.stats.shape
     vectors = [layout.position.of_whole(part, zero=True).parts for part in (recorded.position, recorded.gradient)]
@@ -111,7 +115,7 @@ def rows_of(sinks: SinkState, layout: RowLayout, slots: int) -> SinkState:
     for group, (length, axes) in enumerate(zip(layout.position.lengths, layout.position.groups, strict=True)):
         devices = layout.position.devices(axes)
         parts = [v[group].reshape(filled, chains, devices, length) for v in vectors if v]
-        if not group:  # statistics are with the coordinates that every device holds
+        if not group:  # statistics follow the replicated coordinates
             parts.append(recorded.stats.reshape(filled, chains, 1, columns))
         whole = np.concatenate(parts, -1)
         empty = np.zeros((slots - filled, *whole.shape[1:]), whole.dtype)

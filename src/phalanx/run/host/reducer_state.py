@@ -1,4 +1,4 @@
-"""States of a run's reducers on the host, merged stretch by stretch in float64."""
+"""States of a run's reducers on the host, merged in float64."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ import numpy as np
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.judging.folded import named_elements
 from phalanx.mesh.processes import to_host
+from phalanx.reducers.reducer import Reduce
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.reducing import Reducing
-from phalanx.run.device.reductions import WHOLE, Reductions
-from phalanx.run.device.state_layout import split_pooled
+from phalanx.run.device.reductions import WHOLE, Reductions, States
+from phalanx.run.device.state_layout import Places, split_pooled
 from phalanx.run.state import Reduced
 
 MOST_DRAWS = 2**16
-"""Draws of a chain, at most, after which states go to the host: of so many, sums in float32 are good to some 1e-5."""
+"""Maximal draws of a chain per batch: sums of so many in float32 have relative errors of 1e-5."""
 
 LEAST_DRAWS = 2**10
-"""Draws of a chain, at least, after which they go, so that adding up states takes no time to speak of."""
+"""Minimal draws of a chain per batch, so that merging states takes little time."""
 
 ENOUGH_DRAWS = 2**26
-"""Draws of all chains after which they go: a number of draws and not a time, so that equal runs give equal answers."""
+"""Draws of all chains per batch: a number rather than a time, so that equal runs give equal results."""
 
 
 class Unfinished(NamedTuple):
-    """What is there in place of a result where a reducer of yours has failed: why, and the state it was in."""
+    """Placeholder for the result of a user's reducer that failed: the reason and the reducer's state."""
 
     reason: str
     state: Any
@@ -37,30 +38,29 @@ class Unfinished(NamedTuple):
 
 @dataclass(frozen=True)
 class HostReducers:
-    """Keeper of the reducers' states on the host, in float64.
+    """Merges of reducers' states on the host, in float64.
 
-    A reducer that fails here, after hours perhaps, takes nothing with it: its state is kept as it was, the run goes on,
-    and the verdict says so.
+    If a user's reducer fails here, its state is kept, the run continues, and the verdict reports the failure.
 
     Attributes:
         reductions: the reducers.
-        places: where every array of their states lives.
+        places: placement of every array of their states.
     """
 
     reductions: Reductions
-    places: Any
+    places: Places
 
     @classmethod
     def of(cls, reducing: Reducing) -> HostReducers:
-        """Return the keeper of a run."""
+        """Return the merges of a run."""
         return cls(reducing.reductions, reducing.places)
 
     def stretch(self, num_chains: int) -> int:
-        """Return the draws of each chain after which its states are copied to the host."""
+        """Return the draws of each chain in a batch, after which states are merged on the host."""
         return min(MOST_DRAWS, max(LEAST_DRAWS, ENOUGH_DRAWS // num_chains))
 
     def with_round(self, reduced: Reduced, sinks: SinkState) -> Reduced:
-        """Return the states with a round, of which all chains have made the draws."""
+        """Return the states and totals after a round that all chains have completed."""
         counts, states = sinks.states
         counts = jax.tree.map(to_host, counts)
         return self.with_states(reduced, states)._replace(
@@ -71,8 +71,8 @@ class HostReducers:
             accepted=reduced.accepted + float(counts.acceptance.sum(dtype=np.float64)),
         )
 
-    def with_states(self, reduced: Reduced, states: Any) -> Reduced:
-        """Return the states merged with those of later draws."""
+    def with_states(self, reduced: Reduced, states: States) -> Reduced:
+        """Return the states merged with the states of later draws."""
         states = jax.tree.map(lambda place, leaf: place.trim(to_host(leaf)), self.places, states)
         for name, entry in self.reductions.stateful:
             if name not in reduced.failed:
@@ -80,28 +80,28 @@ class HostReducers:
         return reduced
 
     def pooled(self, reduced: Reduced) -> Reduced:
-        """Return states that were read from a file, those of several devices merged where devices pool their chains."""
+        """Return states read from a file, with the entries of several devices merged if they have one per device."""
         for name, entry in self.reductions.stateful:
             if name in reduced.states and name not in reduced.failed:
                 others = {other: parts for other, parts in reduced.states.items() if other != name}
                 reduced = self._merged(reduced._replace(states=others), name, entry, reduced.states[name])
         return reduced
 
-    def _merged(self, reduced: Reduced, name: str, entry: Any, later: Any) -> Reduced:
-        """Merge the state of a stretch, of each device by itself where devices pool their chains."""
+    def _merged(self, reduced: Reduced, name: str, entry: Reduce, later: dict[str, Any]) -> Reduced:
+        """Merge the state of a batch, device by device if each device has one state for all of its chains."""
         places, before = self.places[name], reduced.states.get(name, {})
         try:
             merged = {
                 part: reduce(entry.reducer.merge, ([before[part]] if before else []) + _of_devices(places[part], state))
                 for part, state in later.items()
             }
-        except Exception as error:  # of a reducer that the user wrote: anything
+        except Exception as error:  # a user's reducer may raise anything
             reduced = reduced._replace(failed={**reduced.failed, name: _reason("merging", error)})
             merged = before or later
         return reduced._replace(states={**reduced.states, name: merged})
 
     def finalize(self, reduced: Reduced) -> dict[str, Any]:
-        """Return the results so far: by reducer name, and by variable where a reducer had several."""
+        """Return the results so far by reducer name, and by variable for reducers of several."""
         keepers = self.reductions.keepers
         return {
             name: self._finalized(reduced, keepers[name], entry)
@@ -109,7 +109,7 @@ class HostReducers:
             if keepers[name] in reduced.states
         }
 
-    def _finalized(self, reduced: Reduced, keeper: str, entry: Any) -> Any:
+    def _finalized(self, reduced: Reduced, keeper: str, entry: Reduce) -> Any:
         parts = reduced.states[keeper]
         if keeper not in reduced.failed:
             try:
@@ -123,7 +123,7 @@ class HostReducers:
         return Unfinished(reason, jax.tree.map(np.asarray, parts))
 
     def constant(self, reduced: Reduced) -> tuple[str, ...]:
-        """Return the elements that are constant, according to the reducers that the verdict reads."""
+        """Return the names of constant elements, according to reducers that detect them."""
         found: dict[str, None] = {}
         for name, entry in self.reductions.entries:
             keeper, constant = self.reductions.keepers[name], entry.reducer.constant
@@ -136,17 +136,17 @@ class HostReducers:
 
 
 def findings(results: dict[str, Any], ahead: int) -> tuple[Finding, ...]:
-    """Return the reducers that failed, and a finding if their results weigh some chains more than others.
+    """Return findings on reducers that failed, and on results that weigh some chains more than others.
 
     Args:
-        results: of `HostReducers.finalize`.
-        ahead: draws that some chains made more than others, where a run that stores draws has been interrupted.
+        results: results of `HostReducers.finalize`.
+        ahead: largest difference between chains' numbers of draws in an interrupted run.
     """
     failed = tuple(
         Finding(
             "failed reducer",
             f"reducers[{name!r}] failed: {result.reason}. Its state is kept as reduced[{name!r}].state.",
-            "to mend its merge or finalize, and to finalize this state",
+            "to correct its merge or finalize, and to finalize this state",
         )
         for name, result in results.items()
         if isinstance(result, Unfinished)
@@ -155,17 +155,17 @@ def findings(results: dict[str, Any], ahead: int) -> tuple[Finding, ...]:
 
 
 def uneven(ahead: int) -> Finding:
-    """Chains are ahead where their trajectories are short, and what reducers know leans to these places."""
+    """Return the finding that reducers have more draws of some chains, which have shorter trajectories."""
     return Finding(
         "uneven chains",
-        f"The run was interrupted when some chains were {ahead:,} draws ahead of others, which reducers have seen: "
-        "they lean to where trajectories are short.",
-        "the stored draws, of which every chain has as many, or until=phx.until(seconds=...), for which chains wait",
+        f"The run was interrupted when some chains were {ahead:,} draws ahead of others. The reducers include these "
+        "draws, and are biased towards regions of short trajectories.",
+        "the stored draws, equally many of each chain, or until=phx.until(seconds=...), which ends with equally many",
     )
 
 
 def _of_devices(places: Any, state: Any) -> list[Any]:
-    """Return the states of devices; what has been merged already is one state."""
+    """Return one state for each device; a single state if it was merged before."""
     is_of_stretch = jax.tree.structure(places) == jax.tree.structure(state)
     return split_pooled(places, state) if is_of_stretch else [state]
 

@@ -1,9 +1,9 @@
-"""Conversions between states as devices hold them and values of no mesh: vectors by variable, without padded rows."""
+"""Conversions between sharded vectors and arrays by variable without padded rows, which depend on no mesh."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -11,15 +11,18 @@ import numpy as np
 from phalanx.adaptation.metric import LowRankMetric, MetricState
 from phalanx.adaptation.moments import VectorMoments
 from phalanx.adaptation.tuner import Sample, Sums
-from phalanx.mesh.position import Vector, VectorLayout
+from phalanx.mesh.position import ByVariable, Vector, VectorLayout
 from phalanx.mesh.processes import to_host
 
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
+
 Groups = Sequence[np.ndarray]
-"""Arrays `(..., coordinate)`, one for each group of coordinates of a layout, or for the first groups."""
+"""Arrays `(..., coordinate)`, one for each of the first groups of coordinates of a layout."""
 
 
 def unshard(tree: Any, layout: VectorLayout) -> Any:
-    """Return hyperparameters, states of tuners, and draws that they learn from, with vectors by variable."""
+    """Return a tree of hyperparameters, states of tuners and their draws, with its vectors by variable."""
 
     def moments(groups: Sequence[VectorMoments]) -> VectorMoments | tuple[()]:
         means, squares = ([getattr(group, part) for group in groups] for part in ("mean", "squares"))
@@ -31,7 +34,7 @@ def unshard(tree: Any, layout: VectorLayout) -> Any:
 
 
 def reshard(tree: Any, layout: VectorLayout) -> Any:
-    """Return the inverse of `unshard`, for a mesh that may be another."""
+    """Return the inverse of `unshard`, for any mesh."""
 
     def moments(whole: VectorMoments | tuple[()]) -> tuple[VectorMoments, ...]:
         if not whole:
@@ -62,11 +65,11 @@ def _fetched(node: Any) -> Any:
     return to_host(node) if isinstance(node, jax.Array) else node
 
 
-def _by_variable(groups: Groups, layout: VectorLayout) -> Any:
+def _by_variable(groups: Groups, layout: VectorLayout) -> ByVariable:
     return Vector(tuple(groups), layout.of_groups(len(groups))).by_variable() if len(groups) else ()
 
 
-def _by_group(values: Any, layout: VectorLayout) -> tuple[np.ndarray, ...]:
-    """Return the vector; of the variables of the first groups alone, these groups."""
+def _by_group(values: ByVariable, layout: VectorLayout) -> tuple[Shaped[np.ndarray, "..."], ...]:
+    """Return the groups of coordinates of the variables in `values`."""
     some = VectorLayout(tuple(v for v in layout.variables if v.name in values), layout.sizes)
     return some.of_whole(values).parts if len(values) else ()

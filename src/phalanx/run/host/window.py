@@ -1,9 +1,9 @@
-"""Draws of the window of warm-up under way, on the devices until it ends: tuners learn mostly from sums."""
+"""Draws of the current warm-up window; they stay on the devices as long as possible, since few tuners need them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
@@ -13,42 +13,45 @@ from phalanx.run.device.advance import SinkState
 from phalanx.run.device.recorder import RowLayout
 from phalanx.run.host.recorded import HostBlock
 
+if TYPE_CHECKING:
+    from jaxtyping import Int, Integer
+
 MOST_BYTES = 2**21
-"""Memory of the devices for a window's draws. Beyond, they are copied to the host: without empty slots, and the devices
-reuse the memory sooner than they allocate more."""
+"""Memory of the devices for a window's draws. Beyond it they are copied to the host without empty slots, since reusing
+memory is faster than allocating more."""
 
 MOST_NUMBERS = 2**24
-"""Coordinates of all draws kept on the host; beyond, every other draw of each chain is forgotten."""
+"""Maximal coordinates of all draws on the host; beyond it, every other draw of each chain is dropped."""
 
 
 class Part(NamedTuple):
-    """Draws on the host, and which draw of its chain each is."""
+    """Draws on the host, and the number of each draw in its chain."""
 
     sample: Sample
-    number: np.ndarray
+    number: Int[np.ndarray, "draws"]
 
 
 class Window(NamedTuple):
     """Draws of a window.
 
     Attributes:
-        groups: of coordinates that are kept; None for all, 0 where nothing is learned from draws.
-        every_chain: one in so many chains is kept.
-        left: draws still on the devices, as the recorder left them.
+        groups: number of groups of coordinates to keep; None for all, 0 if no tuner learns from draws.
+        every_chain: every `every_chain`-th chain is kept.
+        left: draws on the devices, as states of the recorder.
         parts: draws on the host.
-        made: draws of each chain in `parts`; one number before the first.
-        every: one in so many draws of a chain is kept.
+        made: draws of each chain in `parts`; a single 0 before the first.
+        every: every `every`-th draw of a chain is kept.
     """
 
     groups: int | None
     every_chain: int
     left: tuple[SinkState, ...] = ()
     parts: tuple[Part, ...] = ()
-    made: np.ndarray = np.zeros(1, int)
+    made: Integer[np.ndarray, "chains"] = np.zeros(1, int)
     every: int = 1
 
     def with_draws(self, recorded: SinkState, layout: RowLayout) -> Window:
-        """Return the window with what a block has recorded, as rows of a layout."""
+        """Return the window with the recorder's draws of a block."""
         if self.groups == 0:
             return self
         window = self._replace(left=(*self.left, recorded))
@@ -56,7 +59,7 @@ class Window(NamedTuple):
         return window.fetched(layout) if held > MOST_BYTES else window
 
     def sample(self, layout: RowLayout) -> Sample | None:
-        """Return all draws, chain by chain, so that their order does not depend on the devices; None of none."""
+        """Return all draws in order of chains, which does not depend on the devices; None without draws."""
         parts = self.fetched(layout).parts
         if not parts:
             return None
@@ -65,7 +68,7 @@ class Window(NamedTuple):
         return jax.tree.map(lambda values: values[order], together)
 
     def fetched(self, layout: RowLayout) -> Window:
-        """Return the window with all draws on the host. When they are copied makes no difference to the sample."""
+        """Return the window with all draws on the host; the time of the copy does not affect the sample."""
         parts, made, every = self.parts, self.made, self.every
         for recorded in self.left:
             block = HostBlock.fetched(recorded, layout, self.groups, self.every_chain)
@@ -77,7 +80,7 @@ class Window(NamedTuple):
         return self._replace(left=(), parts=parts, made=made, every=every)
 
     def emptied(self) -> Window:
-        """Return the next window, before its first draw."""
+        """Return the window without draws."""
         return Window(self.groups, self.every_chain)
 
 
@@ -86,7 +89,7 @@ def _numbers(parts: Sequence[Part]) -> int:
 
 
 def _kept(part: Part, every: int) -> Part:
-    if every == 1:  # nothing to leave out
+    if every == 1:
         return part
     kept = part.number % every == 0
     return jax.tree.map(lambda values: values[kept], part)

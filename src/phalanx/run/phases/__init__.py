@@ -1,5 +1,6 @@
-"""Phases of a run: warm-up, then draws that are stored or folded.
+"""Phases of a run: warm-up (`warming.py`), then draws that are stored (`storing.py`) or only reduced (`folding.py`).
 
-A phase says what the next block is to draw, and makes the next state of the run from what the block left in the sinks.
-The loop, `phalanx.run.loop`, runs one phase after the other. Read `phase.py` first.
+In: the state of a run, with the draws of the last block in its sinks. Out: the number of draws of the next block
+(`Goal`), the next state, and figures for the progress display. `phalanx.run.loop` runs one phase after the other. Read
+`phase.py` first.
 """

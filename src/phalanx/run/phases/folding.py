@@ -1,7 +1,7 @@
-"""Phase of draws that are folded: reducers accumulate them on the devices, and their states are copied round by round.
+"""Phase of draws that are only reduced: reducers accumulate them on the devices; the host merges states every round.
 
-In a round all chains make the same number of draws: where trajectories are short there would be more draws in the same
-time, and the reducers' results would lean to these places.
+In a round all chains make the same number of draws. Rounds of equal time would have more draws where trajectories are
+short, which would bias the results of reducers.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from phalanx.run.phases.phase import Goal, Shown
 from phalanx.run.state import RunState
 
 MOST_AT_FIRST, CHAINS_PER_DRAW = 32, 2**15
-"""The first round has a draw for so many chains, up to so many draws: to merge the states of a million chains takes as
-long as some five draws of a cheap model, and what an interrupted run returns ends with the round before."""
+"""Draws of the first round: one for each `CHAINS_PER_DRAW` chains, at most `MOST_AT_FIRST`. A longer round merges less
+often (a merge of a million chains' states takes as long as five draws of a cheap model), but an interrupted run loses
+the draws of its last round."""
 
 
 class Folding:
-    """The phase that folds draws.
+    """Phase that reduces draws without storing them.
 
     Args:
-        engine: moves the chains.
-        num_draws: draws of each chain to keep, beside those that are folded already.
-        thin: draws of the kernel per draw that is kept.
-        seconds: after which to end, with the round that is under way then.
+        engine: engine of the run.
+        num_draws: further draws of each chain to reduce.
+        thin: draws of the kernel per reduced draw.
+        seconds: time limit, after which the current round is completed.
     """
 
     name, folds = "sampling", True
@@ -44,18 +45,18 @@ class Folding:
         self._most = self._reducers.stretch(num_chains)
 
     def begin(self, state: RunState) -> RunState:
-        """Return the state before the first block; a round that is under way goes on."""
+        """Return the state before the first block; an incomplete round is continued."""
         self._before, self._total = state.reduced.draws, state.reduced.draws + self._num_draws
         if state.sinks is None:
             return self._next_round(state)
         return state._replace(goal=min(state.goal, self._num_draws))
 
     def goal(self, state: RunState) -> Goal | None:
-        """Return the draws of the round, the same of every chain."""
+        """Return the goal of the next block: the same number of draws for every chain."""
         return Goal(np.full(self._engine.blocks.num_chains, state.goal)) if state.goal else None
 
     def _next_round(self, state: RunState) -> RunState:
-        # each round is as long as all before, and the first short
+        # a round is as long as all rounds before it together
         now, kept = time.monotonic(), state.reduced.draws
         longest = min(max(kept, self._first), self._most, self._total - kept)
         if math.isfinite(self._seconds):
@@ -66,7 +67,7 @@ class Folding:
         return state._replace(goal=int(agreed(max(0, longest))))
 
     def after(self, state: RunState) -> tuple[RunState, Shown]:
-        """Return the state after a block; the round is over when every chain has drawn as many."""
+        """Return the state after a block; the round ends once every chain has all of its draws."""
         assert state.sinks is not None
         done, counts = int(to_host(state.sinks.count).min()), state.sinks.states[0]
         rates = to_host(counts.acceptance) / np.maximum(to_host(counts.draws), 1)
@@ -80,5 +81,5 @@ class Folding:
         return state, Shown(drawn, self._total, rates, state.reduced.divergences, speed)
 
     def interrupted(self, state: RunState) -> str:
-        """Return the line that is shown where a run is interrupted."""
-        return f"Interrupted: returning what {state.reduced.draws:,} of {self._total:,} draws per chain say."
+        """Return the line to show when the run is interrupted."""
+        return f"Interrupted: returning results of {state.reduced.draws:,} of {self._total:,} draws per chain."

@@ -1,61 +1,64 @@
-"""Protocol of a phase of a run, and what it shows after each block."""
+"""Protocol of a phase of a run: its goals, and its figures for the progress display."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from phalanx.run.state import RunState
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer
+
 
 class Goal(NamedTuple):
-    """What a block is to draw.
+    """Number of draws that a block should make.
 
     Attributes:
-        draws: of each chain, `(chain,)`, those included that the sinks hold.
-        ticks: the most ticks; fewer where a block would take too long.
-        ahead: draws that a chain may make beyond `draws` while others are not done.
-        later: the tuning of those; None is the tuning in use.
+        draws: draws of each chain, including those in the sinks.
+        ticks: maximal number of ticks.
+        ahead: draws that a chain may make beyond `draws` while other chains are not done.
+        later: tuning of the draws beyond; None for the current tuning.
     """
 
-    draws: np.ndarray
+    draws: Integer[np.ndarray, "chains"]
     ticks: float = math.inf
     ahead: int = 0
-    later: object = None
+    later: Any = None
 
 
 class Shown(NamedTuple):
-    """What a phase shows after a block.
+    """Figures of a phase after a block, for the progress display.
 
     Attributes:
         done, total: draws of every chain so far, and in all.
-        rates: acceptance rates since the last time.
-        divergences: so far, over all chains.
-        speed: draws per second of all chains together; 0 where it is not shown.
+        rates: acceptance rates of the draws since the last block.
+        divergences: divergences of the phase so far, over all chains.
+        speed: draws per second of all chains together; 0 to show none.
     """
 
     done: int
     total: int
-    rates: np.ndarray
+    rates: Float[np.ndarray, "rates"]
     divergences: int
     speed: float = 0.0
 
 
 class Phase(Protocol):
-    """A part of a run: chooses each block's draws, and makes the run's next state from what the block drew.
+    """Part of a run that decides each block's draws and processes them.
 
     Attributes:
-        name: as progress shows it.
-        folds: whether draws are folded on the devices; else they are recorded.
+        name: name on the progress display.
+        folds: true to reduce draws on the devices, false to record them.
     """
 
     name: str
     folds: bool
 
     def goal(self, state: RunState) -> Goal | None:
-        """Return what the next block is to draw; None when the phase is over."""
+        """Return the goal of the next block; None at the end of the phase."""
         ...
 
     def after(self, state: RunState) -> tuple[RunState, Shown]:

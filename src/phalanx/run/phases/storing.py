@@ -1,9 +1,9 @@
-"""Phase of draws that are stored: block by block, until there are enough."""
+"""Phase of draws that are stored: block by block, up to a number or a condition."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_host
+from phalanx.run.device.recorder import Rows
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.recorded import HostBlock
@@ -20,18 +21,21 @@ from phalanx.run.phases.phase import Goal, Shown
 from phalanx.run.state import RunState
 from phalanx.run.until import StoppingWatch
 
+if TYPE_CHECKING:
+    from jaxtyping import Int, Integer
+
 FULLNESS = 0.9
-"""How full the slots of a block should be when it ends: chains whose slots are full wait for the others."""
+"""Expected part of a block's slots that are filled when it ends; chains with full slots wait for the others."""
 
 
 class Storing:
-    """The phase that stores draws, and has them reduced if anything is.
+    """Phase that stores draws, and reduces them if the run has reducers.
 
     Args:
-        engine: moves the chains.
-        buffer: writes draws.
+        engine: engine of the run.
+        buffer: writer of draws.
         thin: draws of the kernel per stored draw.
-        watch: when to stop before there are as many as asked for.
+        watch: evaluator of the condition on which to stop early; None without a condition.
     """
 
     name, folds = "sampling", False
@@ -46,7 +50,7 @@ class Storing:
         return state._replace(stopped=not self._buffer.left(state.stored).any(), next_look=first)
 
     def goal(self, state: RunState) -> Goal | None:
-        """Return what the next block is to draw."""
+        """Return the goal of the next block."""
         wanted = self._wanted(state)
         if wanted is None:
             return None
@@ -55,16 +59,16 @@ class Storing:
             ticks = math.ceil(FULLNESS * slots * self._thin * state.mean_steps)
         return Goal(np.minimum(wanted, slots), ticks)
 
-    def _wanted(self, state: RunState) -> np.ndarray | None:
+    def _wanted(self, state: RunState) -> Integer[np.ndarray, "chains"] | None:
         counts, left = state.stored.counts, self._buffer.left(state.stored)
         if not state.stopped:
             return left if self._watch is None else np.minimum(left, np.maximum(state.next_look - counts, 0))
         behind = counts.max() - counts
-        # reducers accumulate as many draws of each chain
+        # reducers would be biased by chains with more draws than others
         return behind if self._engine.executables.reduce is not None and behind.any() else None
 
     def after(self, state: RunState) -> tuple[RunState, Shown]:
-        """Return the state with the draws of a block."""
+        """Return the state after the draws of a block are stored."""
         assert state.sinks is not None
         block = HostBlock.fetched(state.sinks, self._engine.blocks.row_layout)
         values, states = self._read(state, state.sinks.states[0], state.sinks.count)
@@ -84,24 +88,25 @@ class Storing:
         return self._stopped(state), shown
 
     def interrupted(self, state: RunState) -> str:
-        """Return the line that is shown where a run is interrupted."""
+        """Return the line to show when the run is interrupted."""
         return f"Interrupted: returning the {state.stored.count} of {self._buffer.total} draws per chain made so far."
 
     def _stopped(self, state: RunState) -> RunState:
-        """Return the state with the decision whether there are enough draws."""
+        """Return the state with `stopped` set if there are enough draws."""
         met, next_look = False, state.next_look
         if not state.stopped and self._watch is not None:
             met, next_look = self._watch.look(state.stored, next_look)
         stopped = state.stopped or met or not self._buffer.left(state.stored).any()
         return state._replace(stopped=stopped, next_look=next_look)
 
-    def _read(self, state: RunState, rows: Any, count: Array) -> tuple[dict[str, Array], Any]:
-        """Return the variables of the rows, and the reducers' states of them."""
+    def _read(self, state: RunState, rows: Rows, count: Int[Array, "chains"]) -> tuple[dict[str, Array], Any]:
+        """Return the values of variables in recorded rows, and the reducers' states after them."""
         executables, arrays = self._engine.executables, self._engine.arrays
+        assert executables.constrain is not None
         values = executables.constrain(arrays, rows)
         if executables.reduce is None:
             return values, None
-        # both may sum over devices, and neither depends on the other: under way at once they may wait for each other
+        # both programs may sum over devices; running at the same time they could deadlock
         jax.block_until_ready(values)
         before = executables.sent.array(state.stored.counts.astype(np.int32), PartitionSpec(CHAIN))
         return values, jax.tree.map(to_host, executables.reduce(arrays, rows, count, before))

@@ -1,4 +1,4 @@
-"""Phase of warm-up: rounds of recorded draws, from which tuners learn and after which chains are relocated."""
+"""Phases of warm-up: rounds of recorded draws that tune and relocate chains, or draws that are discarded."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from phalanx.run.phases.phase import Goal, Shown
 from phalanx.run.state import RunState, WarmingState
 
 MOST_SAMPLED = 2**20
-"""Numbers of one draw of each chain that are copied to the host, at most, where correlations are learned from draws: of
-more chains than that some are left out."""
+"""Maximal numbers copied to the host for one draw of each chain, if correlations are learned from draws; of more, some
+chains are omitted."""
 
 
 class Warming:
-    """The phase in which tuners learn.
+    """Phase in which tuners learn hyperparameters.
 
     Args:
-        engine: moves the chains.
-        kernel: with the hyperparameters to begin with.
+        engine: engine of the run.
+        kernel: the kernel with its initial hyperparameters.
         num_warmup: iterations per chain.
     """
 
@@ -43,10 +43,10 @@ class Warming:
         self._warm_up = WarmUp(kernel.tuners, kernel.tuning, num_warmup, kernel.tuned_steps, stuck, runs_ahead)
 
     def begin(self, state: RunState, beginning: Sums) -> RunState:
-        """Return the state before the first round, given sums over the positions and gradients where chains begin."""
+        """Return the state before the first round, given sums over initial positions and their gradients."""
         blocks, groups = self._engine.blocks, self._warm_up.sampled_groups
         one_of_each = blocks.num_chains * blocks.row_layout.widths[0]
-        # which chains are stuck is only determined where there are few
+        # omit chains only if stuck chains are not searched for
         window = Window(groups, 1 if groups is None else math.ceil(one_of_each / MOST_SAMPLED))
         schedule = self._warm_up.begin(beginning)
         warming = WarmingState(schedule, window)
@@ -60,7 +60,7 @@ class Warming:
         return state._replace(tuning=schedule.tuning, warming=state.warming._replace(schedule=schedule))
 
     def goal(self, state: RunState) -> Goal | None:
-        """Return what the next block is to draw: a part of the round that fits into the slots."""
+        """Return the goal of the next block: the part of the round that fits into the slots."""
         warming, warm_up = state.warming, self._warm_up
         if warming is None:
             return None
@@ -72,7 +72,7 @@ class Warming:
         return Goal(draws, ahead=ahead, later=warm_up.later(schedule))
 
     def after(self, state: RunState) -> tuple[RunState, Shown]:
-        """Return the state after a block; when every chain has made the round's draws, tuners learn from them."""
+        """Return the state after a block; tuners learn from a round once every chain has made its draws."""
         warming = state.warming
         assert warming is not None and state.sinks is not None
         rounds = len(state.rounds)
@@ -88,7 +88,7 @@ class Warming:
         return state, Shown(done, self._num_warmup, rates, divergences)
 
     def _next_round(self, state: RunState) -> RunState:
-        """Return the state at the beginning of a round; its draws fill the slots behind those of the rounds before."""
+        """Return the state before a round, whose draws fill the slots behind those of earlier rounds."""
         warming = state.warming
         assert warming is not None
         if self._warm_up.over(warming.schedule):
@@ -97,7 +97,7 @@ class Warming:
         return self._next_part(state._replace(warming=warming._replace(left=left, sums=None)))
 
     def _next_part(self, state: RunState) -> RunState:
-        """Return the state with as much of the round to draw as fits into the slots."""
+        """Return the state before the next part of the round, which fits into the slots."""
         slots, warming = self._engine.blocks.slots, state.warming
         assert warming is not None
         if warming.filled + warming.left > slots:
@@ -109,7 +109,7 @@ class Warming:
         return state._replace(warming=warming)
 
     def _with_empty_slots(self, state: RunState) -> RunState:
-        """Return the state with the draws in the window, where no chain is ahead of the others."""
+        """Return the state after moving the draws from the sinks to the window; all chains have the same number."""
         warming = state.warming
         assert warming is not None
         if state.sinks is not None and not self._warm_up.searching(warming.schedule):
@@ -118,7 +118,7 @@ class Warming:
         return state._replace(sinks=None, warming=warming._replace(filled=0))
 
     def _learned(self, state: RunState, sums: Sums) -> RunState:
-        """Return the state after a round: tuners have learned from it, and chains are placed for the next."""
+        """Return the state after tuners have learned from a round and chains are relocated."""
         warm_up, used, sample = self._warm_up, state.tuning, None
         assert state.warming is not None
         schedule = state.warming.schedule
@@ -148,7 +148,7 @@ class Warming:
     def _noted(
         self, used: Any, iterations: int, sums: Sums, tuning: Any, relocations: list[Relocation]
     ) -> dict[str, Any]:  # fmt: skip
-        """Return the entry in the record of a round that used a tuning."""
+        """Return the round's entry in the record; `used` is its tuning, `tuning` that of the next round."""
         noted = {
             "iteration": iterations,
             "step_size": float(used.step_size),
@@ -161,10 +161,10 @@ class Warming:
 
 
 class Discarding:
-    """The phase of a warm-up in which nothing is tuned and no draw is stored: chains draw, and draws are dropped.
+    """Phase of a warm-up without tuners: chains draw, and their draws are discarded.
 
     Args:
-        engine: moves the chains.
+        engine: engine of the run.
         num_warmup: iterations per chain.
     """
 
@@ -174,17 +174,17 @@ class Discarding:
         self._engine, self._num_warmup = engine, num_warmup
 
     def begin(self, state: RunState, beginning: Sums) -> RunState:
-        """Return the state before the first block; no tuner learns from where chains begin."""
+        """Return the state before the first block."""
         kernel = self._engine.blocks.kernel
         schedule = WarmUp(kernel.tuners, kernel.tuning, self._num_warmup).begin(beginning)
         return self._or_over(state._replace(warming=WarmingState(schedule, Window(0, 1), goal=self._num_warmup)), 0)
 
     def resume(self, state: RunState) -> RunState:
-        """Return the state as it is: no tuner has one."""
+        """Return the state unchanged, since tuners have no state."""
         return state
 
     def goal(self, state: RunState) -> Goal | None:
-        """Return all draws."""
+        """Return the goal of the next block: all draws."""
         if state.warming is None:
             return None
         return Goal(np.full(self._engine.blocks.num_chains, state.warming.goal))

@@ -1,4 +1,4 @@
-"""Showing how a run goes: a live line on a terminal, plain lines elsewhere, nothing when switched off."""
+"""Progress displays: a live line on a terminal, an overwritten line in a notebook, plain lines elsewhere, or none."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 from phalanx.mesh.processes import is_first
 from phalanx.run.progress.report import Progress, Report
 
 FIRST_WAIT, WIDER, LONGEST_WAIT = 2.0, 1.5, 60.0
-"""Seconds between the first plain lines, by how much longer they grow from line to line, and how long at most."""
+"""Seconds before the first plain line, factor by which the wait grows from line to line, and longest wait."""
 
 
 def make_progress(enabled: bool) -> Progress:
-    """The progress display for where this process writes to."""
+    """Return the display that suits this process's standard error; a silent one if not `enabled`."""
     if not enabled or not is_first():
         return Silent()
     if not _is_live():
@@ -27,10 +26,10 @@ def make_progress(enabled: bool) -> Progress:
     return Live()
 
 
-def waiting(enabled: bool, words: str) -> AbstractContextManager[Any]:
-    """Show, as a context manager, that something goes on of which nobody knows how long it takes.
+def waiting(enabled: bool, words: str) -> AbstractContextManager[None]:
+    """Return a context manager that shows `words` while a step of unknown length runs.
 
-    A terminal counts the seconds; elsewhere one line says so, if it takes longer than two.
+    A terminal counts the seconds; elsewhere a line appears after two seconds.
     """
     if not enabled:
         return nullcontext()
@@ -42,7 +41,7 @@ def waiting(enabled: bool, words: str) -> AbstractContextManager[Any]:
 
 
 def _is_notebook() -> bool:
-    """Return whether a Jupyter kernel runs this process: no terminal, but a carriage return writes over a line."""
+    """Return True in a Jupyter kernel, which is no terminal, but overwrites a line at a carriage return."""
     return "ipykernel" in sys.modules and "IPython" in sys.modules
 
 
@@ -53,7 +52,7 @@ def _is_live() -> bool:
 @contextmanager
 def _late_line(words: str) -> Iterator[None]:
     timer = threading.Timer(FIRST_WAIT, Lines().say, [f"{words} ..."])
-    timer.daemon = True  # so that it keeps no process alive
+    timer.daemon = True  # does not keep the process alive
     timer.start()
     try:
         yield
@@ -62,43 +61,43 @@ def _late_line(words: str) -> Iterator[None]:
 
 
 class Silent:
-    """Shows nothing."""
+    """Display that shows nothing."""
 
     def __enter__(self) -> Silent:
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         pass
 
     def show(self, report: Report) -> None:
-        """Show nothing."""
+        """Ignore a report."""
 
     def say(self, line: str) -> None:
-        """Say nothing."""
+        """Ignore a line."""
 
 
 class Lines(Silent):
-    """Plain lines on standard error, ever fewer of them, and one when a phase is over."""
+    """Plain lines on standard error at growing intervals, and one at the end of a phase."""
 
     def __init__(self) -> None:
         self._phase, self._began, self._last, self._wait = "", 0.0, 0.0, FIRST_WAIT
         self._done, self._over = 0, False
 
     def show(self, report: Report) -> None:
-        """Print a line if the last was long ago, or the phase is over."""
+        """Print a line if it is due, or at the end of the phase."""
         now = time.monotonic()
         if report.phase != self._phase:
             self._phase, self._began, self._last, self._wait = report.phase, now, now, FIRST_WAIT
             self._done, self._over = 0, False
         finished = report.done >= report.total
         due = now - self._last >= self._wait or (finished and not self._over)
-        if report.done in (0, self._done) or not due:  # a phase may go on for a while after its last draw was counted
+        if report.done in (0, self._done) or not due:  # blocks may follow after the last draw was counted
             return
         self._last, self._wait = now, self._longer(self._wait)
         self._done, self._over = report.done, finished
         left = (now - self._began) / report.done * (report.total - report.done)
-        told = ", ".join(filter(None, (str(report), "" if finished else f"{left:.0f} s left")))
-        self._write(f"{report.phase:>8}  {report.what} {report.done}/{report.total}  {told}".rstrip(), finished)
+        rest = ", ".join(filter(None, (str(report), "" if finished else f"{left:.0f} s left")))
+        self._write(f"{report.phase:>8}  {report.what} {report.done}/{report.total}  {rest}".rstrip(), finished)
 
     def say(self, line: str) -> None:
         """Print a line."""
@@ -112,17 +111,17 @@ class Lines(Silent):
 
 
 class Overwritten(Lines):
-    """One line per phase, written over by the next report: for notebooks."""
+    """One line per phase, which each report overwrites: for notebooks."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._open = 0  # length of the line that the next one writes over
+        self._open = 0  # length of the line that the next one overwrites
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._close()
 
     def show(self, report: Report) -> None:
-        """Write over the phase's line."""
+        """Overwrite the phase's line."""
         if report.phase != self._phase:
             self._close()
         super().show(report)

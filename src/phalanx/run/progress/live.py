@@ -1,19 +1,18 @@
-"""The live display of a run on a terminal, with Rich."""
+"""Live display on a terminal, with Rich."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from phalanx.run.progress.report import Report
 
 
 class Live:
-    """A bar per phase."""
+    """Display with a progress bar for each phase."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._bars = Progress(
@@ -26,17 +25,17 @@ class Live:
             TimeRemainingColumn(),
             console=console or Console(stderr=True),
         )
-        self._tasks: dict[str, Any] = {}
+        self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Live:
         self._bars.start()
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bars.stop()
 
     def show(self, report: Report) -> None:
-        """Move the phase's bar."""
+        """Advance the phase's bar."""
         if report.phase not in self._tasks:
             self._tasks[report.phase] = self._bars.add_task(
                 report.phase, total=report.total, what=report.what, report=""
@@ -50,7 +49,7 @@ class Live:
 
 @contextmanager
 def counting(words: str, console: Console | None = None) -> Iterator[None]:
-    """Show words and the seconds they take; nothing is left of them at the end."""
+    """Show `words` and the seconds since then; removed at the end."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=console or Console(stderr=True), transient=True) as shown:
         shown.add_task(words, total=None)

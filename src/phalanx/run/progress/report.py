@@ -1,4 +1,4 @@
-"""Reports on how far a run is, and the protocol of a display that shows them."""
+"""Progress reports of a run, and the protocol of a display that shows them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from phalanx.errors.words import count
 
 @dataclass(frozen=True)
 class Report:
-    """How far a phase has come.
+    """Progress of a phase.
 
     Attributes:
         phase: "warm-up" or "sampling".
-        done, total: iterations of every chain.
+        done, total: iterations of every chain so far, and in all.
         chains: number of chains.
-        acceptance_rate: mean over chains since the last report; NaN for a kernel that refuses nothing.
+        acceptance_rate: mean over chains since the last report; NaN for a kernel that accepts every proposal.
         divergences: divergences of the phase so far, over all chains.
         rate: draws per second of all chains together, in runs that store none; else 0.
-        so_far: makes a posterior of the draws so far, which can be saved, and continued: to the draws of this run, if
-            it should be lost.
+        so_far: function that returns a posterior of the draws so far. Saved, it can be continued to the same draws as
+            this run.
     """
 
     phase: str
@@ -36,27 +36,27 @@ class Report:
 
     @property
     def what(self) -> str:
-        """What is counted, as it is shown before the count."""
+        """Number of chains in words, shown before the count of iterations."""
         return f"{count(self.chains, 'chain')} x"
 
     def __str__(self) -> str:
-        told = (
+        parts = (
             "" if math.isnan(self.acceptance_rate) else f"acceptance {self.acceptance_rate:.2f}",
             count(self.divergences, "divergence") if self.divergences else "",
             f"{self.rate:,.0f} draws per second" if self.rate else "",
         )
-        return ", ".join(filter(None, told))
+        return ", ".join(filter(None, parts))
 
 
 class Progress(Protocol):
-    """Something that shows reports. A context manager, so that a live display ends whatever happens."""
+    """Display of reports; a context manager, so that a live display is closed after an exception, too."""
 
     def __enter__(self) -> Progress: ...
 
-    def __exit__(self, *exception: Any) -> None: ...
+    def __exit__(self, *exception: object) -> None: ...
 
     def show(self, report: Report) -> None:
-        """Show how far the run has come."""
+        """Show a report."""
         ...
 
     def say(self, line: str) -> None:

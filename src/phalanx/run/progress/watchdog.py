@@ -1,8 +1,7 @@
-"""Watchdog of a run: says on the progress display that no block has ended for long, and what to do if nothing moves.
+"""Watchdog of a run: a line on the progress display if no block ends for long, with advice if the process is idle.
 
-Every block of warm-up and sampling, and every look at a fit, ends in `Progress.show`. The watchdog is a display around
-the display: a thread of its own compares the time since the last `show` with what blocks took before. Without a display
-there is no thread.
+Every block of a run or a fit ends in `Progress.show`. The watchdog wraps the display; its thread compares the time
+since the last `show` with the length of earlier blocks. A silent display has no watchdog.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jaxlib.version
@@ -20,31 +18,31 @@ from phalanx.run.progress.display import Silent
 from phalanx.run.progress.report import Progress, Report
 
 LIMIT = 60.0
-"""Seconds without the end of a block after which a line is shown, at least."""
+"""Minimal seconds without the end of a block before a line is shown."""
 
 TIMES = 20.0
-"""Multiple of the latest block's time that must have passed, too."""
+"""Minimal multiple of the latest block's time before a line is shown."""
 
 LOOKS = 4
-"""Looks at the clock in `LIMIT` seconds."""
+"""Comparisons per `LIMIT` seconds."""
 
 IDLE = 0.01
-"""Fraction of a core below which a process does nothing."""
+"""Fraction of a core below which a process counts as idle."""
 
 
 def watched(display: Progress) -> Progress:
-    """Return the display with a watchdog; a silent one as it is."""
+    """Return the display with a watchdog; a silent display unchanged."""
     return display if type(display) is Silent else Watchdog(display)
 
 
 class Watchdog:
-    """A display that also says when no block has ended for long.
+    """Display that also reports if no block has ended for long.
 
     Args:
-        display: shows reports and lines.
-        limit: seconds without the end of a block after which a line is shown, at least.
-        clock: seconds that have passed.
-        used: seconds of CPU time that this process has used.
+        display: the display of reports and lines.
+        limit: minimal seconds without the end of a block before a line is shown.
+        clock: function that returns seconds.
+        used: function that returns the seconds of CPU time of this process.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class Watchdog:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._block = 0.0
-        """Seconds of the latest block; 0 before the first has ended."""
+        """Seconds of the latest block; 0 during the first."""
         self._ended, self._looked = clock(), (clock(), used())
         self._said_late = self._said_stuck = False
 
@@ -69,14 +67,14 @@ class Watchdog:
         self._thread.start()
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
         self._display.__exit__(*exception)
 
     def show(self, report: Report) -> None:
-        """Show how far the run has come: a block has ended."""
+        """Show a report, and note the end of a block."""
         now = self._clock()
         self._block, self._ended = now - self._ended, now
         self._said_late = self._said_stuck = False
@@ -91,13 +89,13 @@ class Watchdog:
             self.look()
 
     def look(self) -> None:
-        """Compare the clocks with those of the last look, and say what is to be said."""
+        """Compare the clocks with those of the last call, and show a line if it is due."""
         now, used = self._clock(), self._used()
         (before, used_before), self._looked = self._looked, (now, used)
         waited = now - self._ended
         if waited < max(self._limit, TIMES * self._block):
             return
-        # waiting for a GPU takes no CPU time either
+        # a process that waits for a GPU is idle, too
         is_idle = used - used_before < IDLE * (now - before) and jax.default_backend() == "cpu"
         if is_idle and not self._said_stuck:
             self._said_late = self._said_stuck = True
@@ -113,15 +111,15 @@ def _line_of(waited: float, block: float) -> str:
 
 
 _STUCK = (
-    ", and the process has used no CPU time meanwhile. If nothing is awaited in on_block, the run is stuck: end the "
-    "process. "
+    ", and the process has used no CPU time meanwhile. Unless your on_block function is waiting, the run is stuck: end "
+    "the process. "
 )
 
-_PEER = "Where several processes run together, another one may have ended or stopped."
+_PEER = "If several processes run together, another one may have ended or stopped."
 
 _REMEDIES = {
-    True: f"{_STUCK}With this release of JAX (0.10 or 0.11.0) devices of one CPU may wait for one another for ever: "
-    f"install JAX 0.11.2 or later, or call phx.use_cpu_devices(1) first. {_PEER}",
-    False: f"{_STUCK}Devices of one CPU may wait for one another: call phx.use_cpu_devices(1) first. {_PEER}",
+    True: f"{_STUCK}With this release of JAX (0.10 or 0.11.0) devices of one CPU may deadlock: install JAX 0.11.2 or "
+    f"later, or call phx.use_cpu_devices(1) first. {_PEER}",
+    False: f"{_STUCK}Devices of one CPU may have deadlocked: call phx.use_cpu_devices(1) first. {_PEER}",
 }
-"""Advice where nothing moves, by whether the installed JAX is known to deadlock."""
+"""Advice for a stuck process; True for releases of JAX that are known to deadlock."""
