@@ -54,6 +54,22 @@ TYPE_CHECKED = [
     "phalanx.run.phases",
     "phalanx.run.results",
     "phalanx.run.state",
+    "phalanx.variational.drawing",
+    "phalanx.variational.guides.coordinates",
+    "phalanx.variational.guides.learned",
+    "phalanx.variational.guides.pair",
+    "phalanx.variational.guides.pathfinder",
+    "phalanx.variational.guides.start",
+    "phalanx.variational.judging.evidence",
+    "phalanx.variational.judging.judge",
+    "phalanx.variational.judging.linear_response",
+    "phalanx.variational.judging.modes",
+    "phalanx.variational.judging.moving",
+    "phalanx.variational.judging.resampling",
+    "phalanx.variational.judging.row_bounds",
+    "phalanx.variational.judging.weighed_draws",
+    "phalanx.variational.methods",
+    "phalanx.variational.objective",
 ]
 """Where types and shapes are checked at every call. What users call with arrays of their own is left out: most of it
 refuses wrong ones in its own words."""

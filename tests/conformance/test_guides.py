@@ -148,7 +148,7 @@ def test_a_strangers_guide_does_what_others_do():
     assert fit.settled
     assert fit.evidence().log_evidence == pytest.approx(exact.log_evidence, abs=4 * (exact.error + 0.01))
     assert fit.posterior(100).draws["x"].shape == (1, 100)
-    with pytest.raises(ValueError, match=r"the guide student_t\(\) is no transform of standard normals"):
+    with pytest.raises(ValueError, match=r"the guide student_t\(\) is not a transform of standard normals"):
         phx.reparameterize(model, fit)
     with pytest.raises(ValueError, match=r"phx.guides.full_rank\(\); got student_t\(\)"):
         phx.fit(model, StudentT(), {"y": Y}, optimizer="batch-and-match", progress=False)

@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterable, Mapping
+from itertools import product
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,11 +30,34 @@ GUIDES = {
     "batch_and_match": phx.guides.full_rank(),
 }
 OPTIONS: dict[str, dict[str, Any]] = {"batch_and_match": {"optimizer": "batch-and-match"}}
-"""How they are fitted, where it is not as usual."""
+"""Options of `phx.fit` by guide."""
 
-NAMES = ("eight_schools_noncentered", "eight_schools_centered", "kidiq", "garch11", "ark", "earnings", "mesquite")
-TRUSTED = {("kidiq", "full_rank"), ("garch11", "full_rank"), ("eight_schools_noncentered", "flow")}
-"""Of which the verdict is known to be good, so that it is no use to say that of none."""
+RIGHT = {
+    "eight_schools_noncentered": "flow",
+    "eight_schools_centered": "flow",
+    "kidiq": "full_rank flow batch_and_match",
+    "ark": "full_rank low_rank pathfinder flow batch_and_match",
+    "garch11": "full_rank low_rank pathfinder flow batch_and_match",
+    "sblrc": "full_rank low_rank pathfinder flow batch_and_match",
+    "mesquite": "full_rank low_rank flow batch_and_match",
+    "gauss_mix": "full_rank laplace pathfinder flow batch_and_match",
+    "gp_regr": "mean_field full_rank laplace pathfinder structured flow batch_and_match",
+    "nes": "full_rank batch_and_match",
+    "earnings": "full_rank batch_and_match",
+}
+"""Guides by posterior whose fits are right and were trusted: 40 of the 96 pairs."""
+
+OFF = 0.1
+"""Error of a mean, in standard deviations, that no trusted fit may have."""
+
+TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "tables" / "guides.json"
+
+
+class Judged(NamedTuple):
+    """Whether the verdict trusts a fit, and its worst mean."""
+
+    good: bool
+    worst: float
 
 
 def worst_mean(entry, draws):
@@ -43,31 +71,61 @@ def worst_mean(entry, draws):
     return worst
 
 
-def check(name, guide, good, worst):
-    """Raise unless a verdict is right: neither blind to a mean that is off, nor shy of what is known to be right."""
-    assert not good or worst < 0.1, f"{guide} on {name} is called good, and a mean is {worst:.2f} sd off"
-    assert good or (name, guide) not in TRUSTED, f"{guide} on {name} is right, and not called good"
+def check(found: Mapping[tuple[str, str], Judged]) -> None:
+    """Raise if verdicts trust a fit that is off, or refuse over a tenth of the right ones, 4 of 40; one may differ."""
+    off = [f"{guide} on {name}" for (name, guide), fit in found.items() if fit.good and not fit.worst < OFF]
+    assert not off, f"trusted, but a mean is off: {', '.join(off)}"
+    right = right_of(found)
+    shy = [f"{guide} on {name}" for name, guide in right if not found[name, guide].good]
+    words = f"only {len(right) - len(shy)} of {len(right)} right fits are trusted, not {', '.join(shy)}"
+    assert len(shy) <= max(1, len(right) // 10), words
 
 
-def test_a_verdict_that_always_refuses_fails_and_so_does_one_that_never_does():
-    for name, guide in TRUSTED:
-        check(name, guide, True, 0.05)
-        with pytest.raises(AssertionError, match="not called good"):
-            check(name, guide, False, 0.05)
-        with pytest.raises(AssertionError, match="is called good"):
-            check(name, guide, True, 0.2)
-    check("ark", "mean_field", False, 0.05)
+def right_of(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, guide) for name, guide in pairs if guide in RIGHT.get(name, "").split()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("guide", GUIDES)
-@pytest.mark.parametrize("name", NAMES)
-def test_no_failure_is_silent(name, guide):
+def is_here(name: str) -> bool:
+    """Return whether the data of a posterior are here: of some only if PHALANX_DATA names their folder."""
+    try:
+        return bool(ENTRIES[name].data())
+    except FileNotFoundError:
+        return False
+
+
+def judged(name: str, guide: str) -> Judged:
+    """Fit a guide to a posterior; a fit that is refused is not trusted."""
     entry = ENTRIES[name]
     try:
         fit = phx.fit(entry.program, GUIDES[guide], entry.data(), **OPTIONS.get(guide, {}), progress=False)
     except ValueError as refused:
         assert "guide:" in str(refused) or "fit:" in str(refused)
-        assert (name, guide) not in TRUSTED
-        return
-    check(name, guide, fit.verdict().good, worst_mean(entry, fit.sample(1, 20_000)))
+        return Judged(False, inf)
+    return Judged(fit.verdict().good, worst_mean(entry, fit.sample(1, 20_000)))
+
+
+def test_verdicts_that_always_refuse_or_always_accept_fail():
+    rows = json.loads(TABLE.read_text())
+    found = {
+        (row["posterior"], row["guide"]): Judged(row["outcome"].startswith("trusted"), row.get("worst_mean", inf))
+        for row in rows
+    }
+    assert found.keys() == set(product(ENTRIES, GUIDES))
+    check(found)
+    with pytest.raises(AssertionError, match="only 0 of 40 right fits are trusted, not .*full_rank on kidiq"):
+        check({pair: fit._replace(good=False) for pair, fit in found.items()})
+    with pytest.raises(AssertionError, match="trusted, but a mean is off: .*laplace on kidiq"):
+        check({pair: fit._replace(good=True) for pair, fit in found.items()})
+
+
+def test_four_of_forty_right_fits_may_be_refused():
+    right = {pair: Judged(True, 0.0) for pair in right_of(product(ENTRIES, GUIDES))}
+    refused = dict.fromkeys(list(right)[:4], Judged(False, 0.0))
+    check({**right, **refused})
+    with pytest.raises(AssertionError, match="only 35 of 40"):
+        check({**right, **refused, list(right)[-1]: Judged(False, 0.0)})
+
+
+@pytest.mark.slow
+def test_verdicts_trust_the_right_fits_and_no_others():
+    check({pair: judged(*pair) for pair in product(filter(is_here, ENTRIES), GUIDES)})

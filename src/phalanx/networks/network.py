@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, random
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from phalanx.mesh.specs import Spec, specs_of
 from phalanx.networks.module import Module
@@ -46,7 +46,7 @@ class Network:
     specs: Any = None
 
 
-def _check_functions(init: Any, apply: Any) -> None:
+def _check_functions(init: object, apply: object) -> None:
     """Raise unless `init` takes a key, and `apply` weights."""
     expected = "expected init(key), which makes the weights, and then apply(weights, *inputs), which computes with them"
     for name, f in (("init", init), ("apply", apply)):
@@ -162,7 +162,7 @@ def _remat(apply: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
     return run
 
 
-def _is_real(leaf: Any) -> bool:
+def _is_real(leaf: ArrayLike) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 

@@ -145,7 +145,7 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
     def sampler(
         weights: Any,
         key: Array,
-        images: Shaped[Array | np.ndarray, "images pixels"],
+        images: Shaped[Array | np.ndarray, "images ..."],
         known: Array | int,
         temperature: Array | float,
     ) -> Shaped[Array, "images pixels"]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
@@ -20,6 +21,9 @@ nnx: Any = require("flax.nnx")
 
 LEVELS = 256
 """Number of levels of a pixel."""
+
+Sizes = int | tuple[int, ...]
+"""One dimension or several."""
 
 Attend = Callable[[Array, Array, Array], Array]
 """From queries, keys and values `(batch, positions, heads, width)` to the weighted values."""
@@ -89,7 +93,7 @@ class ImageTransformer(nnx.Module):
         """Distances in raster order to nearby pixels: left, two left, above, its neighbours, and two above."""
         return 1, 2, self.columns, self.columns + 1, self.columns - 1, 2 * self.columns
 
-    def __call__(self, pixels: Shaped[Array, "..."]) -> Float[Array, "batch pixels outputs"]:
+    def __call__(self, pixels: Shaped[Array | np.ndarray, "..."]) -> Float[Array, "batch pixels outputs"]:
         """Return the parameters of the distributions of all pixels, each given the earlier ones.
 
         Args:
@@ -104,13 +108,13 @@ class ImageTransformer(nnx.Module):
         """
         return self._outputs(self.features(pixels))
 
-    def features(self, pixels: Shaped[Array, "..."]) -> Float[Array, "batch pixels width"]:
+    def features(self, pixels: Shaped[Array | np.ndarray, "..."]) -> Float[Array, "batch pixels width"]:
         """Return the inputs of the last layer."""
         over_all = partial(attend, window=self.window, implementation=self.implementation)
         return self._features(pixels, jnp.arange(self.pixels), [over_all] * len(self.blocks))
 
     def next(
-        self, pixels: Shaped[Array, "batch pixels"], position: Int[Array, ""], caches: Sequence[Cache]
+        self, pixels: Shaped[Array, "batch ..."], position: Int[Array, ""], caches: Sequence[Cache]
     ) -> tuple[Float[Array, "batch outputs"], list[Cache]]:
         """Return the parameters of the distribution of one pixel, and the caches with this position.
 
@@ -131,7 +135,7 @@ class ImageTransformer(nnx.Module):
         shape = batch, self.pixels, self.heads, self.width // self.heads
         return [empty_cache(*shape, window=self.window, dtype=self.dtype) for _ in self.blocks]
 
-    def _features(self, pixels: Array, positions: Array, attends: Sequence[Attend]) -> Array:
+    def _features(self, pixels: Array | np.ndarray, positions: Array, attends: Sequence[Attend]) -> Array:
         x = self._inputs(pixels, positions)
         for block, over in zip(self.blocks, attends, strict=True):
             x = block(x, over)
@@ -141,7 +145,7 @@ class ImageTransformer(nnx.Module):
         return self.out(features).astype(jnp.float32)
 
     def _inputs(
-        self, pixels: Shaped[Array, "..."], positions: Int[Array, "positions"]
+        self, pixels: Shaped[Array | np.ndarray, "..."], positions: Int[Array, "positions"]
     ) -> Float[Array, "batch positions width"]:
         """Return the inputs at positions: embeddings of nearby earlier pixels, rows and columns."""
         if pixels.ndim != 2 or pixels.shape[1] != self.pixels:
@@ -171,7 +175,7 @@ class AttentionBlock(nnx.Module):
         self.second = nnx.LayerNorm(width, dtype=dtype, rngs=rngs)
         into, back = _normal(width**-0.5), _normal((2 * layers * width) ** -0.5)
 
-        def dense(inputs: Any, outputs: Any, init: Any, *spec: Any, axis: Any = -1) -> Any:
+        def dense(inputs: Sizes, outputs: Sizes, init: Any, *spec: str | None, axis: Sizes = -1) -> Any:
             init = nnx.with_partitioning(init, spec)
             return nnx.LinearGeneral(inputs, outputs, axis=axis, kernel_init=init, dtype=dtype, rngs=rngs)
 

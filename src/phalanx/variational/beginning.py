@@ -1,8 +1,8 @@
-"""Start of a fit: guide and model side by side, and the initial values of the parameters."""
+"""Start of a fit: the guide beside its model, and the initial values of the parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,19 +23,25 @@ from phalanx.variational import checks
 from phalanx.variational.guides.aligned import ProgramGuide
 from phalanx.variational.guides.constructors import MAKERS
 from phalanx.variational.guides.guide import Guide
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, begin, key_of
 from phalanx.variational.monitoring.stream import streamed_rows
 from phalanx.variational.problem import Problem
 from phalanx.variational.result import Fit
 
+Init = Mapping[str, Any] | Fit | Posterior
+"""Values to begin with, by name; a fit to continue; or a posterior, about whose means a guide begins."""
+
+Misfits = Mapping[tuple[str, str], Array]
+"""Flags that are true where a value is refused, by name and message."""
+
 
 def pair_of(
-    model: Program, guide: Any, data: Any, mesh: Mesh | None, batch_size: int | None, num_rows: int | None,
-    init: Any = None,
+    model: Program, guide: Guide | Callable[..., Any] | None, data: object, mesh: Mesh | None,
+    batch_size: int | None, num_rows: int | None, init: Init | None = None,
 ) -> Pair:  # fmt: skip
-    """Return guide and model side by side; data have the levels and columns of the fit to continue, `init`."""
-    if any(guide is maker for maker in MAKERS):
-        guide = guide()
+    """Return the guide beside its model; levels and columns of the data are numbered as in the fit `init`."""
+    guide = next((maker() for maker in MAKERS if guide is maker), guide)
     names = init.record.names if isinstance(init, Fit) else None
     arguments = split_arguments(model, {} if data is None else data, labels_of(names or {}).get)
     checks.check_one_process("fit")
@@ -58,18 +64,20 @@ def pair_of(
 
 @dataclass(frozen=True)
 class FirstParameters:
-    """The initial parameters, computed when this is called, by a program that compiles meanwhile."""
+    """The initial parameters: a call computes them by a program that compiles in the background until then."""
 
     pair: Pair
     program: Compiled
     arguments: tuple[Any, ...]
 
     @classmethod
-    def of(cls, pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Any) -> FirstParameters:
+    def of(
+        cls, pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Init | None
+    ) -> FirstParameters:
         """Check the user's `init`, and start to compile."""
         given = _init_of(init, pair)
 
-        def first(seed: Array, arrays: Any, given: Any) -> Any:
+        def first(seed: Array, arrays: Sequence[Array], given: Params) -> tuple[Params, Misfits, Misfits]:
             key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.data(arrays)
             begun = pair.problem.alone(lambda: begin(pair, key, data, given))
             free = pair.learned.free(begun.values)
@@ -77,7 +85,7 @@ class FirstParameters:
 
         traced_once, arguments = jax.jit(first), (np.uint32(seed), arrays, given)
 
-        def laid_out() -> Any:
+        def laid_out() -> tuple[Any, ...]:
             free, *flags = jax.eval_shape(traced_once, *arguments)
             mesh = pair.problem.mesh
             everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
@@ -97,8 +105,8 @@ class FirstParameters:
         """Shapes of the parameters, on the real line."""
         return self.program.made[0]
 
-    def values_from(self, compiler: Compiler) -> Callable[[Any], dict[str, Any]]:
-        """Return the function from points of the real line to the parameters' values, which compiles meanwhile."""
+    def values_from(self, compiler: Compiler) -> Callable[[Params], dict[str, Any]]:
+        """Return the function from points of the real line to the parameters' values; it compiles in the background."""
         learned = self.pair.learned
         layout = learned.shardings(self.pair.problem.mesh, self.shapes)
         free = jax.tree.map(lambda leaf, where: leaf.update(sharding=where), self.shapes, layout)
@@ -118,7 +126,7 @@ class FirstParameters:
         return free
 
     def as_given(self) -> dict[str, Any]:
-        """Return the parameters, with the user's as they are, even for a guide that finds its own."""
+        """Return the parameters, the user's unchanged, even for a guide that finds its own."""
         free, named = self(), self.pair.learned.only(self.given)
         kept = named.free({name: self.given[name] for name in named.parameters})
         return {**free, **{name: jax.device_put(value, _layout(free[name])) for name, value in kept.items()}}
@@ -128,7 +136,7 @@ def _layout(value: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.sharding, value)
 
 
-def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
+def _init_of(init: Init | None, pair: Pair) -> dict[str, Any]:
     """Return the user's `init` by name, in the types of the parameters and variables."""
     if init is None:
         return {}
@@ -139,8 +147,8 @@ def _init_of(init: Any, pair: Pair) -> dict[str, Any]:
         found = {name: value for name, value in init.params.items() if name in pair.learned.parameters}
         if not found:
             raise ValueError(
-                f"init: the fit has the parameters {', '.join(map(repr, init.params))}, and here there are "
-                f"{', '.join(map(repr, pair.learned.parameters))}: none is the same."
+                f"init: the fit has the parameters {', '.join(map(repr, init.params))}, but this one has no parameter "
+                f"of these names; it has {', '.join(map(repr, pair.learned.parameters))}."
             )
     elif isinstance(init, Posterior):
         found = {name: np.mean(init.draws[name], (0, 1)) for name in latents if name in init.draws}

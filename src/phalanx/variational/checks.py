@@ -17,17 +17,17 @@ from phalanx.programs.shares import Latent
 from phalanx.programs.unconstrained import refuse_point, transform_of
 from phalanx.run.until import Until
 from phalanx.variational.guides.coordinates import size_of
-from phalanx.variational.guides.learned import Learned
+from phalanx.variational.guides.learned import Learned, Params
 from phalanx.variational.guides.pair import Pair, alignment_of
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.objective import Objective
 from phalanx.variational.problem import Problem
 
 LBFGS = "lbfgs"
-"""The `optimizer=` that holds its draws."""
+"""Name of the optimiser that holds its draws."""
 
 BATCH_AND_MATCH = "batch-and-match"
-"""The `optimizer=` that matches scores."""
+"""Name of the optimiser that matches scores."""
 
 
 def check_coordinates(problem: Problem, guide: str) -> None:
@@ -48,12 +48,12 @@ def check_coordinates(problem: Problem, guide: str) -> None:
         transform_of(variable)  # raises
     model = getattr(problem.model, "__name__", "model")
     if not any(variable.is_latent for variable in whole.variables.values()):
-        raise ValueError(f"The model {model} has no latent variables: there is nothing to fit a guide to.")
+        raise ValueError(f"The model {model} has no latent variables to fit a guide to.")
     if not size_of(problem.latents):
         raise ValueError(f"The model {model} has no coordinates to learn: its latent variables have no free element.")
 
 
-def check_counts(num_steps: Any, num_particles: Any) -> None:
+def check_counts(num_steps: object, num_particles: object) -> None:
     """Raise unless the sizes are whole numbers, large enough."""
     for name, value, least in (("num_steps", num_steps, 0), ("num_particles", num_particles, 1)):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
@@ -83,7 +83,7 @@ def number_of(optimizer: Any) -> Any:
     return float(number) if isinstance(number, Real) and not isinstance(number, bool) else number
 
 
-def check_optimizer(optimizer: Any) -> None:
+def check_optimizer(optimizer: object) -> None:
     """Raise unless `optimizer` is an optimiser, or a rate above 0."""
     if optimizer is None or (isinstance(optimizer, str) and optimizer in (LBFGS, BATCH_AND_MATCH)):
         return
@@ -100,7 +100,7 @@ def check_optimizer(optimizer: Any) -> None:
         )
 
 
-def check_update(optimizer: Any, free: Any) -> None:
+def check_update(optimizer: Any, free: Params) -> None:
     """Raise if an optimiser of optax needs more in each step than the gradient and the parameters."""
     try:
         jax.eval_shape(lambda free: optimizer.update(free, optimizer.init(free), free), free)
@@ -114,7 +114,7 @@ def check_update(optimizer: Any, free: Any) -> None:
         ) from None
 
 
-def check_objective(objective: Any) -> None:
+def check_objective(objective: object) -> None:
     """Raise unless `objective` is an Objective."""
     if not isinstance(objective, Objective):
         raise TypeError(f"objective must be one of phx.guides, such as phx.guides.elbo(); got {objective!r}.")
@@ -140,8 +140,8 @@ def check_estimator(objective: Objective, scored: Sequence[str], num_particles: 
         )
 
 
-def check_fixed(optimizer: Any, objective: Objective, pair: Pair) -> None:
-    """Raise if `optimizer` holds its draws, and the bound is then no differentiable function of the parameters."""
+def check_fixed(optimizer: object, objective: Objective, pair: Pair) -> None:
+    """Raise if `optimizer` holds its draws, but the bound is then not a differentiable function of the parameters."""
     if optimizer != LBFGS or not isinstance(optimizer, str):
         return
     held, by_steps = f"optimizer={LBFGS!r} holds its draws", "use optax.adam(1e-2), or another of optax's"
@@ -159,8 +159,8 @@ def check_fixed(optimizer: Any, objective: Objective, pair: Pair) -> None:
         raise ValueError(f"objective: {held} for the bound, phx.guides.elbo(); for {objective.name} {by_steps}.")
 
 
-def check_matching(optimizer: Any, objective: Objective, pair: Pair) -> None:
-    """Raise if `optimizer` matches scores, and the fit has no fixed scores of one normal to match."""
+def check_matching(optimizer: object, objective: Objective, pair: Pair) -> None:
+    """Raise if `optimizer` matches scores, but guide, data, model or objective do not allow it."""
     if optimizer != BATCH_AND_MATCH or not isinstance(optimizer, str):
         return
     matches, by_steps = f"optimizer={BATCH_AND_MATCH!r} matches scores", "use optax.adam(1e-2), or another of optax's"
@@ -175,29 +175,29 @@ def check_matching(optimizer: Any, objective: Objective, pair: Pair) -> None:
         )
     if of_model := list(pair.problem.parameters):
         raise ValueError(
-            f"Parameter {of_model[0]!r} of the model: {matches} of latent variables, and it is none. Fix it with "
+            f"Parameter {of_model[0]!r} of the model: {matches} of latent variables alone. Fix the parameter with "
             f"phx.substitute, or {by_steps}."
         )
     if not objective.is_usual:
-        raise ValueError(f"objective: {matches}, and follows none; leave objective= out, or {by_steps}.")
+        raise ValueError(f"objective: {matches}, and follows no objective; leave objective= out, or {by_steps}.")
 
 
-def check_no_guide(guide: Any, objective: Any, optimizer: Any) -> None:
+def check_no_guide(guide: object, objective: object, optimizer: object) -> None:
     """Raise if a fit by maximum likelihood has arguments about draws from a guide."""
     if guide is not None:
         return
     if objective is not None and not (isinstance(objective, Objective) and objective.averages):
         raise ValueError(
-            "objective: guide=None learns by maximum likelihood, and objectives weigh draws from a guide. Leave it out."
+            "objective: guide=None learns by maximum likelihood, but objectives weigh draws from a guide. Leave it out."
         )
     if isinstance(optimizer, str):
         raise ValueError(
-            f"optimizer={optimizer!r} is about draws from a guide, and guide=None has none. Use a rate, such as 1e-3, "
+            f"optimizer={optimizer!r} needs draws from a guide, but guide=None has no draws. Use a rate, such as 1e-3, "
             f"or one of optax's, such as optax.adam(1e-3)."
         )
 
 
-def check_training(training: Any, optimizer: Any, num_steps: Any) -> None:
+def check_training(training: object, optimizer: object, num_steps: int) -> None:
     """Raise unless `training` is a Training, of a fit that makes steps of an optimiser."""
     if training is None:
         return
@@ -209,8 +209,8 @@ def check_training(training: Any, optimizer: Any, num_steps: Any) -> None:
         raise ValueError("training: with num_steps=0 there are no steps to watch or save. Leave it out.")
 
 
-def check_until(until: Any) -> None:
-    """Raise unless `until` is a condition on time, None or False: a fit has no draws to put conditions on."""
+def check_until(until: object) -> None:
+    """Raise unless `until` is a condition on time, None or False: a fit makes steps, not draws."""
     if until is None or until is False:
         return
     if not isinstance(until, Until):
@@ -219,14 +219,14 @@ def check_until(until: Any) -> None:
             f"longer changes; got {until!r}."
         )
     if until.r_hat is not None or until.ess is not None:
-        raise ValueError("until: r_hat= and ess= are of draws, and a fit has none; give seconds= alone.")
+        raise ValueError("until: r_hat= and ess= are of draws, but a fit makes steps; give seconds= alone.")
 
 
 def check_learned(learned: Learned, name: str) -> None:
     """Raise unless guide or model has a parameter."""
     if not learned.parameters:
         raise ValueError(
-            f"Neither the guide {name} nor the model has a parameter: there is nothing to learn. Name the parameters, "
+            f"Neither the guide {name} nor the model has a parameter to learn. Name the parameters, "
             f"as in phx.sample('x', Normal(phx.param('loc', 0.0), phx.param('scale', 1.0, positive))); or "
             f"weigh the guide's draws as they are, phx.importance(model, guide, data)."
         )
@@ -257,7 +257,7 @@ def check_one_process(what: str) -> None:
         )
 
 
-def check_values_given(init: Any, what: str) -> None:
+def check_values_given(init: object, what: str) -> None:
     """Raise unless initial values are a dict by name, or None."""
     if init is not None and not isinstance(init, Mapping):
         raise TypeError(f"{what}: init: expected a dict of values by variable; got {init!r}.")
@@ -267,7 +267,8 @@ def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[
     """Raise if initial values have unknown names, or the wrong shape for a latent variable."""
     if unknown := [name for name in init if name not in known]:
         raise ValueError(
-            f"init: there is no {', '.join(map(repr, unknown))} to begin with; there are {', '.join(map(repr, known))}."
+            f"init: there is no parameter or variable {', '.join(map(repr, unknown))}; there are "
+            f"{', '.join(map(repr, known))}."
             f"{hint(unknown, known)}"
         )
     for name, value in init.items():
@@ -286,7 +287,7 @@ def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[
             )
 
 
-def check_found(pair: Pair, given: Mapping[str, Any], num_steps: Any) -> None:
+def check_found(pair: Pair, given: Mapping[str, Any], num_steps: int) -> None:
     """Raise if initial values are of parameters that a guide finds itself."""
     if num_steps == 0 or not pair.guide.traits.is_solved:
         return

@@ -7,12 +7,12 @@ program, compiled for all batches, checks both as far as the data alone determin
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, random
 from jax.extend.core import ClosedJaxpr
 
@@ -24,6 +24,9 @@ from phalanx.mesh.devices import axes_but_chain
 from phalanx.programs.validity import Doubt, doubts_of, outputs_of
 from phalanx.variational.guides.pair import Pair, key_of
 from phalanx.variational.problem import Problem, Values
+
+Rows = Sequence[Array] | Sequence[np.ndarray]
+"""Arrays of data, on the devices or on the host."""
 
 
 class DataChecks:
@@ -44,7 +47,7 @@ class DataChecks:
         self._identity = key_of(pair, "data")
         self._compiled: Compiled | None = None
 
-    def begin(self, arrays: Sequence[Any], once: bool = True) -> None:
+    def begin(self, arrays: Rows, once: bool = True) -> None:
         """Compile for such arrays, while the caller goes on: those on the devices, or of batches on the host.
 
         A batch is checked on one device: a sum over devices could deadlock with a sum of the step that is running.
@@ -52,11 +55,11 @@ class DataChecks:
         if self._identity is not None or any(check.applies for check in self._checks):
             self._compiled = self._compiler(self._any_outside, list(arrays), rarely=once, identity=self._identity)
 
-    def look(self, arrays: Sequence[Any]) -> Array | None:
+    def look(self, arrays: Rows) -> Array | None:
         """Return a flag that is true if an index or a value is out of range, without waiting; see `begin`."""
         return None if self._compiled is None else self._compiled(list(arrays))
 
-    def check(self, arguments: Arguments, arrays: Sequence[Any]) -> None:
+    def check(self, arguments: Arguments, arrays: Rows) -> None:
         """Raise if an index or a value is out of range.
 
         Raises:
@@ -78,7 +81,7 @@ class DataChecks:
         """Check without compiling; warn of indices and values that cannot be checked."""
         _warn([*self.unseen(arguments), *self._supports.check(arguments)])
 
-    def _any_outside(self, arrays: Sequence[Any]) -> Array:
+    def _any_outside(self, arrays: Sequence[Array]) -> Array:
         return jnp.any(jnp.stack([check.any_outside(arrays, self._shardings) for check in self._checks]))
 
 
@@ -88,7 +91,7 @@ def _support_check(problem: Problem) -> SupportCheck:
         return SupportCheck.of(problem.whole)
     doubts: dict[tuple[str, str], Doubt] = {}
 
-    def at_zero(params: Values, arrays: Sequence[Array]) -> Any:
+    def at_zero(params: Values, arrays: Sequence[Array]) -> tuple[Mapping[str, Array], list[Array]]:
         run = problem.at_zero(params, problem.arguments.layout.join(arrays))
         doubts.update(doubts_of(run))
         return run.position, outputs_of(doubts)
@@ -103,7 +106,7 @@ def _trace_of_draws(pair: Pair) -> ClosedJaxpr:
     program, arguments = pair.program, pair.problem.arguments
     assert program is not None
 
-    def draw(key: Array, arrays: Any) -> Any:
+    def draw(key: Array, arrays: Sequence[Array]) -> list[Array]:
         at_data = replace(program, data=arguments.layout.join(arrays))
         return [variable.value for variable in at_data.variables(None, key).values()]
 

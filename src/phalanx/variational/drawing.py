@@ -16,10 +16,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.devices import CHAIN
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, key_of, run_model
+from phalanx.variational.problem import Values
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, UInt32
+    from jaxtyping import Float, Shaped, UInt32
 
 STREAM = 0x67756964
 """Distinguishes the keys of draws from those of learning, which may have the same seed."""
@@ -35,8 +37,8 @@ class Drawn(NamedTuple):
     """Draws from a guide, each array with a leading dimension of draws."""
 
     values: dict[str, Any]
-    log_p: Any
-    log_q: Any
+    log_p: Shaped[Array | np.ndarray, "draw"]
+    log_q: Shaped[Array | np.ndarray, "draw"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Drawing:
         mesh, size = self.pair.problem.mesh, self.batch_size
         shards_draws = mesh.shape[CHAIN] > 1 and size % mesh.shape[CHAIN] == 0
 
-        def batch(free: Any, seed: Array, numbers: UInt32[Array, "draw"], arrays: Sequence[Array]) -> Drawn:
+        def batch(free: Params, seed: Array, numbers: UInt32[Array, "draw"], arrays: Sequence[Array]) -> Drawn:
             data, base = self.pair.problem.data(arrays), random.fold_in(random.key(seed), STREAM)
             if shards_draws:
                 numbers = lax.with_sharding_constraint(numbers, NamedSharding(mesh, PartitionSpec(CHAIN)))
@@ -106,14 +108,14 @@ def on_host(batches: Iterator[tuple[Drawn, int]], names: Sequence[str] | None = 
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
-def _one(pair: Pair, free: Any, key: Array, data: Any) -> Drawn:
+def _one(pair: Pair, free: Params, key: Array, data: Values) -> Drawn:
     params = pair.learned.constrain(free)
     draw = pair.draw(params, pair.noise(key), data)
     log_p = jnp.asarray(sum(pair.log_model(params, draw, data).values()))
     return Drawn(run_model(pair, params, draw, data).values(), log_p, pair.log_guide(params, draw, data))
 
 
-def _quartiles(draws: Float[Array, "draw coordinate"]) -> Float[Array, "3 coordinate"]:
+def _quartiles(draws: Shaped[Array, "draw coordinate"]) -> Float[Array, "3 coordinate"]:
     """Return the quartiles of each coordinate; of whole numbers, which jump, those of a normal of sd 1."""
     if jnp.issubdtype(draws.dtype, jnp.floating):
         return jnp.quantile(draws, jnp.array([0.25, 0.5, 0.75]), axis=0)
@@ -127,7 +129,7 @@ def quartiles_of(pair: Pair, count: int) -> Callable[[Any, Array, Sequence[Array
     All parameters get the same random numbers.
     """
 
-    def quartiles(free: Any, seed: Array, arrays: Sequence[Array]) -> Float[Array, "3 coordinate"]:
+    def quartiles(free: Params, seed: Array, arrays: Sequence[Array]) -> Float[Array, "3 coordinate"]:
         data = pair.problem.step_data(arrays, random.key(seed))  # one key: the same minibatch each time
         keys = jax.vmap(lambda i: random.fold_in(random.fold_in(random.key(seed), STREAM), i))(jnp.arange(count))
 

@@ -28,10 +28,11 @@ from phalanx.run.progress.report import Report
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.until import Until
 from phalanx.variational import checks
-from phalanx.variational.beginning import FirstParameters, pair_of
+from phalanx.variational.beginning import FirstParameters, Init, pair_of
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides.constructors import elbo
 from phalanx.variational.guides.coordinates import size_of
+from phalanx.variational.guides.guide import Guide
 from phalanx.variational.guides.pair import Pair, alignment_of, for_steps
 from phalanx.variational.methods.fixed_draws import FixedDraws
 from phalanx.variational.methods.growing import Growing
@@ -60,7 +61,7 @@ LONGEST, USUAL = 10.0, 1.0
 @run_checks.data_in_one_dict
 def fit(
     model: Program,
-    guide: Any,
+    guide: Guide | Callable[..., Any] | None,
     data: Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
     *,
     optimizer: Any = None,
@@ -72,7 +73,7 @@ def fit(
     mesh: Mesh | None = None,
     seed: int = 0,
     until: Until | bool | None = None,
-    init: Any = None,
+    init: Init | None = None,
     training: Training | None = None,
     matmul_precision: str = "float32",
     on_block: Callable[[Report], Any] | None = None,
@@ -80,59 +81,57 @@ def fit(
 ) -> Fit:
     r"""Learn the parameters of a guide, and of the model, so that the guide comes close to the posterior.
 
-    What is made large is a lower bound of the evidence, $E_q[\log p(x, z) - \log q(z)]$; see `phx.guides.elbo`. Of a
-    model without latent variables, `guide=None`, it is the log likelihood itself.
+    The fit maximises a lower bound of the evidence, $E_q[\log p(x, z) - \log q(z)]$; see `phx.guides.elbo`. With
+    `guide=None`, for a model without latent variables, it maximises the log likelihood.
 
     Args:
         model: a program whose keyword arguments are the data. Its own parameters (`phx.param`) are learned too.
         guide: a program with the model's latent variables, by name, that takes some of the model's arguments or none;
             or one made from the model, such as `phx.guides.mean_field()`. None learns the model's parameters by
-            maximum likelihood, where all its variables are observed: all `num_steps` are made, without particles.
-        data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement. Or, of
-            data that do not fit in memory, batches of rows: an iterable of such dicts, all alike, one for each step;
-            `num_rows=` says how many rows they stand for, unless they are `phx.batches`, which know. They should come
-            in random order. A list or a loader begins anew at its end, an iterator ends the fit; batches of fewer rows
-            than the first are left out.
-        optimizer: one of optax's; or a rate for the default one, Adam at 0.05. It is lowered from there as the fit
-            settles, and of a flow along a cosine besides; a rate given as a number compiles nothing new. Or "lbfgs", a
-            quasi-Newton method: it needs a bound without noise, so draws are held, and doubled until more of them make
-            no better guide on fresh ones (sample average approximation). It takes far fewer gradients where the guide
-            has few parameters for each coordinate, as `phx.guides.mean_field()`, and no rate; expressive guides need
-            more draws than it is worth. Or "batch-and-match", for `phx.guides.full_rank()`: no rate either; each step
-            solves for the normal whose scores are those of the posterior at its draws, at the cost of a matrix's
-            eigenvalues.
-        num_steps: the most steps. Of none, the parameters are those given, `init=`: so is drawn from a fit that was
+            maximum likelihood, if all its variables are observed: all `num_steps` are made, without particles.
+        data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement. For data
+            that do not fit in memory: batches of rows in random order, an iterable of dicts with the same arrays, one
+            for each step. `num_rows=` is the number of rows they represent; `phx.batches` know it. A list or a loader
+            begins anew at its end, an iterator ends the fit; batches of fewer rows than the first are left out.
+        optimizer: one of optax's; or a rate for the default one, Adam at 0.05. The default lowers its rate as the fit
+            settles, for a flow also along a cosine; another rate does not recompile. Or "lbfgs", a quasi-Newton method:
+            it needs a bound without noise, so it holds draws, and doubles them until fresh draws show no better guide
+            (sample average approximation). It has no rate, and takes far fewer gradients if the guide has few
+            parameters for each coordinate, as `phx.guides.mean_field()`; expressive guides need too many draws. Or
+            "batch-and-match", for `phx.guides.full_rank()`, also without a rate: each step solves for the normal whose
+            scores are those of the posterior at its draws, at the cost of a matrix's eigenvalues.
+        num_steps: the most steps. With 0 the parameters are those of `init=`, for instance to draw from a fit that was
             read from a file.
-        num_particles: draws from the guide per step, spread over the mesh's `chain` axis; those of `mean_field` come in
-            pairs. With "lbfgs", draws that are looked at at once, of any number.
+        num_particles: draws from the guide per step, sharded over the mesh's `chain` axis; those of `mean_field` come
+            in pairs. With "lbfgs", any number of draws that are evaluated at once.
         batch_size: rows in each step, drawn with replacement, on each device from its own rows. Rows are those of the
-            sharded arrays or, where none is sharded, of all arrays with the largest leading dimension. Terms of rows
-            are weighted so that they stand for all; the bound's error is then not told.
-        num_rows: rows of all batches together, where data come in batches. What needs all rows, as the evidence, is
-            then refused, and draws are those of the first batch's rows where they depend on rows.
-        objective: what is learned by, `phx.guides.elbo()` by default.
+            sharded arrays or, if no array is sharded, of all arrays with the largest leading dimension. Terms of rows
+            are weighted to represent all rows; the bound's error is then not reported.
+        num_rows: rows of all batches together, if data come in batches. Results that need all rows, such as the
+            evidence, are then refused, and draws that depend on rows use those of the first batch.
+        objective: the function that the fit maximises, `phx.guides.elbo()` by default.
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or one.
-        seed: a whole number; the same seed gives the same fit, whatever the number of devices, but for rounding (which
-            the climbs of `phx.guides.pathfinder` carry far).
+        seed: a whole number; the same seed gives the same fit on any number of devices, except for rounding (which the
+            climbs of `phx.guides.pathfinder` amplify).
         until: None stops when the guide no longer changes, at a rate and at half of it; `phx.until(seconds=...)` also
             when time is over; False makes all steps at one rate or, with "lbfgs", keeps to `num_particles` draws.
-        init: where learning begins: a dict of values by parameter or, for a guide made from the model, by variable; a
-            fit, to go on with; or a posterior, about whose means it begins. Data of `phx.batches` go on with the batch
-            that follows the fit's last.
+        init: initial values: a dict by parameter or, for a guide made from the model, by variable; a fit to continue;
+            or a posterior, about whose means the guide begins. Data of `phx.batches` continue with the batch that
+            follows the fit's last.
         training: from `phx.training(...)`: held-out rows, checkpoints and a log of a long fit.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         on_block: a function called after each block of steps with a report: steps done and in total, the bound and its
-            error. What it raises ends the fit.
-        progress: whether to show how the fit goes.
+            error. An exception from it ends the fit.
+        progress: whether to show the progress of the fit.
 
     Returns:
         The fit. Its parameters are averages over the last steps; with `training=` those of the best evaluation, or the
-        last where no rows are held out. Ctrl-C returns what was learned so far.
+        last if no rows are held out. Ctrl-C returns what was learned so far.
 
     Raises:
-        TypeError: when data do not fit the model, or the optimiser, the objective or the guide is none.
+        TypeError: when data do not fit the model, or the optimiser, the objective or the guide has another type.
         ValueError: when model and guide are not aligned; naming the variable, the parameter or the argument.
-        FitError: when the loss is not finite any more; a ValueError, whose `fit` has what was learned before.
+        FitError: when the loss is no longer finite; a ValueError, whose `fit` is the fit before that.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -146,9 +145,9 @@ def fit(
     Source:
         Kucukelbir, Tran, Ranganath, Gelman, Blei (2017), Automatic differentiation variational inference; Tran,
         Hoffman, Moore, Suter, Vasudevan, Radul (2018), Simple, distributed, and accelerated probabilistic programming.
-        Of fixed draws: Giordano, Ingram, Broderick (2024), Black box variational inference with a deterministic
+        For fixed draws: Giordano, Ingram, Broderick (2024), Black box variational inference with a deterministic
         objective; Burroni, Takatsu, Domke, Sheldon (2024), Sample average approximation for black-box variational
-        inference. Of matched scores: Cai, Modi, Pillaud-Vivien, Margossian, Gower, Blei, Saul (2024), Batch and match.
+        inference. For matched scores: Cai, Modi, Pillaud-Vivien, Margossian, Gower, Blei, Saul (2024), Batch and match.
     """
     began = time.perf_counter()
     checks.check_no_guide(guide, objective, optimizer)
@@ -173,14 +172,14 @@ def fit(
     pair.problem.check_finite()
     arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem, data_checks)
     with waiting(progress, "compiling"):
-        looked_at = arrays if stream is None else on_host(pair.problem.arguments)
+        checked = arrays if stream is None else on_host(pair.problem.arguments)
         first = FirstParameters.of(pair, compiler, int(seed), arrays, init)
         checks.check_found(pair, first.given, num_steps)
-        data_checks.begin(looked_at, once=stream is None)
+        data_checks.begin(checked, once=stream is None)
         begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, compiler
         method = _method(objective, optimizer, int(num_particles), stream, training, init, *begun)
         values = first.values_from(compiler)
-        data_checks.check(pair.problem.arguments, looked_at)
+        data_checks.check(pair.problem.arguments, checked)
         loop = Loop(method, method.init(first.as_given() if num_steps == 0 else first()))
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
@@ -189,7 +188,7 @@ def fit(
             display.say(sentence)
         seconds = until.seconds if isinstance(until, Until) else None
         try:
-            # Ctrl-C must not come between two blocks, outside of the loop: a deque takes them without code in between
+            # a deque exhausts the loop without Python code between two blocks, where Ctrl-C would escape the loop
             deque(loop.blocks(display, [] if on_block is None else [on_block], seconds), maxlen=0)
         except FitError as error:
             failed, loop.stopped = error, None
@@ -224,16 +223,16 @@ def _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_p
     run_checks.check_mesh_type(mesh)
 
 
-def _is_default(optimizer: Any) -> bool:
+def _is_default(optimizer: object) -> bool:
     return optimizer is None or isinstance(optimizer, float)
 
 
 def _method(
     objective: Objective, optimizer: Any, num_particles: int, stream: Stream | None, training: Training | None,
-    init: Any, pair: Pair, shapes: Any, seed: np.uint32, arrays: tuple[Array, ...], num_steps: int, stops: bool,
-    compiler: Compiler,
+    init: Init | None, pair: Pair, shapes: dict[str, Any], seed: np.uint32, arrays: tuple[Array, ...],
+    num_steps: int, stops: bool, compiler: Compiler,
 ) -> FitMethod[Any]:  # fmt: skip
-    """Return the method: steps, each with draws of its own, climbs with fixed draws, or no steps."""
+    """Return the method: steps, each with fresh draws, climbs with fixed draws, or no steps."""
     seen = init.seen if isinstance(init, Fit) else 0
     if num_steps == 0:
         return Solved(seen, UNTOUCHED)

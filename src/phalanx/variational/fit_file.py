@@ -1,4 +1,4 @@
-"""A fit in one file."""
+"""File format of a fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KIND = Kind("fit", "Fit.load", "phalanx.fit", (1,), ("params", "losses", "unset
 
 
 def write_fit(file: Path, parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
-    """Write the parts of a fit; the file holds either all of them or what it held before."""
+    """Write the parts of a fit; if writing fails, the file stays as it was."""
     verdict: Verdict = parts["verdict"]
     findings, passed = [tuple(finding) for finding in verdict.findings], list(verdict.passed)
     plain = {"good": verdict.good, "headline": verdict.headline, "findings": findings, "passed": passed}
@@ -26,7 +26,7 @@ def read_fit(path: Path) -> Run:
     """Read what `write_fit` wrote.
 
     Raises:
-        FileNotFoundError: when there is no such file.
+        FileNotFoundError: when the file does not exist.
         ValueError: when the file is something else, damaged, or written by a later version.
     """
     return read_archive(path, _KIND, _fit_of)

@@ -17,7 +17,7 @@ from phalanx.learning.compiled import Compiler
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.record import Timing
 from phalanx.run.checks import data_in_one_dict
-from phalanx.variational.beginning import FirstParameters, pair_of
+from phalanx.variational.beginning import FirstParameters, Init, pair_of
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides.constructors import elbo
 from phalanx.variational.guides.guide import Guide
@@ -28,18 +28,18 @@ from phalanx.variational.result import Fit, Losses
 @data_in_one_dict
 def importance(
     model: Program,
-    proposal: Any,
+    proposal: Guide | Program,
     data: Mapping[str, Any] | None = None,
     *,
-    init: Any = None,
+    init: Init | None = None,
     mesh: Mesh | None = None,
     seed: int = 0,
 ) -> Fit:
-    r"""Importance sampling with a proposal program, of which nothing is learned.
+    r"""Weight the draws of a proposal program by the model; no parameters are learned.
 
-    Draws $z_s \sim q(z)$ weigh $w_s = p(x, z_s) / q(z_s)$; their mean estimates the evidence, and draws chosen in
-    proportion to them are of the posterior. Whether they stand for it is the verdict's business: where the proposal
-    has lighter tails than the posterior, a few draws have all the weight.
+    Draws $z_s \sim q(z)$ have weights $w_s = p(x, z_s) / q(z_s)$; their mean estimates the evidence, and draws chosen
+    in proportion to them are draws of the posterior. If the proposal has lighter tails than the posterior, a few draws
+    have all the weight; the verdict reports that.
 
     Args:
         model: a program whose keyword arguments are the data.
@@ -77,7 +77,7 @@ def importance(
     began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     pair = pair_of(model, proposal, data, mesh, None, None, init)
     compiler, arrays = Compiler(), pair.problem.place_arrays()
-    known = pair.learned  # what the programs name is met before any value is asked for
+    known = pair.learned  # traces the programs: their errors come before those of values
     pair.problem.check_finite()
     DataChecks(pair, compiler).check_now(pair.problem.arguments)
     free = FirstParameters.of(pair, compiler, int(seed), arrays, init)()

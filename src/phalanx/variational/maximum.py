@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,7 +37,7 @@ from phalanx.variational.judging.summits import (
     is_summit_of_many,
     longest_of,
 )  # fmt: skip
-from phalanx.variational.problem import Problem
+from phalanx.variational.problem import Problem, Values
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -168,7 +168,7 @@ class Found(NamedTuple):
     misfits: dict[str, Bool[Array, ""]]
 
 
-def _highest(problem: Problem, by_products: bool, seed: Array, arrays: Any, given: Any) -> Found:
+def _highest(problem: Problem, by_products: bool, seed: Array, arrays: Sequence[Array], given: Values) -> Found:
     """Return the end of a climb, by products with the Hessian or by the whole of it."""
 
     def find() -> Found:
@@ -190,7 +190,7 @@ def _highest(problem: Problem, by_products: bool, seed: Array, arrays: Any, give
 
 
 def _edge_or_kink(ground: Ground, vector: Float[np.ndarray, "coordinate"], height: float) -> Maximum:
-    """Return the maximum at an edge or a kink, or raise an error that says why there is none."""
+    """Return the maximum at an edge or a kink, or raise an error with the reason why it does not exist."""
     height = height if math.isfinite(height) else -math.inf
     begun = height if len(vector) > FEW else ground.height(vector)  # evaluates many positions at once
     failed = f"maximize: there is no maximum where the climb ended, at a log density of {begun:,.6g}"

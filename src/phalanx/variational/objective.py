@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 Parts = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def particles(pair: Pair, params: Params, noise: Any, data: Values, wanted: Sequ
     """
     held = lax.stop_gradient(params)
 
-    def log_p(at: Params, draw: Any) -> Array:
+    def log_p(at: Params, draw: Mapping[str, Array]) -> Array:
         return jnp.asarray(sum(pair.log_model(at, draw, data).values()))
 
     def one(noise: Any) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def particles(pair: Pair, params: Params, noise: Any, data: Values, wanted: Sequ
     return pair.problem.alone(lambda: _map_particles(one, noise))
 
 
-def _map_particles(one: Callable[[Any], Any], noise: Any) -> Any:
+def _map_particles(one: Callable[[Any], T], noise: Any) -> T:
     """Map over noise; a single particle has no batch dimension, with which products of matrices take longer."""
     if len(jax.tree.leaves(noise)[0]) == 1:
         return jax.tree.map(lambda leaf: leaf[None], one(jax.tree.map(lambda leaf: leaf[0], noise)))
@@ -127,7 +128,7 @@ def _elbo_as_drawn(parts: Parts) -> Float[Array, ""]:
 
 
 def elbo(*, path: bool = True) -> Objective:
-    r"""The evidence lower bound, $E_q[\log p(x, z) - \log q(z)]$.
+    r"""Make the objective of the evidence lower bound, $E_q[\log p(x, z) - \log q(z)]$.
 
     Its gradient runs along the path of the draws alone: the omitted part has mean zero, and without it the gradient has
     no noise where the guide is the posterior ("sticking the landing"). Variables of the guide that cannot be
@@ -156,10 +157,10 @@ def elbo(*, path: bool = True) -> Objective:
 
 
 def importance_weighted(count: int = 8) -> Objective:
-    r"""The importance-weighted bound, $E[\log \frac1K \sum_k p(x, z_k) / q(z_k)]$: it rises to the evidence with $K$.
+    r"""Make the objective of the importance-weighted bound, $E[\log \frac1K \sum_k p(x, z_k) / q(z_k)]$.
 
-    The guide's gradient is the doubly reparameterised one: squared normalised weights along the paths of the draws.
-    That of the model's parameters has the weights themselves.
+    The bound rises to the log evidence with $K$. The guide's gradient is the doubly reparameterised one: squared
+    normalised weights along the paths of the draws. That of the model's parameters has the weights themselves.
 
     Args:
         count: $K$; particles come in multiples of it.
@@ -200,7 +201,7 @@ def importance_weighted(count: int = 8) -> Objective:
 
 
 def forward_kl() -> Objective:
-    r"""The divergence $KL(p \| q)$ of the guide from the posterior, by self-normalised importance weights.
+    r"""Make the objective of the divergence $KL(p \| q)$, by self-normalised importance weights.
 
     It makes the guide cover all of the posterior's mass, while the bound makes it avoid regions without mass. The
     gradient is $-\sum_s \tilde w_s \nabla \log q(z_s)$, biased by the weights of a few draws: use many particles. The

@@ -1,4 +1,4 @@
-"""The pictures of a fit's report."""
+"""Pictures in the report of a fit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN = 6
-"""Marginals that are drawn."""
+"""Number of marginals in the picture."""
 
 POINTS = 2000
-"""Steps that are drawn of a long fit."""
+"""Number of steps of a long fit in the picture."""
 
 
 def bound_figure(elbo: np.ndarray) -> Figure | None:
-    """The bound at each step with its running mean, the first wild steps cut off; None where there were no steps."""
+    """Draw the bound at each step with its running mean, the first wild steps cut off; None without steps."""
     steps = np.flatnonzero(np.isfinite(elbo))
     if not len(steps):
         return None
@@ -43,7 +43,7 @@ def bound_figure(elbo: np.ndarray) -> Figure | None:
 
 
 def weight_figure(weights: Weights) -> Figure:
-    """The weights in order, relative to their mean, as they are and smoothed."""
+    """Draw the weights in order, relative to their mean, raw and smoothed."""
     figure = new_figure(10, 3.4)
     axes = figure.subplots()
     for log, color, label in (
@@ -59,7 +59,7 @@ def weight_figure(weights: Weights) -> Figure:
 
 
 def marginal_figure(values: Mapping[str, np.ndarray], weights: Weights) -> Figure | None:
-    """Histograms of the elements that weighting moves most, under the guide and weighted; None where there are none."""
+    """Draw histograms of the elements that weighting moves most, under the guide and weighted; None without weights."""
     normalized = weights.normalized
     if not np.isfinite(normalized).all():
         return None

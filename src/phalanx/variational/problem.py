@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax import Array, random
@@ -38,6 +38,7 @@ from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 
 Values = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Problem:
         """Shapes and types of the values of the model's own parameters."""
         return self._whole[2]
 
-    def alone(self, f: Callable[[], Any]) -> Any:
+    def alone(self, f: Callable[[], T]) -> T:
         """Return `f()`, called where a model may name mesh axes, whose sums over devices have one term."""
         return alone(f, axes_but_chain(self.mesh))
 

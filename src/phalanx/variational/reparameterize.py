@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
+from numpyro.distributions.transforms import Transform
 
 from phalanx.language.parameters import with_parameters
 from phalanx.language.random_variable import RandomVariable
@@ -32,24 +33,23 @@ def reparameterize(model: Program, fit: Fit) -> Program:
 
     The guide is a transform $u = f(z)$ of standard normals onto the unconstrained values of the model's variables. In
     the new program $z$ is latent, under the name "noise", and its density is the model's own at $f(z)$ times
-    $|\det f'(z)|$: the posterior is exactly the model's, whatever the guide is. Where the guide is good, it is close to
-    standard normals, which chains go through easily.
+    $|\det f'(z)|$: the posterior is exactly the model's, for any guide. If the guide is good, the posterior of $z$ is
+    close to standard normals, which are easy to sample.
 
     Args:
         model: the model that the guide was fitted to. It may be given other data.
-        fit: by `phx.guides.flow()`, or by `full_rank()`, `low_rank()`, `mean_field()`, `structured()` or `laplace()`.
-            Parameters of the model are at what the fit has learned.
+        fit: a fit of `phx.guides.flow()`, `full_rank()`, `low_rank()`, `mean_field()`, `structured()` or `laplace()`.
+            Parameters of the model have the values that it learned.
 
     Returns:
-        A program with the model's arguments. The model's variables are deterministic in it, under their own names, and
-        runs store them beside "noise" where they are not told what to keep. Those that live with the rows of sharded
-        data are latent as in the model. For predictions hide what cannot
-        be drawn: `posterior.predictive(model=phx.block(program, ["transport"]))`.
+        A program with the model's arguments. The model's global variables are deterministic in it, under their own
+        names, and runs store them beside "noise" by default. Its local variables stay latent. For predictions hide the
+        factor, which cannot be drawn: `posterior.predictive(model=phx.block(program, ["transport"]))`.
 
     Raises:
-        TypeError: when `model` is no function, or `fit` no fit.
-        ValueError: when the guide is no transform of standard normals, the model has a variable "noise" or none that
-            the fit has, or the guide moves together what lives on several devices.
+        TypeError: when `model` is not a function, or `fit` not a fit.
+        ValueError: when the guide is not a transform of standard normals, the model has a variable "noise" or one that
+            the fit lacks, or the guide moves local variables together with others.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -72,17 +72,17 @@ def reparameterize(model: Program, fit: Fit) -> Program:
     push, size = pair.guide.transport(learned, latents), size_of(globals_of(latents))
     if not globals_of(latents):
         raise ValueError(
-            f"reparameterize: all variables of the model, {', '.join(v.name for v in latents)}, live with rows of "
-            f"sharded data, and stay as they are."
+            f"reparameterize: all variables of the model, {', '.join(v.name for v in latents)}, have a row for each "
+            f"row of sharded data, so there is no variable to reparameterize."
         )
     if taken := {NOISE, TRANSPORT} & problem.whole.variables.keys():
         raise ValueError(
-            f"reparameterize: the model has a variable {min(taken)!r}, which is what {_called(min(taken))}; rename it."
+            f"reparameterize: the model has a variable {min(taken)!r}, the name of {_called(min(taken))}; rename it."
         )
     stay = {latent.name for latent in locals_of(latents)}
     inside = with_parameters(model, {name: fit.params[name] for name in problem.parameters})
 
-    @wraps(model, updated=())  # where the model says that chains start is said of variables that are none here
+    @wraps(model, updated=())  # the model's start values are of variables that are not latent here
     def reparameterized(*args: Any, **kwargs: Any) -> Any:
         noise = sample(NOISE, dist.Normal(0.0, 1.0).expand([size]))
         position, log_det = push(noise)
@@ -113,7 +113,7 @@ def _placed(variable: RandomVariable, position: Mapping[str, Array]) -> tuple[Ar
     return value, density + jnp.sum(jnp.asarray(transform.log_abs_det_jacobian(free, value)))
 
 
-def _of(position: Mapping[str, Array], variable: RandomVariable, transform: Any) -> Array:
+def _of(position: Mapping[str, Array], variable: RandomVariable, transform: Transform) -> Array:
     name, distribution = variable.name, variable.distribution
     assert distribution is not None
     if name not in position:
@@ -131,23 +131,23 @@ def _of(position: Mapping[str, Array], variable: RandomVariable, transform: Any)
     return position[name]
 
 
-def _pair_of(model: Any, fit: Any) -> Pair:
+def _pair_of(model: object, fit: object) -> Pair:
     if not callable(model):
         raise TypeError(f"reparameterize: the first argument is the model, a function; got {type(model).__name__}.")
     if not isinstance(fit, Fit):
         raise TypeError(f"reparameterize: the second argument is a fit, from phx.fit; got {type(fit).__name__}.")
     if fit.pair is None:
         raise ValueError(
-            "reparameterize: this fit was read from a file, which holds no model and no guide. Go on with it, "
+            "reparameterize: this fit was read from a file, which holds no model and no guide. Continue it, "
             "phx.fit(model, guide, data, init=fit, num_steps=0)."
         )
     if fit.pair.program:
         raise ValueError(
-            f"reparameterize: the guide {fit.pair.guide.name} was written by hand, and is not known as a transform of "
+            f"reparameterize: the guide {fit.pair.guide.name} is a program, not a transform of "
             f"standard normals. Fit phx.guides.flow(), or full_rank(), low_rank(), mean_field() or structured()."
         )
     return fit.pair
 
 
 def _called(name: str) -> str:
-    return "the standard normals are called" if name == NOISE else "the term is called that holds its density"
+    return "the standard normals" if name == NOISE else "the factor that corrects their density"

@@ -90,12 +90,23 @@ class Fit:
         is_proposal: whether the guide is a proposal, whose draws are chosen by their weights (`phx.importance`).
 
     Example:
-        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx, tempfile
         >>> def model(y):
         ...     phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 10.0)), 1.0), obs=y)
         >>> fit = phx.fit(model, phx.guides.full_rank(), {"y": jnp.arange(5.0)}, progress=False)
         >>> bool(fit.verdict().good)
         True
+        >>> fit.sample(seed=0, n=100)["mean"].shape
+        (100,)
+        >>> fit.posterior(2000).draws["mean"].shape
+        (1, 2000)
+        >>> round(fit.evidence().log_evidence, 1)
+        -12.7
+        >>> file = fit.save(tempfile.mkdtemp() + "/fit.npz")
+        >>> sorted(phx.Fit.load(file).params)
+        ['loc', 'scale_tril']
+        >>> fit.report(file.with_suffix(".html")).name
+        'fit.html'
     """
 
     params: dict[str, Any]
@@ -131,10 +142,6 @@ class Fit:
 
         Raises:
             ValueError: when `n` is not a whole number above zero, a name is unknown, or the fit was read from a file.
-
-        Example:
-            >>> fit.sample(0, 100)["mean"].shape  # doctest: +SKIP
-            (100,)
         """
         check_seed(seed)
         _check_number(n)
@@ -165,9 +172,6 @@ class Fit:
 
         Raises:
             ValueError: when `n` or a name is wrong, or the fit was read from a file.
-
-        Example:
-            >>> fit.posterior(2000).summary()  # doctest: +SKIP
         """
         check_seed(seed)
         _check_number(n)
@@ -186,9 +190,6 @@ class Fit:
 
         Raises:
             ValueError: when the fit was read from a file, or its data came in batches.
-
-        Example:
-            >>> fit.evidence().log_evidence  # doctest: +SKIP
         """
         check_seed(seed)
         _check_number(num_draws)
@@ -251,7 +252,12 @@ class Fit:
                 of all rows together.
 
         Example:
-            >>> fit.row_bounds({"x": test_images}).importance_weighted.mean()  # doctest: +SKIP
+            >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
+            >>> def model(y):
+            ...     phx.sample("y", dist.Normal(phx.param("mean", 0.0), 1.0), obs=y)
+            >>> fit = phx.fit(model, None, {"y": np.zeros(8)}, batch_size=4, num_steps=10, progress=False)
+            >>> fit.row_bounds({"y": np.zeros(2)}).elbo.shape
+            (2,)
 
         Source:
             Burda, Grosse, Salakhutdinov (2016), Importance weighted autoencoders.
@@ -272,10 +278,6 @@ class Fit:
 
         Returns:
             The verdict: `good`, `grade` ("good", "usable" or "not good"), `headline`, `findings` and `passed` checks.
-
-        Example:
-            >>> fit.verdict().good  # doctest: +SKIP
-            True
         """
         if self.pair is None and "verdict" in self.known:
             return self.known["verdict"]
@@ -297,9 +299,6 @@ class Fit:
         Raises:
             FileNotFoundError: when the folder is missing.
             ValueError: when `path` is a folder, or ends as files of another format do.
-
-        Example:
-            >>> fit.save("fit.npz")  # doctest: +SKIP
         """
         of_draws = "netCDF holds draws: fit.posterior().save(...) writes some. Save the fit itself as .npz."
         file = file_to_save(path, "fit.npz", of_draws)
@@ -319,9 +318,6 @@ class Fit:
         Raises:
             FileNotFoundError: when the file does not exist.
             ValueError: when the file is not a fit, or is damaged.
-
-        Example:
-            >>> phx.Fit.load("fit.npz").params  # doctest: +SKIP
         """
         parts, timing, record = read_fit(Path(path))
         return cls(
@@ -342,9 +338,6 @@ class Fit:
         Raises:
             ValueError: when `path` is a folder, or the fit was read from a file.
             ImportError: when matplotlib is not installed.
-
-        Example:
-            >>> fit.report("fit.html")  # doctest: +SKIP
         """
         judged, verdict = self._weighed_draws.weighed(), self.verdict()
         of_fit = self.record, self.timing, self.steps, self.losses.elbo
@@ -395,6 +388,6 @@ class Fit:
         return f"Fit({self.steps:,} steps of {self.record.kernel}; {bound}; {state}; {names})"
 
 
-def _check_number(n: Any) -> None:
+def _check_number(n: object) -> None:
     if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
         raise ValueError(f"The number of draws must be a whole number, at least 1; got {n!r}.")

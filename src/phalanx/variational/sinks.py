@@ -118,7 +118,7 @@ class Fold:
     def _fold(self, values: Mapping[str, Array], size: Array) -> Any:
         count = len(next(iter(values.values())))
 
-        def one(states: Any, drawn: tuple[Any, Array]) -> tuple[Any, None]:
+        def one(states: Any, drawn: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
             draw, number = drawn
             chain = {name: value[None] for name, value in draw.items()}  # one chain
             return self._reductions.update(states, chain, (number < size)[None]), None

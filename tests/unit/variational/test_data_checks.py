@@ -221,7 +221,10 @@ COUNTED = {
 COUNTS = {"y": np.arange(ROWS), "shape": np.ones(ROWS, np.float32)}
 WRONG = {
     "y": ({**COUNTS, "y": COUNTS["y"] - 1}, "'y': 1 observed value lies outside .* The first is -1 at .* a Poisson"),
-    "shape": ({**COUNTS, "shape": COUNTS["y"] + np.float32(0.0)}, r"'size': its concentration is 0\.0 .* a Gamma must"),
+    "shape": (
+        {**COUNTS, "shape": COUNTS["y"] + np.float32(0.0)},
+        r"'size': its concentration is 0\.0 .* Gamma it must",
+    ),
 }
 
 

@@ -63,7 +63,7 @@ def test_what_is_not_aligned_is_named():
 
 
 def test_to_learn_where_there_is_nothing_to_learn_says_what_to_call():
-    with pytest.raises(ValueError, match=r"nothing to learn.*phx\.importance"):
+    with pytest.raises(ValueError, match=r"has a parameter to learn.*phx\.importance"):
         phx.fit(model, wide, Y, progress=False)
 
 

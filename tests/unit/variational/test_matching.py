@@ -88,7 +88,7 @@ Y = {"y": np.ones(4, np.float32)}
         (coin, phx.guides.mean_field(), {}, r"guide: .* phx.guides.full_rank\(\); got mean_field\(\)"),
         (coin, phx.guides.full_rank(), {"batch_size": 2}, "batch_size: optimizer='batch-and-match' matches scores"),
         (row_model, phx.guides.full_rank(), {}, "Parameter 'sd' of the model"),
-        (coin, phx.guides.full_rank(), {"objective": phx.guides.forward_kl()}, "objective: .* follows none"),
+        (coin, phx.guides.full_rank(), {"objective": phx.guides.forward_kl()}, "objective: .* follows no objective"),
     ],
     ids=["guide", "rows", "parameter", "objective"],
 )

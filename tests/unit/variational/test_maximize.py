@@ -54,7 +54,7 @@ def test_where_there_is_none_it_is_refused():
         phx.maximize(funnel)
     with pytest.raises(ValueError, match="no latent variables"):
         phx.maximize(lambda y: phx.sample("y", dist.Normal(0.0, 1.0), obs=y), {"y": np.ones(3)})
-    with pytest.raises(ValueError, match="there is no 'z' to begin with"):
+    with pytest.raises(ValueError, match="there is no parameter or variable 'z'"):
         phx.maximize(counts, {"y": Y}, init={"z": 1.0})
     with pytest.raises(ValueError, match="learned by phx.fit"):
         phx.maximize(lambda: phx.sample("x", dist.Normal(phx.param("m", 0.0), 1.0)))

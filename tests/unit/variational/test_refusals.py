@@ -44,13 +44,13 @@ def pair(loc):
 
 GUIDES = {
     "missing": (guide_of(s=log_normal), "has no variable 'w', which is latent in the model scale_model"),
-    "extra": (guide_of(s=log_normal, w=pair, z=pair), "samples 'z', which is no latent variable of the model"),
+    "extra": (guide_of(s=log_normal, w=pair, z=pair), "samples 'z', which is not a latent variable of the model"),
     "shape": (guide_of(s=log_normal, w=log_normal), r"'w' has shape \(\) in the guide guide, and \(2,\) in the model"),
     "support": (guide_of(s=lambda loc: dist.Normal(loc, 0.1), w=pair), "'s': the guide's Normal has draws outside"),
     "range": (guide_of(s=lambda loc: dist.Uniform(-1.0 + loc, 1.0), w=pair), "'s': the guide's Uniform has draws outs"),
     "constant": (
         lambda: (phx.sample("s", dist.LogNormal(0.0, 1.0)), phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))),
-        "has a parameter: there is nothing to learn",
+        "has a parameter to learn",
     ),
 }
 
@@ -111,10 +111,10 @@ OPTIONS = {
     "steps": ({"num_steps": -1}, ValueError, "num_steps must be a whole number, at least 0"),
     "particles": ({"num_particles": 1.5}, ValueError, "num_particles must be a whole number"),
     "seed": ({"seed": -1}, ValueError, "seed must be a whole number"),
-    "until": ({"until": phx.until(ess=100)}, ValueError, "a fit has none; give seconds= alone"),
+    "until": ({"until": phx.until(ess=100)}, ValueError, "a fit makes steps; give seconds= alone"),
     "condition": ({"until": 3}, TypeError, "until: expected"),
     "objective": ({"objective": "elbo"}, TypeError, "objective must be one of phx.guides"),
-    "unknown": ({"init": {"nothing": 1.0}}, ValueError, "there is no 'nothing' to begin with"),
+    "unknown": ({"init": {"nothing": 1.0}}, ValueError, "there is no parameter or variable 'nothing'"),
     "init": ({"init": 3}, TypeError, "init: expected a dict"),
     "init that is not finite": ({"init": {"w": np.nan}}, ValueError, "init: the value of 'w' has numbers that are not"),
     "guide": ({"guide": np.ones(2)}, TypeError, "guide: expected a program"),
@@ -130,7 +130,10 @@ def test_options_that_are_none(options, kind, message):
 DISCRETE = {
     "importance": ({"objective": phx.guides.importance_weighted(4)}, "'z': the guide's draws cannot be differentiated"),
     "alone": ({"num_particles": 1}, "'z': .* learned by comparing particles"),
-    "groups": ({"objective": phx.guides.importance_weighted(5)}, r"num_particles=8: importance_weighted\(5\) takes"),
+    "groups": (
+        {"objective": phx.guides.importance_weighted(5)},
+        r"num_particles=8: importance_weighted\(5\) groups them by 5; use 10",
+    ),
 }
 
 
@@ -162,7 +165,7 @@ def test_a_guide_with_a_parameter_of_numpyros_is_told_ours():
     def guide():
         phx.sample("s", dist.LogNormal(numpyro.param("a", 0.0), 1.0))
 
-    with pytest.raises(ValueError, match=r"'a' is a numpyro.param.*phx.fit learns.*is phx.param\('a', init"):
+    with pytest.raises(ValueError, match=r"'a' is a numpyro.param.*For phx.fit.*use phx.param\('a', init"):
         phx.fit(scale_model, guide, progress=False)
 
 

@@ -87,13 +87,13 @@ def test_guides_and_names_that_cannot_be_are_refused(tmp_path):
     def named():
         phx.sample("noise", dist.Normal(0.0, 1.0))
 
-    with pytest.raises(ValueError, match="the model has a variable 'noise', which is what the standard normals are"):
+    with pytest.raises(ValueError, match="the model has a variable 'noise', the name of the standard normals"):
         phx.reparameterize(named, phx.fit(named, phx.guides.mean_field(), **SHORT))
 
-    with pytest.raises(ValueError, match="the guide by_hand was written by hand, and is not known as a transform"):
+    with pytest.raises(ValueError, match="the guide by_hand is a program, not a transform"):
         phx.reparameterize(regression, phx.fit(regression, by_hand, DATA, **SHORT))
     solved = phx.fit(regression, phx.guides.pathfinder(num_paths=2), DATA, progress=False)
-    with pytest.raises(ValueError, match=r"the guide pathfinder\(num_paths=2\) is no transform of standard normals"):
+    with pytest.raises(ValueError, match=r"the guide pathfinder\(num_paths=2\) is not a transform of standard normals"):
         phx.reparameterize(regression, solved)
     with pytest.raises(ValueError, match="this fit was read from a file, which holds no model and no guide"):
         phx.reparameterize(regression, phx.Fit.load(solved.save(tmp_path / "fit.npz")))

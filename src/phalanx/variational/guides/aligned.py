@@ -89,7 +89,7 @@ class ProgramGuide(Guide):
         program: the program.
         alignment: facts that its trace and the model's show together.
         data: the model's arguments, of which it reads some.
-        weights: how often its terms count, by variable, where that is not once.
+        weights: factors on its terms, by variable; 1 if left out.
     """
 
     program: Program
@@ -112,7 +112,7 @@ class ProgramGuide(Guide):
             guide = cls(program, getattr(program, "__name__", type(program).__name__))
         arguments, met = problem.arguments, []
 
-        def meet(arrays: Any) -> None:
+        def meet(arrays: Sequence[Array]) -> None:
             met.append(guide._meet(random.key(0), problem, arguments.layout.join(arrays)).alignment())
 
         jax.eval_shape(lambda arrays: problem.alone(lambda: meet(arrays)), arguments.whole_shapes())
@@ -130,8 +130,8 @@ class ProgramGuide(Guide):
         local = {name for name, variable in problem.whole.variables.items() if variable.is_latent} & of_model
         if other := local ^ of_guide:
             raise ValueError(
-                f"{minibatch.argument}: variable {min(other)!r} has an element for each row in one of model and "
-                f"guide, and not in the other."
+                f"{minibatch.argument}: variable {min(other)!r} has an element for each row in either the model or "
+                f"the guide, but not in both."
             )
         if scored := of_guide & set(self.alignment.scored):
             raise ValueError(
@@ -154,7 +154,7 @@ class ProgramGuide(Guide):
         return Beginning(values, {(name, words[name]): bad for name, bad in misfits.items()})
 
     def noise(self, key: Array, latents: Latents) -> Array:
-        """Return the key: a program draws as it likes."""
+        """Return the key: the program determines the random numbers."""
         return key
 
     def draw(self, params: Params, noise: Array, latents: Latents) -> dict[str, Array]:
@@ -164,7 +164,7 @@ class ProgramGuide(Guide):
     def draw_with_density(
         self, params: Params, noise: Array, latents: Latents, held: bool
     ) -> tuple[dict[str, Array], Array]:
-        """Return a draw and its log density, which transforms of noise give without being inverted."""
+        """Return a draw and its log density, computed from the noise without inverting transforms of it."""
         if held:
             return super().draw_with_density(params, noise, latents, held)
         densities: dict[str, Array] = {}
@@ -247,14 +247,14 @@ class ProgramGuide(Guide):
                 what = "is a factor" if refusals.is_term(variable.distribution) else "is observed"
                 raise ValueError(
                     f"Variable {name!r} of the guide {self.name} {what}: a guide is a distribution of latent variables "
-                    f"that can be drawn from. Take it out; what is observed belongs to the model."
+                    f"that can be drawn from. Take it out; observed variables belong to the model."
                 )
 
     def _check_aligned(self, model: str, mine: Tape, theirs: Tape) -> None:
         known = [name for name, v in mine.items() if v.is_latent]
         wanted = [name for name, v in theirs.items() if v.is_latent]
         if not wanted:
-            raise ValueError(f"The model {model} has no latent variables: there is nothing to fit a guide to.")
+            raise ValueError(f"The model {model} has no latent variables to fit a guide to.")
         if missing := [name for name in wanted if name not in known]:
             raise ValueError(
                 f"The guide {self.name} has no variable {', '.join(map(repr, missing))}, which is latent in the model "
@@ -263,7 +263,7 @@ class ProgramGuide(Guide):
             )
         if extra := [name for name in known if name not in wanted]:
             raise ValueError(
-                f"The guide {self.name} samples {', '.join(map(repr, extra))}, which is no latent variable of the "
+                f"The guide {self.name} samples {', '.join(map(repr, extra))}, which is not a latent variable of the "
                 f"model {model}; those are {', '.join(map(repr, wanted))}. Rename it, or take it out."
             )
 
@@ -312,13 +312,13 @@ def _check_likelihood(model: str, variables: Tape) -> None:
     """Raise if a model for maximum likelihood has latent variables, or lacks a likelihood."""
     if latent := [name for name, v in variables.items() if v.is_latent]:
         raise ValueError(
-            f"guide=None learns by maximum likelihood, and {', '.join(map(repr, latent))} of the model {model} has "
+            f"guide=None learns by maximum likelihood, but {', '.join(map(repr, latent))} of the model {model} has "
             f"no value. Observe it, sum it out, or give a guide for it, such as phx.guides.mean_field()."
         )
     if not any(v.distribution is not None for v in variables.values()):
         raise ValueError(
-            f"guide=None learns by maximum likelihood, and the model {model} has no observed variable and no "
-            f"phx.factor: there is no likelihood. Observe the data, phx.sample(..., obs=...)."
+            f"guide=None learns by maximum likelihood, but the model {model} has no likelihood: no observed variable "
+            f"and no phx.factor. Observe the data, phx.sample(..., obs=...)."
         )
 
 
@@ -369,10 +369,10 @@ def _is_weighted(variable: RandomVariable) -> bool:
     )
 
 
-def _other_support(name: str, guide: Any, model: Any) -> str:
+def _other_support(name: str, guide: Distribution | None, model: Distribution | None) -> str:
     return (
         f"Variable {name!r}: the guide's {type(guide).__name__} has draws outside of the support of the model's "
-        f"{type(model).__name__}, {in_words(model.support)}, where the model has no density. Give the guide a "
-        f"distribution on that support, such as LogNormal for positive values, or a TransformedDistribution by "
-        f"numpyro.distributions.biject_to."
+        f"{type(model).__name__}, {in_words(getattr(model, 'support', None))}, where the model has no density. Give "
+        f"the guide a distribution on that support, such as LogNormal for positive values, or a "
+        f"TransformedDistribution by numpyro.distributions.biject_to."
     )

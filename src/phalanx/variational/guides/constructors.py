@@ -1,4 +1,4 @@
-"""Guides made from a model, objectives, and what a guide of your own is written with: the contents of `phx.guides`."""
+"""Contents of `phx.guides`: guides made from a model, objectives, and the classes that a guide of your own needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _check(model: Any, **positive: float | None) -> None:
+def _check(model: object, **positive: float | None) -> None:
     if model is not None and not callable(model):
         raise TypeError(
             f"guides: the first argument is the model, a function; got {model!r}. Sizes are given by name, such as "
@@ -36,20 +36,20 @@ def _check(model: Any, **positive: float | None) -> None:
 
 
 def mean_field(model: Callable[..., Any] | None = None, *, init_scale: float | None = None) -> MeanField:
-    r"""Independent normals on the unconstrained scale: $u_i \sim N(m_i, s_i^2)$, $x = T(u)$.
+    r"""Make a guide of independent normals on the unconstrained scale: $u_i \sim N(m_i, s_i^2)$, $x = T(u)$.
 
-    Its variances are too small where variables are correlated: for a normal posterior of precision $\Lambda$ they are
-    $1 / \Lambda_{ii}$. What is local to the rows of sharded data has its parameters on their devices.
+    Its variances are too small if variables are correlated: for a normal posterior of precision $\Lambda$ they are
+    $1 / \Lambda_{ii}$. Local variables have their parameters on the devices of their rows.
 
-    Of an even number of particles, four at least, each second one has the noise of the one before with the other sign:
-    of a normal posterior the gradients of means are then exact, and fits to correlated variables end where they would
-    move about. The bound is as exact as half as many particles tell it, and so its error says. This is of the ELBO
-    alone: the particles of other objectives are independent.
+    If the number of particles is even and at least four, the ELBO draws them in pairs of opposite noise. For a normal
+    posterior the gradients of means are then exact, so that fits to correlated variables settle. The bound is as exact
+    as with half as many independent particles, and its error accounts for that. Other objectives draw independent
+    particles.
 
     Args:
-        model: the model, which `phx.fit` knows anyway.
-        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
-            those that the curvature of the log density tells.
+        model: the model; may be left out, since `phx.fit` has it.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None estimates them from the
+            curvature of the log density, after a short climb.
 
     Returns:
         A guide for `phx.fit`, with parameters `x.loc` and `x.scale` for each variable `x`.
@@ -73,18 +73,24 @@ def mean_field(model: Callable[..., Any] | None = None, *, init_scale: float | N
 
 
 def full_rank(model: Callable[..., Any] | None = None, *, init_scale: float | None = None) -> FullRank:
-    r"""One normal with a full covariance on the unconstrained scale: $u \sim N(m, L L^\top)$, $x = T(u)$.
+    r"""Make a guide of one normal with a full covariance: $u \sim N(m, L L^\top)$ unconstrained, $x = T(u)$.
 
     Args:
-        model: the model, which `phx.fit` knows anyway.
-        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
-            those that the curvature of the log density tells.
+        model: the model; may be left out, since `phx.fit` has it.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None estimates them from the
+            curvature of the log density, after a short climb.
 
     Returns:
         A guide for `phx.fit`, with parameters `loc` and `scale_tril`; variables follow one another by name.
 
     Raises:
         TypeError, ValueError: when an argument is out of range.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(1.0, 2.0).expand([3]))
+        >>> phx.fit(model, phx.guides.full_rank(), progress=False).params["scale_tril"].shape
+        (3, 3)
 
     Source:
         Kucukelbir, Tran, Ranganath, Gelman, Blei (2017), Automatic differentiation variational inference.
@@ -96,20 +102,26 @@ def full_rank(model: Callable[..., Any] | None = None, *, init_scale: float | No
 def low_rank(
     model: Callable[..., Any] | None = None, *, rank: int | None = None, init_scale: float | None = None
 ) -> LowRankNormal:
-    r"""A normal whose covariance is diagonal but for a few directions: $u \sim N(m, D^2 + F F^\top)$, $x = T(u)$.
+    r"""Make a guide of one normal, its covariance diagonal plus low rank: $u \sim N(m, D^2 + F F^\top)$, $x = T(u)$.
 
     Args:
-        model: the model, which `phx.fit` knows anyway.
+        model: the model; may be left out, since `phx.fit` has it.
         rank: directions, columns of $F$, no more than the model has coordinates; None means 10, or as many as there
             are coordinates.
-        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
-            those that the curvature of the log density tells.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None estimates them from the
+            curvature of the log density, after a short climb.
 
     Returns:
         A guide for `phx.fit`, with parameters `loc`, `scale` and `factor`.
 
     Raises:
         TypeError, ValueError: when an argument is out of range.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(1.0, 2.0).expand([3]))
+        >>> phx.fit(model, phx.guides.low_rank(rank=2), progress=False).params["factor"].shape
+        (3, 2)
 
     Source:
         Ong, Nott, Smith (2018), Gaussian variational approximation with a factor covariance structure.
@@ -122,19 +134,25 @@ def low_rank(
 
 
 def laplace(model: Callable[..., Any] | None = None) -> FullRank:
-    r"""The normal about the top of the log density on the unconstrained scale, with its curvature for a precision.
+    r"""Make a Laplace approximation: a normal about the maximum of the log density on the unconstrained scale.
 
-    Nothing is learned by steps: it is climbed to the top, $m$, and $u \sim N(m, H^{-1})$ with $H$ the negative Hessian
-    there. `phx.fit(...).params["loc"]` is the most probable position.
+    No steps are made: a climb finds the maximum, $m$, and $u \sim N(m, H^{-1})$ with $H$ the negative Hessian there.
+    `phx.fit(...).params["loc"]` is the most probable position.
 
     Args:
-        model: the model, which `phx.fit` knows anyway.
+        model: the model; may be left out, since `phx.fit` has it.
 
     Returns:
-        A guide for `phx.fit`, with parameters `loc` and `scale_tril`. The fit is refused where there is no top.
+        A guide for `phx.fit`, with parameters `loc` and `scale_tril`. The fit is refused if there is no maximum.
 
     Raises:
-        TypeError: when the model is none.
+        TypeError: when `model` is not a function.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(1.0, 2.0))
+        >>> phx.fit(model, phx.guides.laplace(), progress=False).params["loc"].round(3)
+        array([1.], dtype=float32)
 
     Source:
         Tierney, Kadane (1986), Accurate approximations for posterior moments and marginal densities.
@@ -144,17 +162,17 @@ def laplace(model: Callable[..., Any] | None = None) -> FullRank:
 
 
 def pathfinder(model: Callable[..., Any] | None = None, *, num_paths: int = 8) -> Pathfinder:
-    r"""A mixture of normals met on the way up, by several paths at once.
+    r"""Make a guide that mixes normals found along several climbs to maxima (Pathfinder).
 
-    Each path climbs by L-BFGS, whose estimate of the curvature is a covariance at every step; the normal about the
-    place that comes closest to the density is kept, and not that about the top. The paths' normals are mixed with
-    weights $\propto e^{\text{ELBO}}$, so that a path which ends in a minor mode counts for little. Draws are
-    resampled from a pool of the mixture's by their smoothed importance weights, so that they are the posterior's where
-    the verdict is good. Nothing is learned by steps: a few hundred gradients for each path.
+    Each path climbs by L-BFGS, whose estimate of the curvature gives a normal at every step, and keeps the normal that
+    comes closest to the density. The paths' normals are mixed with weights $\propto e^{\text{ELBO}}$, so that a path
+    to a minor mode has little weight. Draws are resampled from a pool of the mixture's by their smoothed importance
+    weights, so that they are draws of the posterior if the verdict is good. No steps are made: a path takes a few
+    hundred gradients.
 
     Args:
-        model: the model, which `phx.fit` knows anyway.
-        num_paths: how many paths.
+        model: the model; may be left out, since `phx.fit` has it.
+        num_paths: number of paths.
 
     Returns:
         A guide for `phx.fit`.
@@ -185,19 +203,19 @@ def flow(
     hidden: Sequence[int] = (32,),
     init_scale: float | None = None,
 ) -> Flow:
-    r"""Standard normals through layers that are learned: $u = m + s \odot f_L(\dots f_1(z))$, $x = T(u)$.
+    r"""Make a normalizing flow, learned layers of standard normals: $u = m + s \odot f_L(\dots f_1(z))$, $x = T(u)$.
 
-    Coordinates follow one another as the model meets its variables. Of couplings there are two for each binary digit of
-    a coordinate's number, so that any coordinate is told by any other in one of them. What is local to the rows of
-    sharded data is apart: independent normals, as of `mean_field`.
+    Coordinates are in the order in which the model samples its variables. There are two coupling layers for each binary
+    digit of a coordinate's number, so that every coordinate conditions every other in one of them. Local variables are
+    independent normals, as in `mean_field`.
 
     Args:
-        model: the model, which `phx.fit` knows anyway.
-        transform: "coupling"; or "inverse_autoregressive", of which two layers can do more, and whose density takes a
-            pass for each coordinate: it is for few coordinates.
+        model: the model; may be left out, since `phx.fit` has it.
+        transform: "coupling"; or "inverse_autoregressive", two more flexible layers for few coordinates: the density
+            takes a pass for each coordinate.
         hidden: widths of the layers' networks.
-        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
-            those that the curvature of the log density tells.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None estimates them from the
+            curvature of the log density, after a short climb.
 
     Returns:
         A guide for `phx.fit`, with parameters `loc`, `scale` and `weights`; and `x.loc` and `x.scale` for each local
@@ -231,16 +249,16 @@ def flow(
 
 
 def structured(model: Callable[..., Any] | None = None, *, init_scale: float | None = None) -> Structured:
-    r"""Normals along the model's dependence: $u_i = m_i + s_i (z_i + \sum_p A_{ip} (u_p - m_p) / s_p)$, $x = T(u)$.
+    r"""Make normals that follow the model's dependence: $u_i = m_i + s_i (z_i + \sum_p A_{ip} (u_p - m_p) / s_p)$.
 
-    The sum is over the parents of a variable: those before it that its distribution depends on in the model. Of
-    variables of many rows, a row depends on the same row of its parent. What is local to the rows of sharded data has
-    its parameters, the coefficients on global variables with them, on their devices.
+    The sum is over the parents of a variable: earlier variables on which its distribution depends in the model. If both
+    have many rows, a row depends on the same row of its parent. Local variables have their parameters, including the
+    coefficients on global variables, on the devices of their rows.
 
     Args:
-        model: the model, which `phx.fit` knows anyway.
-        init_scale: standard deviations to begin with, on the unconstrained scale; None climbs a little first, and takes
-            those that the curvature of the log density tells.
+        model: the model; may be left out, since `phx.fit` has it.
+        init_scale: standard deviations to begin with, on the unconstrained scale; None estimates them from the
+            curvature of the log density, after a short climb.
 
     Returns:
         A guide for `phx.fit`, with parameters `x.loc` and `x.scale` for each variable `x`, and `x.on.p` for each of its
@@ -265,4 +283,4 @@ def structured(model: Callable[..., Any] | None = None, *, init_scale: float | N
 
 
 MAKERS = (mean_field, full_rank, low_rank, laplace, pathfinder, flow, structured)
-"""What makes a guide; given to `phx.fit` uncalled, it is called without arguments."""
+"""Functions that make a guide; `phx.fit` calls one that is passed uncalled, without arguments."""

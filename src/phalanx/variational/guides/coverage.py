@@ -68,7 +68,7 @@ def bounds_of(support: Any) -> tuple[float | None, float | None] | None:
     return _static(getattr(support, "lower_bound", -math.inf)), _static(getattr(support, "upper_bound", math.inf))
 
 
-def _static(bound: Any) -> float | None:
+def _static(bound: object) -> float | None:
     """Return a bound that is one number; None if it is computed or differs by element."""
     return float(bound) if isinstance(bound, int | float | np.number) and not isinstance(bound, bool) else None
 

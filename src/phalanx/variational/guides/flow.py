@@ -1,7 +1,6 @@
 """Normalizing flows as guides: standard normals through learned layers, then shifted and scaled.
 
-Variables with a row for each row of sharded data are independent of the flow: normals whose parameters lie with the
-rows.
+Local variables are independent of the flow: normals whose parameters are on the devices of their rows.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ COUPLING, INVERSE_AUTOREGRESSIVE = "coupling", "inverse_autoregressive"
 TRANSFORMS = COUPLING, INVERSE_AUTOREGRESSIVE
 
 STEP = 0.2
-"""Factor on the optimiser's changes of network weights, which have no widths to be measured by."""
+"""Factor on the optimiser's changes of network weights, which have no widths to measure changes by."""
 
 WITHIN = 1
-"""Times that variables themselves are halved, for couplings."""
+"""Number of halvings within a variable, for couplings."""
 
 LOCALS = MeanField()
 
@@ -158,11 +157,11 @@ def _stays(mine: Latents) -> np.ndarray:
     return digits([math.prod(latent.unconstrained_shape) for latent in mine], WITHIN)
 
 
-def _steps(weights: Any, to_hidden: Any, to_outputs: Any) -> Any:
+def _steps(weights: Any, to_hidden: int | np.ndarray, to_outputs: int | np.ndarray) -> dict[str, Any]:
     """Return the factor on the change of each weight, given the number of coordinates that the network's layers read.
 
-    Weights have no widths to be measured by. Each term of a sum of many changes in proportion less, so that all sums
-    change alike, and a scale that depends on a single coordinate is found as fast as others.
+    Weights have no widths to measure changes by. A term of a sum of n terms changes by 1/n as much, so that all sums
+    change equally fast, also one that depends on a single coordinate.
     """
     own = [STEP / to_hidden, *(STEP / kernel.shape[-2] for kernel, _ in weights["layers"][1:])]
     return {"layers": [(part, STEP) for part in own], "linear": STEP / to_outputs}

@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 LEAST_OWN = 0.02
-"""The least own standard deviation of a coordinate, in parts of that along the directions: more digits are lost."""
+"""Least own standard deviation of a coordinate, relative to that along the directions; with less, digits are lost."""
 
 FARTHEST = 0.2
-"""The farthest that a step may move a full covariance along a direction, or stretch it, in standard deviations."""
+"""Longest step of a normal with a full covariance along a direction, or stretch of it, in standard deviations."""
 
 FEW = 64
-"""Coordinates of a full covariance up to which the default number of draws determines enough for its rate."""
+"""Number of coordinates up to which the default particles determine a full covariance well enough for the rate."""
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
-def standard_log_prob(noise: Float[Array, "coordinate"]) -> Float[Array, ""]:
-    """Return the log density of a vector of standard normals."""
+def standard_log_prob(noise: Float[Array, "..."]) -> Float[Array, ""]:
+    """Return the log density of standard normals."""
     return -jnp.sum(0.5 * noise**2 + HALF_LOG_2PI)
 
 
@@ -186,11 +186,11 @@ class FullRank(Guide):
         return Beginning({"loc": top.position, "scale_tril": tril}, {(TOP, NO_TOP): ~fine})
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
-        """Move the location by parts of the scales, and these by a triangular factor: no choice of coordinates matters.
+        """Move the location by parts of the scales, and multiply these by a triangular factor.
 
-        Entries of the factor that move at random by some rate stretch directions by that times the square root of
-        their number in a row. A few draws determine less of each entry, the more there are: from `FEW` coordinates on
-        entries are divided by more. Changes that are still long, as where entries agree, are cut; so is the location's.
+        Independent changes of all entries stretch a direction by the square root of the row's length, so entries are
+        divided by that. A few draws determine each entry less, the more there are: above `FEW` coordinates entries are
+        divided by more. Changes of factor and location that are still long are cut.
         """
         tril = params["scale_tril"]
         size = len(tril)

@@ -1,6 +1,6 @@
 """The protocol of guides: distributions of a model's latent variables, with parameters that `phx.fit` learns.
 
-A guide is given to `phx.fit` without a model; `pair.py` puts it beside one. JAX traces its methods.
+`phx.fit` takes a guide without a model; `pair.py` puts it beside one. JAX traces its methods.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Traits:
 
     Attributes:
         is_linear: whether a draw is linear in its noise, which is standard normals.
-        is_antithetic: whether steps draw in pairs of opposite noise, as likely as any: odd functions of the noise then
-            add nothing to gradients. The noise of a mean is odd where the posterior is normal; that of a covariance is
-            even, and half as many directions show less of it.
+        is_antithetic: whether steps draw in pairs of opposite noise, which cancels odd functions of the noise in
+            gradients. For a normal posterior the gradient noise of a mean is odd; that of a covariance is even, and
+            larger with half as many directions.
         by_widths: whether steps change parameters in units of the guide's own widths, by `moved`; otherwise they add
             to the parameters on the real line.
         is_solved: whether `begin` finds the parameters, so that no steps are made.
@@ -113,10 +113,10 @@ class Guide(Protocol):
         Compute here, once, all that does not depend on the noise: the transform is called at every leapfrog step.
 
         Raises:
-            ValueError: when the guide is no such transform, or moves variables with rows of sharded data together with
-                the others.
+            ValueError: when the guide is not a transform of standard normals, or moves local variables together with
+                others.
         """
         raise ValueError(
-            f"reparameterize: the guide {self.name} is no transform of standard normals. Fit phx.guides.flow(), or "
+            f"reparameterize: the guide {self.name} is not a transform of standard normals. Fit phx.guides.flow(), or "
             f"full_rank(), low_rank(), mean_field() or structured()."
         )

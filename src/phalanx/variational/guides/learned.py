@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import keystr, tree_map_with_path
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.transforms import Transform
@@ -79,7 +80,7 @@ class Learned:
             value, specs_of(value, spec, None, f"Parameter {name!r}"),
         )  # fmt: skip
 
-    def _each(self, name: str, apply: Callable[[Transform, Array], Any], value: Any) -> Any:
+    def _each(self, name: str, apply: Callable[[Transform, Array], ArrayLike], value: Any) -> Any:
         transform = bijection_onto(self.parameters[name].constraint)
         return jax.tree.map(lambda leaf: jnp.asarray(apply(transform, leaf)), value)
 
@@ -110,7 +111,7 @@ def _form(value: Any) -> str:
     return leaves[0] if jax.tree_util.treedef_is_leaf(tree) else str(jax.tree.unflatten(tree, leaves))
 
 
-def _sharding(mesh: Mesh, name: str, spec: PartitionSpec, leaf: Any) -> NamedSharding:
+def _sharding(mesh: Mesh, name: str, spec: PartitionSpec, leaf: Array | jax.ShapeDtypeStruct) -> NamedSharding:
     for axis in jax.tree.leaves(tuple(spec)):
         if axis not in mesh.axis_names:
             raise ValueError(

@@ -24,7 +24,7 @@ from phalanx.variational.guides.start import Beginning, ModelStart
 from phalanx.variational.problem import Problem, Values
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, UInt32
+    from jaxtyping import Float, Shaped, UInt32
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Pair:
     Attributes:
         problem: the model and its data.
         guide: the guide.
-        weights: how often terms count, by variable, where that is not once.
+        weights: factors on terms, by variable; 1 if left out.
     """
 
     problem: Problem
@@ -66,12 +66,12 @@ class Pair:
 
     def draw_weighed(
         self, params: Params, noise: Any, data: Values, held: bool = False
-    ) -> tuple[dict[str, Array], Float[Array, ""]]:
+    ) -> tuple[dict[str, Array], Shaped[Array, ""]]:
         """Return the same draw and its log density under the guide, of parameters that are constants if `held`."""
         return self._at(data).draw_with_density(params, noise, self._latents, held)
 
-    def log_guide(self, params: Params, draw: Mapping[str, Array], data: Values) -> Float[Array, ""]:
-        """Return the log density of a draw under the guide."""
+    def log_guide(self, params: Params, draw: Mapping[str, Array], data: Values) -> Shaped[Array, ""]:
+        """Return the log density of a draw under the guide; a whole 0 without variables."""
         return self._at(data).log_prob(params, draw, self._latents)
 
     def log_model(self, params: Params, draw: Mapping[str, Array], data: Values) -> dict[str, Float[Array, ""]]:
@@ -199,7 +199,7 @@ def noise_of(pair: Pair, key: Array, count: int) -> Any:
 
 
 def antithetic_noise_of(pair: Pair, key: Array, count: int) -> Any:
-    """Return noise in pairs of opposite signs, one after the other. Both devices of a pair draw it: none is sent."""
+    """Return noise in pairs of opposite signs, one after the other; both devices of a pair draw it."""
 
     def one(number: Array) -> Any:
         noise = pair.noise(random.fold_in(key, number // 2))

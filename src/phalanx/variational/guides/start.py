@@ -1,4 +1,4 @@
-"""Places from which guides made from a model begin: of high density, or about values that were given."""
+"""Starting points of guides made from a model: positions of high density, or the user's values."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 CANDIDATES, RADIUS = 8, 2.0
-"""Positions tried for a start, uniform on (-2, 2) in every coordinate and ever closer to zero."""
+"""Number of random positions evaluated for a start, and their range, which shrinks to zero from one to the next."""
 
 NARROW = 0.1
-"""Standard deviations to begin with about values that were given."""
+"""Initial standard deviations about the user's values."""
 
 TOP = "the top"
 """Key of a solved guide's climb among misfits, which are otherwise keyed by variable."""
@@ -46,7 +46,7 @@ class Beginning(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelStart:
-    """A model and its data from which guides, and climbs, begin.
+    """A model with its data, as the start of guides and climbs.
 
     Attributes:
         problem: the model.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 MOST = 4096
-"""Coefficients of one variable on another up to which every coordinate may depend on every other."""
+"""Most coefficients of a variable on another; with more, a row depends only on the same row."""
 
 ALONE = MeanField()
 

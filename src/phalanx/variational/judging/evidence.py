@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jax import Array
 
 from phalanx.diagnostics.psis import Smoothed, smooth, threshold
 
@@ -21,8 +22,7 @@ class Evidence(NamedTuple):
 
     Attributes:
         log_evidence: the estimate, by importance sampling from the guide.
-        error: its standard error, which includes the gap to draws after Markov moves; without meaning if `reliable` is
-            false.
+        error: its standard error, with the gap to draws after Markov moves; meaningless if `reliable` is false.
         elbo: the evidence lower bound, which is below the estimate but for noise.
         elbo_error: the standard error of the bound.
         k_hat: shape of the weights' tail.
@@ -54,7 +54,7 @@ class Weights(NamedTuple):
     undefined: int = 0
 
     @classmethod
-    def of(cls, log_p: Shaped[np.ndarray, "draw"], log_q: Shaped[np.ndarray, "draw"]) -> Weights:
+    def of(cls, log_p: Shaped[Array | np.ndarray, "draw"], log_q: Shaped[Array | np.ndarray, "draw"]) -> Weights:
         """Return the weights, given log densities under model and guide; a draw with NaN gets weight zero."""
         log = np.asarray(log_p, np.float64) - np.asarray(log_q, np.float64)
         undefined = np.isnan(log)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,17 +15,20 @@ from phalanx.variational.judging.evidence import Weights
 from phalanx.variational.judging.modes import ModeSearch
 from phalanx.variational.judging.moving import Moved
 
+if TYPE_CHECKING:
+    from jaxtyping import Float64
+
 MEAN_OFF, SD_OFF = 0.1, 0.15
-"""How far a mean may be off, in standard deviations, and a standard deviation, in parts of itself."""
+"""Largest errors tolerated: of a mean, in standard deviations, and of a standard deviation, in parts of itself."""
 
 FALSE_ALARMS = 0.01
-"""The chance that any of the quantities of a right fit is reported, whatever their number."""
+"""Probability that any quantity of an exact fit is reported, for any number of quantities."""
 
 STILL = 0.8
-"""The correlation of draws before and after the moves up to which the moves determine how far a guide is off."""
+"""Largest correlation of draws before and after the moves at which the moves determine the error of a guide."""
 
 FAILED = 0.01
-"""The share of steps that may be left out for a gradient that is not finite."""
+"""Largest fraction of steps that may be left out because their gradient is not finite."""
 
 ADVICE = (
     "a guide that can do more, such as phx.guides.full_rank() or phx.guides.flow(), another parameterisation of the "
@@ -34,10 +37,10 @@ ADVICE = (
 
 
 class Moment(NamedTuple):
-    """A scalar element of a variable, under the guide and under what stands for the posterior.
+    """Comparison of the guide's mean and standard deviation of a scalar element with estimates of the posterior's.
 
     Attributes:
-        name: of the element.
+        name: name of the element.
         shift: the guide's mean minus the posterior's, in the posterior's standard deviations.
         error: standard error of the shift.
         ratio: the guide's standard deviation in parts of the posterior's.
@@ -51,17 +54,19 @@ class Moment(NamedTuple):
     ratio_error: float
 
 
-def moments(values: Mapping[str, np.ndarray], weights: np.ndarray, resampled: bool = False) -> Iterator[Moment]:
-    """The moments of every element of draws `(draw, ...)`, under the guide and by self-normalised weights.
+def moments(
+    values: Mapping[str, np.ndarray], weights: Float64[np.ndarray, "draw"], resampled: bool = False
+) -> Iterator[Moment]:
+    """Yield the moments of every element of draws `(draw, ...)`, under the guide and by self-normalised weights.
 
-    Where draws are resampled by the weights, the guide's are the weighted ones, and the error is theirs.
+    If draws are resampled by the weights, the guide's moments are the weighted ones, with their errors.
     """
     for name, draws in values.items():
         flat = np.asarray(draws, np.float64).reshape(len(draws), -1)
         mean, weighted = flat.mean(0), weights @ flat
         away, plain_away = flat - weighted, flat - mean
         variance, plain = weights @ away**2, (plain_away**2).mean(0)
-        with np.errstate(all="ignore"):  # of a constant, which is no quantity
+        with np.errstate(all="ignore"):  # a constant has variance zero
             influence = weights[:, None] * away
             spread = weights[:, None] * (away**2 / variance - 1.0)
             if resampled:
@@ -75,10 +80,10 @@ def moments(values: Mapping[str, np.ndarray], weights: np.ndarray, resampled: bo
 
 
 def moments_after(moved: Moved) -> Iterator[Moment]:
-    """The moments of every element of draws before and after Markov moves.
+    """Yield the moments of every element of draws before and after Markov moves.
 
-    Moves that have not forgotten where they began have gone a part of the way to the posterior, which the correlation
-    of draws before and after determines: an average goes as far as the correlation has fallen.
+    A few moves carry an average only a part of the way to the posterior's: one minus the correlation of draws before
+    and after. Changes are divided by that part.
     """
     for name, draws in moved.before.items():
         before, after = (np.asarray(v[name], np.float64).reshape(len(draws), -1) for v in (moved.before, moved.after))
@@ -96,11 +101,14 @@ def moments_after(moved: Moved) -> Iterator[Moment]:
         yield from _moments(name, draws, *moment)
 
 
-def _moments(name: str, draws: np.ndarray, mean: Any, plain: Any, *said: Any) -> Iterator[Moment]:
-    """The moments of a variable's elements: shift and error in units, the unit, the ratio and its error."""
-    shift, error, sd, ratio, ratio_error = said
+def _moments(
+    name: str, draws: np.ndarray, mean: Float64[np.ndarray, "element"], plain: Float64[np.ndarray, "element"],
+    *others: Float64[np.ndarray, "element"],
+) -> Iterator[Moment]:  # fmt: skip
+    """Yield the moments of a variable's elements, given shift, its error, the unit, the ratio and its error."""
+    shift, error, sd, ratio, ratio_error = others
     for i, label in enumerate(element_names(name, draws.shape[1:])):
-        if plain[i] > 1e-7 * abs(mean[i]) and sd[i] > 0.0:  # a constant is no quantity
+        if plain[i] > 1e-7 * abs(mean[i]) and sd[i] > 0.0:  # constants are left out
             yield Moment(label, *map(float, (shift[i] / sd[i], error[i] / sd[i], ratio[i], ratio_error[i])))
 
 
@@ -109,12 +117,12 @@ def _norm(influence: np.ndarray) -> np.ndarray:
 
 
 class Compared(NamedTuple):
-    """Moments of a guide that are not those of the posterior.
+    """Moments of a guide that differ from the posterior's.
 
     Attributes:
         means: elements whose mean is off by more than is tolerated, and by more than noise explains.
-        sds: those whose standard deviation is.
-        vague: elements whose moments are not known well enough to say.
+        sds: elements whose standard deviation is.
+        vague: elements whose moments are too uncertain for a comparison.
     """
 
     means: list[Moment]
@@ -123,7 +131,7 @@ class Compared(NamedTuple):
 
     @classmethod
     def of(cls, found: Sequence[Moment]) -> Compared:
-        """Compare: errors are scaled by how many quantities there are."""
+        """Return the comparison, whose tolerance for noise grows with the number of quantities."""
         noise = NormalDist().inv_cdf(1.0 - FALSE_ALARMS / (4.0 * max(len(found), 1)))
 
         def off(value: float, error: float, tolerated: float) -> bool:
@@ -144,11 +152,11 @@ class Compared(NamedTuple):
         return bool(self.means or self.sds)
 
     def mean_words(self) -> str:
-        """Return by how much means are off."""
+        """Return the errors of means, in words."""
         return first_few(self.means, lambda m: f"{m.name} by {-m.shift:.2f}±{m.error:.2f}")
 
     def sd_words(self) -> str:
-        """Return by how much standard deviations are off."""
+        """Return the errors of standard deviations, in words."""
         return first_few(self.sds, lambda m: f"{m.name} has {m.ratio:.2f} of it")
 
 
@@ -157,25 +165,28 @@ def judge_fit(
     findings: Sequence[Finding] = (), resampled: bool = False, moves: Callable[[], Moved] | None = None,
     search: Callable[[], ModeSearch] | None = None,
 ) -> Verdict:  # fmt: skip
-    r"""Say whether a fit is good to use, or what is wrong with it and what to try.
+    r"""Return the verdict on a fit.
 
-    It is good when the tail of its importance weights is light enough for the draws there are, when neither weighting
-    the draws nor moving them by Markov moves of the posterior's changes a mean by more than a tenth of a standard
-    deviation or a standard deviation by more than 15%, when no climb or exchange of elements leads to a mode that the
-    guide never draws from, and when learning has ended. A change counts where noise does not explain it, given how many
-    quantities there are. It is usable where weights are too heavy, or learning has not ended, but moments are right.
+    A fit is good if all of the following hold. The tail of its importance weights is light enough for the number of
+    draws. Neither weighting the draws nor Markov moves that keep the posterior change a mean by more than a tenth of a
+    standard deviation, or a standard deviation by more than 15%; changes that noise explains, given the number of
+    quantities, do not count. No climb or exchange of elements leads to a mode that the guide never draws from. Learning
+    has ended. A fit is usable if its moments are right, but weights are too heavy or learning has not ended.
 
     Args:
-        weights: of draws from the guide.
+        weights: weights of draws from the guide.
         values: those draws, `(draw, ...)` by variable.
-        settled: why learning has not ended; empty when it has.
+        settled: why learning has not ended; empty if it has.
         steps: steps made.
-        failed: those left out because their gradient was not finite.
-        findings: what is known to be wrong from elsewhere.
-        resampled: whether draws for use are chosen by these weights; they then have the weighted moments, of which
-            there is the Monte-Carlo error to look at.
-        moves: moves draws; None where they cannot be moved.
-        search: searches for other modes.
+        failed: steps left out because their gradient was not finite.
+        findings: findings of other checks.
+        resampled: whether draws for use are chosen by these weights; they then have the weighted moments, and only the
+            Monte-Carlo error is checked.
+        moves: function that moves the draws; None if they cannot be moved.
+        search: function that searches for other modes.
+
+    Returns:
+        The verdict.
 
     Source:
         Yao, Vehtari, Simpson, Gelman (2018), Yes, but did it work? Evaluating variational inference; Vehtari, Simpson,
@@ -200,18 +211,18 @@ def _is_severe(result: Finding | str) -> bool:
 
 
 def judge_unweighed(*, settled: str, steps: int, failed: int, findings: Sequence[Finding] = ()) -> Verdict:
-    """Say whether learning has ended, of a fit to rows that came in batches: there are no weights to look at."""
+    """Return the verdict on a fit to rows that came in batches: it has no weights to check, only whether it settled."""
     unknown = Finding(
         "not weighed",
-        "The rows came in batches, and the importance weights of draws, which need all of them, were not looked at.",
+        "The rows came in batches, and the importance weights of draws, which need all of them, were not computed.",
         "to fit to a part of the rows that fits in memory, and see whether that fit's verdict is good",
     )
     return _judged((*findings, unknown, _of_end(settled), _of_failures(steps, failed)))
 
 
 def judge_likelihood(*, settled: str, steps: int, failed: int) -> Verdict:
-    """Say whether learning has ended, of a fit by maximum likelihood: there is no posterior to be near to."""
-    passed = "It is of maximum likelihood: values without a posterior, which nothing was compared with."
+    """Return the verdict on a fit by maximum likelihood, which has no posterior: only whether it settled."""
+    passed = "The fit is of maximum likelihood: values without a posterior to compare them with."
     return _judged((passed, _of_end(settled), _of_failures(steps, failed)))
 
 
@@ -220,9 +231,9 @@ def _of_undefined(weights: Weights) -> Finding | str:
         return ""
     return Finding(
         "no number",
-        f"The log density of {weights.undefined:,} of {count(len(weights.log), 'draw')} is not a number: what they "
-        f"weigh is not known, and they were left out.",
-        "a model that can be computed wherever the guide draws; jax.debug_nans says which operation it is",
+        f"The log density of {weights.undefined:,} of {count(len(weights.log), 'draw')} is not a number: their "
+        f"weights are unknown, and they were left out.",
+        "a model that can be computed wherever the guide draws; jax.debug_nans names the operation",
     )
 
 
@@ -241,11 +252,11 @@ def _of_draws(
 
 
 def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None) -> list[Finding | str]:
-    """Return the findings on draws whose weights cannot be averaged: how far they move."""
+    """Return the findings on draws whose weights cannot be averaged, by the changes that moves make."""
     total = len(weights.log)
     problem = (
         f"The importance weights of {count(total, 'draw')} have a tail of shape k-hat {weights.smoothed.k_hat:.2f}, "
-        f"above {threshold(total):.2f}: they cannot be averaged, and the evidence is not known"
+        f"above {threshold(total):.2f}: they cannot be averaged, and the evidence is unknown"
     )
     heavy = Finding("heavy weights", f"{problem}.", ADVICE)
     if moves is None:
@@ -300,7 +311,7 @@ def _of_modes(searched: ModeSearch) -> list[Finding | str]:
 
 def _k_hat_words(weights: Weights) -> str:
     k_hat = weights.smoothed.k_hat
-    return f"k-hat is {k_hat:.2f}" if np.isfinite(k_hat) else "the largest weights are all alike"
+    return f"k-hat is {k_hat:.2f}" if np.isfinite(k_hat) else "the largest weights are all equal"
 
 
 def _off(compared: Compared, how: str) -> list[Finding | str]:
@@ -337,7 +348,7 @@ def _of_moments(found: list[Moment], total: int) -> list[Finding | str]:
 def _of_end(settled: str) -> Finding | str:
     if not settled:
         return "The guide no longer changes."
-    return Finding("not settled", settled, "a larger num_steps=, or to go on with init= this fit", "usable")
+    return Finding("not settled", settled, "a larger num_steps=, or to continue with init= this fit", "usable")
 
 
 def _of_failures(steps: int, failed: int) -> Finding | str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array, ShapeDtypeStruct, lax
 from jax.flatten_util import ravel_pytree
 
 from phalanx.errors.names import hint
 from phalanx.errors.words import element_names
 from phalanx.variational.drawing import Drawing
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, alignment_of, run_model
 from phalanx.variational.methods.fixed_draws import FixedDraws
 
@@ -57,8 +58,8 @@ def covariance_of(
     given = free, np.uint32(seed), np.int32(chunks), drawing.arrays
     labels = _check_names(wanted, jax.eval_shape(lambda *given: _values(fixed, *given), *given))
 
-    def look(*given: Any) -> tuple[Array, Array]:
-        return _derivatives(fixed, wanted, *given)
+    def look(free: Params, seed: Array, chunks: Array, arrays: Sequence[Array]) -> tuple[Array, Array]:
+        return _derivatives(fixed, wanted, free, seed, chunks, arrays)
 
     of_model = pair.problem.parameters
     paths = jax.tree_util.tree_leaves_with_path(dict(free))  # in the order of the vector of all
@@ -87,7 +88,7 @@ def _inverted(
 
 
 def _derivatives(
-    fixed: FixedDraws, names: Sequence[str], free: Any, seed: Array, chunks: Array, arrays: Any
+    fixed: FixedDraws, names: Sequence[str], free: Params, seed: Array, chunks: Array, arrays: Sequence[Array]
 ) -> tuple[Float[Array, "parameter parameter"], Float[Array, "parameter element"]]:
     """Return the bound's Hessian, and the derivatives of the variables' means by each parameter."""
     draws = fixed.hold(seed, jnp.uint32(0), chunks)
@@ -104,13 +105,13 @@ def _derivatives(
     return lax.map(along, jnp.arange(zero.size), batch_size=AT_ONCE)
 
 
-def _values(fixed: FixedDraws, free: Any, seed: Array, chunks: Array, arrays: Any) -> dict[str, Array]:
+def _values(fixed: FixedDraws, free: Params, seed: Array, chunks: Array, arrays: Sequence[Array]) -> dict[str, Array]:
     params, data = fixed.pair.learned.constrain(free), fixed.pair.problem.data(arrays)
     draw = fixed.draw(params, jnp.uint32(0), fixed.hold(seed, jnp.uint32(0), chunks), data)
     return fixed.pair.problem.alone(lambda: run_model(fixed.pair, params, draw, data).values())
 
 
-def _check_names(names: Sequence[str], shapes: Any) -> tuple[str, ...]:
+def _check_names(names: Sequence[str], shapes: Mapping[str, ShapeDtypeStruct]) -> tuple[str, ...]:
     """Return the names of all elements, or raise unless the variables exist and are real."""
     labels: list[str] = []
     for name in names:

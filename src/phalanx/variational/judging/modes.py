@@ -13,10 +13,10 @@ spike without mass, such as that of a hierarchy's joint density, does not count.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,10 @@ from phalanx.learning.ascent import Climb, LogDensity, climb, curvature, negativ
 from phalanx.programs.unconstrained import Evaluation, to_unconstrained
 from phalanx.variational.drawing import STREAM, Drawing
 from phalanx.variational.guides.coordinates import flat
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import key_of, log_weight, position_of
 from phalanx.variational.judging.moving import in_lanes, lanes_of
+from phalanx.variational.problem import Values
 
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt32
@@ -100,7 +102,7 @@ class Modes:
     def search(
         self, values: Mapping[str, np.ndarray], weights: Float[np.ndarray, "draw"], log_evidence: float
     ) -> ModeSearch:
-        """Search, given draws of the guide, their normalised weights and the evidence by these."""
+        """Search for modes, given draws of the guide, their normalised weights and the evidence by these."""
         blind = "Importance weights cannot reveal regions that the guide never samples"
         if self.drawing.pair.problem.whole.without_bijection:
             return ModeSearch((), f"{blind}; with discrete variables other modes were not searched for.")
@@ -167,7 +169,7 @@ class Modes:
                 modes.append(Mode(words, float(np.mean(ratio)), True))
         return modes
 
-    def _densities(self, params: Any, data: Any) -> tuple[Callable[[Array], Evaluation], LogDensity]:
+    def _densities(self, params: Params, data: Values) -> tuple[Callable[[Array], Evaluation], LogDensity]:
         """Return the model, and its log density, as functions of a position as a vector."""
         problem = self.drawing.pair.problem
         _, back = flat(problem.at_position(params, None, data).position)
@@ -178,7 +180,7 @@ class Modes:
         return at, lambda vector: at(vector).log_density()
 
     def _climbs(
-        self, free: Any, seed: Array, numbers: UInt32[Array, "draw"], arrays: Any
+        self, free: Params, seed: Array, numbers: UInt32[Array, "draw"], arrays: Sequence[Array]
     ) -> tuple[Float[Array, "start coordinate"], Float[Array, "start"]]:
         """Return the ends of climbs, and the log importance weight at each."""
         pair = self.drawing.pair
@@ -214,7 +216,7 @@ class Modes:
 
         return problem.alone(run)
 
-    def _of_prior(self, params: Any, data: Any, key: Array) -> Float[Array, "start coordinate"] | None:
+    def _of_prior(self, params: Params, data: Values, key: Array) -> Float[Array, "start coordinate"] | None:
         """Return positions of draws from the prior; None if it cannot be drawn from."""
         model = with_parameters(self.drawing.pair.problem.model, params)
 
@@ -230,18 +232,18 @@ class Modes:
             return None
 
     def _weighed(
-        self, free: Any, tops: Float[Array, "top coordinate"], log_evidence: Array, arrays: Any
+        self, free: Params, tops: Float[Array, "top coordinate"], log_evidence: Array, arrays: Sequence[Array]
     ) -> tuple[dict[str, Array], Float[Array, "top"]]:
         """Return the values at maxima, and the mass about each where the guide has hardly any density."""
         pair = self.drawing.pair
         data = pair.problem.data(arrays)
 
-        def run() -> tuple[Any, Array]:
+        def run() -> tuple[dict[str, Array], Array]:
             params = pair.learned.constrain(free)
             at, log_density = self._densities(params, data)
             noise = random.normal(random.key(1), (NEARBY, tops.shape[1]), tops.dtype)
 
-            def about(top: Array) -> tuple[Any, Array]:
+            def about(top: Array) -> tuple[dict[str, Array], Array]:
                 scale, log_det = _laplace(log_density, top)
 
                 def gain(noise: Array) -> Array:
@@ -258,7 +260,9 @@ class Modes:
 
         return pair.problem.alone(run)
 
-    def _at_values(self, free: Any, values: Any, arrays: Any) -> tuple[Float[Array, "draw"], Float[Array, "draw"]]:
+    def _at_values(
+        self, free: Params, values: Mapping[str, Array], arrays: Sequence[Array]
+    ) -> tuple[Float[Array, "draw"], Float[Array, "draw"]]:
         """Return the log density, without Jacobians, and the log importance weight of the latent variables' values."""
         pair = self.drawing.pair
         data = pair.problem.data(arrays)
@@ -266,7 +270,7 @@ class Modes:
         def run() -> tuple[Array, Array]:
             params = pair.learned.constrain(free)
 
-            def one(values: Any) -> tuple[Array, Array]:
+            def one(values: Mapping[str, Array]) -> tuple[Array, Array]:
                 position = to_unconstrained(with_parameters(pair.problem.model, params), values, data)
                 run = pair.problem.at_position(params, position, data)
                 return run.log_density(jacobian=False), log_weight(pair, params, run, data)
@@ -312,7 +316,7 @@ def _reordered(values: np.ndarray, size: int, order: np.ndarray) -> np.ndarray:
     return values
 
 
-def _words(values: Mapping[str, np.ndarray]) -> str:
+def _words(values: Mapping[str, np.ndarray | np.generic]) -> str:
     """Return the first few values, in words."""
     parts = []
     for name, value in list(values.items())[:4]:

@@ -16,18 +16,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax, random
+from jax import Array, ShapeDtypeStruct, lax, random
 
 from phalanx.learning.ascent import LogDensity
 from phalanx.learning.compiled import Compiled
 from phalanx.programs.unconstrained import Evaluation
 from phalanx.variational.drawing import STREAM, Drawing
 from phalanx.variational.guides.coordinates import flat
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import key_of, log_weight, position_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ FEWEST = 512
 
 FEW_NUMBERS, LANES_OF_FEW, LANES = 2**16, 64, 8
 """Draws whose gradients are computed at once, for few numbers in the data and for more."""
+
+T = TypeVar("T")
 
 
 class Moved(NamedTuple):
@@ -132,11 +135,13 @@ class Mover:
         before = {name: np.asarray(v)[parents] for name, v in values.items()}
         return Moved(parents, before, after, log[parents], logs.astype(float), float(np.mean(rates)))
 
-    def _moved(self, free: Any, seed: Array, first: Array, numbers: Array, arrays: Any) -> tuple[Any, Array, Array]:
+    def _moved(
+        self, free: Params, seed: Array, first: Array, numbers: UInt32[Array, "moved"], arrays: Sequence[Array]
+    ) -> tuple[dict[str, Array], Float[Array, "moved"], Float[Array, ""]]:
         pair = self.drawing.pair
         data, base = pair.problem.data(arrays), random.fold_in(random.key(seed), STREAM)
 
-        def run() -> tuple[Any, Array, Array]:
+        def run() -> tuple[dict[str, Array], Array, Array]:
             params = pair.learned.constrain(free)
 
             def position(number: Array) -> dict[str, Array]:
@@ -153,7 +158,7 @@ class Mover:
             key = random.fold_in(random.fold_in(base, MOVED), first)
             moved, rate = hybrid(lambda vector: at(vector).log_density(), vectors, key, self._lanes)
 
-            def weighed(vector: Array) -> tuple[Any, Array]:
+            def weighed(vector: Array) -> tuple[dict[str, Array], Array]:
                 run = at(vector)
                 return run.values(), log_weight(pair, params, run, data)
 
@@ -166,17 +171,17 @@ class Mover:
         return min(lanes_of(self.drawing.arrays), self._batch)
 
 
-def numbers_of(arrays: Sequence[Any]) -> int:
+def numbers_of(arrays: Sequence[Array | ShapeDtypeStruct]) -> int:
     """Return the number of elements of all arrays."""
     return sum(math.prod(array.shape) for array in arrays)
 
 
-def lanes_of(arrays: Sequence[Any]) -> int:
+def lanes_of(arrays: Sequence[Array]) -> int:
     """Return the number of draws whose gradients are computed at once with these data."""
     return LANES_OF_FEW if numbers_of(arrays) <= FEW_NUMBERS else LANES
 
 
-def in_lanes(f: Callable[..., Any], rows: Any, lanes: int) -> Any:
+def in_lanes(f: Callable[..., T], rows: Any, lanes: int) -> T:
     """Map `f` over rows, `lanes` at once."""
     parted = jax.tree.map(lambda leaf: leaf.reshape(-1, lanes, *leaf.shape[1:]), rows)
     found = lax.map(jax.vmap(f), parted)
@@ -231,7 +236,7 @@ def hybrid(
         kept = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), (there, height, drawn), (at, value, pull))
         return *kept, chance
 
-    def move(carry: Any, key: Array) -> tuple[Any, Array]:
+    def move(carry: tuple[Array, tuple[Array, ...]], key: Array) -> tuple[tuple[Array, tuple[Array, ...]], Array]:
         step, rows = carry
         keys, steps = random.split(key, count), jnp.full(count, step)
         *rows, chances = in_lanes(one, (keys, steps, *rows), lanes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,9 @@ from phalanx.density.minibatch import ROWS
 from phalanx.inputs.arguments import Arguments
 from phalanx.learning.compiled import Compiler
 from phalanx.variational.data_checks import DataChecks
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, for_steps
+from phalanx.variational.problem import Values
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64
@@ -42,7 +44,7 @@ class RowBounds(NamedTuple):
     num_draws: int
 
 
-def row_bounds(pair: Pair, free: Any, data: Any, num_draws: int, seed: int, matmul_precision: str) -> RowBounds:
+def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int, matmul_precision: str) -> RowBounds:
     """Return the bounds of new rows, at parameters on the real line; see `Fit.row_bounds`."""
     names = _terms_of_rows(pair)
     num_draws = num_draws if pair.guide.traits.has_draws else 1
@@ -56,7 +58,7 @@ def row_bounds(pair: Pair, free: Any, data: Any, num_draws: int, seed: int, matm
         pair.problem.mesh, PartitionSpec(ROWS if group % pair.problem.mesh.shape[ROWS] == 0 else None)
     )
 
-    def of_row(free: Any, key: Array, arrays: tuple[Array, ...]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    def of_row(free: Params, key: Array, arrays: tuple[Array, ...]) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return the sum of the log weights of a row's draws, and the logarithm of the weights' sum."""
         params = pair.learned.constrain(free)
         single = arguments.layout.join([array[None] for array in arrays])
@@ -76,7 +78,7 @@ def row_bounds(pair: Pair, free: Any, data: Any, num_draws: int, seed: int, matm
         zero = jnp.zeros((), dtype), jnp.full((), -jnp.inf, dtype)
         return lax.scan(some, zero, jnp.arange(0, num_draws, at_once))[0]
 
-    def of_group(free: Any, seed: Array, numbers: Array, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
+    def of_group(free: Params, seed: Array, numbers: Array, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
         base = random.fold_in(random.key(seed), STREAM)
         keys = jax.vmap(lambda i: random.fold_in(base, i))(numbers)
         return pair.problem.alone(lambda: jax.vmap(lambda key, row: of_row(free, key, row))(keys, arrays))

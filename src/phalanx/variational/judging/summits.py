@@ -37,7 +37,7 @@ SOFTEST = 32
 """Principal directions, those of the least curvature, along which the fall is checked."""
 
 LEVEL = 1e-3
-"""Curvature, in the units of the diagonal, that products with a Hessian cannot tell from zero."""
+"""Curvature, in the units of the diagonal, that products with a Hessian cannot distinguish from zero."""
 
 LONGEST, WANDERS = 30.0, 10.0
 """Farthest that a transformed coordinate is followed, and that the search among neighbours may lead."""
@@ -196,7 +196,7 @@ class Ground:
         return at
 
     def flat_directions(self, vector: Float[np.ndarray, "coordinate"]) -> Float64[np.ndarray, "coordinate"]:
-        """Return, by coordinate, 1 or -1 for the direction in which the density never falls, or 0."""
+        """Return 1 or -1 for the direction in which the density never falls, or 0, of each coordinate."""
         height, signs = self.height(vector), np.zeros(self._size)
         for way in (1.0, -1.0):
             heights = [self.heights(vector + way * far * np.eye(self._size)) for far in FAR]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from jax import Array, random
 from phalanx.language.parameters import with_parameters
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 from phalanx.programs.validity import VALUE, Doubt, doubts_of, improper_parameters, nan_hint, say_improper
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair
 from phalanx.variational.methods.step import FitState, Steps, all_finite, step_key
 
@@ -29,7 +30,7 @@ FARTHEST_STEP = 1.0
 
 @dataclass(frozen=True)
 class Blame:
-    """Steps that have failed; as a string, the message about them.
+    """Failed steps; `str` makes the message about them.
 
     Attributes:
         steps: the steps.
@@ -62,7 +63,7 @@ class Blame:
         )
 
     def _not_finite(self, state: FitState, seed: Array, arrays: Sequence[Array]) -> tuple[dict[str, Array], ...]:
-        """Return, of the last step, counts of log densities that are not finite, by variable, and of bad gradients."""
+        """Return counts of log densities that are not finite in the last step, by variable, and flags of gradients."""
         key, pair = step_key(seed, state.step - 1), self.steps.pair
         data, params = pair.problem.step_data(arrays, key), pair.learned.constrain(state.free)
 
@@ -82,7 +83,7 @@ class Blame:
         if not (program := pair.program):
             return ""
 
-        def look(free: Any, arrays: Any) -> dict[tuple[str, str], Array]:
+        def look(free: Params, arrays: Sequence[Array]) -> dict[tuple[str, str], Array]:
             params, data = pair.learned.constrain(free), pair.problem.step_data(arrays, random.key(0))
 
             def flags() -> dict[tuple[str, str], Array]:
@@ -119,18 +120,18 @@ class Blame:
         )
 
 
-def improper_model(pair: Pair, free: Any, arrays: Sequence[Array]) -> str:
+def improper_model(pair: Pair, free: Params, arrays: Sequence[Array]) -> str:
     """Return a sentence about a distribution of the model with a parameter that latent variables take out of range.
 
-    It is empty if there is no such distribution.
+    The sentence is empty if all parameters stay within their range.
     """
     problem, params = pair.problem, pair.learned.constrain(free)
     described: dict[tuple[str, str], Doubt] = {}
 
-    def look(arrays: Sequence[Array], params: Any) -> Any:
+    def look(arrays: Sequence[Array], params: Params) -> dict[tuple[str, str], Array]:
         data = problem.step_data(arrays, random.key(0))
 
-        def run(position: Any) -> Evaluation:
+        def run(position: Mapping[str, Array] | None) -> Evaluation:
             return run_unconstrained(with_parameters(problem.model, params), position, data, any_latent=True)
 
         return problem.alone(lambda: improper_parameters(run, described))

@@ -27,7 +27,9 @@ from jax.flatten_util import ravel_pytree
 
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.learning.ascent import LogDensity
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, begin, moved, numbered, run_model
+from phalanx.variational.problem import Values
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -104,7 +106,7 @@ class FixedDraws:
         return HeldDraws(key, chunks, jnp.where(chunks * self.chunk >= self.enough, whole, own))
 
     def look(
-        self, change: Float[Array, "parameter"], anchor: Any, draws: HeldDraws, arrays: Sequence[Array]
+        self, change: Float[Array, "parameter"], anchor: Params, draws: HeldDraws, arrays: Sequence[Array]
     ) -> BoundEstimate:
         """Return the bound of the held draws, and its gradient."""
         data = self.pair.problem.data(arrays)
@@ -125,7 +127,7 @@ class FixedDraws:
         count = draws.chunks * self._independent
         return BoundEstimate(bound_, jnp.sqrt(square / jnp.maximum(count - 1, 1) / count), gradient)
 
-    def value(self, anchor: Any, draws: HeldDraws, arrays: Sequence[Array]) -> LogDensity:
+    def value(self, anchor: Params, draws: HeldDraws, arrays: Sequence[Array]) -> LogDensity:
         """Return the bound of the held draws as a differentiable function of the change."""
         data = self.pair.problem.data(arrays)
 
@@ -146,7 +148,7 @@ class FixedDraws:
         return bound
 
     def means(
-        self, change: Float[Array, "parameter"], anchor: Any, draws: HeldDraws, arrays: Sequence[Array]
+        self, change: Float[Array, "parameter"], anchor: Params, draws: HeldDraws, arrays: Sequence[Array]
     ) -> dict[str, Array]:
         """Return the means of the model's real variables over the held draws."""
         data, params = self.pair.problem.data(arrays), self._params(change, anchor)
@@ -155,7 +157,7 @@ class FixedDraws:
             values = run_model(self.pair, params, self.draw(params, i, draws, data), data).values()
             return {name: v for name, v in values.items() if jnp.issubdtype(v.dtype, jnp.floating)}
 
-        def add(number: Array, mean: Any) -> Any:
+        def add(number: Array, mean: dict[str, Array]) -> dict[str, Array]:
             index = number.astype(jnp.uint32) * self.chunk + numbered(self.pair, self.chunk)
             here = self.pair.problem.alone(lambda: jax.vmap(one)(index))
             return jax.tree.map(lambda m, x: m + (jnp.mean(x, 0) - m) / (number + 1), mean, here)
@@ -165,7 +167,7 @@ class FixedDraws:
         return lax.fori_loop(0, draws.chunks, add, zero)
 
     def gain(
-        self, old: Any, new: Any, draws: HeldDraws, arrays: Sequence[Array]
+        self, old: Params, new: Params, draws: HeldDraws, arrays: Sequence[Array]
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return the difference between the bounds of new and old parameters, and its standard error."""
         data = self.pair.problem.data(arrays)
@@ -180,7 +182,7 @@ class FixedDraws:
         mean = total / count
         return mean, jnp.sqrt(jnp.maximum(square / count - mean**2, 0.0) / count)
 
-    def moved(self, anchor: Any, change: Float[Array, "parameter"]) -> dict[str, Any]:
+    def moved(self, anchor: Params, change: Float[Array, "parameter"]) -> dict[str, Any]:
         """Return the parameters after a change, which is a vector."""
         return moved(self.pair, anchor, ravel_pytree(dict(anchor))[1](change))
 
@@ -197,7 +199,7 @@ class FixedDraws:
         pair = self.pair
         shapes = pair.problem.arguments.whole_shapes()
 
-        def one(arrays: Any) -> Any:
+        def one(arrays: Sequence[Array]) -> dict[str, Array]:
             data = pair.problem.arguments.layout.join(arrays)
             values = begin(pair, random.key(0), data, {}).values
             return pair.draw(values, pair.noise(random.key(0)), data)
@@ -219,7 +221,7 @@ class FixedDraws:
         """Number of independent estimates in a chunk: pairs, if draws come in pairs."""
         return self.chunk // 2 if self.numbers else self.chunk
 
-    def _params(self, change: Array, anchor: Any) -> dict[str, Any]:
+    def _params(self, change: Array, anchor: Params) -> dict[str, Any]:
         return self.pair.learned.constrain(self.moved(anchor, change))
 
     def _raw(self, key: Array, number: Array) -> tuple[Float[Array, "number"], Callable[[Array], Any]]:
@@ -227,14 +229,14 @@ class FixedDraws:
         noise, back = ravel_pytree(self.pair.noise(random.fold_in(key, number // 2)))
         return jnp.where(number % 2 == 0, noise, -noise), back
 
-    def draw(self, params: Any, number: Array, draws: HeldDraws, data: Any) -> dict[str, Array]:
+    def draw(self, params: Params, number: Array, draws: HeldDraws, data: Values) -> dict[str, Array]:
         """Return one of the held draws."""
         if not self.numbers:
             return self.pair.draw(params, self.pair.noise(random.fold_in(draws.key, number)), data)
         (noise, back), scaling = self._raw(draws.key, number), draws.scaling
         return self.pair.draw(params, back(scaling @ noise if self._is_matched else scaling * noise), data)
 
-    def _gaps(self, params: Any, number: Array, draws: HeldDraws, data: Any) -> Float[Array, "estimate"]:
+    def _gaps(self, params: Params, number: Array, draws: HeldDraws, data: Values) -> Float[Array, "estimate"]:
         """Return the log weight of each draw of a chunk, or the mean of each pair."""
 
         def one(i: Array) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +25,7 @@ from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import Stop
 from phalanx.run.compile.block_length import Pace
 from phalanx.variational.drawing import change_between, quartiles_of
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.methods.blame import improper_model
 from phalanx.variational.methods.fixed_draws import FixedDraws, HeldDraws
 from phalanx.variational.methods.method import FitError, FitReport
@@ -241,7 +242,7 @@ class Growing:
     def _chunks_of(self, draws: float) -> int:
         return math.ceil(draws / self.fixed.chunk)
 
-    def _begun(self, anchor: Any, draws: HeldDraws, arrays: Any) -> tuple[ClimbState, Float[Array, ""]]:
+    def _begun(self, anchor: Params, draws: HeldDraws, arrays: Sequence[Array]) -> tuple[ClimbState, Float[Array, ""]]:
         """Return the start of a climb, and the bound's error."""
         position = jnp.zeros_like(ravel_pytree(dict(anchor))[0])
         estimate = self.fixed.look(position, anchor, draws, arrays)
@@ -250,7 +251,7 @@ class Growing:
         return ClimbState(begun, jnp.full(RECENT, -jnp.inf, estimate.bound.dtype), jnp.bool_(False)), estimate.error
 
     def _climbed(
-        self, at: ClimbState, anchor: Any, draws: HeldDraws, count: Int[Array, ""], arrays: Any
+        self, at: ClimbState, anchor: Params, draws: HeldDraws, count: Int[Array, ""], arrays: Sequence[Array]
     ) -> tuple[ClimbState, Float[Array, "step"], Int[Array, ""]]:
         """Make at most `count` steps; return the bound after each, and the number of steps, too."""
         value = self.fixed.value(anchor, draws, arrays)

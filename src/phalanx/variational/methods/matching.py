@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.variational.guides.coordinates import by_name
 from phalanx.variational.guides.gaussian import standard_log_prob
 from phalanx.variational.guides.pair import Pair
 from phalanx.variational.methods.step import FitState
+from phalanx.variational.problem import Values
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -35,7 +37,7 @@ FIRST_MATCHES = 50
 
 
 def match_scores(
-    pair: Pair, state: FitState, noise: Float[Array, "particle coordinate"], data: Any, rate: Any
+    pair: Pair, state: FitState, noise: Float[Array, "particle coordinate"], data: Values, rate: ArrayLike
 ) -> tuple[dict[str, Any], Float[Array, "particle"]]:
     """Make a step of a normal with a full covariance to the scores at its draws; return the bound of each, too.
 
@@ -50,7 +52,7 @@ def match_scores(
 
     scored = with_group_sums(jax.value_and_grad(log_density))
     log_p, scores = pair.problem.alone(lambda: jax.vmap(scored)(noise))
-    far = rate * noise.size / (1.0 + state.step)
+    far = jnp.asarray(rate) * noise.size / (1.0 + state.step)
     shift, factor = match(noise, scores, far)
     bound = log_p - jax.vmap(standard_log_prob)(noise) + jnp.sum(jnp.log(jnp.diagonal(tril)))
     return pair.learned.free({"loc": loc + tril @ shift, "scale_tril": tril @ factor}), bound

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isnan
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from phalanx.errors.words import count
 from phalanx.learning.loop import Method, Stop
 from phalanx.run.progress.report import Report
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.result import Fit, FitOutcome
 
 S = TypeVar("S")
@@ -27,7 +28,7 @@ class FitError(ValueError):
 
     fit: Fit
 
-    def __init__(self, message: str, free: dict[str, Any] | None = None):
+    def __init__(self, message: str, free: Params | None = None):
         super().__init__(message)
         self.free = free
         """The parameters to return, on the real line."""

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from phalanx.jaxprs.canonical import form_of
 from phalanx.jaxprs.group_sums import with_group_sums
@@ -18,6 +19,7 @@ from phalanx.run.compile.executable_cache import is_ours
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, antithetic_noise_of, key_of, moved, noise_of, values_moved
 from phalanx.variational.objective import Objective, log_weights, particles
+from phalanx.variational.problem import Values
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -72,9 +74,9 @@ class FitState(NamedTuple):
 class StepOrder(NamedTuple):
     """Arguments of a block: the number of steps, the factor on the optimiser's changes, whether averages start anew."""
 
-    count: Any
-    rate: Any
-    anew: Any
+    count: ArrayLike
+    rate: ArrayLike
+    anew: ArrayLike
 
 
 class StepBounds(NamedTuple):
@@ -175,7 +177,9 @@ class Steps:
     def _num_random(self, key: Array) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.noise, key)))
 
-    def one(self, state: FitState, noise: Any, data: Any, rate: Any) -> tuple[FitState, Float[Array, "estimate"]]:
+    def one(
+        self, state: FitState, noise: Any, data: Values, rate: ArrayLike
+    ) -> tuple[FitState, Float[Array, "estimate"]]:
         """Make one step with particles of this noise; return the bound of each, too."""
         if self.rule is not None:
             free, bound = self.rule(self.pair, state, noise, data, rate)
@@ -199,7 +203,7 @@ class Steps:
         return state._replace(step=state.step + 1), jnp.where(finite, bound, jnp.nan)
 
     def _loss_and_gradient(
-        self, free: Params, noise: Any, data: Any
+        self, free: Params, noise: Any, data: Values
     ) -> tuple[Float[Array, ""], Float[Array, "estimate"], dict[str, Any]]:
         """Return the loss, the bound of each particle, and the gradient by a change of the parameters, at zero.
 

@@ -19,6 +19,7 @@ from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import EndOfData, Stop
 from phalanx.run.compile.block_length import Pace
 from phalanx.variational.drawing import change_between, quartiles_of
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import bound_name, key_of
 from phalanx.variational.methods.blame import Blame
 from phalanx.variational.methods.method import FitError, FitReport
@@ -55,8 +56,8 @@ class Course(NamedTuple):
     state: FitState
     settling: Settling
     made: tuple[StepBounds, ...]
-    free: Any
-    averaged: Any = None
+    free: Params
+    averaged: Params | None = None
     quartiles: tuple[Float[np.ndarray, "3 coordinate"] | None, ...] = (None, None)
     fresh: tuple[StepBounds, ...] = ()
     rate: float = 1.0
@@ -67,7 +68,7 @@ class Course(NamedTuple):
         return int(self.state.step)
 
     @property
-    def best_average(self) -> Any:
+    def best_average(self) -> Params:
         """The average over a window that was cut short, if it has enough steps, else over the window before."""
         if not self.state.averages:
             return self.state.free
@@ -94,7 +95,7 @@ class Stochastic:
     """
 
     steps: Steps
-    begins: Callable[[Any], FitState]
+    begins: Callable[[dict[str, Any]], FitState]
     shapes: dict[str, Any]
     seed: np.uint32
     arrays: tuple[Array, ...]
@@ -301,7 +302,7 @@ def _tolerances(then: Float[np.ndarray, "3 coordinate"] | None, now: Float[np.nd
     return inf if then is None else change_between(then, now) / TOLERANCE
 
 
-def _shapes_of(begins: Callable[[Any], FitState], shapes: Any) -> FitState:
+def _shapes_of(begins: Callable[[dict[str, Any]], FitState], shapes: dict[str, Any]) -> FitState:
     """Return the shapes of the first state of a fit."""
     try:
         return jax.eval_shape(begins, shapes)

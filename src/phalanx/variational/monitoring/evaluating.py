@@ -14,11 +14,12 @@ from phalanx.language.refusals import is_term
 from phalanx.learning.batches import Batches, batches
 from phalanx.learning.compiled import Compiler
 from phalanx.variational.data_checks import DataChecks
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair
 from phalanx.variational.methods.step import Steps
 from phalanx.variational.monitoring.stream import on_host, place_rows, streamed_rows
 from phalanx.variational.objective import log_weights, particles
-from phalanx.variational.problem import Problem
+from phalanx.variational.problem import Problem, Values
 
 STREAM = 0x68656C64
 """Number that the key of evaluations is folded with, so that it differs from those of steps."""
@@ -39,7 +40,7 @@ class HeldOut:
     compiled: Any
 
     @classmethod
-    def of(cls, steps: Steps, data: Any, seed: np.uint32, free: Any, compiler: Compiler) -> HeldOut:
+    def of(cls, steps: Steps, data: Values | Batches, seed: np.uint32, free: Params, compiler: Compiler) -> HeldOut:
         """Place the rows, and compile.
 
         Raises:
@@ -68,13 +69,13 @@ class HeldOut:
         compiled = compiler(held_out._bound, free, seed, np.uint32(0), placed[0])
         return replace(held_out, compiled=compiled)
 
-    def loss(self, free: Any) -> float:
+    def loss(self, free: Params) -> float:
         """Return the negative bound, in nats per row."""
         # one after the other: sums over devices of programs that run at once may deadlock
         found = [float(self.compiled(free, self.seed, np.uint32(i), batch)) for i, batch in enumerate(self.batches)]
         return -float(np.mean(found, dtype=np.float64)) / self.stands_for
 
-    def _bound(self, free: Any, seed: Array, number: Array, arrays: tuple[Array, ...]) -> Array:
+    def _bound(self, free: Params, seed: Array, number: Array, arrays: tuple[Array, ...]) -> Array:
         key = random.fold_in(random.fold_in(random.key(seed), STREAM), number)
         pair, steps = self.steps.pair, self.steps
         params = pair.learned.constrain(free)
@@ -82,7 +83,7 @@ class HeldOut:
         return jnp.mean(steps.objective.bound(log_weights(parts)))
 
 
-def _batch_size(pair: Pair, data: Any) -> int:
+def _batch_size(pair: Pair, data: Values | Batches) -> int:
     """Return the rows of a batch: those of the fit's batches, or all for a fit to all rows at once."""
     rows = data.num_rows if isinstance(data, Batches) else len(next(iter(data.values())))
     minibatch = pair.problem.minibatch

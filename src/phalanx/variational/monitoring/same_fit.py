@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax import random
+from jax import Array, random
 
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.known_data import names_of
 from phalanx.learning.batches import Batches
 from phalanx.learning.identity import Comparison, Identity, digest_of, identity_of, trace
+from phalanx.variational.guides.learned import Params
 from phalanx.variational.methods.step import FitState, Steps
 from phalanx.variational.objective import particles
 from phalanx.variational.problem import Problem
 
 ALONE = "optimizer_alone"
-"""The optimiser on parameters of its own, compared where guides or models differ and with them its usual trace."""
+"""Key of the optimiser's trace on fixed parameters, compared if another guide or model changes its usual trace."""
 
 _OPTIMIZER = "the optimizer (its kind, its rate, or the steps that its schedule is for)"
 
@@ -70,7 +71,7 @@ def _held_out(problem: Problem, data: Mapping[str, Any] | Batches | None) -> str
     return content_of(problem.known_data.split(problem.model, first))
 
 
-def _shaped(name: str, like: Any) -> str:
+def _shaped(name: str, like: jax.ShapeDtypeStruct) -> str:
     return f"{name} {like.dtype} {like.shape}"
 
 
@@ -85,15 +86,15 @@ def _traces(steps: Steps, state: FitState, rate: float) -> dict[str, Any]:
         ]
     key = random.key(0)
 
-    def guide(free: Any, key: Any, arrays: Any) -> Any:
+    def guide(free: Params, key: Array, arrays: Sequence[Array]) -> Any:
         data = pair.problem.arguments.layout.join(arrays)
         return pair.problem.alone(lambda: pair.draw_weighed(pair.learned.constrain(free), pair.noise(key), data))
 
-    def model(params: Any, arrays: Any) -> Any:
+    def model(params: Params, arrays: Sequence[Array]) -> Any:
         data = pair.problem.arguments.layout.join(arrays)
         return pair.problem.alone(lambda: pair.problem.at_zero(params, data).terms())
 
-    def parts(free: Any, key: Any, arrays: Any) -> Any:
+    def parts(free: Params, key: Array, arrays: Sequence[Array]) -> Any:
         data = pair.problem.arguments.layout.join(arrays)
         return particles(pair, pair.learned.constrain(free), steps.noise(key), data, steps.objective.parts)
 

@@ -25,7 +25,7 @@ AHEAD = 8
 """Greatest number of batches whose data checks are still running while steps are made with them."""
 
 
-def streamed_rows(arguments: Arguments, num_rows: Any) -> Minibatch:
+def streamed_rows(arguments: Arguments, num_rows: object) -> Minibatch:
     """Return the rows of the first batch of a stream, which represent `num_rows` rows in all.
 
     Raises:
@@ -196,7 +196,7 @@ def place_rows(problem: Problem, arguments: Arguments) -> tuple[Array, ...]:
     )
 
 
-def rows_of(data: Any, num_rows: Any) -> Any:
+def rows_of(data: object, num_rows: int | None) -> int | None:
     """Return the number of rows of all batches together, which `phx.batches` knows."""
     if not isinstance(data, Batches):
         return num_rows
@@ -205,7 +205,7 @@ def rows_of(data: Any, num_rows: Any) -> Any:
     return data.num_rows
 
 
-def stream_of(data: Any, num_rows: Any, batch_size: Any) -> Stream | None:
+def stream_of(data: object, num_rows: int | None, batch_size: int | None) -> Stream | None:
     """Return the stream of data that come in batches; None for data that are in memory as a whole.
 
     Raises:

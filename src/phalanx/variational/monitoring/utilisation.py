@@ -22,7 +22,7 @@ PEAKS = {
 def flops_of_a_step(steps: Steps, state: FitState, seed: np.uint32, arrays: Sequence[Array]) -> float:
     """Return the floating-point operations of one step on all devices together, before XLA's optimisation."""
 
-    def step(state: FitState, seed: Array, arrays: Any) -> Any:
+    def step(state: FitState, seed: Array, arrays: Sequence[Array]) -> tuple[FitState, Array]:
         key = step_key(seed, state.step)
         return steps.one(state, steps.noise(key), steps.pair.problem.step_data(arrays, key), np.float32(1.0))
 
