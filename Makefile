@@ -13,7 +13,7 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 demo: $(VENV)/.installed-all  ## the main job: Bayesian logistic regression on the digits, on every core
 	$(BIN)/phalanx demo digits --out out/digits
 
-test: $(VENV)/.installed-dev  ## everything but the tests marked slow
+test: $(VENV)/.installed-dev  ## the quick tests: all but those marked slow
 	$(PYTEST)
 
 test-newer:  ## the same on the newest Python there is, with the newest JAX that it allows
@@ -22,7 +22,7 @@ test-newer:  ## the same on the newest Python there is, with the newest JAX that
 	  exit 1; }
 	$(MAKE) test PYTHON='$(NEWER)' VENV=.venv-newer
 
-test-slow: $(VENV)/.installed-dev  ## only the tests marked slow
+test-slow: $(VENV)/.installed-dev  ## the tests marked slow: pages at full size, reference posteriors, long variants
 	$(PYTEST) -m slow
 
 lint: $(VENV)/.installed-dev  ## style, types, the direction of imports, and words

@@ -1,7 +1,7 @@
 """ChEES-HMC with 256 chains on a logistic regression of 25 columns: time per effective sample, against BlackJAX's.
 
-Both warm up for as many iterations; "sampling" is the time of the draws alone, "whole run" has the warm-up in it.
-Compiling is apart.
+Both warm up for the same number of iterations. "sampling" is the time of the draws alone, "whole run" includes the
+warm-up; both exclude compilation.
 """
 
 from __future__ import annotations

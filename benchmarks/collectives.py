@@ -1,4 +1,4 @@
-"""The collectives of a compiled program, read from its HLO: what devices say to one another, and how much of it."""
+"""Collectives of a compiled program, read from its HLO: what devices send one another, and how many bytes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ GROUPS, COUNTED = re.compile(r"replica_groups=\{\{([\d,]+)\}"), re.compile(r"rep
 
 
 class Collective(NamedTuple):
-    """One operation.
+    """A collective operation.
 
     Attributes:
-        kind: such as "all-reduce".
-        size: bytes that it gives on each device.
+        kind: for example "all-reduce".
+        size: bytes of its result on each device.
         group: devices that it joins.
     """
 
@@ -28,14 +28,14 @@ class Collective(NamedTuple):
 
     @property
     def sent(self) -> float:
-        """Bytes that a device sends in a ring."""
+        """Return the bytes that a device sends in a ring."""
         others = self.group - 1
         part = {"all-reduce": 2 * others / self.group, "reduce-scatter": others, "collective-permute": 1}
         return self.size * part.get(self.kind, others / self.group)
 
 
 def collectives(hlo: str, devices: int) -> list[Collective]:
-    """Those of a program on so many devices; an operation that names no groups joins all."""
+    """Return those of a program on this many devices; an operation that names no groups joins all."""
     found = []
     for line in hlo.splitlines():
         if match := COLLECTIVE.search(line):
@@ -46,7 +46,7 @@ def collectives(hlo: str, devices: int) -> list[Collective]:
 
 
 def by_kind(found: Iterable[Collective], measure: Callable[[Collective], float]) -> dict[str, int]:
-    """What a measure of operations adds up to, for each kind of them."""
+    """Return the sum of a measure of operations, by kind."""
     totals: dict[str, float] = {}
     for one in found:
         totals[one.kind] = totals.get(one.kind, 0) + measure(one)

@@ -1,10 +1,9 @@
-"""This tree against an earlier commit: what other benchmarks time of Phalanx, the two in turns.
+"""This tree against an earlier commit, in turns, by Phalanx's part of the other benchmarks.
 
     python benchmarks/commits.py a028b06
 
-The commit is unpacked beside. Each of the two runs its own script on its own package, so that both say the same things
-in the words of their day: an effective sample is what each takes for one. Peers are left out. Starting anew, and
-calling again, are measured here.
+The commit is unpacked into a temporary folder. Each of the two runs its own script on its own package, with its own
+definition of an effective sample. Peers are left out. This script itself times fresh processes and second calls.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ CASES: dict[str, tuple[int, list[str]]] = {
 """Devices, and options, of each script."""
 
 PARTS = {"covertype": "a leapfrog"}
-"""What is looked at of a script whose other parts take hours."""
+"""The part to compare of a script whose other parts take hours."""
 
 AT_MOST = 1.05
 
 
 def calls(folder: Path) -> dict[str, Way]:
-    """Eight schools from a fresh process, and called again; see `fresh_process` and `rerun_overhead`.
+    """Return eight schools from a fresh process and in second calls; see `fresh_process` and `rerun_overhead`.
 
-    What is compiled is kept in the folder.
+    The folder keeps compiled programs.
     """
     import numpy as np
     import numpyro.distributions as dist
@@ -69,7 +68,7 @@ def calls(folder: Path) -> dict[str, Way]:
         phx.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
     def again() -> Measured:
-        """Time of the call: how many leapfrogs of a fixed number it takes does not depend on the tuning."""
+        """Return the time of the call; its number of leapfrogs is fixed, whatever the tuning."""
         sizes: dict[str, Any] = {"num_chains": 4, "num_warmup": 0, "num_samples": 500, "seed": next(seeds)}
         began = time.perf_counter()
         phx.mcmc(model, data, kernel=phx.hmc(num_steps=10, step_size=0.03), **sizes, progress=False)
@@ -86,7 +85,7 @@ def calls(folder: Path) -> dict[str, Way]:
 
 
 def compared(name: str, trees: dict[str, Path], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row for each thing that both trees time of Phalanx."""
+    """Yield a row for each way of Phalanx's that both trees time."""
     devices, arguments = CASES[name]
     if options.data is not None and name.startswith("mnist"):
         arguments = [*arguments, "--data", str(options.data)]
@@ -113,7 +112,7 @@ def compared(name: str, trees: dict[str, Path], options: argparse.Namespace) -> 
 
 
 def unpacked(commit: str, folder: Path) -> Path:
-    """The tree of a commit."""
+    """Unpack the tree of a commit into `folder`."""
     packed = subprocess.run(["git", "archive", commit], cwd=HERE.parent, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
@@ -148,12 +147,12 @@ def main() -> None:
 
 
 def part_of(row: dict[str, Any]) -> str:
-    """The script that a row is of."""
+    """Return the name of the script to which a row belongs."""
     return row["what"].partition(":")[0]
 
 
 def known(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What earlier runs have found against the same commit with scripts that are not run again, and how."""
+    """Return rows and settings of earlier runs against the same commit, for the scripts that do not run again."""
     file = options.results / "commits.json"
     found = json.loads(file.read_text()) if file.exists() else {}
     if found.get("settings", {}).get("commit") != options.commit:

@@ -1,8 +1,8 @@
-"""What devices send one another in a training step: read off the compiled program, on meshes of 1, 2, 4 and 8 devices.
+"""Bytes that devices send in a training step, read off the compiled program, on meshes of 1, 2, 4 and 8 devices.
 
 A gradient of as many bytes as a device has weights is summed over `data`, whatever the batch; activations are summed
-over `model`. Both are the ideal that the program is compared with. An all-reduce of b bytes over n devices sends
-2 (n - 1) / n b from each, in a ring; the times that this predicts are of published link speeds, and are no measurement.
+over `model`. The sum of both is the ideal. An all-reduce of b bytes over n devices sends 2 (n - 1) / n b from each, in
+a ring; predicted times follow from published link speeds and are not measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LINKS = {8: ("NVLink 4 within a node", 450e9), 64: ("InfiniBand NDR", 50e9), 256
 
 
 def vae() -> Any:
-    """The steps of the autoencoder of `phalanx demo vae`, a state, a batch, and bytes of a row's activations."""
+    """Return the steps of the autoencoder of `phalanx demo vae`, a state, a batch, and bytes of a row's activations."""
     import optax
 
     import phalanx as phx
@@ -45,7 +45,7 @@ def vae() -> Any:
         training=phx.training(every=1), progress=False,
     )  # fmt: skip
     state = FitState.of(fit.free, optimizer.init(fit.free), averages=False)
-    # what leaves layers whose inputs are spread out, and the gradients of what enters those whose outputs are
+    # activations that leave layers with sharded inputs; gradients of those that enter layers with sharded outputs
     outputs, inputs = 3 * 48 + 6 * 784 + 4 * 2 * 48, 48 + 4 * 48 + 2 * 48
     return Steps(for_steps(fit.pair), objective, optimizer, 1), state, fit.arrays, 4 * (outputs + inputs)
 
@@ -54,7 +54,7 @@ MODELS = {"VAE": vae}
 
 
 def on_mesh(steps: Any, state: Any, arrays: Any, data: int, model: int) -> dict[str, Any]:
-    """What a step on a mesh sends."""
+    """Return the row of a mesh: bytes that a step sends, and the ideal."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -88,7 +88,7 @@ def on_mesh(steps: Any, state: Any, arrays: Any, data: int, model: int) -> dict[
 
 
 def predicted(gradient: int, flops: float) -> list[dict[str, Any]]:
-    """How long summing a gradient takes in a ring, and the rows of a device whose arithmetic takes as long."""
+    """Return the time of summing a gradient in a ring, and the rows of a device whose arithmetic needs that time."""
     found = []
     for n, (name, rate) in LINKS.items():
         seconds = 2 * (n - 1) / n * gradient / rate
@@ -98,7 +98,7 @@ def predicted(gradient: int, flops: float) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """For the README."""
+    """Return the table for README.md."""
     lines = [
         [str(r["data"]), str(r["model"]), f"{r['weights_on_a_device']:,}", f"{r['sent_in_all']:,}", f"{r['ideal']:,}"]
         for r in rows

@@ -1,9 +1,9 @@
 """NUTS on the rows of Covertype's shape: against NumPyro and BlackJAX, 4 chains and 16.
 
-Two figures. A leapfrog of all chains on 581,012 rows x 55 columns, which is what a draw is made of; and the whole run
-per effective sample of the worst coefficient, warm-up included and compiling not, on fewer rows: the columns are so
-correlated that a peer's trajectories on all rows would take hours. Peers warm up as their documentation has it, with a
-diagonal metric and with a dense one; the faster of the two counts.
+Two figures: the time of a leapfrog of all chains on 581,012 rows x 55 columns; and, on fewer rows, the time of the
+whole run per effective sample of the worst coefficient, with warm-up and without compilation. The columns are so
+correlated that a peer's trajectories on all rows would take hours. Peers warm up as their documentation advises, with a
+diagonal and with a dense metric; the faster of the two counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAPFROGS = 7
 
 
 def rows_of(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows generated as sparse as Covertype's."""
+    """Generate rows as sparse as Covertype's."""
     from phalanx.datasets import generate_covertype
 
     data = generate_covertype()

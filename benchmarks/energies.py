@@ -1,11 +1,11 @@
-"""Log densities of real rows, up to a billion: how right differences of nearby points are, in two floats and in one.
+"""Errors of differences of log densities of up to a billion rows at nearby points, in two floats and in one.
 
-A logistic regression with one covariate, through the target that `phx.mcmc` moves its chains on: rows on a mesh, in
-blocks, several points at once. Points lie about as far apart as draws of the posterior do. The truth is the same sum in
-float64, by NumPy. The covariate holds the sign of the label, so that a billion rows take 4 GB, in one array.
+A logistic regression with one covariate, by the target of `phx.mcmc`: rows on a mesh, in blocks, several points at
+once. Points lie about as far apart as draws of the posterior do. The truth is the same sum in float64, by NumPy. The
+covariate holds the sign of the label, so that a billion rows take 4 GB, in one array.
 
-Each row's term is rounded to a float32 on its own. Rows that all differ err at random; rows of few different values err
-together, as many as there are of each value. So the same is measured for a covariate of 8 and of 16 bits.
+Each row's term is rounded to a float32. The errors of rows that all differ are random; equal rows have equal errors,
+which add up. Covariates of 8 and of 16 bits, with many equal rows, are therefore measured too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COVARIATES = {"float32": 1.0, "int16": 2.0**-13, "int8": 2.0**-5}
 
 
 def piece(number: int, rows: int, kind: str) -> np.ndarray:
-    """Covariates times the signs of labels that the weight makes likely."""
+    """Draw covariates, each multiplied by the sign of a label that the weight makes likely."""
     random, scale = np.random.default_rng([number, rows]), COVARIATES[kind]
     values = random.standard_normal(rows, np.float32)
     if kind != "float32":
@@ -42,7 +42,7 @@ def piece(number: int, rows: int, kind: str) -> np.ndarray:
 
 
 def in_double(rows: np.ndarray, scale: float, points: np.ndarray) -> np.ndarray:
-    """The log likelihood of a piece at each point."""
+    """Return the log likelihood of a piece at each point."""
     counts: Any = 1
     if rows.dtype.kind == "i":  # equal rows have equal terms
         counts = np.bincount(rows.astype(np.int64) - np.iinfo(rows.dtype).min)
@@ -52,7 +52,7 @@ def in_double(rows: np.ndarray, scale: float, points: np.ndarray) -> np.ndarray:
 
 
 def data_and_truth(count: int, kind: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All rows, and the log likelihood at each point."""
+    """Return all rows, and the log likelihood at each point."""
     rows, truth = np.empty(count, kind), np.zeros(len(points))
     for number, start in enumerate(range(0, count, PIECE)):
         part = piece(number, min(PIECE, count - start), kind)
@@ -62,7 +62,7 @@ def data_and_truth(count: int, kind: str, points: np.ndarray) -> tuple[np.ndarra
 
 
 def in_two_floats(rows: Any, kind: str, points: np.ndarray) -> Any:
-    """The log density at each point, as kernels see it; the prior is flat."""
+    """Return the log density at each point, as kernels receive it; the prior is flat."""
     import jax
     import jax.numpy as jnp
     import numpyro.distributions as dist
@@ -93,12 +93,12 @@ def in_two_floats(rows: Any, kind: str, points: np.ndarray) -> Any:
 
 
 def differences(values: np.ndarray) -> np.ndarray:
-    """Of every two points."""
+    """Return the differences between all pairs of points."""
     return np.array([b - a for a, b in itertools.combinations(values.astype(np.float64), 2)])
 
 
 def measured(count: int, kind: str, points_of: np.ndarray) -> dict[str, Any]:
-    """Errors of the differences between points, of so many rows."""
+    """Return the errors of the differences between points, for this many rows."""
     points = (WEIGHT + points_of / np.sqrt(count)).astype(np.float32)
     began = time.perf_counter()
     rows, truth = data_and_truth(count, kind, points.astype(np.float64))

@@ -1,7 +1,8 @@
 """Deep ensembles of the standard CNN of MNIST, against plain Flax: 8 members, and the cost of Phalanx around one.
 
 Plain Flax is one jitted update of an NNX module and its optimiser, called in a loop over batches, one network after the
-other. Phalanx has a device for each core for its 8 members; one member, and Flax, have one device and its threads.
+other. Phalanx trains its 8 members with one device per core; a single member, and Flax, use one device with its
+threads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MEMBERS, BATCH = 8, 128
 
 
 def batches(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
-    """Images as bytes, and labels, of so many batches."""
+    """Return images as bytes, and labels, of this many batches."""
     random, rows = np.random.default_rng(0), BATCH * options.steps
     if options.data is None:
         return random.integers(0, 256, (rows, 28, 28), np.uint8), random.integers(0, 10, rows).astype(np.int32)
@@ -29,7 +30,7 @@ def batches(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plain_flax(images: np.ndarray, labels: np.ndarray, networks: int) -> Any:
-    """Networks one after the other, each by a loop over batches."""
+    """Train networks one after the other, each by a loop over batches."""
     import jax
     import optax
     from flax import nnx

@@ -1,4 +1,4 @@
-"""Verdicts of fits against posteriors whose truth is known: how many are wrong and called good, or right and flagged.
+"""Verdicts of fits of known posteriors: counts of wrong fits called good, and of right fits flagged.
 
 A fit is right when every mean of its draws is within a tenth of the posterior's standard deviation and every standard
 deviation within 15%. The evidence covers the truth when it is refused or within four of its stated errors.
@@ -28,7 +28,7 @@ class Case(NamedTuple):
     """A posterior: the model, exact draws of it, and its log evidence.
 
     Attributes:
-        exact: makes exact draws; or, of a posterior that is the same under a symmetry, the images of a fit's draws.
+        exact: returns exact draws, or the images of a fit's draws if a symmetry leaves the posterior unchanged.
     """
 
     model: Callable[..., Any]
@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
 
 def correlated(size: int, correlation: float) -> Case:
-    """A normal."""
+    """Return a case of correlated normals."""
     covariance = np.full((size, size), correlation) + (1 - correlation) * np.eye(size)
 
     def model() -> None:
@@ -49,25 +49,25 @@ def correlated(size: int, correlation: float) -> Case:
 
 
 def banana() -> None:
-    """A parabola of normals."""
+    """Draw from a normal bent along a parabola."""
     a = phx.sample("a", dist.Normal(0.0, 1.0))
     phx.sample("b", dist.Normal(0.7 * a**2, 0.7))
 
 
 def banana_draws(r: np.random.Generator) -> Draws:
-    """Exact draws."""
+    """Return exact draws."""
     a = r.normal(size=SIZE)
     return {"a": a, "b": 0.7 * a**2 + 0.7 * r.normal(size=SIZE)}
 
 
 def sparse(p: Any = None) -> None:
-    """Few counts of sparse probabilities."""
+    """Draw counts with sparse probabilities."""
     p = phx.sample("p", dist.Dirichlet(jnp.full(4, 0.2)))
     phx.factor("y", 5.0 * jnp.log(p[0]))
 
 
 def two_modes(size: int, distance: float, share: float) -> Case:
-    """Normals of unit width, `distance` apart in each coordinate."""
+    """Return a case of two normals of unit width, `distance` apart in each coordinate."""
     ends = np.array([-distance / 2, distance / 2])
 
     def model() -> None:
@@ -80,7 +80,7 @@ def two_modes(size: int, distance: float, share: float) -> Case:
 
 
 def labels(count: int) -> Case:
-    """A mixture whose components may be exchanged."""
+    """Return a case of a mixture with exchangeable components."""
     y = (np.arange(90) % count * 4.0 + RANDOM.normal(size=90)).astype(np.float32)
 
     def model(y: Any) -> None:
@@ -96,7 +96,7 @@ def labels(count: int) -> Case:
 
 
 def independent(distribution: Any, draw: Callable[[np.random.Generator], np.ndarray], size: int = 3) -> Case:
-    """Some independent variables of one distribution."""
+    """Return a case of independent variables of one distribution."""
 
     def model() -> None:
         phx.sample("x", distribution.expand([size]))
@@ -105,12 +105,12 @@ def independent(distribution: Any, draw: Callable[[np.random.Generator], np.ndar
 
 
 def counts(y: Any) -> None:
-    """A conjugate model."""
+    """Draw from a conjugate model."""
     phx.sample("y", dist.Poisson(phx.sample("rate", dist.Gamma(2.0, 1.0))), obs=y)
 
 
 def shape(size: int = 3) -> tuple[int, int]:
-    """Of exact draws."""
+    """Return the shape of exact draws."""
     return SIZE, size
 
 
@@ -145,7 +145,7 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def is_right(draws: Draws, exact: Draws) -> tuple[bool, float, float]:
-    """Whether moments are, the mean that is furthest off, and the standard deviation."""
+    """Return True if all moments are right, and the largest errors of means and standard deviations."""
     shift = growth = 0.0
     for name, truth in exact.items():
         mine = np.asarray(draws[name], float)
@@ -155,13 +155,13 @@ def is_right(draws: Draws, exact: Draws) -> tuple[bool, float, float]:
 
 
 def row(name: str, method: str, seed: int) -> dict[str, Any]:
-    """One fit."""
+    """Return the row of one fit."""
     case, (guide, options), began = CASES[name], METHODS[method], time.perf_counter()
-    told: dict[str, Any] = {"posterior": name, "method": method, "seed": seed}
+    fields: dict[str, Any] = {"posterior": name, "method": method, "seed": seed}
     try:
         fit = phx.fit(case.model, guide, case.data, seed=seed, progress=False, **options)
     except ValueError as refused:
-        return {**told, "outcome": "refused", "why": str(refused)[:60]}
+        return {**fields, "outcome": "refused", "why": str(refused)[:60]}
     fitted = time.perf_counter() - began
     verdict, evidence = fit.verdict(), fit.evidence()
     judged = time.perf_counter() - began - fitted
@@ -173,7 +173,7 @@ def row(name: str, method: str, seed: int) -> dict[str, Any]:
     is_near = off is None or off < TOLERATED or off * evidence.error < 1e-3
     covers = is_near or not evidence.reliable
     return {
-        **told, "outcome": f"{'right' if right else 'wrong'} and {grade}", "shift": round(shift, 3),
+        **fields, "outcome": f"{'right' if right else 'wrong'} and {grade}", "shift": round(shift, 3),
         "growth": round(growth, 3), "k_hat": round(evidence.k_hat, 2), "evidence_covers": bool(covers),
         "findings": [finding.topic for finding in verdict.findings],
         "fit": round(fitted, 1), "judged": round(judged, 1),
@@ -181,7 +181,7 @@ def row(name: str, method: str, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Fit all, or the posteriors that are named."""
+    """Fit all posteriors, or those named."""
     file, *names = sys.argv[1:] or [str(FOLDER / "results" / "fit_verdicts.json")]
     rows = []
     for name in names or CASES:
@@ -194,7 +194,7 @@ def main() -> None:
 
 
 def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The fits, and how many of them had which outcome."""
+    """Return the table of fits, and the number of fits by outcome."""
     totals: dict[str, int] = {}
     for one in rows:
         totals[one["outcome"]] = totals.get(one["outcome"], 0) + 1

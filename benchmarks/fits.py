@@ -1,16 +1,16 @@
 """Variational fits: Phalanx against NumPyro's SVI, the same model, guide, particles and rate.
 
-A step is measured with what is compiled at hand: a scan of `svi.update` for NumPyro, and of a small model so many that
-what a fit begins with is of no account. A whole fit goes from nothing, compiling included, to the same bound: of
-Phalanx until it stops by itself, or on MovieLens' shape, where that may take half an hour, 200 steps; of NumPyro
-`SVI.run` at that of a few rates, and with as few steps, in hundreds, as come to within 0.1 nats of that bound (a
-ten-thousandth of it, where it is millions of nats), which is more than its user can know. Where it has not come there
-after so many that a run would take minutes, it is timed with those, and the row says so. A second call is the same fit
-with another seed. Peak memory is the most that a process which does nothing else has held.
+A step is timed after compilation, NumPyro's as a scan of `svi.update`; a small model takes so many steps that the start
+of the fit does not matter. A whole fit includes compilation, and both end at the same bound. Phalanx runs until it
+stops by itself (on MovieLens' shape, for which that may take half an hour, for 200 steps). NumPyro runs `SVI.run` with
+the best of a few rates, for the fewest hundreds of steps that come within 0.1 nats of that bound (within a
+ten-thousandth of a bound of millions of nats), which favours NumPyro, whose user cannot know them. If NumPyro needs
+minutes and is not there, it is timed with that many steps, and the row says so. A second call is the same fit with
+another seed. Peak memory is that of a process that does nothing else.
 
-Each model and guide is a part of its own, with a process of its own, one after the other, and peak memory is the last.
-`--only` runs some of the parts, and keeps what the results have of the others: all ratios are of times of one process.
-What is known is written after each part, and of each part when others kept cores busy.
+Each model and guide is one part with its own process; the parts run one after the other, peak memory last. `--only`
+runs some parts and keeps the results of the others, since each ratio compares times of one process. Results are written
+after each part, with the times at which other processes kept cores busy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def schools_model(y, sigma):
 
 
 def logistic_rows() -> dict[str, np.ndarray]:
-    """Of the shape of covertype, a thirtieth of its rows."""
+    """Return data shaped as Covertype's, with a thirtieth of its rows."""
     random = np.random.default_rng(0)
     x = random.normal(size=(20_000, 55)).astype(np.float32)
     chance = 1.0 / (1.0 + np.exp(-x @ random.normal(size=55) / 3.0))
@@ -71,12 +71,12 @@ def logistic_model(x, y):
 
 @dataclass(frozen=True)
 class Work:
-    """A model, its data, the guides of both, steps that are timed, and the most that NumPyro makes in a whole fit.
+    """Work of one part: model, data, guides, number of timed steps, and most steps of NumPyro in a whole fit.
 
     Attributes:
-        whole: options of a whole fit of ours, by which it ends.
-        judged: draws that tell the bound.
-        rates: that NumPyro is tried with.
+        whole: options of a whole fit by Phalanx, with its stopping rule.
+        judged: number of draws for estimates of the bound.
+        rates: learning rates for NumPyro.
     """
 
     model: Callable[..., None]
@@ -122,7 +122,7 @@ def numpyro_svi(work: Work, guide: str, rate: float = RATE) -> Any:
 
 
 class Theirs:
-    """NumPyro's fit: steps compiled once, and the bound after so many of them."""
+    """NumPyro's fit: steps compiled once, and the bound after any number of them."""
 
     def __init__(self, work: Work, guide: str, data: Any, rate: float = RATE):
         import jax
@@ -141,7 +141,7 @@ class Theirs:
         return jax.block_until_ready(self._scan(state, count, self.data)[0])
 
     def needed(self, bound: float, most: int, judged: int) -> tuple[int, bool]:
-        """Steps, in hundreds, until the bound is as high, and whether it ever is."""
+        """Return the hundreds of steps after which the bound is as high, and True if it ever is."""
         import jax
         from numpyro.infer import Trace_ELBO
 
@@ -160,7 +160,7 @@ class Theirs:
 
 
 def at_best(work: Work, guide: str, data: Any, bound: float) -> tuple[float, int, bool]:
-    """The rate at which NumPyro needs the fewest steps to a bound, how many, and whether it is ever there."""
+    """Return the rate at which NumPyro reaches a bound in the fewest steps, their number, and True if it is reached."""
     found = work.rates[0], work.most, False
     for rate in work.rates:
         most = found[1] - CHUNK * found[2]
@@ -237,13 +237,13 @@ def ways(name: str, guide: str) -> dict[str, Way]:
 
 
 def peak(way: str) -> float:
-    """The most memory in GB that a process which makes a few steps on MovieLens has held."""
+    """Return the peak memory, in GB, of processes that make a few steps on MovieLens."""
     command = [sys.executable, __file__, "--alone", way]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
 def alone(way: str) -> None:
-    """Make a few steps, and print the most memory that took."""
+    """Make a few steps, and print their peak memory."""
     work = WORK["MovieLens' shape"]
     if way == "Phalanx":
         phalanx_fit(work, "mean field", work.data(), num_steps=work.steps, until=False)
@@ -285,12 +285,12 @@ def settings() -> dict[str, Any]:
 
 
 def part_of(row: dict[str, Any]) -> str:
-    """The part that a row is of."""
+    """Return the part to which a row belongs."""
     return MEMORY if row["what"] == MEMORY else row["what"].rsplit(": ", 1)[0]
 
 
 def known(options: argparse.Namespace) -> dict[str, Any]:
-    """What the results have of earlier runs, where some parts only are asked for."""
+    """Return the saved results of earlier runs, if only some parts are to run."""
     file = options.results / "fits.json"
     if options.only is None or not file.exists():
         return {"rows": [], "milliseconds": {}, "parts": {}}

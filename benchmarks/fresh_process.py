@@ -1,8 +1,8 @@
-"""Eight schools from a fresh process, import included: how long until 4 chains of 1,000 + 1,000 draws are in hand.
+"""Eight schools from a fresh process, import included: time until 4 chains have made 1,000 + 1,000 draws.
 
-Four rows: no compilation cache, a warm one, another seed in the same process, and compiling alone, which for NumPyro is
-what its first run takes longer than its second. NumPyro has no cache of its own: with a warm one means JAX's, switched
-on by its environment variables. It runs with chains vectorised, and with a device for each of them.
+Four rows: without a compilation cache, with a warm one, another seed in the same process, and compilation alone (for
+NumPyro the time of its first run less that of its second). NumPyro's warm cache is JAX's, which environment variables
+switch on. NumPyro runs with chains vectorised, and with one device per chain.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ METHODS = "vectorized", "parallel"
 
 
 def timed(script: str, cache: str, *arguments: str) -> tuple[float, float, float]:
-    """Seconds of the process up to its first draws, of the second run in it, and of compiling."""
+    """Return the seconds of a process up to its first draws, of its second run, and of compilation."""
     began = time.perf_counter()
     environment = os.environ | {"PHALANX_CACHE": cache}
     if script is THEIRS and cache != "off":
@@ -77,7 +77,7 @@ def timed(script: str, cache: str, *arguments: str) -> tuple[float, float, float
 
 
 def rows(times: side_by_side.Times) -> list[dict]:
-    """Each way of NumPyro's; of compiling the one whose second run compiles nothing."""
+    """Return a row for each way of NumPyro's; for compilation, of the way whose second run does not compile."""
     compared = [
         (what, f"NumPyro, {way}, {method}", f"Phalanx, {way}", at_most)
         for method in METHODS

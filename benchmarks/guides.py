@@ -1,7 +1,7 @@
-"""Guides on reference posteriors: guide x posterior x verdict x truth, and how many gradients and seconds each took.
+"""Guides on reference posteriors: verdict and truth for each guide and posterior, with gradients and seconds.
 
-A fit is near the truth when every mean is within a tenth of the posterior's standard deviation. A verdict that trusts
-one that is not would be marked SILENT; there should be none.
+A fit is near the truth when every mean is within a tenth of the posterior's standard deviation. A verdict that trusts a
+fit far from the truth is marked SILENT; no row should be.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import phalanx as phx  # noqa: E402
 
 
 def row(name: str, guide: str) -> dict[str, object]:
-    """One guide on one posterior."""
+    """Return the row of one guide on one posterior."""
     entry, began = ENTRIES[name], time.perf_counter()
-    told: dict[str, object] = {"posterior": name, "guide": guide}
+    fields: dict[str, object] = {"posterior": name, "guide": guide}
     try:
         fit = phx.fit(entry.program, GUIDES[guide], entry.data(), **OPTIONS.get(guide, {}), progress=False)
     except FileNotFoundError:
-        return {**told, "outcome": "no data"}
+        return {**fields, "outcome": "no data"}
     except ValueError as refused:
-        return {**told, "outcome": "refused", "why": str(refused)[:120]}
+        return {**fields, "outcome": "refused", "why": str(refused)[:120]}
     verdict, worst = fit.verdict(), worst_mean(entry, fit.sample(1, 20_000))
     outcome = ("trusted" if verdict.good else "not trusted") + (", SILENT" if verdict.good and worst >= 0.1 else "")
     return {
-        **told, "outcome": outcome, "worst_mean": round(worst, 3), "k_hat": round(fit.evidence().k_hat, 2),
+        **fields, "outcome": outcome, "worst_mean": round(worst, 3), "k_hat": round(fit.evidence().k_hat, 2),
         "findings": [finding.topic for finding in verdict.findings], "steps": fit.steps,
         "gradients": fit.timing.gradient_evaluations, "seconds": round(time.perf_counter() - began, 1),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""HMC with fixed steps as Phalanx and as NumPyro compile it: so many draws, from where the last block ended."""
+"""HMC with fixed steps as Phalanx and as NumPyro compile it: blocks of draws, each from the end of the last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def add_sizes(parser: argparse.ArgumentParser, leapfrogs: int) -> argparse.ArgumentParser:
-    """The size of a turn."""
+    """Add the options for the size of a turn."""
     parser.add_argument("--draws", type=int, default=2, help="draws in a turn")
     parser.add_argument("--leapfrogs", type=int, default=leapfrogs, help="leapfrogs in a draw")
     return parser
@@ -20,7 +20,7 @@ def phalanx_block(
     model: Callable[..., Any], host: Mapping[str, np.ndarray], options: argparse.Namespace, step_size: float, *,
     num_chains: int = 1, **sizes: int,
 ) -> Callable[[], None]:  # fmt: skip
-    """Phalanx's compiled block on a mesh of these sizes, arrays spread over `data`."""
+    """Return Phalanx's compiled block on a mesh of these sizes, with arrays sharded over `data`."""
     import jax
 
     import phalanx as phx
@@ -50,7 +50,7 @@ def numpyro_block(
     model: Callable[..., Any], data: Mapping[str, Any], options: argparse.Namespace, step_size: float, *,
     num_chains: int, method: str,
 ) -> Callable[[], None]:  # fmt: skip
-    """NumPyro's kernel in a compiled loop, data as arguments: `MCMC.run` without its compiling anew in every call."""
+    """Return NumPyro's kernel in a compiled loop with the data as arguments: `MCMC.run` would compile in every call."""
     import jax
     import jax.numpy as jnp
     from jax import lax, random

@@ -25,7 +25,7 @@ STEPS = {"logistic regression": 10, "softmax regression": 10, "rows in groups": 
 
 
 def densities(random: np.random.Generator) -> dict[str, tuple[Callable[..., None], dict[str, np.ndarray]]]:
-    """Models with their data."""
+    """Return models with their data."""
     import jax.numpy as jnp
     import numpyro.distributions as dist
     from jax import lax
@@ -84,7 +84,7 @@ def densities(random: np.random.Generator) -> dict[str, tuple[Callable[..., None
 
 
 def follow(target: Any, lanes: int, every: Callable[..., Any], steps: int) -> Callable[[Any], Any]:
-    """`steps` small steps along the gradient, `every` of a function of one lane being that of all."""
+    """Make `steps` small steps along the gradient; `every` turns a function of one lane into one of all lanes."""
     import jax
 
     from phalanx.mesh.position import Vector

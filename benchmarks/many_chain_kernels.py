@@ -1,7 +1,7 @@
 """NUTS, ChEES-HMC and MAMS with 64 chains: effective samples of the worst parameter per gradient, model by model.
 
-It is the experiment on which the choice among kernels for many chains rests; gradients and not seconds are counted, so
-that it is no matter how well each is written. R-hat and the error of the means (in standard errors of the reference
+The choice among kernels for many chains rests on this experiment. It counts gradients and not seconds, so that the
+quality of each implementation does not matter. R-hat and the error of the means (in standard errors of the reference
 posterior) say whether the answer is right.
 """
 
@@ -22,7 +22,7 @@ LOGISTIC = many_chains.MODELS[2]
 
 
 def judged(name: str, kernel: str, seed: int, options: Any) -> tuple[float, float, float]:
-    """Effective samples per gradient, R-hat, and the error of the means where they are known."""
+    """Return effective samples per gradient, R-hat, and the error of the means if they are known."""
     from tests.statistical.posteriordb.entries import ENTRIES
     from tests.statistical.posteriordb.reference import compare
 

@@ -1,7 +1,7 @@
 """256 chains on every core against NumPyro's vectorised NUTS: time per effective sample, compilation apart.
 
 Effective samples are those of the worst parameter, by the same function for both. "sampling" is the time of the draws
-alone, after warm-up; "whole run" has the same number of warm-up iterations in it for both.
+alone, after warm-up; "whole run" includes warm-up, of the same number of iterations for both.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def data_of(name: str) -> dict[str, np.ndarray]:
 
 
 def model_of(name: str, sample: Any) -> Any:
-    """The model in the language whose `sample` is given: the two differ in nothing else."""
+    """Return the model in the language of this `sample`; the models are equal otherwise."""
     import jax.numpy as jnp
     import numpyro.distributions as dist
 

@@ -16,7 +16,7 @@ from side_by_side import Times, Way
 
 
 def by_hand(data, options: argparse.Namespace, devices: int, likelihood: Callable) -> Callable[[], None]:
-    """HMC on the posterior; `likelihood(x, y)` gives a function from (w, b) to log likelihood and gradient."""
+    """Return HMC on the posterior; `likelihood(x, y)` returns a function from (w, b) to log likelihood and gradient."""
     import jax
     import jax.numpy as jnp
     from jax import P, lax, random
@@ -79,7 +79,7 @@ def by_hand(data, options: argparse.Namespace, devices: int, likelihood: Callabl
 
 
 def by_autodiff(x, y):
-    """Log likelihood of (w, b) and its gradient, by `jax.grad`."""
+    """Return the log likelihood of (w, b) and its gradient, by `jax.grad`."""
     import jax
     import jax.numpy as jnp
 
@@ -92,7 +92,7 @@ def by_autodiff(x, y):
 
 
 def on_paper(x, y):
-    """Log likelihood of (w, b) and its gradient, worked out on paper."""
+    """Return the log likelihood of (w, b) and its gradient, derived on paper."""
     import jax
     import jax.numpy as jnp
 

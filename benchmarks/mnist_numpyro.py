@@ -63,7 +63,7 @@ def ways(options: argparse.Namespace) -> dict[str, Way]:
 
 
 def rows(times: Times) -> list[dict]:
-    """Against NumPyro as its manual has it, and against NumPyro on data sharded by hand, which it does not promise."""
+    """Compare with NumPyro as in its manual, and on data sharded by hand, which the manual does not promise."""
     by_hand = "sharded by hand"
     found = []
     for chains in CHAINS:

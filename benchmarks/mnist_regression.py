@@ -1,4 +1,4 @@
-"""The workload of two benchmarks: regression of MNIST's 60,000 labels on 784 pixels, and Phalanx's HMC on it."""
+"""Workload of two benchmarks: regression of MNIST's 60,000 labels on 784 pixels, and Phalanx's HMC on it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ STEP_SIZE = 1e-3
 
 
 def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The size of a turn, and the data."""
+    """Add the options for the size of a turn and the data."""
     parser.add_argument("--data", type=Path, help="folder with MNIST's files; random numbers of their shape without it")
     return hmc_blocks.add_sizes(parser, leapfrogs=10)
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What was run."""
+    """Return the settings of the run."""
     return {
         "data": f"{ROWS} x {PIXELS}, {'MNIST' if options.data else 'random numbers of the shape of MNIST'}",
         "draws": options.draws,
@@ -32,7 +32,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def load(folder: Path | None) -> dict[str, np.ndarray]:
-    """Pixels from 0 to 255, and labels."""
+    """Return pixels from 0 to 255, and labels."""
     if folder is None:
         random = np.random.default_rng(0)
         x = random.integers(0, 256, (ROWS, PIXELS), np.uint8)
@@ -44,12 +44,12 @@ def load(folder: Path | None) -> dict[str, np.ndarray]:
 
 
 def widened(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Pixels from 0 to 1 in float32, as one gives them to other systems."""
+    """Return pixels from 0 to 1 in float32, as users pass them to other systems."""
     return {**data, "x": data["x"].astype(np.float32) / 255}
 
 
 def model(x, y):
-    """Pixels as they are stored, bytes, widened block by block."""
+    """Observe labels given pixels as stored: bytes, widened block by block."""
     import jax.numpy as jnp
     import numpyro.distributions as dist
 
@@ -66,5 +66,5 @@ def model(x, y):
 
 
 def phalanx_block(bytes_: Mapping[str, np.ndarray], options: argparse.Namespace, **sizes: int) -> Callable[[], None]:
-    """Phalanx's compiled block."""
+    """Return Phalanx's compiled block."""
     return hmc_blocks.phalanx_block(model, bytes_, options, STEP_SIZE, **sizes)

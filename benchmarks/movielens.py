@@ -1,9 +1,9 @@
 """HMC on MovieLens at full size, 2 chains: against the same mathematics by hand and against NumPyro; time and memory.
 
 By hand means what a good JAX programmer would write for this one model, with `jax.grad` over the whole matrix: users
-spread over two devices in a `shard_map` whose leapfrog ends in a `psum`, or a device for each chain. NumPyro has its
-chains vectorised or a device for each. The fastest of each is quoted. Memory is the most that a process which does
-nothing else has held.
+sharded over two devices in a `shard_map` whose leapfrog ends in a `psum`, or a device for each chain. NumPyro has its
+chains vectorised or a device for each. The fastest of each is quoted. Memory is the peak of a process that does nothing
+else.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def numpyro_model(watched):
 
 
 def by_hand(watched: np.ndarray, options: argparse.Namespace, over: str) -> Callable[[], None]:
-    """HMC on (U, u, V, v); users over two devices, chains under `vmap`, or a chain on each device."""
+    """Return HMC on (U, u, V, v); users over two devices, chains under `vmap`, or a chain on each device."""
     import jax
     import jax.numpy as jnp
     from jax import P, lax, random
@@ -86,10 +86,10 @@ def by_hand(watched: np.ndarray, options: argparse.Namespace, over: str) -> Call
         return jnp.sum(watched * logits - jax.nn.softplus(logits))
 
     def add(parts):
-        """Sum of what is spread, over devices, and of what is alike."""
+        """Return the sum of the sharded parts over devices, plus the replicated parts."""
         own = sum(part for part, here in zip(parts, local, strict=True) if here)
-        alike = sum(part for part, here in zip(parts, local, strict=True) if not here)
-        return (lax.psum(own, "d") if spread else own) + alike
+        replicated = sum(part for part, here in zip(parts, local, strict=True) if not here)
+        return (lax.psum(own, "d") if spread else own) + replicated
 
     def half_square(x):
         return add([0.5 * jnp.sum(leaf * leaf) for leaf in x])
@@ -157,7 +157,7 @@ def by_hand(watched: np.ndarray, options: argparse.Namespace, over: str) -> Call
 
 
 def way(name: str, options: argparse.Namespace) -> Callable[[], None]:
-    """One of the ways, ready to run."""
+    """Return one of the ways, ready to run."""
     system, how = name.split(", ")
     watched = load(options.data)
     if system == "by hand":
@@ -177,7 +177,7 @@ def ways(options: argparse.Namespace) -> dict[str, Way]:
 
 
 def peaks() -> dict[str, float]:
-    """The most memory in GB that a process which does nothing else has held, by way."""
+    """Return the peak memory, in GB, of a process that does nothing else, by way."""
     found = {}
     for name in WAYS:
         command = [sys.executable, __file__, *sys.argv[1:], "--alone", name]
@@ -186,7 +186,7 @@ def peaks() -> dict[str, float]:
 
 
 def alone(options: argparse.Namespace) -> None:
-    """Run one way, and print the most memory that took."""
+    """Run one way, and print its peak memory."""
     import jax
 
     jax.config.update("jax_num_cpu_devices", WAYS[options.alone])

@@ -1,11 +1,11 @@
 """Pathfinder as far as 1,000 draws: against BlackJAX's with 8 paths, and PyMC's with 64.
 
-All resample their draws by smoothed importance weights, and draws are equally good where the tail of those has the same
-shape, k-hat: the medians of ours and BlackJAX's over five seeds are in the settings. BlackJAX's is compiled once; with
-64 paths, in float32, it had not ended after 200 s on eight schools and 90 s on the regression (a seed each): it has 8
-where second calls are compared, and with 64 it is ended after half a minute, which its row says: the ratio is at most
-that. PyMC's (of `pymc-extras`, in an environment of its own, `--peers`) does not tell its k-hat, compiles in every
-call, and is slower where PyTensor finds no BLAS, as none comes with its wheels.
+All resample their draws by smoothed importance weights. Draws are equally good if the weights have the same tail index,
+k-hat; the settings contain the medians over five seeds of Phalanx's and BlackJAX's. BlackJAX's is compiled once. With
+64 paths, in float32, it had not ended after 200 s on eight schools and 90 s on the regression (one seed each). So
+second calls are compared with 8 paths; with 64 it is ended after half a minute, and its row says that the ratio is a
+bound. PyMC's (of `pymc-extras`, in an environment of its own, `--peers`) does not report k-hat, compiles in every call,
+and is slower if PyTensor finds no BLAS, which its wheels lack.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ RUNS = {"Phalanx": phalanx_run, "BlackJAX": blackjax_run}
 
 
 def blackjax_alone(number: int) -> None:
-    """BlackJAX's with many paths, in a process that can be ended; prints the seconds of the call."""
+    """Run BlackJAX's with many paths, in a process that can be ended; print the seconds of the call."""
     run = blackjax_run(NAMES[number], MANY)
     began = time.perf_counter()
     run(0)
@@ -84,7 +84,7 @@ def blackjax_alone(number: int) -> None:
 
 
 def blackjax(name: str) -> float:
-    """Seconds of that call, or of waiting for it."""
+    """Return the seconds of that call, or of waiting for it."""
     command = [sys.executable, __file__, "--alone", str(NAMES.index(name))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
@@ -94,13 +94,13 @@ def blackjax(name: str) -> float:
 
 
 def pymc(name: str, seed: int, python: str) -> float:
-    """Seconds of a call."""
+    """Return the seconds of a call."""
     command = [python, str(PYMC), str(NAMES.index(name)), str(MANY), str(DRAWS), str(seed)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
 def again(run: Run, seeds: Iterator[int]) -> Measured:
-    """A call of what is compiled: the one before it is of no account, others have cleared the caches."""
+    """Time a compiled call, after one that is not timed, since other ways cleared the caches."""
     run(next(seeds))
     began = time.perf_counter()
     run(next(seeds))
@@ -108,7 +108,7 @@ def again(run: Run, seeds: Iterator[int]) -> Measured:
 
 
 def anew(run: Run, seed: int) -> float:
-    """The same from nothing, compiling included; what makes a log density of a model for BlackJAX is apart."""
+    """Time the same with compilation, but without the translation of the model to a log density for BlackJAX."""
     import jax
 
     from phalanx.learning import compiled

@@ -1,7 +1,7 @@
 """Drawing images of 28 x 28 pixels with a transformer: keys and values kept, against the whole image for every pixel.
 
-The same network, weights and keys, and so the same images. Without the cache some positions are timed, evenly chosen:
-each costs the same.
+Network, weights and keys are the same, hence the images. Without the cache only some evenly chosen positions are timed,
+since each costs the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SIZES = {"width": 64, "layers": 2, "heads": 2, "window": 28}
 
 
 def both_ways(window: int | None) -> tuple[Way, Way]:
-    """With the cache, and without."""
+    """Return the ways with the cache and without."""
     import jax
     import jax.numpy as jnp
 

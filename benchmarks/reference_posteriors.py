@@ -1,9 +1,9 @@
 """Twelve posteriors with known answers: time to 400 effective samples of the worst parameter, by five systems.
 
 Every run is a fresh process whose compile cache is warm, with the system's own default warm-up (nutpie: 400 iterations,
-the others: 1,000), 4 chains and 1,000 draws of each. The time is that of the process, import included, in which the
-share spent drawing is scaled to 400 effective samples (it counts more than it took where the draws were worth less).
-A mean that is off by more than 4 standard errors, or an R-hat above 1.05, is marked: that time is no achievement.
+the others: 1,000), 4 chains and 1,000 draws of each. The time is that of the process, import included, with its
+sampling part scaled to 400 effective samples (up, if the draws were worth less). A time is marked if a mean is off by
+more than 4 standard errors or an R-hat exceeds 1.05.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ sys.path.insert(0, str(FOLDER.parents[1]))
 
 
 def timed(system: str, name: str, data: Path, seed: int, cache: Path, python: str) -> dict[str, float]:
-    """One run: seconds to enough effective samples, what the draws were worth, and how far off they were."""
+    """Return one run's seconds to enough effective samples, its effective sample size, and its errors."""
     from tests.statistical.posteriordb.entries import ENTRIES
     from tests.statistical.posteriordb.reference import compare
 
@@ -67,7 +67,7 @@ def timed(system: str, name: str, data: Path, seed: int, cache: Path, python: st
 def measure(
     names: Sequence[str], rounds: int, python: Mapping[str, str]
 ) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """Runs of every model by every system, in turns; the first, which fills the caches, does not count."""
+    """Return runs of every model by every system, in turns; the first, which fills the caches, does not count."""
     from tests.statistical.posteriordb.entries import ENTRIES
 
     found: dict[str, dict[str, list[dict[str, float]]]] = {name: {s: [] for s in SYSTEMS} for name in names}
@@ -86,7 +86,7 @@ def measure(
 
 
 def table(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A line for each model: seconds of each system."""
+    """Return a line for each model: seconds of each system."""
 
     def cell(runs: Sequence[Mapping[str, float]]) -> str:
         seconds = statistics.median(run["seconds"] for run in runs)

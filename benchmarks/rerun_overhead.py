@@ -1,9 +1,9 @@
-"""Calling `phx.mcmc` again with another seed: what it costs above the warm-up and sampling themselves.
+"""Overhead of calling `phx.mcmc` again with another seed, above warm-up and sampling themselves.
 
-The model is a regression of 500 rows on 20 columns, whose run is short, so that overhead shows. Above the sampling is
-the wall time of the call less the time inside the compiled blocks. The rounds of warm-up, each of which is a block,
-are counted: what is learned between them takes most of it, of HMC with a metric twice as often as without. A call with
-no warm-up has what is left: the trace that tells whether anything must be compiled, data, and the posterior.
+The model is a regression of 500 rows on 20 columns; its run is short, so that overhead shows. Overhead is the wall time
+of the call less the time inside the compiled blocks. Learning between the rounds of warm-up, each of which is a block,
+takes most of it, and HMC with a metric has twice as many rounds as without, so rounds are counted. A call without
+warm-up has the rest: the trace that determines if anything must be compiled, the data, and the posterior.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AT_MOST = 0.05
 
 
 class Timed:
-    """A compiled block with a clock on it."""
+    """Compiled block with a clock."""
 
     seconds = 0.0
 
@@ -47,7 +47,7 @@ CASES = (
 
 
 def calls(metric: str, num_warmup: int, rounds: int) -> tuple[dict[str, list[float]], dict[str, int]]:
-    """Seconds of each call, and inside its blocks; programs compiled, and rounds of warm-up of the last."""
+    """Return seconds of each call and inside its blocks; programs compiled and rounds of warm-up of the last call."""
     import numpy as np
     import numpyro.distributions as dist
 

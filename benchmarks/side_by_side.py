@@ -1,4 +1,4 @@
-"""Time several ways of doing one thing, side by side.
+"""Timing of several ways of doing one thing, side by side.
 
 A machine's speed may change by up to 2x within minutes, so times of different runs are never compared. Here every way
 takes its turn in every round, and a ratio is the median over rounds of the ratio within a round. JAX fixes the number
@@ -32,7 +32,7 @@ Times = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Way:
-    """One way of doing the work: `run()` does it to the end, and it is worth `units` (leapfrogs, for instance)."""
+    """A way of doing the work: `run()` does it to the end, and it is worth `units` (leapfrogs, for instance)."""
 
     run: Callable[[], Any]
     units: float = 1.0
@@ -40,7 +40,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a way's `run` returns where it takes the time itself, or learns what its work was worth by doing it."""
+    """Result of a way's `run` that takes the time itself, or learns the units of its work by doing it."""
 
     seconds: float
     units: float
@@ -57,7 +57,7 @@ def take_turns(script: str, arguments: Sequence[str], devices: Sequence[int], ro
 def take_turns_of(
     script: str, arguments: Sequence[str], settings: Sequence[Mapping[str, str]], rounds: int
 ) -> dict[str, list[float]]:
-    """The same on one device, in a process for each setting of environment variables."""
+    """Time every way on one device, in a process for each setting of environment variables."""
     return _turns([Process(script, arguments, 1, variables) for variables in settings], rounds)
 
 
@@ -75,7 +75,7 @@ def _turns(processes: Sequence[Process], rounds: int) -> dict[str, list[float]]:
 
 
 def serve(ways: Mapping[str, Way]) -> None:
-    """The other end: say which ways there are, then run the one each line of standard input names."""
+    """Serve: print the names of the ways, then run the one that each line of standard input names."""
     print(json.dumps(list(ways)), flush=True)
     for line in sys.stdin:
         way = ways[line.strip()]
@@ -87,7 +87,7 @@ def serve(ways: Mapping[str, Way]) -> None:
 
 
 class Process:
-    """A script that serves its ways on so many devices, under environment variables of its own."""
+    """Process of a script that serves its ways on a number of devices, with its own environment variables."""
 
     def __init__(self, script: str, arguments: Sequence[str], devices: int, variables: Mapping[str, str] | None = None):
         command, environment = [sys.executable, script, *arguments, "--serve-on", str(devices)], {**os.environ}
@@ -97,13 +97,13 @@ class Process:
         self.names: list[str] = json.loads(self._line())
 
     def time(self, name: str) -> float:
-        """Seconds per unit of one of its ways."""
+        """Return the seconds per unit of one of its ways."""
         self._process.stdin.write(name + "\n")
         self._process.stdin.flush()
         return float(self._line())
 
     def end(self) -> None:
-        """Let it go."""
+        """End the process."""
         self._process.stdin.close()
         self._process.wait()
 
@@ -117,7 +117,7 @@ class Process:
 
 
 def compare(what: str, ours: str, theirs: str, times: Times, *, at_most: float, unit: str = "ms") -> dict[str, Any]:
-    """A row of the table: the time of one way over that of another, and the middle half of the rounds."""
+    """Return a row of the table: the time of one way over that of another, and the middle half of the rounds."""
     ratios = [a / b for a, b in zip(times[ours], times[theirs], strict=True)]
     low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     return {
@@ -135,12 +135,12 @@ def compare(what: str, ours: str, theirs: str, times: Times, *, at_most: float, 
 
 
 def fastest(times: Times, having: str) -> str:
-    """The way of smallest median time among those with `having` in their names."""
+    """Return the way of smallest median time among those with `having` in their names."""
     return min((name for name in times if having in name), key=lambda name: statistics.median(times[name]))
 
 
 def arguments(description: str, *, rounds: int) -> argparse.ArgumentParser:
-    """The options every benchmark has."""
+    """Return a parser of the options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds, help="turns of each way")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON file")
@@ -156,7 +156,7 @@ def run(
     rows: Callable[[Times], list[dict[str, Any]]],
     settings: Callable[[argparse.Namespace], dict[str, Any]],
 ) -> None:
-    """Run a benchmark: in the process the user starts take turns and write, in the others serve."""
+    """Run a benchmark: the process that the user starts takes turns and writes, the others serve."""
     options = parser.parse_args()
     if options.serve_on:
         if options.serve_on > 1:  # a process with one device is the peers': JAX in it runs as it comes
@@ -181,7 +181,7 @@ def save(
 ) -> dict[str, Any]:
     """Put the rows, with the settings and the machine, into `<folder>/<name>.json`.
 
-    What is saved after each row has not been for nothing where a run is ended early.
+    A run that is ended early keeps the rows saved so far.
     """
     record = {"name": name, "rows": rows, "settings": settings, "machine": machine(), **watch.look(), **more}
     if times is not None:
@@ -192,7 +192,7 @@ def save(
 
 
 def write(*arguments: Any, **more: Any) -> None:
-    """The same as `save`, and the rows are printed."""
+    """Save as `save` does, and print the rows."""
     record = save(*arguments, **more)
     if record["busy"]:
         print(f"note: other processes kept {record['cores_taken_by_others']} cores busy meanwhile")
@@ -204,7 +204,7 @@ def write(*arguments: Any, **more: Any) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on, without names."""
+    """Return the machine's cores, processor, system and versions, without its name."""
     cpu = Path("/proc/cpuinfo")
     models = (
         [line.split(":")[1].strip() for line in cpu.read_text().splitlines() if line.startswith("model name")]
@@ -221,7 +221,7 @@ def machine() -> dict[str, Any]:
 
 
 class Watch:
-    """Seconds since it was made, and the cores that other processes (or other guests of the machine) took meanwhile."""
+    """Clock of a measurement, and of the cores that other processes or other guests of the machine took meanwhile."""
 
     def __init__(self) -> None:
         self._wall, self._all, self._own = self._now()

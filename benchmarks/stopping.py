@@ -1,16 +1,16 @@
-r"""How often a fit stops although its guide is further from the best one than the stopping rule says.
+r"""Rate at which fits stop although the guide is further from the best one than the stopping rule allows.
 
-The posteriors are normal, so that what a guide is short of the best one of its family is known in closed form, in nats:
-with precision $\Lambda$ and the guide's mean $m$ (from the posterior's) and covariance $S$, it is
-$\frac12 [\operatorname{tr} \Lambda S - d - \log \det (\Lambda S) + m^\top \Lambda m]$, in which mean field has the
-diagonal of $\Lambda$ but for its last term. Fits begin at a draw of three times the posterior's width, and narrow.
+The posteriors are normal, so that the gap between a guide and the best one of its family has a closed form, in nats:
+with precision $\Lambda$ and the guide's mean $m$ (from the posterior's) and covariance $S$, it is $\frac12
+[\operatorname{tr} \Lambda S - d - \log \det (\Lambda S) + m^\top \Lambda m]$, in which mean field has the diagonal of
+$\Lambda$ but for its last term. Fits begin at a draw of three times the posterior's width, and narrow.
 
 The rule looks for medians and widths that have not moved by more than a tolerance, `TOLERANCE`, at a rate and at half
-of it. A guide of which every coordinate's mean and width is off by that is short of $\frac32$ of its square for each
-coordinate. A stop is false where the guide is short of four times as much, as where everything is off by twice the
-tolerance. By path derivatives a full-rank guide's gradients have no noise at the end, so fits are made by whole
-gradients too, `elbo(path=False)`, whose noise stays. Fits that had not stopped after all their steps are counted apart:
-those do not say that they have settled.
+of it. A guide with mean and width of every coordinate off by the tolerance has a gap of $\frac32$ of its square for
+each coordinate. A stop is false if the gap is four times as large, as when everything is off by twice the tolerance. By
+path derivatives a full-rank guide's gradients have no noise at the end, so fits are made by whole gradients too,
+`elbo(path=False)`, whose noise stays. Fits that had not stopped after all their steps are counted apart, since they do
+not claim to have settled.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def model(scale_tril):
 
 
 def posterior_of(size: int, condition: float, seed: int) -> np.ndarray:
-    """A covariance whose axes lie anywhere, with variances from 1 to `condition`, evenly in logarithms."""
+    """Return a covariance with random axes and variances from 1 to `condition`, evenly in logarithms."""
     random = np.random.default_rng([seed, size])
     axes, _ = np.linalg.qr(random.normal(size=(size, size)))
     return (axes * np.geomspace(1.0, condition, size)) @ axes.T
 
 
 def short_of(params: dict[str, Any], covariance: np.ndarray) -> float:
-    """What the guide's bound is short of that of the best guide of its family, in nats."""
+    """Return the gap, in nats, between the guide's bound and that of the best guide of its family."""
     precision = np.linalg.inv(covariance)
     held = {name: np.asarray(value, np.float64) for name, value in params.items()}
     if "x.loc" in held:
@@ -59,7 +59,7 @@ def short_of(params: dict[str, Any], covariance: np.ndarray) -> float:
 
 
 def one(guide: str, path: bool, size: int, condition: float, seed: int) -> tuple[float, int, bool]:
-    """What a fit is short of, its steps, and whether it has stopped by itself."""
+    """Return a fit's gap in nats, its steps, and True if it stopped by itself."""
     import phalanx as phx
 
     covariance = posterior_of(size, condition, seed)
@@ -73,7 +73,7 @@ def one(guide: str, path: bool, size: int, condition: float, seed: int) -> tuple
 
 
 def at_most(false: int, stops: int) -> float:
-    """The rate that so few false stops rule out, with 95% confidence (Clopper, Pearson 1934)."""
+    """Return the upper 95% confidence bound on the rate of false stops (Clopper, Pearson 1934)."""
     from scipy.stats import beta
 
     return 1.0 if false >= stops else float(beta.ppf(0.95, false + 1, stops - false))
@@ -100,7 +100,7 @@ def row(guide: str, path: bool, size: int, condition: float, seeds: int) -> dict
 
 
 def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rows, for `README.md`."""
+    """Return the rows for `README.md`."""
     columns = {
         "what": "guide and posterior", "fits": "fits", "stops": "stops", "false": "false stops",
         "promised_nats": "allowed, nats", "median_short": "short of, nats: median", "most_short": "most",

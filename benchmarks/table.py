@@ -1,4 +1,4 @@
-"""Write the table of results in README.md from the JSON files in `results`."""
+"""Writer of the table of results in README.md, from the JSON files in `results`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lines() -> list[str]:
 
 
 def tables() -> list[str]:
-    """Results that are a table of their own."""
+    """Return the results that have a table of their own."""
     out = []
     for path in sorted((FOLDER / "results").glob("*.json")):
         if found := json.loads(path.read_text()).get("table"):

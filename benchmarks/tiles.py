@@ -1,4 +1,4 @@
-"""Many chains whose draws are stored: lanes worked on in tiles, and all lanes of a device at once.
+"""Many chains with stored draws: lanes advanced in tiles, against all lanes of a device at once.
 
 A turn is a whole run on one device, without warm-up.
 """

@@ -40,7 +40,7 @@ Fit = Callable[..., Any]
 
 
 def images(options: argparse.Namespace, count: int) -> np.ndarray:
-    """Images as rows of pixels from 0 to 255."""
+    """Return images as rows of pixels from 0 to 255."""
     if options.data is None:
         return np.random.default_rng(0).integers(0, 256, (count, SIDE**2), np.uint8)
     from phalanx.datasets import mnist
@@ -49,7 +49,7 @@ def images(options: argparse.Namespace, count: int) -> np.ndarray:
 
 
 def learner(step: Any, params: Any, optimizer: Any, x: np.ndarray, batch: int) -> Learn:
-    """Steps of a jitted update, which take up where the last ones have ended."""
+    """Return a function that makes steps of a jitted update, from the state after its last call."""
     import jax
 
     rng, state, order = np.random.default_rng(0), [params, optimizer.init(params), 0], []
@@ -189,7 +189,7 @@ MODELS = {
 
 
 def in_turns(fit: Fit, learn: Learn, rounds: int, steps: int) -> tuple[list[float], list[float]]:
-    """Seconds of a step, through `fit` and by `learn`, of `rounds` turns of `steps` each."""
+    """Return the seconds of a step, by `fit` and by `learn`, in `rounds` turns of `steps` steps each."""
     import phalanx as phx
 
     ours, theirs, began = [], [], time.perf_counter()
@@ -210,7 +210,7 @@ def in_turns(fit: Fit, learn: Learn, rounds: int, steps: int) -> tuple[list[floa
 
 
 def interval(ratios: list[float]) -> list[float]:
-    """Of 95%, of the median: ratios of such ranks lie to both sides of it, whatever their distribution."""
+    """Return a 95% interval of the median by ranks, valid for any distribution."""
     ordered, count = sorted(ratios), len(ratios)
     rank = max(0, math.floor(count / 2 - 1.96 * math.sqrt(count) / 2))
     return [round(ordered[rank], 4), round(ordered[count - 1 - rank], 4)]

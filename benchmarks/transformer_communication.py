@@ -1,9 +1,9 @@
-"""What the devices of a mesh say to one another in a training step of an image transformer, read from its HLO.
+"""Bytes that the devices of a mesh send in a training step of an image transformer, read from its HLO.
 
-Bytes per step and device, against what must be said: gradients are added over `data`, and over `model` what each block
-shows of its heads and of its hidden units, forth and back. A ring sends 2 (n - 1) / n of an array that n devices add
-up. From link speeds that vendors publish it follows what a step of the configurations for accelerators would wait, if
-nothing overlapped; no accelerator has run it.
+Bytes per step and device, against the least possible: gradients are added over `data`, and over `model` the outputs of
+each block's heads and hidden units, forward and backward. A ring sends 2 (n - 1) / n of an array that n devices add up.
+The link speeds that vendors publish predict the waiting time of a step of the configurations for accelerators, without
+overlap; no accelerator has run it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LARGE = {"width": 1024, "layers": 24, "heads": 16, "batch": 64, "positions": 784
 
 
 def step_hlo(data: int, model: int) -> tuple[str, int]:
-    """The compiled training step, and how many weights there are."""
+    """Return the compiled training step and the number of weights."""
     import jax
     import optax
     from jax.sharding import NamedSharding, PartitionSpec
@@ -64,7 +64,7 @@ def step_hlo(data: int, model: int) -> tuple[str, int]:
 
 
 def ideal(data: int, model: int, weights: int) -> int:
-    """Bytes that must be sent: gradients over data of the weights a device holds, what blocks show over model."""
+    """Return the least bytes: gradients of a device's weights over data, and activations of blocks over model."""
     width, layers = SIZES["width"], SIZES["layers"]
     divided = layers * 12 * width**2
     held = divided / model + weights - divided
@@ -75,13 +75,13 @@ def ideal(data: int, model: int, weights: int) -> int:
 
 
 def seconds_to_add_up(size: float, devices: int, model: int) -> float:
-    """Adding up `size` bytes over data: within a machine of 8, then a part from each over machines, and back."""
+    """Return the seconds to add up `size` bytes over data: within machines of 8, between machines, and back."""
     within, machines = max(1, 8 // model), devices // 8
     return 2 * size * (within - 1) / within / LINKS[NEAR] + 2 * size / within * (machines - 1) / machines / LINKS[FAR]
 
 
 def predicted() -> list[dict[str, Any]]:
-    """What a step of the large configuration computes and waits for, by devices: data only, or 8 along model."""
+    """Return rows of predicted times of a step of the large configuration, by devices: data only, or 8 along model."""
     width, layers, positions = LARGE["width"], LARGE["layers"], LARGE["positions"]
     weights, tokens = layers * 12 * width**2, LARGE["batch"] * positions
     computing = 6 * weights * tokens / (LARGE["peak"] * LARGE["utilisation"])
@@ -130,20 +130,20 @@ def main() -> None:
 
 
 def table(rows: list[dict[str, Any]], large: list[dict[str, Any]]) -> dict[str, Any]:
-    """Both in one: what was counted, and what is predicted of the large configuration."""
+    """Return one table of counted bytes, and of predictions for the large configuration."""
     columns = ["mesh", "sent by a device in a step", "ideal", "predicted efficiency, nothing overlapped"]
     counted = [
         [f"data {r['data']}, model {r['model']}", f"{r['bytes'] / 1e6:.2f} MB", f"{r['ideal'] / 1e6:.2f} MB", ""]
         for r in rows
     ]
-    told = [
+    predictions = [
         [
             f"{r['devices']} accelerators, model {r['model']}: wide configuration, not measured", "",
             f"{r['gradients_MB'] + r['activations_MB']:,} MB", f"{r['efficiency_without_overlap']}",
         ]
         for r in large
     ]  # fmt: skip
-    return {"columns": columns, "lines": counted + told}
+    return {"columns": columns, "lines": counted + predictions}
 
 
 if __name__ == "__main__":

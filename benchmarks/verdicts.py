@@ -156,7 +156,7 @@ def of_nothing(random):
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of run: its model, data by seed, and how it is made."""
+    """A kind of run: model, data by seed, and options."""
 
     name: str
     model: Callable[..., Any]
@@ -165,7 +165,7 @@ class Case:
 
 
 def chains(*places: float, size: int | None = None) -> np.ndarray:
-    """Starting values of chains, of one variable."""
+    """Return initial values of one variable for all chains."""
     starts = np.array(places, np.float32)
     return starts if size is None else np.repeat(starts[:, None], size, axis=1)
 
@@ -236,7 +236,7 @@ def main() -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rows, for `README.md`."""
+    """Return the rows for `README.md`."""
     levels = ["good", "usable", "not good"]
     lines = [
         [row["group"], row["what"], *(str(row["grades"].get(level, 0)) for level in levels),

@@ -1,4 +1,4 @@
-"""How many iterations of warm-up do 64 chains need, which tune together? Effective samples per gradient, by its length.
+"""Effective samples per gradient of 64 chains that tune together, by the length of warm-up.
 
 The efficiency of the draws after a short warm-up is set against that after 1,000 iterations; R-hat and the error of the
 means (in standard errors of the reference posterior) say whether the chains had arrived.
@@ -20,7 +20,7 @@ MODELS = ("eight_schools_noncentered", "kidiq", "sblrc", "garch11", "gauss_mix",
 
 
 def measured(name: str, chains: int, draws: int, rounds: int) -> dict[int, dict[str, float]]:
-    """For each length of warm-up: medians over seeds."""
+    """Return the medians over seeds for each length of warm-up."""
     from tests.statistical.posteriordb.entries import ENTRIES
     from tests.statistical.posteriordb.reference import compare
 

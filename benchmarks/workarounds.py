@@ -1,7 +1,7 @@
-"""Work-arounds for what XLA does slowly on CPUs: each on against off, where it matters most.
+"""Work-arounds for slow code of XLA on CPUs: each on against off, on the model that it helps most.
 
-Every work-around is a process that has it on, and one that has it off (`PHALANX_WORKAROUNDS`); they take turns. One
-that gains nothing any more can be deleted.
+A process with the work-around on and one with it off (`PHALANX_WORKAROUNDS`) take turns. A work-around without gain can
+be deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def schools_and_data() -> tuple[Callable[..., None], dict[str, np.ndarray]]:
-    """Eight schools: a gradient is a few operations."""
+    """Return the model and data of eight schools, whose gradient is a few operations."""
     import numpyro.distributions as dist
 
     import phalanx as phx
@@ -41,7 +41,7 @@ def schools_and_data() -> tuple[Callable[..., None], dict[str, np.ndarray]]:
 
 
 def schools(kernel: str, chains: int, draws: int) -> Callable[[], Any]:
-    """A leapfrog is a few operations on every lane."""
+    """Return a run of eight schools, whose leapfrog is a few operations on every lane."""
     import phalanx as phx
 
     made = {"nuts": phx.nuts, "hmc": partial(phx.hmc, 10)}[kernel](step_size=0.3)
@@ -49,7 +49,7 @@ def schools(kernel: str, chains: int, draws: int) -> Callable[[], Any]:
 
 
 def mixture(chains: int, draws: int) -> Callable[[], Any]:
-    """A random walk on a mixture in one dimension, of which nothing is stored."""
+    """Return a run of a random walk on a mixture in one dimension, without storing draws."""
     import jax.numpy as jnp
     import numpyro.distributions as dist
 
@@ -63,7 +63,7 @@ def mixture(chains: int, draws: int) -> Callable[[], Any]:
 
 
 def regression(chains: int, rows: int, draws: int, classes: int = 1, block: int | None = None) -> Callable[[], Any]:
-    """A linear, logistic or softmax regression by the number of classes, 0, 1 or more; in blocks of rows on request."""
+    """Return a run of a linear, logistic or softmax regression (0, 1 or more classes), on request in blocks."""
     import numpyro.distributions as dist
 
     import phalanx as phx
@@ -85,7 +85,7 @@ def regression(chains: int, rows: int, draws: int, classes: int = 1, block: int 
 
 
 def ensemble(members: int, steps: int) -> Callable[[], Any]:
-    """A small convolutional network's ensemble on one device."""
+    """Return the training of an ensemble of a small convolutional network on one device."""
     import jax
     import optax
     from flax import nnx
@@ -124,7 +124,7 @@ def _run(model: Any, data: Any, kernel: Any, chains: int, draws: int, **options:
 
 
 def fit(steps: int) -> Callable[[], Any]:
-    """Eight schools again: a step of a fit, of which nothing is compiled in a second call."""
+    """Return steps of a fit of eight schools, compiled by the call before."""
     import phalanx as phx
 
     model, data = schools_and_data()

@@ -1,9 +1,11 @@
 """Tests that repeat a quicker one on more cases, and therefore run with the slow ones, by file.
 
-Their cost was measured with `--durations`. `tests/conftest.py` marks them.
+Their cost was measured with `--durations`. `tests/conftest.py` marks them, and refuses names that no test has any more.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 _NAMES = """
 conformance/test_exact_answers.py
@@ -45,7 +47,6 @@ unit/distributions/test_bernoulli.py
 unit/distributions/test_bijections.py
     test_a_cholesky_factor_has_each_number_once_and_comes_back[6]
     test_a_cholesky_factor_has_each_number_once_and_comes_back[5]
-    test_a_cholesky_factor_has_each_number_once_and_comes_back[4]
 unit/distributions/test_blocked.py
     test_any_block_gives_the_same[1]
 unit/distributions/test_logit_density.py
@@ -169,8 +170,8 @@ unit/variational/test_options.py
     test_another_guide_is_all_that_is_named
     test_bounds_of_rows_in_float64
 unit/variational/test_refusals.py
-    test_a_parameter_that_a_latent_variable_takes_out_of_bounds_is_named[lbfgs-unbounded-Variable 'y': its scale must be \
-positive for a Normal]
+    test_a_parameter_that_a_latent_variable_takes_out_of_bounds_is_named[lbfgs-unbounded-\
+Variable 'y': its scale must be positive for a Normal]
     test_a_checkpoint_with_more_steps_than_asked_for
 unit/variational/test_steps.py
     test_pairs_leave_no_noise_in_the_means_gradients_of_a_normal_posterior_and_no_bias_in_those_of_widths
@@ -190,6 +191,13 @@ def by_file() -> dict[str, list[str]]:
         else:
             found[line] = []
     return found
+
+
+def unknown(collector: str, children: Iterable[str]) -> list[str]:
+    """Return the entries within a file or class, given by its identifier, that none of its `children` contains."""
+    entries = sorted(entry for entry in LONG_VARIANTS if entry.startswith(f"{collector}::"))
+    known = [*children]
+    return [entry for entry in entries if not any(entry == one or entry.startswith(f"{one}::") for one in known)]
 
 
 LONG_VARIANTS = frozenset(f"tests/{file}::{name}" for file, names in by_file().items() for name in names)

@@ -129,6 +129,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert "(glossary.md" in text
 
 
+def test_every_term_of_the_glossary_is_defined_once_and_linked() -> None:
+    terms = re.findall(r'<a id="([^"]+)">', (ROOT / "docs/glossary.md").read_text())
+    assert sorted({*terms}) == sorted(terms)
+    linked = {term for page in PAGES for term in re.findall(r"\(\S*glossary\.md#([^)]+)\)", page.read_text())}
+    assert {*terms} - linked == set()
+
+
 def test_architecture_names_what_exists() -> None:
     """A name within a folder, such as `placement.py`, may follow a path that has the folder."""
     folders, text = [ROOT, ROOT / "src/phalanx"], (ROOT / "docs/architecture.md").read_text()

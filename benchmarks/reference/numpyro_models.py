@@ -1,4 +1,4 @@
-"""The twelve models as one writes them in NumPyro, by the names of the Phalanx programs; data come prepared alike."""
+"""The twelve models written for NumPyro, with the names of the Phalanx programs and the same prepared data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The twelve models as one writes them in PyMC, for nutpie; data come prepared as for the others."""
+"""The twelve models written for PyMC, for nutpie, with the same prepared data as the others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Command line `phalanx`: the commands `sample`, `demo` and `info`, thin wrappers of public functions.
 
-Arguments, files of data and the user's Python files come in; printed lines, folders of files and an exit status come
-out. Read `sample.py` first.
+In: arguments, data files and the user's Python files. Out: printed lines, folders of results and an exit status. Read
+`sample.py` first.
 """
 
 from __future__ import annotations

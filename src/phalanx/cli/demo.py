@@ -54,7 +54,7 @@ _SIZES = {Demo.ensemble: "--members and --epochs", Demo.vae: "--epochs", Demo.im
 
 
 def demo(
-    name: Annotated[Demo, typer.Argument(help="Which demo to run.")],
+    name: Annotated[Demo, typer.Argument(help="The demo to run.")],
     data: Annotated[Path | None, typer.Option(help="Folder of the data files.")] = None,
     chains: Chains = None,
     warmup: Warmup = None,

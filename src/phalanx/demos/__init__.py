@@ -1,5 +1,5 @@
 """Headline workloads, one file each: model, data, run, pictures. `phalanx demo NAME` runs one.
 
-`DemoOptions` come in; printed results and a folder with report, pictures and `result.json` come out. Read `chains.py`
-first, the shortest.
+In: `DemoOptions`. Out: printed results, and a folder with a report, pictures and `result.json`. Read `chains.py` first,
+the shortest.
 """

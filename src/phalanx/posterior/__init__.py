@@ -1,6 +1,6 @@
 """`Posterior`: the draws and statistics of a run, with summaries, predictions, files and the record of the run.
 
-A run or a fit hands in arrays `(chain, draw, ...)`, statistics, timing, a `RunRecord` and the model with its data.
-Tables, a verdict, predictive draws, reports and files come out. `calibrate` and `predictive` start from a model alone.
-Read `posterior.py` first.
+In: arrays `(chain, draw, ...)`, statistics, timing, a `RunRecord` and the model with its data, from a run or a fit.
+Out: tables, a verdict, predictive draws, reports and files. `calibrate` and `predictive` need only a model. Read
+`posterior.py` first.
 """

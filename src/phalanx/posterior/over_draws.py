@@ -70,7 +70,7 @@ def over_draws(
 
 def key_of(seed: int, chain: Array | int, draw: Array | int) -> Array:
     """Return the key of one draw of one chain."""
-    # Of JAX's generators, threefry gives a draw in a batch the same numbers as the draw alone.
+    # Among JAX's generators, threefry gives a draw in a batch the same numbers as the draw alone.
     key = random.fold_in(random.key(np.uint32(seed), impl="threefry2x32"), STREAM)
     return random.fold_in(random.fold_in(key, chain), draw)
 

@@ -178,7 +178,7 @@ class Posterior:
             A table with the columns mean, sd, hdi_low, hdi_high, mcse_mean, mcse_sd, ess_bulk, ess_tail and
             r_hat. Its first row is the log density. Rows are called `b`, `b[0]`, or `b[age]` if the data name the
             entries. The table of all variables prints the verdict on the run below its rows, and has it as its
-            attribute `verdict`. Of more than 40 quantities it prints the 40 that mixed worst.
+            attribute `verdict`. If there are more than 40 quantities, it prints the 40 that mixed worst.
 
         Raises:
             ValueError: if a name is unknown, there are no draws, or `prob` is not between 0 and 1.

@@ -22,7 +22,7 @@ def predictive(
     Args:
         model: the program.
         data: its keyword arguments, as for `phx.mcmc`. An argument that is only observed may be None, or left out if it
-            has a default: its variable then has the shape of its distribution. Of a given one only the shape is used.
+            has a default: its variable then has the shape of its distribution. Only the shape of a given one is used.
         num_draws: number of draws.
         kind: "prior", the only kind without a posterior.
         seed: a whole number. A draw depends only on the seed and its own number.

@@ -1,7 +1,7 @@
 """Reports of a run: plots, an HTML page, a summary on the terminal, and a folder of files.
 
-A posterior comes in, seen through the protocol `Reported`; HTML, PNG and JSON files or printed lines come out.
-Read `write.py` first: it lists the parts of the page.
+In: a posterior, through the protocol `Reported`. Out: HTML, PNG and JSON files, or printed lines. Read `write.py`
+first: it lists the parts of the page.
 """
 
 from phalanx.report.folder import write_folder as write_folder
