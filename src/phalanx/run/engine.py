@@ -81,7 +81,7 @@ class Engine:
         """
         ticks = int(min(self.executables.pace.ticks, goal.ticks))
         later = state.tuning if goal.later is None else goal.later
-        order = order_of(goal.draws, ticks, 1 if state.in_warm_up else state.aim.thin, ahead=goal.ahead, later=later)
+        order = order_of(goal.draws, ticks, _thin(state), ahead=goal.ahead, later=later)
         state, ticks = self._moved(state, order, folds)
         if state.in_warm_up:
             return state._replace(warmup=state.warmup.more(ticks))
@@ -94,7 +94,7 @@ class Engine:
         """
         if self.blocks.kernel.machine.in_lock_step:
             return state
-        order = order_of(np.zeros(self.blocks.num_chains), 1, later=state.tuning, rests=True)
+        order = order_of(np.zeros(self.blocks.num_chains), 1, _thin(state), later=state.tuning, rests=True)
         rested, _ = self._moved(state._replace(sinks=None), order, folds)
         return rested._replace(sinks=state.sinks)
 
@@ -204,3 +204,8 @@ def positions_of(chains: ChainState, count: int) -> list[dict[str, Shaped[np.nda
 def _taken(leaf: Array, sources: Integer[np.ndarray, "chains"], axis: int) -> Array:
     """Return the entries of an array that `sources` names, with its sharding; taken on the host, since it is small."""
     return to_devices(np.take(to_host(leaf), sources, axis), leaf.sharding)
+
+
+def _thin(state: RunState) -> int:
+    """Return the number of draws for each one that is kept; tuners learn from all."""
+    return 1 if state.in_warm_up else state.aim.thin
