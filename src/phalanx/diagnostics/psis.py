@@ -20,6 +20,9 @@ LITTLE = 0.05
 """Range of the logarithms of all weights below which the shape of their tail does not matter: for weights within 3% of
 each other the fitted shape was 4."""
 
+STEEPEST = 0.95
+"""The largest shape with which a tail is extrapolated."""
+
 
 class Smoothed(NamedTuple):
     """Smoothed weights.
@@ -65,7 +68,7 @@ def smooth(log_weights: Float[np.ndarray, "draw"]) -> Smoothed:
     if np.isnan(log_weights).any():
         raise ValueError("smooth: a log weight is NaN.")
     count = len(log_weights)
-    length = int(min(0.2 * count, 3.0 * math.sqrt(count)))
+    length = _tail_length(count)
     if length < LEAST_TAIL or not np.isfinite(log_weights.max()):
         return Smoothed(log_weights, math.inf)
     shifted = log_weights - log_weights.max()
@@ -81,6 +84,33 @@ def smooth(log_weights: Float[np.ndarray, "draw"]) -> Smoothed:
     smoothed = shifted.copy()
     smoothed[tail] = np.minimum(np.log(quantiles), 0.0)  # at most the largest weight before
     return Smoothed(smoothed + log_weights.max(), shape)
+
+
+def beyond_largest(values: Float[np.ndarray, "draw"]) -> float:
+    """Return the part of a sum of positive numbers that draws larger than the largest expected one would contribute.
+
+    It is extrapolated from the generalised Pareto distribution of the largest numbers: the expected value of a number
+    in the upper `1 / n`, of which there is one in `n` draws. The shape is taken half of its standard error lower, so
+    that few draws of a light tail have none that is heavy, and as `STEEPEST` at most, since at one the sum is infinite.
+
+    Args:
+        values: of independent draws, not negative, `(draw,)`.
+    """
+    length = _tail_length(len(values))
+    if length < LEAST_TAIL or not np.isfinite(values).all():
+        return math.inf
+    largest = np.sort(values)[-length - 1 :]
+    excess = largest[1:] - largest[0]
+    if not excess[-1] > 0:
+        return 0.0
+    scale, shape = _pareto(np.maximum(excess, np.finfo(float).tiny))
+    shape = min(shape - 0.5 * (1.0 + shape) / math.sqrt(length), STEEPEST)
+    top = float(_quantiles(np.array([1.0 - 1.0 / length]), scale, shape)[0])
+    return float(largest[0]) + top + (scale + shape * top) / (1.0 - shape)
+
+
+def _tail_length(count: int) -> int:
+    return int(min(0.2 * count, 3.0 * math.sqrt(count)))
 
 
 def _pareto(excess: Float64[np.ndarray, "tail"]) -> tuple[float, float]:

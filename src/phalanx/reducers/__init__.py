@@ -12,8 +12,9 @@ from phalanx.reducers.ess import ess
 from phalanx.reducers.histogram import histogram
 from phalanx.reducers.moments import extremes, moments
 from phalanx.reducers.reducer import Reducer, reduce
+from phalanx.reducers.reservoir import reservoir
 from phalanx.reducers.rhat import rhat
-from phalanx.reducers.sketch import quantiles, reservoir
+from phalanx.reducers.sketch import quantiles
 from phalanx.reducers.thinned import thinned
 
 __all__ = [

@@ -9,22 +9,23 @@ import numpy as np
 from jax import Array, lax
 
 from phalanx.reducers.reducer import Reducer, on_host
-from phalanx.reducers.shifted import add_to, at_lanes, begin_at, distance, sum_type
+from phalanx.reducers.shifted import add_to, at_lanes, begin_at, first_scale, half_distance, lowered, sum_type
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int, Shaped
+    from jaxtyping import Bool, Float, Float64, Int, Shaped
 
 
 class Lagged(NamedTuple):
     """State by chain: draws, sums of distances from a centre, and sums of their products at each lag.
 
-    Draws, the centre and the draws kept are distances from the anchor. The draws kept join two batches of draws of a
-    chain: `first` are the first ones and `last` the last, the newest first, `(chains, lags, ...)`. Sums are in two
-    floats.
+    Draws, the centre and the draws kept are distances from the anchor, multiplied by the scale. The draws kept join two
+    batches of draws of a chain: `first` are the first ones and `last` the last, the newest first, `(chains, lags,
+    ...)`. Sums are in two floats.
     """
 
     count: Any
     anchor: Any
+    scale: Any
     centre: Any
     deviations: Any
     deviations_lost: Any
@@ -71,13 +72,17 @@ class _None(NamedTuple):
         zero, rows = jnp.zeros(example.shape, dtype), jnp.zeros((chains, self.lags, *rest), dtype)
         products = jnp.zeros((chains, self.lags + 1, *rest), dtype)
         anchor = jnp.zeros(example.shape, example.dtype)
-        return Lagged(jnp.zeros(chains, jnp.int32), anchor, zero, zero, zero, products, products, rows, rows)
+        return Lagged(
+            jnp.zeros(chains, jnp.int32), anchor, first_scale(example), zero, zero, zero, products, products, rows, rows
+        )
 
 
 def _add(state: Lagged, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Lagged:
     lags = state.last.shape[1]
     anchor = begin_at(state.anchor, state.count, draw)
-    draw, here = distance(draw, anchor), at_lanes(where, draw)
+    half, here = half_distance(draw, anchor), at_lanes(where, draw)
+    scale, state = lowered(state.scale, half, here, state, _rescaled)
+    draw = half * (2 * scale)
     away = jnp.where(here, draw - state.centre, 0.0)
     numbers = jnp.arange(lags).reshape(1, -1, *[1] * (draw.ndim - 1))
     count = at_lanes(state.count, state.last)
@@ -86,13 +91,26 @@ def _add(state: Lagged, draw: Shaped[Array, "chains *shape"], where: Bool[Array,
     first = jnp.where((numbers == count) & here[:, None], draw[:, None], state.first)
     last = jnp.where(here[:, None], jnp.concatenate([draw[:, None], state.last[:, :-1]], axis=1), state.last)
     state = Lagged(
-        state.count + where, anchor, state.centre,
+        state.count + where, anchor, scale, state.centre,
         *add_to(state.deviations, state.deviations_lost, away),
         *add_to(state.products, state.products_lost, products),
         first, last,
     )  # fmt: skip
     due = where & (state.count & (state.count - 1) == 0)
     return lax.cond(due.any(), _centred, lambda state, _: state, state, due)
+
+
+def _rescaled(state: Lagged, change: Float[Array, "chains *shape"]) -> Lagged:
+    by_lag = change[:, None]
+    return state._replace(
+        centre=state.centre * change,
+        deviations=state.deviations * change,
+        deviations_lost=state.deviations_lost * change,
+        products=state.products * by_lag * by_lag,
+        products_lost=state.products_lost * by_lag * by_lag,
+        first=state.first * by_lag,
+        last=state.last * by_lag,
+    )
 
 
 def _centred(state: Lagged, due: Bool[Array, "chains"]) -> Lagged:
@@ -135,11 +153,12 @@ def _widened(state: Lagged) -> Lagged:
     """Return the state in float64, with draws as they are and each sum one number."""
     state = Lagged(*on_host(state))
     anchor = np.where(_wide(state.count, state.centre) > 0, state.anchor.astype(np.float64), 0.0)
+    scale, by_lag = state.scale, state.scale[:, None]
     return Lagged(
-        state.count, np.zeros_like(anchor), anchor + state.centre,
-        state.deviations + state.deviations_lost, np.zeros_like(state.deviations),
-        state.products + state.products_lost, np.zeros_like(state.products),
-        state.first + anchor[:, None], state.last + anchor[:, None],
+        state.count, np.zeros_like(anchor), np.ones_like(scale), anchor + state.centre / scale,
+        (state.deviations + state.deviations_lost) / scale, np.zeros_like(state.deviations),
+        (state.products + state.products_lost) / by_lag / by_lag, np.zeros_like(state.products),
+        state.first / by_lag + anchor[:, None], state.last / by_lag + anchor[:, None],
     )  # fmt: skip
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from jax import Array
 
 from phalanx.reducers.reducer import Reducer, on_host
-from phalanx.reducers.shifted import add_to, at_lanes, begin_at, distance, grand, sum_type
+from phalanx.reducers.shifted import add_to, at_lanes, begin_at, first_scale, grand, half_distance, lowered, sum_type
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Shaped
+    from jaxtyping import Bool, Shaped
 
 
 class Covariance(NamedTuple):
@@ -24,20 +24,33 @@ class Covariance(NamedTuple):
 
 
 class Products(NamedTuple):
-    """State by chain: draws, their anchor and mean as for `moments()`, and products of distances from the mean."""
+    """State on the device, by chain: as for `moments()`, with products of distances from the mean for squares."""
 
     count: Any
     anchor: Any
+    scale: Any
     mean: Any
     mean_lost: Any
     products: Any
     products_lost: Any
 
-    @property
-    def chain_means(self) -> Float64[np.ndarray, "chains size"]:
-        """Mean of each chain, of a state on the host; zero for a chain without draws."""
-        mean = self.anchor.astype(np.float64) + (self.mean + self.mean_lost)
-        return np.where(self.count[:, None] > 0, mean, 0.0)
+
+class ProductTotals(NamedTuple):
+    """State on the host, by chain and in float64: draws, their mean, and products of distances from it."""
+
+    count: np.ndarray
+    mean: np.ndarray
+    products: np.ndarray
+
+    @classmethod
+    def of(cls, state: Any) -> ProductTotals:
+        """Return the state of a batch of draws."""
+        if isinstance(state, ProductTotals):
+            return state
+        sums = Products(*on_host(state))
+        mean = sums.anchor.astype(np.float64) + (sums.mean + sums.mean_lost) / sums.scale
+        products = (sums.products + sums.products_lost) / sums.scale[:, :, None] / sums.scale[:, None, :]
+        return cls(sums.count, np.where(sums.count[:, None] > 0, mean, 0.0), products)
 
 
 def covariance() -> Reducer:
@@ -64,40 +77,48 @@ def covariance() -> Reducer:
 
 def _none(example: Shaped[Array, "chains *shape"]) -> Products:
     chains, size = example.shape[0], int(np.prod(example.shape[1:], dtype=int))
-    dtype = sum_type(example.dtype)
-    anchor, mean = jnp.zeros((chains, size), example.dtype), jnp.zeros((chains, size), dtype)
-    products = jnp.zeros((chains, size, size), dtype)
-    return Products(jnp.zeros(chains, jnp.int32), anchor, mean, mean, products, products)
+    draw = example.reshape(chains, size)
+    zero = jnp.zeros((chains, size), sum_type(example.dtype))
+    products = jnp.zeros((chains, size, size), zero.dtype)
+    return Products(
+        jnp.zeros(chains, jnp.int32), jnp.zeros_like(draw), first_scale(draw), zero, zero, products, products
+    )
 
 
 def _add(state: Products, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Products:
     draw = draw.reshape(state.anchor.shape)
-    anchor = begin_at(state.anchor, state.count, draw)
-    count = state.count + where
-    away = jnp.where(at_lanes(where, draw), (distance(draw, anchor) - state.mean) - state.mean_lost, 0.0)
+    anchor, here = begin_at(state.anchor, state.count, draw), at_lanes(where, draw)
+    count, half = state.count + where, half_distance(draw, anchor)
+    sums = (state.mean, state.mean_lost, state.products, state.products_lost)
+    scale, (mean, mean_lost, products, products_lost) = lowered(state.scale, half, here, sums, _rescaled)
+    away = jnp.where(here, (half * (2 * scale) - mean) - mean_lost, 0.0)
     step = away / jnp.maximum(count, 1)[:, None].astype(away.dtype)
     return Products(
-        count, anchor,
-        *add_to(state.mean, state.mean_lost, step),
-        *add_to(state.products, state.products_lost, away[:, :, None] * (away - step)[:, None, :]),
+        count, anchor, scale,
+        *add_to(mean, mean_lost, step),
+        *add_to(products, products_lost, away[:, :, None] * (away - step)[:, None, :]),
     )  # fmt: skip
 
 
-def _merge(a: Products, b: Products) -> Products:
-    a, b = Products(*on_host(a)), Products(*on_host(b))
+def _rescaled(sums: tuple[Array, ...], change: Array) -> tuple[Array, ...]:
+    mean, mean_lost, products, products_lost = sums
+    rows, columns = change[:, :, None], change[:, None, :]
+    return mean * change, mean_lost * change, products * rows * columns, products_lost * rows * columns
+
+
+def _merge(a: Any, b: Any) -> ProductTotals:
+    a, b = ProductTotals.of(a), ProductTotals.of(b)
     count = a.count + b.count
-    share, mean, apart = b.count / np.maximum(count, 1), a.chain_means, b.chain_means - a.chain_means
+    share, apart = b.count / np.maximum(count, 1), b.mean - a.mean
     between = apart[:, :, None] * apart[:, None, :] * (a.count * share)[:, None, None]
-    products = a.products + a.products_lost + b.products + b.products_lost + between
-    zero = np.zeros_like(mean)
-    return Products(count, mean + share[:, None] * apart, zero, zero, products, np.zeros_like(products))
+    return ProductTotals(count, a.mean + share[:, None] * apart, a.products + b.products + between)
 
 
-def _finalize(state: Products) -> Covariance:
-    state = Products(*on_host(state))
-    total, mean = grand(state.count, state.chain_means)
-    away = state.chain_means - mean
-    squares = (state.products + state.products_lost).sum(0)
-    squares += np.einsum("c,ci,cj->ij", state.count.astype(np.float64), away, away)
+def _finalize(state: Any) -> Covariance:
+    sums = ProductTotals.of(state)
+    total, mean = grand(sums.count, sums.mean)
+    away = sums.mean - mean
+    squares = sums.products.sum(0)
+    squares += np.einsum("c,ci,cj->ij", sums.count.astype(np.float64), away, away)
     squares = (squares + squares.T) / 2  # rounding leaves it slightly asymmetric
     return Covariance(int(total), mean, squares / (total - 1) if total > 1 else np.full_like(squares, np.nan))

@@ -11,10 +11,10 @@ from jax import Array, lax
 from phalanx.reducers.effective_size import effective_size
 from phalanx.reducers.moments import ChainSums, Totals, column, constant_of
 from phalanx.reducers.reducer import Reducer, on_host
-from phalanx.reducers.shifted import add_to, at_lanes, distance
+from phalanx.reducers.shifted import add_to, at_lanes, half_distance
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int, Shaped
+    from jaxtyping import Bool, Float, Float64, Int, Shaped
 
 BATCHES = 2**16
 """The most batches of all chains together."""
@@ -32,9 +32,10 @@ AT_ONCE = 2**22
 class Batched(NamedTuple):
     """State on the device: sums of draws, doublings of batches, sum of the batch under way, means of earlier batches.
 
-    Sums are of distances from the draws' anchor, in two floats; means `(chains, batches, ...)`. Batches begin at
-    multiples of their length, counted from the first draw of the run, `before` draws before the first of this state:
-    the first batch may be shorter. The first slot is that of an even batch.
+    The sum is of half distances from the draws' anchor, divided by two to the number of doublings, so that it does not
+    overflow, and in two floats; means `(chains, batches, ...)` are of half distances. Batches begin at multiples of
+    their length, counted from the first draw of the run, `before` draws before the first of this state: the first batch
+    may be shorter. The first slot is that of an even batch.
     """
 
     draws: Any
@@ -98,10 +99,13 @@ def ess(batch: int = 1) -> Reducer:
 
 
 def _none(example: Shaped[Array, "chains *shape"]) -> Batched:
-    return _begin(example, jnp.zeros(example.shape[0], jnp.int32))
+    zero = jnp.zeros(example.shape[0], jnp.int32)
+    return _begin(example, zero, zero)
 
 
-def _begin(example: Shaped[Array, "chains *shape"], before: Int[Array, "chains"]) -> Batched:
+def _begin(
+    example: Shaped[Array, "chains *shape"], before: Int[Array, "chains"], chain: Int[Array, "chains"]
+) -> Batched:
     chains, draws = example.shape[0], ChainSums.none(example)
     means = jnp.zeros((chains, _slots(chains), *example.shape[1:]), draws.mean.dtype)
     return Batched(draws, jnp.zeros(chains, jnp.int32), draws.mean, draws.mean, means, before)
@@ -122,12 +126,17 @@ class _Add(NamedTuple):
 
     def __call__(self, state: Batched, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Batched:
         draws = state.draws.add(draw, where)
-        away = jnp.where(at_lanes(where, draw), distance(draw, draws.anchor), 0.0)
-        total, lost = add_to(state.total, state.total_lost, away)
+        half = jnp.where(at_lanes(where, draw), half_distance(draw, draws.anchor), 0.0)
+        total, lost = add_to(state.total, state.total_lost, half * at_lanes(_part(state.doubled, half.dtype), half))
         length = self.batch << state.doubled
         full = where & ((state.before + draws.count) % length == 0)
         state = Batched(draws, state.doubled, total, lost, state.means, state.before)
         return lax.cond(full.any(), _close, lambda state, *_: state, state, full, length)
+
+
+def _part(doubled: Int[Array, "chains"], dtype: Any) -> Float[Array, "chains"]:
+    """Return one over two to the number of doublings, exactly."""
+    return 1 / (1 << doubled).astype(dtype)
 
 
 def _close(state: Batched, full: Bool[Array, "chains"], length: Int[Array, "chains"]) -> Batched:
@@ -137,7 +146,8 @@ def _close(state: Batched, full: Bool[Array, "chains"], length: Int[Array, "chai
     slot = jnp.clip(number - _first(before, length), 0, slots - 1)
     here = at_lanes(full, state.total)
     draws = length - jnp.clip(before - number * length, 0, length - 1)
-    mean = (state.total + state.total_lost) / at_lanes(draws, state.total).astype(state.total.dtype)
+    draws = draws.astype(state.total.dtype) * _part(state.doubled, state.total.dtype)
+    mean = (state.total + state.total_lost) / at_lanes(draws, state.total)
     means = state.means.at[lanes, slot].set(jnp.where(here, mean, state.means[lanes, slot]))
     crowded = full & (slot == slots - 1)
     lengths = _lengths(before[:, None], state.draws.count[:, None], length[:, None], slots, jnp)
@@ -206,10 +216,11 @@ def _series(state: Any, batch: int) -> Series:
     before = np.broadcast_to(state.before, state.draws.count.shape)[:, None]
     lengths = _lengths(before, count, length, state.means.shape[1], np)
     ends = np.cumsum(lengths, axis=1)
-    rest = (state.total + state.total_lost)[:, None] / column(np.maximum(lengths, 1), state.means)
+    rest = (state.total + state.total_lost) * column(1 << state.doubled, state.total)
+    rest = rest[:, None] / column(np.maximum(lengths, 1), state.means)
     under_way = (ends == count) & (lengths > 0) & ((before + count) % length != 0)
     means = np.where(column(under_way, state.means), rest, state.means)
-    return Series(state.draws, lengths, anchor[:, None] + means)
+    return Series(state.draws, lengths, anchor[:, None] + 2 * means)
 
 
 def _constant(state: Any) -> np.bool_ | Bool[np.ndarray, "*shape"]:

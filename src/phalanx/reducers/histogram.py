@@ -104,7 +104,9 @@ def _least_from(
         with np.errstate(over="ignore"):
             nearest = edges.astype(dtype)
         above = np.nextafter(nearest, np.asarray(np.inf, dtype))
-        return np.where(nearest.astype(np.float64) < edges, above, nearest), np.ones(edges.shape, bool)
+        least, tiny = np.where(nearest.astype(np.float64) < edges, above, nearest), jnp.finfo(dtype).tiny
+        # XLA compares subnormal numbers as zeros, on CPUs
+        return np.where((least > 0) & (least < tiny), tiny, least), np.ones(edges.shape, bool)
     least, most = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
     whole = [min(max(math.ceil(edge), least), most) if math.isfinite(edge) else least for edge in edges]
     return np.asarray(whole, dtype), edges <= most

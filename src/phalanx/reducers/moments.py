@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.reducers.reducer import Reducer, on_host
-from phalanx.reducers.shifted import add_to, at_lanes, begin_at, distance, grand, sum_type
+from phalanx.reducers.shifted import add_to, at_lanes, begin_at, first_scale, grand, half_distance, lowered, sum_type
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Shaped
@@ -26,11 +26,12 @@ class Moments(NamedTuple):
 class ChainSums(NamedTuple):
     """State on the device, by chain: draws, their anchor, their mean less the anchor, squared distances from the mean.
 
-    Mean and squares are sums in two floats.
+    Mean and squares are sums in two floats, of distances multiplied by the scale.
     """
 
     count: Any
     anchor: Any
+    scale: Any
     mean: Any
     mean_lost: Any
     squares: Any
@@ -41,24 +42,31 @@ class ChainSums(NamedTuple):
         """Return the state of no draws."""
         zero = jnp.zeros(example.shape, sum_type(example.dtype))
         anchor = jnp.zeros(example.shape, example.dtype)
-        return cls(jnp.zeros(example.shape[0], jnp.int32), anchor, zero, zero, zero, zero)
+        return cls(jnp.zeros(example.shape[0], jnp.int32), anchor, first_scale(example), zero, zero, zero, zero)
 
     def add(self, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> ChainSums:
         """Add a draw of the chains that are true in `where`."""
-        anchor = begin_at(self.anchor, self.count, draw)
-        count = self.count + where
-        away = (distance(draw, anchor) - self.mean) - self.mean_lost
-        away = jnp.where(at_lanes(where, draw), away, 0.0)
+        anchor, here = begin_at(self.anchor, self.count, draw), at_lanes(where, draw)
+        count, half = self.count + where, half_distance(draw, anchor)
+        sums = (self.mean, self.mean_lost, self.squares, self.squares_lost)
+        scale, (mean, mean_lost, squares, squares_lost) = lowered(self.scale, half, here, sums, _rescaled)
+        away = jnp.where(here, (half * (2 * scale) - mean) - mean_lost, 0.0)
         step = away / at_lanes(jnp.maximum(count, 1), draw).astype(away.dtype)
         return ChainSums(
-            count, anchor,
-            *add_to(self.mean, self.mean_lost, step),
-            *add_to(self.squares, self.squares_lost, away * (away - step)),
+            count, anchor, scale,
+            *add_to(mean, mean_lost, step),
+            *add_to(squares, squares_lost, away * (away - step)),
         )  # fmt: skip
 
     def merge(self, later: Any) -> Totals:
         """Return the state with later draws of the same chains."""
         return Totals.of(self).merge(later)
+
+
+def _rescaled(sums: tuple[Array, ...], change: Array) -> tuple[Array, ...]:
+    mean, mean_lost, squares, squares_lost = sums
+    # the square of the change may underflow
+    return mean * change, mean_lost * change, squares * change * change, squares_lost * change * change
 
 
 class Totals(NamedTuple):
@@ -74,9 +82,9 @@ class Totals(NamedTuple):
         if isinstance(state, Totals):
             return state
         sums = ChainSums(*on_host(state))
-        mean = sums.anchor.astype(np.float64) + (sums.mean + sums.mean_lost)
+        mean = sums.anchor.astype(np.float64) + (sums.mean + sums.mean_lost) / sums.scale
         drawn = column(sums.count, mean) > 0  # the anchor of a chain that has not drawn is no draw
-        return cls(sums.count, np.where(drawn, mean, 0.0), sums.squares + sums.squares_lost)
+        return cls(sums.count, np.where(drawn, mean, 0.0), (sums.squares + sums.squares_lost) / sums.scale / sums.scale)
 
     def merge(self, later: Any) -> Totals:
         """Return the state with later draws of the same chains."""
@@ -103,9 +111,9 @@ def moments() -> Reducer:
     r"""Return a reducer of count, mean and variance over all chains.
 
     The mean is updated draw by draw, $m \leftarrow m + (x - m) / n$, as is the sum of squared distances from it, in two
-    floats each; batches of draws are merged in float64. For draws in any order, with any mean, and outliers first or
-    last, the relative error of the variance is below 1e-6, and the error of the mean below 1e-6 standard deviations.
-    Both are NaN where a draw is not finite, or the square of a distance overflows the type of the draws.
+    floats each; batches of draws are merged in float64. For draws in any order, of any mean and size, and with outliers
+    first or last, the relative error of the variance is below 1e-6, and the error of the mean below 1e-6 standard
+    deviations. Both are NaN where a draw is not finite.
 
     Returns:
         A reducer; its result is a `Moments(count, mean, variance)`.

@@ -35,8 +35,9 @@ class Reducer:
             chains.
         constant: `constant(state)`, in NumPy: true for elements that were the same in every draw, and finite. A verdict
             leaves them out.
-        begin: `begin(example, before) -> state`, traced, in place of `init` where a state depends on the number of
-            draws that each chain has made `before`, `(chains,)`, as for every tenth draw; None where it does not.
+        begin: `begin(example, before, chain) -> state`, traced, in place of `init` where a state depends on the number
+            of draws that each chain has made `before`, `(chains,)`, as for every tenth draw, or on the number of each
+            chain in the run, `chain`; None where it does not.
     """
 
     name: str
@@ -47,11 +48,11 @@ class Reducer:
     statistic: str = ""
     superchains: int = 0
     constant: Callable[[Any], np.ndarray | np.bool_] | None = None
-    begin: Callable[[Draw, Array], Any] | None = None
+    begin: Callable[[Draw, Array, Array], Any] | None = None
 
-    def begun(self, example: Draw, before: Array | None) -> Any:
-        """Return the first state, of chains that have made `before` draws; None means zero."""
-        return self.init(example) if self.begin is None or before is None else self.begin(example, before)
+    def begun(self, example: Draw, before: Array, chain: Array) -> Any:
+        """Return the first state of these chains, which have made `before` draws."""
+        return self.init(example) if self.begin is None else self.begin(example, before, chain)
 
     def __repr__(self) -> str:
         return self.name

@@ -60,9 +60,11 @@ class _Begin(NamedTuple):
     reducer: Reducer
     every: int
 
-    def __call__(self, example: Shaped[Array, "chains *shape"], before: Int[Array, "chains"]) -> Thinned:
-        taken = (before + self.every - 1) // self.every
-        return Thinned(before % self.every, self.reducer.begun(example, taken))
+    def __call__(
+        self, example: Shaped[Array, "chains *shape"], before: Int[Array, "chains"], chain: Int[Array, "chains"]
+    ) -> Thinned:
+        used = (before + self.every - 1) // self.every
+        return Thinned(before % self.every, self.reducer.begun(example, used, chain))
 
 
 class _Update(NamedTuple):

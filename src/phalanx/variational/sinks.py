@@ -99,15 +99,15 @@ class Fold:
         self._reductions, self._compiler = reductions, compiler
         self._compiled: Compiled | None = None
         self._host: HostReducers | None = None
-        self._reduced = Reduced()
+        self._reduced, self._before = Reduced(), 0
 
     def add(self, values: Mapping[str, Array], size: int) -> None:
         """Accumulate the first `size` draws of a batch."""
-        arguments = dict(values), np.int32(size)
+        arguments = dict(values), np.int32(size), np.full(1, self._before, np.int32)
         self._compiled = self._compiled or self._compiler(self._fold, *arguments)
         states = self._compiled(*arguments)
         self._host = self._host or HostReducers(self._reductions, jax.tree.map(lambda _: ArrayPlacement(), states))
-        self._reduced = self._host.with_states(self._reduced, states)
+        self._reduced, self._before = self._host.with_states(self._reduced, states), self._before + size
 
     def finalize(self) -> tuple[dict[str, Any], tuple[Finding, ...]]:
         """Return results by reducer, and by variable if a reducer has several; and findings on failed reducers."""
@@ -115,7 +115,7 @@ class Fold:
         results = self._host.finalize(self._reduced)
         return results, findings(results, 0)
 
-    def _fold(self, values: Mapping[str, Array], size: Array) -> Any:
+    def _fold(self, values: Mapping[str, Array], size: Array, before: Array) -> Any:
         count = len(next(iter(values.values())))
 
         def one(states: Any, drawn: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
@@ -124,5 +124,5 @@ class Fold:
             return self._reductions.update(states, chain, (number < size)[None]), None
 
         example = {name: value[:1] for name, value in values.items()}
-        states = self._reductions.init(example)
+        states = self._reductions.init(example, before)
         return lax.scan(one, states, (dict(values), jnp.arange(count)))[0]

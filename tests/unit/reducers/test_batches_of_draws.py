@@ -15,7 +15,16 @@ from phalanx import reducers as R
 
 CHAINS, DRAWS = 3, 1400
 SERIES = np.cumsum(np.random.default_rng(0).normal(size=(DRAWS, CHAINS)), axis=0).astype(np.float32)
-REDUCERS = {"ess": R.ess(), "ess of 3": R.ess(3), "thinned": R.thinned(R.moments(), 7), "both": R.thinned(R.ess(), 2)}
+REDUCERS = {
+    "ess": R.ess(),
+    "ess of 3": R.ess(3),
+    "thinned": R.thinned(R.moments(), 7),
+    "both": R.thinned(R.ess(), 2),
+    "one draw": R.reservoir(1),
+    "reservoir": R.reservoir(50),
+    "thinned reservoir": R.thinned(R.reservoir(50), 3),
+    "all draws": R.reservoir(DRAWS * CHAINS),
+}
 
 
 @cache
@@ -27,7 +36,7 @@ def compiled(name):
             draw = jnp.take_along_axis(jnp.asarray(SERIES), (before + number)[None] % DRAWS, 0)[0]
             return reducer.update(state, draw, number < counts), None
 
-        return jax.lax.scan(add, reducer.begun(jnp.zeros(CHAINS), before), jnp.arange(DRAWS))[0]
+        return jax.lax.scan(add, reducer.begun(jnp.zeros(CHAINS), before, jnp.arange(CHAINS)), jnp.arange(DRAWS))[0]
 
     return jax.jit(run)
 

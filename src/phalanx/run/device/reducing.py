@@ -13,6 +13,7 @@ from jax import Array, lax
 
 from phalanx.density.target import Density
 from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.recorder import Rows
@@ -40,7 +41,8 @@ class Reducing:
 
     def empty(self, target: LaneTarget, before: Int[Array, "lanes"]) -> States:
         """Return states without draws, given the number of draws of each chain that were reduced before."""
-        return self.reductions.init(self._values(target.density)(target.layout.zeros(target.count)), before)
+        values = self._values(target.density)(target.layout.zeros(target.count))
+        return self.reductions.init(values, before, lane_chains(target.count))
 
     def update(self, state: States, draws: Draws, target: LaneTarget) -> States:
         """Return the states after a tick."""
@@ -66,7 +68,8 @@ class Reducing:
             number, draw = slot
             return self.reductions.update(states, draw, number < count), None
 
-        states = self.reductions.init({name: value[0] for name, value in values.items()}, before)
+        first = {name: value[0] for name, value in values.items()}
+        states = self.reductions.init(first, before, lane_chains(len(before)))
         return lax.scan(add, states, (jnp.arange(len(rows[0])), values))[0]
 
     def check(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from phalanx.errors.model_errors import model_errors
@@ -56,16 +57,24 @@ class Reductions:
             )
         )
 
-    def init(self, values: Mapping[str, Array], before: Int[Array, "chains"] | None = None) -> States:
+    def init(
+        self, values: Mapping[str, Array], before: Int[Array, "chains"] | None = None,
+        chain: Int[Array, "chains"] | None = None,
+    ) -> States:  # fmt: skip
         """Return states without draws.
 
         Args:
             values: arrays `(chains, ...)` by variable, of which only shapes and types are used.
             before: number of earlier draws of each chain; None for 0.
+            chain: number of each chain in the run; None if these are all chains.
         """
+        chains = jnp.arange(len(next(iter(values.values()))), dtype=jnp.int32)
+        before = jnp.zeros_like(chains) if before is None else before
+        chain = chains if chain is None else chain
         return {
             name: {
-                part: _begun(name, part, entry, array, before) for part, array in parts_of(name, entry, values).items()
+                part: _begun(name, part, entry, array, before, chain)
+                for part, array in parts_of(name, entry, values).items()
             }
             for name, entry in self.stateful
         }
@@ -117,9 +126,11 @@ def _same_states(a: Reduce, b: Reduce) -> bool:
     return a is b or made(a) == made(b)
 
 
-def _begun(name: str, part: str, entry: Reduce, array: Array, before: Int[Array, "chains"] | None) -> Any:
+def _begun(
+    name: str, part: str, entry: Reduce, array: Array, before: Int[Array, "chains"], chain: Int[Array, "chains"]
+) -> Any:
     try:
-        return entry.reducer.begun(array, before)
+        return entry.reducer.begun(array, before, chain)
     except (TypeError, ValueError) as error:
         what = f"{entry.reducer} of {part!r}" if part else f"{entry.reducer}"
         raise type(error)(f"reducers[{name!r}]: {what}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from phalanx.diagnostics import Finding, Verdict, judged
-from phalanx.diagnostics.psis import threshold
+from phalanx.diagnostics.psis import beyond_largest, threshold
 from phalanx.errors.words import count, element_names, first_few
 from phalanx.variational.judging.evidence import Weights
 from phalanx.variational.judging.modes import ModeSearch
@@ -45,6 +46,7 @@ class Moment(NamedTuple):
         error: standard error of the shift.
         ratio: the guide's standard deviation in parts of the posterior's.
         ratio_error: standard error of the ratio.
+        beyond: how much of the ratio the tail beyond the largest draws may take away.
     """
 
     name: str
@@ -52,6 +54,12 @@ class Moment(NamedTuple):
     error: float
     ratio: float
     ratio_error: float
+    beyond: float = 0.0
+
+    @property
+    def knows_sd(self) -> bool:
+        """True if the standard deviation is known well enough, the tail beyond the draws included."""
+        return math.hypot(self.ratio_error, self.beyond) <= SD_OFF / 2
 
 
 def moments(
@@ -97,19 +105,35 @@ def moments_after(moved: Moved) -> Iterator[Moment]:
             gone = 1.0 - np.clip(kept, 0.0, STILL)
             ratio = np.sqrt(plain / variance) ** (1.0 / gone)
             sd, ratio_error = np.sqrt(variance), 0.5 * ratio * grown_error / variance / gone
-            moment = mean, np.sqrt(plain), -change / gone, error / gone, sd, ratio, ratio_error
+            beyond = 0.5 * ratio * _beyond(after, ratio_error)
+            moment = mean, np.sqrt(plain), -change / gone, error / gone, sd, ratio, ratio_error, beyond
         yield from _moments(name, draws, *moment)
+
+
+def _beyond(
+    draws: Float64[np.ndarray, "draw element"], ratio_error: Float64[np.ndarray, "element"]
+) -> Float64[np.ndarray, "element"]:
+    """Return the variance in the tail beyond the largest draws, in parts of that of the draws.
+
+    The error of a standard deviation is itself an average, and too small if the draws that would make it large are
+    missing. The tail is extrapolated only if the error is not small: otherwise no single draw matters.
+    """
+    found = np.zeros(draws.shape[1])
+    for i in np.flatnonzero(~(ratio_error <= SD_OFF / 6)):
+        squares = (draws[:, i] - draws[:, i].mean()) ** 2
+        found[i] = beyond_largest(squares) / squares.sum()
+    return found
 
 
 def _moments(
     name: str, draws: np.ndarray, mean: Float64[np.ndarray, "element"], plain: Float64[np.ndarray, "element"],
     *others: Float64[np.ndarray, "element"],
 ) -> Iterator[Moment]:  # fmt: skip
-    """Yield the moments of a variable's elements, given shift, its error, the unit, the ratio and its error."""
-    shift, error, sd, ratio, ratio_error = others
+    """Yield the moments of a variable's elements, given shift, its error, the unit, the ratio and the fields after."""
+    shift, error, sd, *ratios = others
     for i, label in enumerate(element_names(name, draws.shape[1:])):
         if plain[i] > 1e-7 * abs(mean[i]) and sd[i] > 0.0:  # constants are left out
-            yield Moment(label, *map(float, (shift[i] / sd[i], error[i] / sd[i], ratio[i], ratio_error[i])))
+            yield Moment(label, *map(float, (shift[i] / sd[i], error[i] / sd[i], *(of[i] for of in ratios))))
 
 
 def _norm(influence: np.ndarray) -> np.ndarray:
@@ -123,11 +147,13 @@ class Compared(NamedTuple):
         means: elements whose mean is off by more than is tolerated, and by more than noise explains.
         sds: elements whose standard deviation is.
         vague: elements whose moments are too uncertain for a comparison.
+        heavy: elements whose tail is too heavy to determine a standard deviation.
     """
 
     means: list[Moment]
     sds: list[Moment]
     vague: list[Moment]
+    heavy: list[Moment]
 
     @classmethod
     def of(cls, found: Sequence[Moment]) -> Compared:
@@ -144,6 +170,7 @@ class Compared(NamedTuple):
             sorted(means, key=lambda m: -abs(m.shift)),
             sorted(sds, key=lambda m: -abs(np.log(max(m.ratio, 1e-30)))),
             sorted(vague, key=lambda m: -max(m.error / MEAN_OFF, m.ratio_error / SD_OFF)),
+            sorted((m for m in found if not m.knows_sd), key=lambda m: -math.hypot(m.ratio_error, m.beyond)),
         )
 
     @property
@@ -171,7 +198,9 @@ def judge_fit(
     draws. Neither weighting the draws nor Markov moves that keep the posterior change a mean by more than a tenth of a
     standard deviation, or a standard deviation by more than 15%; changes that noise explains, given the number of
     quantities, do not count. No climb or exchange of elements leads to a mode that the guide never draws from. Learning
-    has ended. A fit is usable if its moments are right, but weights are too heavy or learning has not ended.
+    has ended. A fit is usable if its moments are right, but weights are too heavy or learning has not ended; or if a
+    standard deviation is not determined, because a generalised Pareto distribution, fitted to the largest squared
+    distances from the mean, has too much of the variance beyond them.
 
     Args:
         weights: weights of draws from the guide.
@@ -267,20 +296,16 @@ def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None) -> list[Findi
     if compared.vague:
         return [heavy]
     kept = f"{problem}. Markov moves of the draws change no mean and no standard deviation."
-    return [heavy._replace(problem=kept, grade="usable")]
+    return [heavy._replace(problem=kept, grade="usable"), *([_heavy_tails(compared)] if compared.heavy else [])]
 
 
 def _of_tails(moved: Moved) -> Finding | str:
     """Return a finding if moves carry draws into regions that the guide misses."""
-    compared = Compared.of(found := list(moments_after(moved)))
+    compared = Compared.of(list(moments_after(moved)))
     if not compared.are_off:
-        if not (heavy := [m for m in found if not m.ratio_error <= SD_OFF / 2]):
-            return (
-                f"{count(len(moved.parents), 'draw')} moved by Markov moves kept their means and standard deviations."
-            )
-        roughly = first_few(heavy, lambda m: f"{m.name} to ±{m.ratio_error:.0%}")
-        problem = f"Tails are so heavy that standard deviations are known only roughly: {roughly}."
-        return Finding("heavy tails", problem, "quantiles in place of standard deviations, or phx.mcmc", "usable")
+        if compared.heavy:
+            return _heavy_tails(compared)
+        return f"{count(len(moved.parents), 'draw')} moved by Markov moves kept their means and standard deviations."
     parts = [f"means, {compared.mean_words()}"] * bool(compared.means)
     parts += [f"standard deviations, {compared.sd_words()}"] * bool(compared.sds)
     return Finding(
@@ -289,6 +314,12 @@ def _of_tails(moved: Moved) -> Finding | str:
         f"{'; '.join(parts)}.",
         ADVICE,
     )
+
+
+def _heavy_tails(compared: Compared) -> Finding:
+    roughly = first_few(compared.heavy, lambda m: f"{m.name} to ±{math.hypot(m.ratio_error, m.beyond):.0%}")
+    problem = f"Tails are so heavy that standard deviations are known only roughly: {roughly}."
+    return Finding("heavy tails", problem, "quantiles in place of standard deviations, or phx.mcmc", "usable")
 
 
 def _of_modes(searched: ModeSearch) -> list[Finding | str]:
