@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 import pytest
 from jax import lax
@@ -204,6 +205,83 @@ RIGHT = [steps_by_row, conds_by_row, rows_by_number, logarithms, mixture_by_row,
 def test_branches_that_keep_rows_apart_are_taken(model, mesh_of):
     rows = phx.Target(model, phx.shard({"x": X, "y": Y}, mesh_of(1, 4)), check="strict").rows
     assert rows.checked == ("y",)
+
+
+# -- choices by the place of a device -----------------------------------------------------------------------------
+
+
+def a_row_taken(x, y):
+    z = phx.sample("z", dist.Normal(y, 1.0))
+    phx.deterministic("third", phx.take_rows(z, [2, len(X) - 1]))
+
+
+def a_row_taken_by_sums(x, y):
+    z = phx.sample("z", dist.Normal(y, 1.0))
+    first = lax.psum(jnp.where(lax.axis_index("data") == 0, z[0], 0.0), "data")
+    phx.deterministic("first", first)
+
+
+def a_row_taken_in_a_cond(x, y):
+    z = phx.sample("z", dist.Normal(y, 1.0))
+    mine = lax.cond(lax.axis_index("data") == 0, lambda: z[0], lambda: jnp.zeros(()))
+    phx.deterministic("first", lax.psum(mine, "data"))
+
+
+def a_row_taken_by_turns(x, y):
+    z = phx.sample("z", dist.Normal(y, 1.0))
+    trips = jnp.where(lax.axis_index("data") == 0, 1, 0)
+    mine = lax.while_loop(lambda c: c[0] < trips, lambda c: (c[0] + 1, c[1] + z[0]), (0, jnp.zeros(())))[1]
+    phx.deterministic("first", lax.psum(mine, "data"))
+
+
+def a_row_of_data_above(x, y):
+    mu = level()
+    observe(jnp.maximum(mu, phx.take_rows(y, [0])[0]), y)
+
+
+TAKEN = [a_row_taken, a_row_taken_by_sums, a_row_taken_in_a_cond, a_row_taken_by_turns, a_row_of_data_above]
+
+
+@pytest.mark.parametrize("model", few_and_all(TAKEN, [a_row_taken, a_row_taken_in_a_cond]))
+def test_choices_by_the_place_of_a_device_are_not_forced(model, mesh_of):
+    target = phx.Target(model, phx.shard({"x": X, "y": Y}, mesh_of(1, 4)), check="strict")
+    one = phx.Target(model, phx.shard({"x": X, "y": Y}, mesh_of(1, 1)))
+    position = one.initial_position(jax.random.key(0))
+    np.testing.assert_allclose(target.log_density(position), one.log_density(position), rtol=1e-5)
+    found, wanted = target.constrain(position), one.constrain(position)
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5)
+
+
+def a_row_taken_rarely(x, y):
+    mu = level()
+    observe(jnp.where(mu > 4, y * phx.take_rows(centred(y), [0]), y), y)
+
+
+def a_mean_of_a_device_rarely(x, y):
+    mu = level()
+    where = lax.axis_index("data") == 0
+    observe(jnp.where(where & (mu > 4), y.mean(), y), y)
+
+
+def a_device_in_a_rare_cond(x, y):
+    mu = level()
+    observe(lax.cond(mu > 4, lambda: jnp.where(lax.axis_index("data") == 0, y.mean(), y), lambda: y), y)
+
+
+def a_rare_maximum_by_devices(x, y):
+    z = phx.sample("z", dist.Normal(y, 1.0))
+    phx.deterministic("third", phx.take_rows(jnp.where(z > 40, z.mean(), z), [2]))
+
+
+MIXED = [a_row_taken_rarely, a_mean_of_a_device_rarely, a_device_in_a_rare_cond, a_rare_maximum_by_devices]
+
+
+@pytest.mark.parametrize("model", few_and_all(MIXED, [a_mean_of_a_device_rarely, a_rare_maximum_by_devices]))
+def test_rows_that_mix_beside_choices_by_the_place_are_refused(model, mesh_of):
+    with pytest.raises(ValueError, match="in a branch .* that other values"):
+        phx.Target(model, phx.shard({"x": X, "y": Y}, mesh_of(1, 2)), check="strict")
 
 
 # -- what draws alone reach ---------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from jax.typing import ArrayLike
 
 from phalanx.density.indices import IndexCheck
 from phalanx.density.minibatch import Minibatch, MinibatchEstimate
-from phalanx.distributions.row_sums import total_of
 from phalanx.exactness.sharding_check import check_level, read_sharding_check
 from phalanx.exactness.share_rule import read_shares
 from phalanx.inputs.arguments import Arguments, Layout, split_arguments
@@ -150,11 +149,14 @@ class Density:
 
     def _totals(self, position: ByVariable) -> dict[Term, Total]:
         """Return the terms summed over the rows of this device, without padded rows."""
+        if (padded := self.shares.padded) is not None:
+            position = padded.filled(position)
         totals = self._run(position).totals(self.shares.terms, self.lanes)
-        if self.shares.masks is not None:
-            for term, value in self.shares.masks.terms(position, self.arrays).items():
-                totals[term] = total_of(self.shares.terms[term].keep_rows(value))
-        return totals
+        totals |= self.shares.masked_totals(position, self.arrays)
+        if padded is None:
+            return totals
+        last, arrays = padded.one_row(position, self.arrays)
+        return padded.without_padding(totals, replace(self, arrays=arrays)._run(last).terms())
 
     def _run(self, position: ByVariable) -> Evaluation:
         return run_unconstrained(self.program, position, self.layout.join(self.arrays))
@@ -274,11 +276,10 @@ class Target:
             ValueError: when there are fewer rows, a term of the log density neither adds up over rows nor is
                 independent of them, or a variable has an element for each row.
         """
-        if self.shares.masks is not None:
+        if summed := self.shares.summed_by_program:
             raise ValueError(
-                f"Variable {next(iter(self.shares.masks.outputs))[0]!r}: the model sums its log density over rows, and "
-                f"the rows of the data do not divide evenly over devices, so it cannot be estimated from some rows. "
-                f"Keep one term per row (no sum over rows), or give a number of rows that divides evenly."
+                f"Variable {summed[0][0]!r}: the model sums its log density over rows, which do not divide evenly over "
+                f"devices, so it cannot be estimated from some rows. Keep one term per row, or a number that does."
             )
         other = copy.copy(self)
         minibatch, names = Minibatch.of(batch_size, self.arguments, self.mesh), (v.name for v in self.shares.latents)

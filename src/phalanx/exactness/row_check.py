@@ -186,13 +186,18 @@ class _Both:
         def in_whole(run: Callable[..., Any], *given: Any) -> Any:
             return differentiated(run, lambda _, values, add: add(values), *given)
 
-        def on_device(run: Callable[..., Any], position: Any, arrays: Any, *codes: Any) -> Any:
+        def on_device(
+            run: Callable[..., Any], run_row: Callable[..., Any], position: Any, arrays: Any, *codes: Any
+        ) -> Any:
             here = {name: rows_here(leaf, of_latents[name]) for name, leaf in position.items()}
             mine = [rows_here(leaf, sharding) for leaf, sharding in zip(arrays, shardings, strict=True)]
 
             def share(term: Any, values: Any, add: Callable[..., Any]) -> Any:
                 return add(resized.terms[term].keep_rows(values)) / resized.replicas(term)
 
+            if shares.padded is not None:
+                padded = replace(shares.padded, rows=sample.sharding(shares.padded.rows))
+                run = padded.corrected(run, run_row)
             of, others = differentiated(run, share, here, mine, *codes)
             found = {}
             for term, ((value, size), gradient) in of.items():
@@ -202,9 +207,9 @@ class _Both:
             everywhere = {**shares.others, **check.shardings}
             return found, {n: all_rows(v, sample.sharding(everywhere[n])) for n, v in others.items()}
 
-        def compiled(run: Callable[..., Any], run_here: Callable[..., Any]) -> tuple[Any, Any]:
+        def compiled(run: Callable[..., Any], *here_and_row: Callable[..., Any]) -> tuple[Any, Any]:
             ways = partial(in_whole, run), dict.fromkeys(sizes, 1)
-            return jax.jit(on_virtual_mesh(*ways)), jax.jit(on_virtual_mesh(partial(on_device, run_here), sizes))
+            return jax.jit(on_virtual_mesh(*ways)), jax.jit(on_virtual_mesh(partial(on_device, *here_and_row), sizes))
 
         def forced(traced: TracedProgram) -> tuple[Branches, Callable[..., Any]]:
             """Return the unproved outputs of the program as a function of position, data and codes of branches."""
@@ -231,9 +236,12 @@ class _Both:
         eps = float(jnp.finfo(narrowest).eps)
         step, rounding = (2.0**-40, 1e-9) if narrowest == jnp.float64 else (4 * eps, 64 * eps)
         here = TracedProgram(program, arguments.layout, likes[1], sizes)
-        (branches, forced_whole), (_, forced_here) = forced(traced), forced(here)
-        ways = _Forced(branches, *compiled(forced_whole, forced_here))
-        return cls(check, *compiled(run, run), traced.position, step, rounding, sample.count, ways)
+        row = here
+        if shares.padded is not None:
+            row = TracedProgram(program, arguments.layout, shares.padded.shapes_of_one_row(likes[1]), sizes)
+        (branches, forced_whole), *forced_here = forced(traced), forced(here), forced(row)
+        ways = _Forced(branches, *compiled(forced_whole, *(run for _, run in forced_here)))
+        return cls(check, *compiled(run, run, run), traced.position, step, rounding, sample.count, ways)
 
     def position(self, number: int, radius: float) -> Position:
         """Return a random position."""

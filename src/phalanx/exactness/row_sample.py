@@ -53,6 +53,8 @@ def samples(
 ) -> Iterator[RowSample]:
     """Yield one sample of all rows if `most` is 1; otherwise a sample of blocks, and one of informative rows.
 
+    A sample has as many padded rows as the data.
+
     Args:
         arguments: the data.
         shardings: shardings of the latent variables. Those over axes without data keep all rows: the program fixes
@@ -66,8 +68,9 @@ def samples(
         return
     smaller = {s: max(1, int(s.local_rows * most)) if _is_of_data(s, arguments) else s.local_rows for s in shardings}
     devices = {s: int(np.prod([sizes[axis] for axis in s.axes])) for s in shardings}
-    rows = {s: RowSharding(s.axes, count * devices[s], count) for s, count in smaller.items()}
-    yield RowSample(rows, {s: _blocks(s, count, devices[s]) for s, count in smaller.items()})
+    padded = {s: s.local_rows * devices[s] - s.rows for s in shardings}
+    rows = {s: RowSharding(s.axes, count * devices[s] - padded[s], count) for s, count in smaller.items()}
+    yield RowSample(rows, {s: _blocks(s, count, devices[s])[: rows[s].rows] for s, count in smaller.items()})
     yield RowSample(rows, {s: _informative(arguments, s, rows[s].rows) for s in shardings})
 
 

@@ -21,11 +21,9 @@ import jax.numpy as jnp
 from jax import Array, random
 from numpyro.distributions import Independent
 
-from phalanx.exactness.proof.proof import adds_up, has_rows, read_kinds
+from phalanx.exactness.padding import Padding, depends_on_number
 from phalanx.inputs.arguments import Arguments
 from phalanx.jaxprs.dependence import Axes, are_equal, uses_collective, varying_axes
-from phalanx.jaxprs.row_masks import MaskPlan, Masks
-from phalanx.jaxprs.sharding_state import Groups
 from phalanx.language.tracing import Program
 from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.mesh.virtual_mesh import on_virtual_mesh
@@ -102,6 +100,7 @@ class _Reading:
                 f"constants, and do not mix sharded with unsharded rows. What failed: {error}"
             ) from error
         self.jaxpr = self.local.jaxpr
+        self.padding = Padding(on_device, arguments, self.sizes, whole, self.local)
 
     def shares(self) -> Shares:
         shardings = self._latent_shardings()
@@ -113,14 +112,14 @@ class _Reading:
             )
             for name, before in self.whole.deterministic.items()
         }
-        masks = self._masks(terms, shardings, others)
+        masks, padded = self.padding.of(terms, shardings, others)
         used = {axis for sharding in (*terms.values(), *shardings.values()) for axis in sharding.axes}
         # The derivative of the model's own sum over devices is that of the sum of the shares: add these axes.
         used |= {axis for axis in self.sizes if uses_collective(self.jaxpr, axis)}
         axes = tuple(axis for axis in self.sizes if axis in used)
         latents = tuple(replace(latent, sharding=shardings[latent.name]) for latent in self.local.latents())
         sizes = {axis: self.sizes[axis] for axis in axes}
-        return Shares(axes, latents, others, terms, sizes, self.own_rows, masks=masks)
+        return Shares(axes, latents, others, terms, sizes, self.own_rows, masks=masks, padded=padded)
 
     # -- latent variables ---------------------------------------------------------------------------------------
 
@@ -185,7 +184,7 @@ class _Reading:
         """Return whether the leading dimension is sharded over `axes` as the rows of the data are."""
         if not before or not after or before[1:] != after[1:]:
             return False
-        if not any(self._is_padded(axis) for axis in axes):
+        if not any(axis in self.padding.axes for axis in axes):
             return before[0] == after[0] * math.prod(self.sizes[axis] for axis in axes)
         rows = {
             (sharding.rows, sharding.local_rows)
@@ -230,63 +229,8 @@ class _Reading:
         if not axes:
             axes = self._if_only_shapes_differ(term)
         names = tuple(axis for axis in self.sizes if axis in axes)
-        leads = any(self._is_padded(axis) for axis in names) and self._has_rows(names, before, after)
+        leads = any(axis in self.padding.axes for axis in names) and self._has_rows(names, before, after)
         return RowSharding(names, before[0], after[0]) if leads else RowSharding(names)
-
-    def _masks(
-        self,
-        terms: Mapping[Term, RowSharding],
-        latents: Mapping[str, RowSharding],
-        others: Mapping[str, RowSharding],
-    ) -> Masks | None:
-        """Return the terms that the program sums itself, to be evaluated with masks; None if padding affects no term.
-
-        Raises:
-            ValueError: naming the variable, when masks are not proved to be right.
-        """
-        padded = [axis for axis in self.sizes if self._is_padded(axis)]
-        adds = any(uses_collective(self.jaxpr, axis) for axis in padded)
-        unfit = [t for t, s in terms.items() if set(s.axes) & set(padded) and (adds or not s.rows)]
-        if not padded or not (unfit or adds):
-            return None
-        groups = Groups([*self.arguments.shardings, *latents.values()], self.sizes)
-        inputs = [*(latents[name] for name in sorted(self.local.position)), *self.arguments.shardings]
-        plan, outputs = MaskPlan(), self.local.outputs
-        plain, masked = (
-            dict(zip(outputs, read_kinds(self.whole.jaxpr, self.jaxpr, inputs, groups, masks), strict=True))
-            for masks in (None, plan)
-        )
-        unfit = [t for t in terms if (t in unfit or adds) and not adds_up(plain[t], terms[t], groups)]
-        of_group = {groups.of(sharding): sharding for sharding in inputs if sharding.axes}
-        masks = Masks(self.jaxpr, plan, {term: outputs.index(term) for term in unfit}, of_group)
-        for term in unfit:
-            if not masks.is_supported or not adds_up(masked[term], terms[term], groups):
-                raise ValueError(self._not_masked(term, adds))
-        known = {**latents, **others}
-        for name in known if adds else ():
-            if not has_rows(plain[name], known[name], groups):
-                raise ValueError(
-                    f"The value of {name!r} depends, or may depend, on values that the model itself adds or gathers "
-                    f"over devices, and the rows of the data do not divide evenly over them: padded rows would count. "
-                    f"Give a number of rows that divides evenly."
-                )
-        return masks if unfit else None
-
-    def _not_masked(self, term: Term, adds: bool) -> str:
-        before = self.whole.terms[term].shape
-        devices = math.prod(self.sizes.values())
-        what = "adds or gathers over devices itself" if adds else "adds up rows itself, or takes their number"
-        return (
-            f"Variable {term[0]!r}: the rows of the data do not divide evenly over {devices} devices, and the model "
-            f"{what}, in a way for which Phalanx cannot prove that padded rows can be masked (its log density has "
-            f"shape {before} on the whole data). It can for a sum over rows (jnp.sum, x.T @ x, or jax.lax.psum of "
-            f"one), not for a mean, x.shape[0] or a loop over rows. Keep one term per row (no to_event or sum over "
-            f"rows), give the number of rows as data, or a number of rows divisible by {devices}."
-        )
-
-    def _is_padded(self, axis: str) -> bool:
-        devices = {s.axes: math.prod(self.sizes[a] for a in s.axes) for s in self.arguments.shardings if axis in s.axes}
-        return any(s.rows != s.local_rows * devices[s.axes] for s in self.arguments.shardings if axis in s.axes)
 
     def _check_event(self, name: str) -> None:
         """Raise if a variable's event contains the rows, as for a multivariate normal: its density does not factor."""
@@ -309,22 +253,22 @@ class _Reading:
         Such a term, for instance -n log(scale), is equal on all devices, but local if it adds up over them. If the
         programs of the two traces differ, their values at one point determine which.
         """
-        if are_equal(self.whole.only_jaxpr(term), self.local.only_jaxpr(term)):
-            return frozenset()
+        if self.padding.adds or are_equal(self.whole.only_jaxpr(term), self.local.only_jaxpr(term)):
+            return frozenset()  # a sum over devices with padded rows is masked, or refused, by the proof
         whole, local = _value_at_a_point(self.whole, term, {}), _value_at_a_point(self.local, term, self.sizes)
         if jnp.allclose(whole, local, rtol=1e-4):
             return frozenset()
-        for axes in dict.fromkeys(sharding.axes for sharding in self.arguments.shardings if sharding.axes):
-            if jnp.allclose(whole, math.prod(self.sizes[axis] for axis in axes) * local, rtol=1e-4):
-                return frozenset(axes)
-        raise ValueError(
-            f"Variable {term[0]!r}: its log density depends on the number of rows on a device, and does not add up to "
-            f"that of the whole data. Pass the number of rows as data, for instance "
-            f"data={{'num_rows': {self._rows_of_data()}, ...}}, and use it instead of x.shape[0]."
-        )
-
-    def _rows_of_data(self) -> int:
-        return max(sharding.rows for sharding in self.arguments.shardings)
+        for sharding in dict.fromkeys(sharding for sharding in self.arguments.shardings if sharding.axes):
+            added_up = math.prod(self.sizes[axis] for axis in sharding.axes) * local
+            row = self.padding.on_one_row if sharding == self.padding.rows else ""
+            if isinstance(row, TracedProgram):
+                added_up -= self.padding.missing(sharding) * _value_at_a_point(row, term, self.sizes)
+            if jnp.allclose(whole, added_up, rtol=1e-4):
+                return frozenset(sharding.axes)
+        if not self.padding.axes:
+            raise ValueError(depends_on_number(term, self.arguments))
+        self.padding.by_number.add(term)
+        return frozenset()
 
 
 def _own_rows(whole: TracedProgram, arguments: Arguments, sizes: Mapping[str, int]) -> dict[str, int]:

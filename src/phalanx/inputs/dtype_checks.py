@@ -6,6 +6,7 @@ JAX itself silently truncates whole numbers to 32 bits, and rounds times in seco
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import date
 from typing import Any
 
 import jax
@@ -99,24 +100,43 @@ def _check_kind(name: str, array: np.ndarray, first: int) -> None:
         )
     if kind == "c":
         raise TypeError(f"{name} is complex ({array.dtype}). Give {name}.real and {name}.imag as two arrays.")
-    found = _first_word(name, array, first) if kind in "OUS" else ""
+    found = _first_object(name, array, first) if kind in "OUS" else ""
     raise TypeError(f"{name} is an array of {array.dtype}, which cannot be computed with; encode it as numbers.{found}")
 
 
-def _first_word(name: str, array: np.ndarray, first: int) -> str:
-    """Return a sentence on the first object that is not a number, with the way to convert words."""
+def _first_object(name: str, array: np.ndarray, first: int) -> str:
+    """Return a sentence on the first object that is not a number, with the way to convert it."""
     for index in np.ndindex(array.shape):
         item, place = array[index], _place(name, index, first)
-        if isinstance(item, str | bytes):
-            return (
-                f" {place} is {_shown(item)}; to number words use a pandas Categorical, or "
-                f"np.unique(words, return_inverse=True)[1]."
-            )
         if not isinstance(item, bool | int | float | np.number | np.bool_):
-            return f" {place} is {_shown(item)}, a {type(item).__name__}."
+            return f" {place} is {_shown(item)}{_advice(item)}."
         if isinstance(item, int) and not -(2**63) <= item < 2**63:
             raise ValueError(f"{place} = {item} does not fit {_integer()}. Scale it, or give floats.")
     return " Its items are numbers: use .astype(float)."
+
+
+def _advice(item: Any) -> str:
+    """Return the end of a sentence about an object: its type, or the way to make it a number."""
+    kind = type(item).__name__
+    if kind in ("NoneType", "NAType", "NaTType"):
+        return "; a missing number is float('nan'), or leave the row out"
+    if isinstance(item, str | bytes):
+        words = "; to number words use a pandas Categorical, or np.unique(words, return_inverse=True)[1]"
+        return f"{words}; of numbers in text, use pandas.to_numeric" if _is_number(item) else words
+    if isinstance(item, list | tuple) or np.ndim(item):
+        return f", a {kind}; pad rows of different lengths to one length and mask the rest, in an array of numbers"
+    if isinstance(item, date):
+        return f", a {kind}; give the time since one of them, in days"
+    return f", a {kind}; use .astype(float)" if _is_number(item) else f", a {kind}"
+
+
+def _is_number(item: Any) -> bool:
+    """Return whether an object converts to a number."""
+    try:
+        float(item)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _integer() -> str:

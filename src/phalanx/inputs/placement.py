@@ -166,6 +166,8 @@ def _place(name: str, leaf: Any, mesh: Mesh, axes: tuple[str, ...]) -> Array | P
     devices = math.prod(mesh.shape[axis] for axis in axes)
     padded = -(-rows // devices) * devices
     sharding = NamedSharding(mesh, PartitionSpec(axes))
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O":
+        to_jax_dtype(name, leaf)  # raises with the first place in all rows, which one piece may not contain
 
     def rows_of_a_device(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(padded)

@@ -2,7 +2,7 @@
 
 If a choice depends on the position, the alternatives that are not chosen do not affect the result. Here the choice is
 an argument: the number of an alternative, or a blend of all alternatives, which the result depends on at any depth.
-Choices that depend on the data alone are not forced: all data are given.
+Choices that depend on the data or on the index of a device alone are not forced: all data and devices are given.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Literal
 
-from phalanx.jaxprs.dependence import Axes
+from phalanx.jaxprs.dependence import Axes, Dependence
 from phalanx.jaxprs.evaluation import Evaluator, Marked
 from phalanx.jaxprs.walking import CUSTOM, Call, While, all_equations, pruned
 
@@ -82,17 +82,26 @@ class Branches:
         return [codes.astype(np.int32) for codes in (*everywhere, *alone)]
 
 
+class _OnPosition(Dependence):
+    """Dependence on the position; the index of a device is no part of it, unlike in the analysis of mesh axes."""
+
+    def primitive(self, equation: Any, inputs: list[Axes]) -> list[Axes]:
+        """Return the mark of the position if any operand depends on it."""
+        return [mark & ON_POSITION for mark in super().primitive(equation, inputs)]
+
+
 class _Walk(Evaluator[Marked]):
     """One evaluation, in which values that depend on the position are marked."""
 
     value = Marked
+    dependence = _OnPosition()
 
     def __init__(self, branches: Branches, codes: Array):
         self._branches, self._codes = branches, codes
         self._makers: dict[Any, Any] = {}
 
     def equation(self, equation: Any, inputs: list[Marked]) -> list[Marked]:
-        """Apply an equation, unchanged if it depends on data alone."""
+        """Apply an equation, unchanged if it does not depend on the position."""
         self._makers.update(dict.fromkeys(equation.outvars, equation))
         if not any(value.mark for value in inputs) or self._counts_from_the_end(equation):
             return super().primitive(equation, inputs)

@@ -1,24 +1,27 @@
 """Evaluation of a traced program with padded rows masked in its reductions.
 
 If rows do not divide evenly over devices, the last devices hold padded rows. A term of the log density with one entry
-per row is masked when it is summed. For a term that the program sums itself, the reductions over rows are masked; the
-proof, which follows the rows through the program, determines which ones.
+per row is masked when it is summed. For a term that the program sums itself, the reductions over rows are masked, and
+numbers such as that of the rows, which are others on a device, are scaled to those of the whole. The proof, which
+follows the rows through the program, determines which ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Literal
 
 from phalanx.jaxprs.dependence import NOWHERE, Axes
 from phalanx.jaxprs.evaluation import Evaluator, Marked
-from phalanx.jaxprs.sharding_state import Group, Kind, ShardedRows
+from phalanx.jaxprs.sharding_state import Group, ShardedRows
 from phalanx.jaxprs.walking import Call, Cond, Program, Scan, equations_within, inner_programs, parts_of, pruned
 from phalanx.mesh.space import RowSharding
 
@@ -26,22 +29,26 @@ MASKED = ("reduce_sum", "reduce_max", "reduce_min", "dot_general")
 """Primitives in which padded rows can be masked."""
 
 
+Change = ShardedRows | Fraction | None
+"""Rows of an operand that are masked, a factor that it is multiplied by, or None if it is unchanged."""
+
+
 class MaskPlan:
-    """Masked equations of a program, with the axes of their operands' rows; filled in by the proof."""
+    """Equations of a program that are evaluated with changed operands; filled in by the proof."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, tuple[ShardedRows | None, ...]] = {}
+        self.changes: dict[int, tuple[Change, ...]] = {}
         self.is_consistent = True
 
-    def note(self, equation: Any, kinds: Sequence[Kind]) -> None:
-        """Record an equation that reduces rows; `kinds` is None for operands whose rows it does not reduce."""
-        found = tuple(kind if isinstance(kind, ShardedRows) else None for kind in kinds)
-        if self.rows.setdefault(id(equation), found) != found:  # called twice, with other row axes
+    def note(self, equation: Any, changes: Sequence[Change]) -> None:
+        """Record the change of each operand of an equation."""
+        found = tuple(changes)
+        if self.changes.setdefault(id(equation), found) != found:  # called twice, with other operands
             self.is_consistent = False
 
     def inside(self, equation: Any) -> bool:
-        """Return whether a program that an equation calls has a masked equation."""
-        return any(any(self.rows.get(id(inner), ())) for inner in equations_within(equation))
+        """Return whether a program that an equation calls has an equation with changed operands."""
+        return any(any(self.changes.get(id(inner), ())) for inner in equations_within(equation))
 
 
 @dataclass(frozen=True)
@@ -52,19 +59,22 @@ class Masks:
         program: the trace on the rows of one device.
         plan: the masked equations.
         outputs: the number of the output of each term.
+        factors: the factor that makes a replicated term that of the whole.
         shardings: the sharding of the rows of each group.
     """
 
     program: ClosedJaxpr
     plan: MaskPlan
     outputs: Mapping[tuple[str, str], int]
+    factors: Mapping[tuple[str, str], Fraction] = field(default_factory=dict)
     shardings: Mapping[Group, RowSharding] = field(default_factory=dict)
 
     def terms(self, position: Any, arrays: Sequence[Any]) -> dict[tuple[str, str], Array]:
         """Return the terms at a position. Call it inside `shard_map`."""
         inputs = list(map(Marked, jax.tree.leaves((position, list(arrays)))))
         found = _Masked(self).run(pruned(self.program, self.outputs.values()), inputs)
-        return {term: value.array for term, value in zip(self.outputs, found, strict=True)}
+        values = {term: value.array for term, value in zip(self.outputs, found, strict=True)}
+        return {term: _scaled(value, self.factors.get(term)) for term, value in values.items()}
 
     @property
     def is_supported(self) -> bool:
@@ -81,10 +91,11 @@ class _Masked(Evaluator[Marked]):
         self._masks = masks
 
     def equation(self, equation: Any, inputs: list[Marked]) -> list[Marked]:
-        """Mask the operands of a reduction; follow only programs that contain one."""
-        if rows := self._masks.plan.rows.get(id(equation)):
+        """Change the operands of an equation as planned; follow only programs that contain one to change."""
+        if changes := self._masks.plan.changes.get(id(equation)):
             name = equation.primitive.name
-            inputs = [v._replace(array=self._masked(name, v.array, r)) for v, r in zip(inputs, rows, strict=True)]
+            inputs = [v._replace(array=self._changed(name, v.array, c)) for v, c in zip(inputs, changes, strict=True)]
+            equation = _with_literals(equation, changes)
         follow = super().equation if self._masks.plan.inside(equation) else self.primitive
         return follow(equation, inputs)
 
@@ -92,9 +103,9 @@ class _Masked(Evaluator[Marked]):
         """Return empty marks, which masking does not use."""
         return [NOWHERE] * len(equation.outvars)
 
-    def _masked(self, name: str, value: Any, kind: ShardedRows | None) -> Any:
-        if kind is None:
-            return value
+    def _changed(self, name: str, value: Any, kind: Change) -> Any:
+        if not isinstance(kind, ShardedRows):
+            return _scaled(value, kind)
         real = self._masks.shardings[kind.group].real_rows()
         if real is None:
             return value
@@ -105,6 +116,21 @@ class _Masked(Evaluator[Marked]):
             info = jnp.iinfo(value.dtype)
             fill = info.min if fill < 0 else info.max
         return jnp.where(real, value, jnp.asarray(fill, value.dtype))
+
+
+def _with_literals(equation: Any, changes: Sequence[Change]) -> Any:
+    """Return an equation with its literals scaled as planned: its evaluation reads them from the equation itself."""
+    atoms = [
+        Literal(np.asarray(atom.val * float(factor), np.result_type(atom.val))[()], atom.aval)
+        if isinstance(factor, Fraction) and isinstance(atom, Literal)
+        else atom
+        for atom, factor in zip(equation.invars, changes, strict=True)
+    ]
+    return equation.replace(invars=atoms)
+
+
+def _scaled(value: Any, factor: Fraction | None) -> Any:
+    return value if factor is None or factor == 1 else value * jnp.asarray(float(factor), jnp.result_type(value))
 
 
 def _is_supported(plan: MaskPlan, program: Program) -> bool:

@@ -157,7 +157,8 @@ class Groups:
     def _multiple(self, whole: float, local: float) -> Kind:
         """Return the kind of a pair of numbers whose ratio is that of rows or of devices."""
         for group in self._all:
-            for factor in (Fraction(group.rows, group.local_rows), Fraction(group.devices)):
+            of_rows = Fraction(group.rows, group.local_rows)
+            for factor in (of_rows, Fraction(group.devices), of_rows / group.devices):
                 for f in (factor, 1 / factor):
                     if local and math.isclose(whole / local, f, rel_tol=1e-6):
                         return Replicated(f)

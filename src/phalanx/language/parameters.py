@@ -22,6 +22,7 @@ from phalanx.distributions.constraint_text import in_words, is_computed
 from phalanx.language.handlers import under
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, send
+from phalanx.mesh.specs import layout_of, one_spec
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,13 +44,18 @@ class Parameter:
     def start(self, name: str, key: Array | None) -> Any:
         """Return the initial value, as arrays."""
         if not callable(self.init):
-            return arrays_of(name, self.init)
+            return self._laid_out(name, arrays_of(name, self.init))
         if key is None:
             raise ValueError(
                 f"Parameter {name!r} is made by a function of a key, and there is no key. Run the program under a "
                 f"seed, phx.seed(program, 0)(...), or give the value with phx.substitute."
             )
-        return arrays_of(name, self.init(key))
+        return self._laid_out(name, arrays_of(name, self.init(key)))
+
+    def _laid_out(self, name: str, value: Any) -> Any:
+        """Return the initial value, if its layout is one of such arrays."""
+        layout_of(value, self.spec, f"Parameter {name!r}")
+        return value
 
 
 def param(
@@ -74,8 +80,9 @@ def param(
         The learned or substituted value, else the initial one.
 
     Raises:
-        TypeError: when `name` is not a string, `constraint` not a constraint, or `init` holds something other than
-            numbers.
+        TypeError: when `name` is not a string, `constraint` not a constraint, `init` holds something other than
+            numbers, or `spec` is no layout.
+        ValueError: when `spec` does not fit the arrays.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -92,14 +99,15 @@ def param(
             f"Parameter {name!r}: constraint must be one of numpyro.distributions.constraints, such as "
             f"constraints.positive; got {constraint!r}."
         )
-    parameter = Parameter(init if callable(init) else arrays_of(name, init), constraint, _spec_of(spec))
+    parameter = Parameter(init if callable(init) else arrays_of(name, init), constraint, _spec_of(name, spec))
     return send(RandomVariable(name, None, parameter=parameter)).value
 
 
-def _spec_of(spec: Any) -> Any:
+def _spec_of(name: str, spec: Any) -> Any:
     """Return a spec or a tree of specs; the user may have written a single spec as a tuple of axes."""
-    is_tree = any(isinstance(leaf, PartitionSpec) for leaf in jax.tree.leaves(spec, is_leaf=_is_spec))
-    return spec if spec is None or callable(spec) or is_tree else PartitionSpec(*spec)
+    is_tree = any(map(_is_spec, jax.tree.leaves(spec, is_leaf=_is_spec)))
+    keep = spec is None or callable(spec) or (is_tree and not _is_spec(spec))
+    return spec if keep else one_spec(spec, f"Parameter {name!r}")
 
 
 def _is_spec(node: Any) -> bool:

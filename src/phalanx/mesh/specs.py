@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec
 from jax.tree_util import tree_map_with_path
+
+from phalanx.errors import words
 
 Rule = Callable[[str, tuple[int, ...]], Any]
 """Function from the path and shape of an array to a spec or a tuple of axes; None keeps the known spec."""
@@ -19,6 +21,42 @@ Spec = Any
 def path_of(path: Sequence[Any]) -> str:
     """Return the path of an array in a tree as text, such as "layers.0.kernel"."""
     return ".".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
+
+
+def one_spec(axes: Any, what: str) -> PartitionSpec:
+    """Return the spec of an array, given as one, or as a tuple of the mesh axis of each dimension.
+
+    Raises:
+        TypeError: when `axes` is neither, naming `what`.
+        ValueError: when an axis is named twice.
+    """
+    entries = tuple(axes) if isinstance(axes, PartitionSpec | tuple | list) else ("",)
+    names = [name for entry in entries if entry is not None for name in (entry if _is_several(entry) else (entry,))]
+    if not all(isinstance(name, str) and name for name in names):
+        instead = f" Write spec=({axes!r},) to shard the first dimension." if isinstance(axes, str) else ""
+        if isinstance(axes, Mapping):
+            instead = " For a tree of arrays give a tree like it, with a jax.sharding.PartitionSpec for each array."
+        raise TypeError(
+            f"{what}: spec= must be a jax.sharding.PartitionSpec, or a tuple with a mesh axis or None for each "
+            f"dimension, such as ('model', None); got {axes!r}.{instead}"
+        )
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(
+            f"{what}: spec={tuple(entries)!r} names the mesh axis {twice[0]!r} twice. An axis shards one dimension of "
+            f"an array: name it once."
+        )
+    return PartitionSpec(*entries)
+
+
+def layout_of(like: Any, spec: Spec, what: str) -> Any:
+    """Return a tree of specs like these arrays: one spec is that of every array, and None replicates all.
+
+    Raises:
+        ValueError: as `specs_of`.
+    """
+    if spec is None or _is_spec(spec):
+        spec = jax.tree.map(lambda _: spec or PartitionSpec(), like)
+    return specs_of(like, spec, None, what)
 
 
 def specs_of(like: Any, spec: Spec, known: Any, what: str) -> Any:
@@ -35,8 +73,7 @@ def specs_of(like: Any, spec: Spec, known: Any, what: str) -> Any:
 
     def of(path: Any, leaf: Any, before: Any) -> Any:
         found: Any = spec(path_of(path), leaf.shape)
-        found = before if found is None else found
-        return found if isinstance(found, PartitionSpec) else PartitionSpec(*found)
+        return before if found is None else one_spec(found, f"{what}: {path_of(path)!r}")
 
     return _checked(like, tree_map_with_path(of, like, known), what)
 
@@ -50,14 +87,21 @@ def _checked(like: Any, specs: Any, what: str) -> Any:
         )
 
     def check(path: Any, leaf: Any, spec: Any) -> None:
+        of = repr(path_of(path)) if path else "its value"
         if not _is_spec(spec) or len(spec) > len(leaf.shape):
             raise ValueError(
-                f"{what}: spec= of {path_of(path)!r}, which has shape {leaf.shape}, must be a "
-                f"jax.sharding.PartitionSpec of at most {len(leaf.shape)} dimensions; got {spec!r}."
+                f"{what}: spec= of {of}, which has shape {leaf.shape}, must be a jax.sharding.PartitionSpec of at most "
+                f"{words.count(len(leaf.shape), 'dimension')}; got {spec!r}."
             )
+        one_spec(spec, f"{what}: {of}" if path else what)
 
     tree_map_with_path(check, like, specs)
     return specs
+
+
+def _is_several(entry: Any) -> bool:
+    """Return whether an entry of a spec shards one dimension over several axes."""
+    return isinstance(entry, tuple | list)
 
 
 def _is_spec(node: Any) -> bool:

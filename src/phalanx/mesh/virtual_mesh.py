@@ -31,7 +31,9 @@ def rows_here(leaf: Any, sharding: RowSharding) -> Any:
 
 def all_rows(leaf: Any, sharding: RowSharding) -> Any:
     """Return the rows of all devices without padding."""
-    return lax.all_gather(leaf, sharding.axes, tiled=True)[: sharding.rows] if sharding.axes else leaf
+    for axis in reversed(sharding.axes):  # one by one: `vmap` does not gather over two axes that both have the array
+        leaf = lax.all_gather(leaf, axis, tiled=True)
+    return leaf[: sharding.rows] if sharding.axes else leaf
 
 
 def _over(f: Callable[..., Any], axis: str, size: int) -> Callable[..., Any]:

@@ -9,14 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+from phalanx.distributions.row_sums import total_of
 from phalanx.jaxprs.row_masks import Masks
 from phalanx.mesh.position import Variable, VectorLayout
 from phalanx.mesh.space import RowSharding
 from phalanx.mesh.total import Total
-
-Term = tuple[str, str]
-"""A variable's name and a part of its contribution: "density" or "jacobian"."""
+from phalanx.programs.padded_terms import PaddedTerms, Term
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,8 @@ class Shares:
         sizes: devices along each of `axes`.
         own_rows: number of rows of the variables that the program writes whole and each device has some rows of.
         weights: weights of the terms by variable, if not 1: terms of a batch are weighted up to all rows.
-        masks: evaluation of the terms that the program itself sums over rows, some of which are padded.
+        masks: evaluation of the terms that the program itself sums over rows, some of which are padded, with masks.
+        padded: terms of this kind that cannot be masked, less the part of their padded rows.
     """
 
     axes: tuple[str, ...]
@@ -55,6 +56,7 @@ class Shares:
     own_rows: Mapping[str, int] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
     masks: Masks | None = field(default=None, repr=False, compare=False)
+    padded: PaddedTerms | None = field(default=None, repr=False)
 
     @cached_property
     def layout(self) -> VectorLayout:
@@ -65,6 +67,17 @@ class Shares:
     def whole_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the latent variables in the whole, without padded rows."""
         return {v.name: v.whole_shape for v in self.latents}
+
+    @property
+    def summed_by_program(self) -> tuple[Term, ...]:
+        """Terms that the program itself sums over rows, some of which are padded."""
+        masked = () if self.masks is None else tuple(self.masks.outputs)
+        return masked if self.padded is None else (*masked, *self.padded.terms)
+
+    def masked_totals(self, position: Any, arrays: Sequence[Any]) -> dict[Term, Total]:
+        """Return the terms that are evaluated with masks, summed over this device's rows."""
+        terms = {} if self.masks is None else self.masks.terms(position, arrays)
+        return {term: total_of(self.terms[term].keep_rows(value)) for term, value in terms.items()}
 
     def weigh(self, term: Term, total: Total) -> Total:
         """Return this device's share of a term: its sum over this device's rows, divided by the number of replicas."""

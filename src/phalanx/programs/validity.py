@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from numpyro.distributions import (
@@ -28,6 +29,7 @@ from numpyro.distributions import (
 from phalanx.distributions.constraint_text import kind_of
 from phalanx.errors import words
 from phalanx.inputs.arguments import Arguments
+from phalanx.jaxprs.copies import copied_inputs
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
 from phalanx.mesh.compatibility.numpyro_internals import mask_of
@@ -54,6 +56,9 @@ ALLOWED = (
     (constraints.boolean, "0 or 1"),
 )
 """Texts of constraints."""
+
+BOUNDED = (constraints.positive, constraints.nonnegative, constraints.unit_interval)
+"""Constraints that a real number satisfies or not, whatever the other parameters are."""
 
 
 class Doubt(NamedTuple):
@@ -151,6 +156,40 @@ def improper_parameters(
 
     found = lax.map(at, positions) if zero else at({})
     return {key: jnp.sum(bad) for key, bad in found.items()}
+
+
+class Unbounded(NamedTuple):
+    """A distribution's parameter that is a value on the real line, and must be in a part of it.
+
+    Attributes:
+        name, parameter: the variable of the distribution, and its parameter.
+        source: the name of the value.
+        doubt: the allowed values and the distribution, as text.
+    """
+
+    name: str
+    parameter: str
+    source: str
+    doubt: Doubt
+
+
+def unbounded_parameters(
+    program: ClosedJaxpr, sources: Mapping[Any, str], doubts: Mapping[tuple[str, str], Doubt]
+) -> list[Unbounded]:
+    """Return the parameters that are a value on the real line itself, up to a constant factor.
+
+    Args:
+        program: a trace whose last outputs are those of `doubts`, as `outputs_of` gives them.
+        sources: names of its variables that take all real values.
+        doubts: the doubts, by variable and parameter.
+    """
+    bounded = {text for constraint, text in ALLOWED if constraint in BOUNDED}
+    values = copied_inputs(program, sources)[-2 * len(doubts) :: 2] if doubts else []
+    return [
+        Unbounded(*key, min(copied), doubt)
+        for (key, doubt), copied in zip(doubts.items(), values, strict=True)
+        if copied and key[1] != VALUE and (doubt.allowed in bounded or doubt.allowed.startswith("between"))
+    ]
 
 
 def say_improper(name: str, parameter: str, doubt: Doubt) -> str:
@@ -259,6 +298,9 @@ def in_words(constraint: Any) -> str:
         if constraint is known:
             return text
     bounds = [getattr(constraint, bound, None) for bound in ("lower_bound", "upper_bound")]
-    if all(isinstance(bound, int | float | np.ndarray) and np.ndim(bound) == 0 for bound in bounds):
+    is_number = [isinstance(bound, int | float | np.ndarray) and np.ndim(bound) == 0 for bound in bounds]
+    if all(is_number):
         return f"between {bounds[0]} and {bounds[1]}"
+    if is_number[0] and isinstance(constraint, type(constraints.greater_than_eq(0))):
+        return f"{bounds[0]} or more" if bounds[0] else "zero or more"
     return type(constraint).__name__.strip("_").replace("_", " ").lower()

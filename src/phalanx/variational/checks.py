@@ -29,6 +29,9 @@ LBFGS = "lbfgs"
 BATCH_AND_MATCH = "batch-and-match"
 """Name of the optimiser that matches scores."""
 
+FARTHEST = 10.0
+"""Longest step that a rate may make, on the real line; an exponential overflows after nine of them."""
+
 
 def check_coordinates(problem: Problem, guide: str) -> None:
     """Raise unless the model has coordinates that a guide on the real line can learn."""
@@ -90,6 +93,8 @@ def check_optimizer(optimizer: object) -> None:
     if isinstance(optimizer, float):
         if not 0.0 < optimizer < float("inf"):
             raise ValueError(f"optimizer: a rate must be a number above 0; got {optimizer!r}.")
+        if optimizer > FARTHEST:
+            raise ValueError(_too_fast(optimizer))
         return
     if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
         given = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
@@ -98,6 +103,29 @@ def check_optimizer(optimizer: object) -> None:
             f"optimizer must be one of optax's, such as optax.adam(1e-2), a rate for the default one, such as 0.05, "
             f"{LBFGS!r} or {BATCH_AND_MATCH!r}; got {given!r}{called}."
         )
+    if (step := _first_step(optimizer)) > FARTHEST:
+        raise ValueError(_too_fast(step))
+
+
+def _too_fast(step: float) -> str:
+    return (
+        f"optimizer: each step would move every parameter by about {step:,.4g} on the real line, whatever its gradient "
+        f"is: the rate is too large. Give a lower one, such as optimizer=0.05 or optax.adam(1e-2)."
+    )
+
+
+def _first_step(optimizer: Any) -> float:
+    """Return the length of an optimiser's first step, for gradients of any size; 0 if it needs other parameters."""
+
+    def step(gradient: float) -> Any:
+        free = {"": jax.numpy.zeros(1)}
+        changes, _ = optimizer.update({"": jax.numpy.full(1, gradient)}, optimizer.init(free), free)
+        return abs(changes[""][0])
+
+    try:
+        return float(min(jax.jit(lambda: (step(1.0), step(1e-3)))()))
+    except Exception:  # an optimiser of certain parameters, or that needs more than gradients
+        return 0.0
 
 
 def check_update(optimizer: Any, free: Params) -> None:

@@ -47,6 +47,7 @@ from phalanx.variational.monitoring.recording import record_of
 from phalanx.variational.monitoring.stream import Stream, on_host, rows_of, stream_of
 from phalanx.variational.objective import Objective
 from phalanx.variational.result import Fit
+from phalanx.variational.unbounded import check_bounded
 
 RATE = 0.05
 """Rate of the default optimiser, Adam."""
@@ -163,6 +164,8 @@ def fit(
     run_checks.check_not_traced(data)
     checks.check_particles(num_particles, pair)
     checks.check_learned(pair.learned, pair.guide.name)
+    if num_steps:
+        check_bounded(pair)
     checks.check_estimator(objective, alignment_of(pair).scored, num_particles)
     checks.check_fixed(optimizer, objective, pair)
     checks.check_matching(optimizer, objective, pair)

@@ -173,8 +173,8 @@ def check(steps: Steps) -> None:
     group = Groups([PADDED], {"data": DEVICES}).of(PADDED)
     plan = MaskPlan()
     sums = [e for e in all_equations(program) if e.primitive.name == "reduce_sum"]
-    plan.rows.update({id(e): (ShardedRows(group, 0),) for e in sums})
-    masks = Masks(program, plan, {(str(i), ""): i for i in outputs}, {group: PADDED})
+    plan.changes.update({id(e): (ShardedRows(group, 0),) for e in sums})
+    masks = Masks(program, plan, {(str(i), ""): i for i in outputs}, shardings={group: PADDED})
     in_loops = [e for loop in all_equations(program) if loop.primitive.name == "while" for e in loops_sums(loop)]
     assert masks.is_supported == (not in_loops)
 

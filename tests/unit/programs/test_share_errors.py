@@ -105,14 +105,23 @@ def additive_number_of_rows(x, y):
     likelihood(level_again(), y)
 
 
+def gathered(x, y):
+    likelihood(level() * lax.all_gather(x, "data", tiled=True).mean(), y)
+
+
+def several_rows(x, y):
+    phx.factor("y", -jnp.cumsum(y[1:])[-1] * level())
+
+
 CANNOT_BE_MASKED = (
-    "Variable 'y': the rows of the data do not divide evenly over 4 devices, and the model {}, in a way for which "
-    "Phalanx cannot prove that padded rows can be masked (its log density has shape {} on the whole data). It can for "
-    "a sum over rows (jnp.sum, x.T @ x, or jax.lax.psum of one), not for a mean, x.shape[0] or a loop over rows. Keep "
-    "one term per row (no to_event or sum over rows), give the number of rows as data, or a number of rows divisible "
-    "by 4."
+    "Variable 'y': the rows of the data do not divide evenly over 4 devices, and the model {} (its log density has "
+    "shape {} on the whole data). Keep one term per row (no to_event or sum over rows), compute what needs all rows "
+    "before the data are sharded, or give a number of rows divisible by 4."
 )
-ITSELF = "adds up rows itself, or takes their number"
+OVER_DEVICES = (
+    "adds or gathers over devices itself, in a way for which Phalanx cannot prove that padded rows can be masked. It "
+    "can for jax.lax.psum of a sum over rows, for jax.lax.pmean of a mean, and for jax.lax.pmax of a maximum"
+)
 NEEDS_ROWS = (
     "{} depends on data sharded over 'data', so it needs one leading row for each row of the data; but its shape is {} "
     "on the whole data and {} on one of 4 devices. Take its size from the data, as in .expand([x.shape[0]]); or, if it "
@@ -125,8 +134,10 @@ NUMBER_OF_ROWS = (
 )
 
 CASES = [
-    (mean_factor, UNEVEN, CANNOT_BE_MASKED.format(ITSELF, "()")),
-    (row_of_terms, UNEVEN, CANNOT_BE_MASKED.format(ITSELF, "(1, 13)")),
+    (mean_factor, UNEVEN, "Variable 'y': its log density on the whole data is not the sum of those on the rows of each "
+                          "device along 'data'; on 13 of your rows it is"),
+    (several_rows, UNEVEN, "Variable 'y': the rows of the data do not divide evenly over 4 devices, and the model sums "
+                           "over rows itself, and the model does not run on a single row: "),
     (multivariate_rows, EVEN, "Variable 'y': the event of MultivariateNormal runs over the sharded rows (shape (16,)), "
                               "and its density is no product over rows, so it cannot be sharded over devices. Do not "
                               "shard these data."),
@@ -148,9 +159,8 @@ CASES = [
                         "depends on the sharded rows, but they are not its leading dimension. Give it one leading row "
                         "for each row of the data."),
     (local_deterministic, EVEN, NEEDS_ROWS.format("The deterministic value 'mean'", "()", "()")),
-    (own_sum, UNEVEN, CANNOT_BE_MASKED.format("adds or gathers over devices itself", "(13,)")),
+    (gathered, UNEVEN, CANNOT_BE_MASKED.format(OVER_DEVICES, "(13,)")),
     (number_of_rows, EVEN, NUMBER_OF_ROWS.format(EVEN)),
-    (additive_number_of_rows, UNEVEN, NUMBER_OF_ROWS.format(UNEVEN)),
 ]  # fmt: skip
 
 
@@ -161,8 +171,12 @@ def test_the_variable_and_the_way_out_are_named(model, rows, words, mesh_of):
 
 
 @pytest.mark.parametrize("model", [scalar_factor, row_of_terms, event_over_rows, own_sum, additive_number_of_rows])
-def test_with_rows_that_divide_there_is_nothing_to_mask(model, mesh_of):
-    phx.Target(model, phx.shard({"x": X, "y": Y}, mesh_of(1, 4)))
+@pytest.mark.parametrize("rows", [EVEN, UNEVEN])
+def test_sums_are_those_of_one_device(model, rows, mesh_of):
+    data = {"x": X[:rows], "y": Y[:rows]}
+    found, one = (phx.Target(model, phx.shard(data, mesh_of(1, devices))) for devices in (4, 1))
+    position = {latent.name: np.float32(0.3) for latent in one.shares.latents}
+    np.testing.assert_allclose(found.log_density(position), one.log_density(position), rtol=1e-5)
 
 
 @pytest.mark.parametrize("model", [unknown_axis, chain_axis])

@@ -12,8 +12,10 @@ A rule is applied if the kinds of all inputs are known and both equations have t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
@@ -24,7 +26,7 @@ from phalanx.exactness.proof.collectives import COLLECTIVES, OVER_DEVICES
 from phalanx.exactness.proof.equation_pair import EquationPair, Rule, is_zero, keeps_factor
 from phalanx.exactness.proof.layout import LAYOUT
 from phalanx.exactness.proof.tables import TABLES
-from phalanx.jaxprs.row_masks import MASKED, MaskPlan
+from phalanx.jaxprs.row_masks import MASKED, Change, MaskPlan
 from phalanx.jaxprs.sharding_state import Groups, Kind, Partial, Replicated, ShardedRows, fits
 from phalanx.jaxprs.walking import Program, constants_within, inner_programs, opened, printed, words
 from phalanx.mesh.space import RowSharding
@@ -68,7 +70,8 @@ def read_kinds_of(
 ) -> list[Kind]:
     """Return the kind of each output, given the kinds of the inputs.
 
-    With `masks`, padded rows are assumed to be masked in reductions over rows, which are recorded there.
+    With `masks`, padded rows are assumed to be masked in reductions over rows, and numbers that depend on the number of
+    rows or devices to be those of the whole where they are needed; both are recorded there.
     """
     return Proof(groups, masks=masks).run(whole, local, inputs)
 
@@ -112,15 +115,30 @@ class Proof:
     def equation(self, whole: Any, local: Any, inputs: Sequence[Kind]) -> list[Kind]:
         """Return the kinds of the results of a pair of equations."""
         kinds = self._results(EquationPair(whole, local, inputs, self))
-        if self.masks is not None and local.primitive.name in MASKED:
-            added_up = kinds is not None and any(isinstance(kind, Partial) for kind in kinds)
-            reduced = [kind if added_up and isinstance(kind, ShardedRows) else None for kind in inputs]
-            self.masks.note(local, reduced)
+        if self.masks is not None:
+            kinds = self._masked(whole, local, inputs, kinds)
         if kinds is None:
             return [None] * len(local.outvars)
         # operations broadcast dimensions of size one implicitly, so that the shapes may contradict the kinds
         shapes = [(a.aval.shape, b.aval.shape) for a, b in zip(whole.outvars, local.outvars, strict=True)]
         return [kind if fits(kind, *pair) else None for kind, pair in zip(kinds, shapes, strict=True)]
+
+    def _masked(self, whole: Any, local: Any, inputs: Sequence[Kind], kinds: list[Kind] | None) -> list[Kind] | None:
+        """Return the kinds of the results, and record which operands are masked, or scaled to those of the whole."""
+        assert self.masks is not None
+        name = local.primitive.name
+        changes: list[Change] = [None] * len(inputs)
+        if name not in FOLLOWED and (kinds is None or None in kinds):
+            changes = [_factor_to_whole(*each) for each in zip(local.invars, inputs, strict=True)]
+            if any(changes):
+                inputs = [Replicated() if factor else kind for kind, factor in zip(inputs, changes, strict=True)]
+                kinds = self._results(EquationPair(whole, local, inputs, self))
+        if name in MASKED and kinds is not None and any(isinstance(kind, Partial) for kind in kinds):
+            rows = [kind if isinstance(kind, ShardedRows) else None for kind in inputs]
+            changes = [row or change for row, change in zip(rows, changes, strict=True)]
+        if name in MASKED or any(changes):
+            self.masks.note(local, changes)
+        return kinds
 
     def _results(self, pair: EquationPair) -> list[Kind] | None:
         name, inputs = pair.local.primitive.name, pair.inputs
@@ -189,6 +207,13 @@ class _Pairing:
             return (atom.val,)
         constants = self._constants[side]
         return (constants[id(atom)],) if id(atom) in constants else None
+
+
+def _factor_to_whole(atom: Any, kind: Kind) -> Fraction | None:
+    """Return the factor that makes a replicated number that of the whole, if it is another one."""
+    if not isinstance(kind, Replicated) or kind.factor == 1 or not jnp.issubdtype(atom.aval.dtype, jnp.inexact):
+        return None
+    return kind.factor
 
 
 def _key(whole: Any, local: Any) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from numpyro.distributions.transforms import Transform
 
 from phalanx.distributions.bijections import bijection_onto
 from phalanx.language.parameters import Parameter
-from phalanx.mesh.specs import specs_of
+from phalanx.mesh.specs import layout_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -72,12 +72,9 @@ class Learned:
         return {name: self._laid_out(mesh, name, free[name]) for name in self.parameters}
 
     def _laid_out(self, mesh: Mesh, name: str, value: Any) -> Any:
-        spec = self.parameters[name].spec
-        if spec is None or isinstance(spec, PartitionSpec):
-            return jax.tree.map(lambda leaf: _sharding(mesh, repr(name), spec or PartitionSpec(), leaf), value)
         return tree_map_with_path(
             lambda path, leaf, spec: _sharding(mesh, f"{name!r}{keystr(path)}", spec, leaf),
-            value, specs_of(value, spec, None, f"Parameter {name!r}"),
+            value, layout_of(value, self.parameters[name].spec, f"Parameter {name!r}"),
         )  # fmt: skip
 
     def _each(self, name: str, apply: Callable[[Transform, Array], ArrayLike], value: Any) -> Any:
@@ -116,7 +113,8 @@ def _sharding(mesh: Mesh, name: str, spec: PartitionSpec, leaf: Array | jax.Shap
         if axis not in mesh.axis_names:
             raise ValueError(
                 f"Parameter {name}: spec={spec} names the axis {axis!r}, and the mesh has "
-                f"{', '.join(map(repr, mesh.axis_names))}."
+                f"{', '.join(map(repr, mesh.axis_names))}. Name one of these, or None for a dimension that is whole on "
+                f"every device."
             )
     sharding = NamedSharding(mesh, spec)
     try:
