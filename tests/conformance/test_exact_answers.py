@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -103,7 +105,8 @@ def test_the_same_seed_gives_the_same_chains_on_every_mesh(kernel, mesh_of):
 def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
     mesh = mesh_of(2, 4)
     sampler = phx.compile(local_level, phx.shard({"y": Y}, mesh), kernel=KNOWING_MESHES[name], mesh=mesh, num_chains=4)
-    blocks, tuning = sampler.executables, first_tuning(sampler.executables.blocks)
+    blocks: Any = sampler.executables
+    tuning = first_tuning(sampler.executables.blocks)
     begun = blocks.start(np.uint32(0), sampler.arrays, Initial())
     order = order_of(np.full(4, 20), ticks=500)
     none = blocks.no_records(sampler.arrays, np.zeros(blocks.blocks.num_chains, np.int32))

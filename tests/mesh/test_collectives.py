@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from jax.stages import Compiled
 
 import phalanx as phx
 
@@ -57,9 +58,15 @@ def all_reduces(text: str) -> list[str]:
     return operations(text, "all-reduce")
 
 
+def text_of(program: Compiled | None) -> str:
+    text = None if program is None else program.as_text()
+    assert text is not None
+    return text
+
+
 def sampling_hlo(model, mesh, data, num_chains=4):
     sampler = phx.compile(model, data, kernel=phx.hmc(num_steps=5), mesh=mesh, num_chains=num_chains)
-    return sampler.executables.record.as_text()
+    return text_of(sampler.executables.record)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +97,7 @@ def test_trajectories_of_many_chains_sum_once_a_leapfrog(model, kernel, turning,
     mesh = mesh_of(2, 4)
     data = phx.shard({"x": X, "y": Y}, mesh)
     sampler = phx.compile(model, data, kernel=kernel, mesh=mesh, num_chains=4)
-    bodies = loops(sampler.executables.record.as_text())
+    bodies = loops(text_of(sampler.executables.record))
     calls = {name: [o for o in bodies if o != name and o in text] for name, text in bodies.items()}
     innermost = [text for name, text in bodies.items() if all_reduces(text) and not calls[name]]
     assert [len(all_reduces(text)) for text in innermost] == [1 + turning * (model is with_a_local_variable)]

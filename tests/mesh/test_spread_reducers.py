@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,9 +83,10 @@ def test_states_stay_where_the_rows_are(mesh_of):
     mesh = mesh_of(2, 2)
     reducers = {name: REDUCERS[name] for name in QUICK}
     sampler = phx.compile(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers=reducers, **compiled_in(SIZES))
-    hlo = sampler.executables.fold.as_text()
+    fold: Any = sampler.executables.fold
+    hlo = fold.as_text()
     assert "all-gather" not in hlo and "all-to-all" not in hlo
-    states = sampler.executables.fold.out_info.sinks.states[1]["moments"]["row"]
+    states = fold.out_info.sinks.states[1]["moments"]["row"]
     assert states.mean.sharding.shard_shape(states.mean.shape) == (2, 5, 2)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,21 +16,27 @@ from phalanx.ensembles.watching import EnsembleWatch, EpochLook, Measured, Train
 from phalanx.learning.batches import EpochBatches
 from phalanx.learning.loop import Stop
 from phalanx.run.compile.block_length import Pace
-from phalanx.run.progress.report import Report
 
 if TYPE_CHECKING:
     from jaxtyping import Integer
 
 
 @dataclass(frozen=True)
-class EpochReport(Report):
+class EpochReport:
     """Progress of the training of an ensemble.
 
     Attributes:
+        phase: "training".
+        done, total: steps so far, and in all.
+        members: number of members.
         epoch, epochs: the epoch of the last step, and the number of epochs.
         measured: values that `update` measured in the last step, on average over the members.
     """
 
+    phase: str
+    done: int
+    total: int
+    members: int
     epoch: int = 0
     epochs: int = 0
     measured: Mapping[str, float] = field(default_factory=dict)
@@ -155,8 +160,8 @@ class Epochs:
         means = {name: float(np.mean(values)) for name, values in shown.items()}
         epoch = state.epochs + (state.made < len(state.batches))
         return EpochReport(
-            "training", state.steps, len(state.batches) * self.num_epochs, self.members.count, math.nan, 0,
-            epoch=epoch, epochs=self.num_epochs, measured=means,
+            "training", state.steps, len(state.batches) * self.num_epochs, self.members.count, epoch, self.num_epochs,
+            means,
         )  # fmt: skip
 
     def save(self, state: Epoch) -> Epoch:

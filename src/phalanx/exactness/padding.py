@@ -63,7 +63,7 @@ class Padding:
 
     @cached_property
     def on_one_row(self) -> TracedProgram | str:
-        """The trace on a single row; the reason if there is none."""
+        """The trace on a single row; or the reason why it cannot be made."""
         if self.rows is None:
             return "data of several numbers of rows are sharded over the same devices"
         shapes = shapes_of_one_row(self._local.shapes, self._has_rows)

@@ -20,7 +20,7 @@ from phalanx.run.phases.folding import Folding
 from phalanx.run.phases.phase import Phase, Shown
 from phalanx.run.phases.storing import Storing
 from phalanx.run.phases.warming import Discarding, Warming
-from phalanx.run.progress.report import Progress, Report
+from phalanx.run.progress.report import Progress, RunReport
 from phalanx.run.state import Aim, Reduced, RunState, Stored, Work
 from phalanx.run.until import Until
 
@@ -52,7 +52,7 @@ class Run:
 
     def __init__(
         self, executables: Executables, kernel: Kernel, seed: int, arrays: tuple[Array, ...], progress: Progress,
-        on_block: Callable[[Report], Any] | None = None,
+        on_block: Callable[[RunReport], Any] | None = None,
     ):  # fmt: skip
         self.engine, self.kernel = Engine(executables, seed, arrays), kernel
         self.interrupts, self.interrupted = Interrupts(), False
@@ -107,7 +107,7 @@ class Run:
             self.state = state
             if shown.rates.size:  # in a short block no draw may have ended
                 self._acceptance = float(np.mean(shown.rates))
-            report = Report(
+            report = RunReport(
                 phase.name, shown.done, shown.total, self.engine.blocks.num_chains, self._acceptance, shown.divergences,
                 shown.speed, self.so_far,
             )  # fmt: skip

@@ -38,7 +38,7 @@ from phalanx.run.device.tiles import given_tile
 from phalanx.run.init_values import check_values
 from phalanx.run.options import RunOptions
 from phalanx.run.progress.display import waiting
-from phalanx.run.progress.report import Report
+from phalanx.run.progress.report import RunReport
 from phalanx.run.sampler import Sampler
 from phalanx.run.until import Until
 
@@ -71,7 +71,7 @@ def mcmc(
     until: Until | None = None,
     matmul_precision: str = "float32",
     check: str = "warn",
-    on_block: Callable[[Report], Any] | None = None,
+    on_block: Callable[[RunReport], Any] | None = None,
     progress: bool = True,
 ) -> Posterior:
     """Draw from the posterior of a model given data, with many chains on all devices.
@@ -157,7 +157,7 @@ def stream(
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     matmul_precision: str = "float32",
     check: str = "warn",
-    on_block: Callable[[Report], Any] | None = None,
+    on_block: Callable[[RunReport], Any] | None = None,
     progress: bool = True,
 ) -> Generator[dict[str, Any], None, None]:
     """Yield draws from the posterior block by block, in constant memory.

@@ -11,7 +11,7 @@ import numpy as np
 from phalanx.posterior.posterior import Posterior
 from phalanx.run.checks import check_on_block, check_sizes
 from phalanx.run.init_values import check_kind
-from phalanx.run.progress.report import Report
+from phalanx.run.progress.report import RunReport
 from phalanx.run.until import Until
 
 WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
@@ -39,7 +39,7 @@ class RunOptions:
     until: Until | None = None
     init: Any = None
     tuning: Posterior | None = None
-    on_block: Callable[[Report], Any] | None = None
+    on_block: Callable[[RunReport], Any] | None = None
     progress: bool = True
 
     def checked(self, num_chains: int, keep: Any) -> RunOptions:

@@ -34,7 +34,7 @@ from phalanx.run.init_values import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
 from phalanx.run.options import RunOptions
 from phalanx.run.progress.display import make_progress
-from phalanx.run.progress.report import Progress, Report
+from phalanx.run.progress.report import Progress, RunReport
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.results import Clock, RunResults
 from phalanx.run.state import Aim, RunState, Stored
@@ -98,7 +98,7 @@ class Sampler:
         num_samples: int = 1000,
         thin: int = 1,
         until: Until | None = None,
-        on_block: Callable[[Report], Any] | None = None,
+        on_block: Callable[[RunReport], Any] | None = None,
         progress: bool = True,
     ) -> Posterior:
         """Draw from the posterior without compiling: initial positions, warm-up, sampling.
@@ -160,7 +160,7 @@ class Sampler:
         *,
         data: Mapping[str, Any] | None = None,
         until: Until | None = None,
-        on_block: Callable[[Report], Any] | None = None,
+        on_block: Callable[[RunReport], Any] | None = None,
         progress: bool = True,
     ) -> Posterior:
         """Continue a run with its tuning; the result equals one longer run.

@@ -437,7 +437,7 @@ def test_progress_shows_steps_epochs_and_what_was_measured_and_changes_nothing(o
         options = {"batch_size": 8, "num_epochs": 2, "order": order, "progress": progress}
         found.append((list(ensemble.train((X, Y), **options)), ensemble.members))
     agree(*found)
-    assert (shown[-1].done, shown[-1].total, shown[-1].chains) == (2 * -(-len(X) // 8),) * 2 + (3,)
+    assert (shown[-1].done, shown[-1].total, shown[-1].members) == (2 * -(-len(X) // 8),) * 2 + (3,)
     assert shown[-1].what == "steps" and str(shown[-1]).startswith("epoch 2/2, loss ")
 
 

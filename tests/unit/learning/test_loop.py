@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.learning.loop import EndOfData, Loop, Stop
 from phalanx.run.progress.display import Silent
-from phalanx.run.progress.report import Report
+from phalanx.run.progress.report import RunReport
 
 
 class Said(Silent):
@@ -43,7 +43,7 @@ class Counting(NamedTuple):
         return state == 10
 
     def report(self, state):
-        return Report("counting", state, 10, 1, 1.0, 0)
+        return RunReport("counting", state, 10, 1, 1.0, 0)
 
     def stop(self, state, reason):
         return "" if reason is Stop.TIME else f"{reason.name} at {state}"

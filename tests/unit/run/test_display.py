@@ -17,10 +17,10 @@ from rich.console import Console
 import phalanx as phx
 from phalanx.run.progress.display import Lines, Overwritten, Silent, make_progress, waiting
 from phalanx.run.progress.live import Live, counting
-from phalanx.run.progress.report import Report
+from phalanx.run.progress.report import RunReport
 
-HALF = Report("warm-up", 50, 100, 4, 0.812, 3)
-FULL = Report("warm-up", 100, 100, 4, 0.8, 0)
+HALF = RunReport("warm-up", 50, 100, 4, 0.812, 3)
+FULL = RunReport("warm-up", 100, 100, 4, 0.8, 0)
 
 
 class Terminal(io.StringIO):
@@ -49,9 +49,9 @@ def test_lines_tell_the_time_left(capsys, monkeypatch):
     clock = iter([0.0, 30.0, 60.0])
     monkeypatch.setattr("phalanx.run.progress.display.time.monotonic", lambda: next(clock))
     with Lines() as progress:
-        progress.show(Report("sampling", 0, 100, 4, 0.8, 0))
-        progress.show(Report("sampling", 50, 100, 4, 0.812, 3))
-        progress.show(Report("sampling", 100, 100, 4, 0.812, 3))
+        progress.show(RunReport("sampling", 0, 100, 4, 0.8, 0))
+        progress.show(RunReport("sampling", 50, 100, 4, 0.812, 3))
+        progress.show(RunReport("sampling", 100, 100, 4, 0.812, 3))
     assert capsys.readouterr().err.splitlines() == [
         "sampling  4 chains x 50/100  acceptance 0.81, 3 divergences, 30 s left",
         "sampling  4 chains x 100/100  acceptance 0.81, 3 divergences",
@@ -69,7 +69,7 @@ def lines_of(reports, capsys, monkeypatch, seconds=1.0):
 
 
 def test_lines_grow_rare(capsys, monkeypatch):
-    hour = [Report("sampling", done, 3600, 4, 0.8, 0) for done in range(3601)]
+    hour = [RunReport("sampling", done, 3600, 4, 0.8, 0) for done in range(3601)]
     lines = lines_of(hour, capsys, monkeypatch)
     assert len(lines) < 75 and lines[-1].startswith("sampling  4 chains x 3600/3600")
     done = [int(line.split(" x ")[1].split("/")[0]) for line in lines]
@@ -78,8 +78,8 @@ def test_lines_grow_rare(capsys, monkeypatch):
 
 @pytest.mark.parametrize("seconds", [0.1, 1.0, 30.0])
 def test_a_phase_that_goes_on_after_its_last_draw_has_one_last_line(capsys, monkeypatch, seconds):
-    last = [Report("warm-up", 100, 100, 4, 0.8, 0)] * 5
-    then = [Report("sampling", done, 100, 4, 0.8, 0) for done in (50, 100)]
+    last = [RunReport("warm-up", 100, 100, 4, 0.8, 0)] * 5
+    then = [RunReport("sampling", done, 100, 4, 0.8, 0) for done in (50, 100)]
     lines = lines_of([HALF, *last, *then], capsys, monkeypatch, seconds)
     assert [line for line in lines if "100/100" in line] == [
         " warm-up  4 chains x 100/100  acceptance 0.80",
@@ -93,7 +93,7 @@ def test_in_a_notebook_a_phase_is_one_line(capsys, monkeypatch):
     with Overwritten() as progress:
         for phase in ("warm-up", "sampling"):
             for done in range(0, 101, 10):
-                progress.show(Report(phase, done, 100, 1, 0.8, 1 if done < 50 else 0))
+                progress.show(RunReport(phase, done, 100, 1, 0.8, 1 if done < 50 else 0))
         progress.say("a line")
     written = capsys.readouterr().err
     assert written.count("\r") == 20 and "1 chain x 10/100  acceptance 0.80, 1 divergence, " in written
@@ -149,7 +149,7 @@ def test_bars_on_a_terminal():
     written = io.StringIO()
     with Live(Console(file=written, force_terminal=True, width=140)) as progress:
         progress.show(HALF)
-        progress.show(Report("sampling", 7, 10, 4, 0.9, 0))
+        progress.show(RunReport("sampling", 7, 10, 4, 0.9, 0))
         progress.say("a line")
     text = written.getvalue()
     for words in ("warm-up", "4 chains x 50/100", "acceptance 0.81, 3 divergences", "sampling", "7/10", "a line"):

@@ -208,18 +208,13 @@ def test_how_warm_up_went_is_kept(kernel, tmp_path):
     ids=["nuts", "hmc", "rwmh"],
 )
 def test_superchains_begin_together_and_come_apart(kernel):
-    begun = []
-    sizes = {"kernel": kernel, "num_chains": 8, "num_warmup": 20, "num_samples": 5, "progress": False}
-    posterior = phx.mcmc(
-        level,
-        {"y": np.ones(5)},
-        **sizes,
-        init=phx.superchains(2),
-        on_block=lambda block: begun.append(block.so_far()),  # pyright: ignore[reportOptionalCall]
-    )
-    for values in begun[0].state.chains.lanes.at.position.values():
+    sizes = {"num_chains": 8, "init": phx.superchains(2), "progress": False}
+    still = phx.mcmc(level, {"y": np.ones(5)}, **{**STILL, **sizes})
+    for values in still.draws.values():
         groups = values.reshape(2, 4, -1)
-        assert (groups == groups[:, :1]).all() and (groups[0] != groups[1]).all()
+        agree(groups, np.broadcast_to(groups[:, :1], groups.shape))
+        assert (abs(groups[0] - groups[1]) > 1e-3).all()
+    posterior = phx.mcmc(level, {"y": np.ones(5)}, kernel=kernel, num_warmup=20, num_samples=5, **sizes)
     last = posterior.draws["mean"][:, -1]
     assert len(np.unique(last)) == 8
     assert posterior.record.init == "random, in 2 superchains"

@@ -15,8 +15,8 @@ from tests.apart import compiled_in, of_a_run
 import phalanx as phx
 
 Y = np.array([1.0, 2.0, 4.0], np.float32)
-SIZES = {"num_chains": 4, "num_warmup": 40, "progress": False}
-NUM_SAMPLES = 40
+SIZES = {"num_chains": 4, "num_warmup": 40, "thin": 2, "progress": False}
+NUM_SAMPLES = 60
 KERNELS = {
     "nuts": phx.nuts(),
     "chees": phx.chees(),
@@ -38,8 +38,10 @@ def model(y):
 
 def sampler_of(name, kept):
     sizes = {**SIZES, "kernel": KERNELS[name], **KEPT[kept]}
-    sampler = phx.compile(model, {"y": Y}, **compiled_in(sizes))
-    sampler.executables.pace.learn(1, 0.04)  # blocks of some ten ticks
+    sampler = phx.compile(model, {"y": Y}, mesh=phx.make_mesh(chain=2), **compiled_in(sizes))
+    pace = sampler.executables.pace
+    pace.learn(1, 0.04)  # blocks of some ten ticks, all of them
+    pace.learn = lambda ticks, seconds: None
     return sampler
 
 
@@ -53,7 +55,7 @@ def continue_all(name, kept, folder):
     for file in sorted(folder.glob("part*.npz")):
         part = phx.Posterior.load(file)
         done = part.record.folded_draws if kept == "folded" else part.num_draws
-        both = sampler.continue_run(part, NUM_SAMPLES - done, progress=False)
+        both = sampler.continue_run(part, NUM_SAMPLES - SIZES["thin"] * done, progress=False)
         pairs = zip(arrays_of(both), arrays_of(whole), strict=True)
         if not all(np.array_equal(a, b, equal_nan=True) for a, b in pairs):
             print(f"{file.name} ends otherwise")
@@ -82,7 +84,7 @@ def test_after_every_block_in_a_new_process(name, kept, tmp_path):
     whole.save(tmp_path / "whole.npz")
     command = (
         f"import warnings; warnings.simplefilter('ignore'); from pathlib import Path\n"
-        f"import jax; jax.config.update('jax_num_cpu_devices', {jax.device_count()})\n"  # equal rounding
+        f"import phalanx; phalanx.use_cpu_devices({jax.device_count()})\n"
         f"from tests.unit.run.test_state_after_every_block import continue_all\n"
         f"continue_all({name!r}, {kept!r}, Path({str(tmp_path)!r}))"
     )

@@ -10,10 +10,10 @@ import pytest
 import phalanx as phx
 from phalanx.run.progress import watchdog
 from phalanx.run.progress.display import Silent
-from phalanx.run.progress.report import Report
+from phalanx.run.progress.report import RunReport
 from phalanx.run.progress.watchdog import Watchdog, watched
 
-REPORT = Report("sampling", 10, 100, 4, 0.8, 0)
+REPORT = RunReport("sampling", 10, 100, 4, 0.8, 0)
 
 
 class Heard(Silent):
@@ -115,7 +115,7 @@ def test_chains_and_fits_are_watched_in_every_phase_and_leave_no_thread(capsys, 
 
     seen: list[tuple[str, bool]] = []
 
-    def look(report: Report) -> None:
+    def look(report: RunReport) -> None:
         seen.append((report.phase, "phalanx-watchdog" in {thread.name for thread in threading.enumerate()}))
 
     sampler = phx.compile(model, num_chains=2)

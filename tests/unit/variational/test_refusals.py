@@ -212,7 +212,7 @@ def test_a_point_outside_of_a_support(count, message):
 
 def test_a_guide_that_is_none():
     with pytest.raises(TypeError, match="guide: expected a program, one made from the model"):
-        phx.fit(regression, "mean_field", DATA, progress=False)
+        phx.fit(regression, "mean_field", DATA, progress=False)  # pyright: ignore[reportArgumentType]
 
 
 def test_particles_that_do_not_divide(mesh_of):

@@ -10,9 +10,33 @@ from typing import Any, Protocol
 from phalanx.errors.words import count
 
 
+class Report(Protocol):
+    """Progress of a phase, of which `str` says more in words."""
+
+    @property
+    def phase(self) -> str:
+        """Name of the phase, such as "warm-up", "sampling" or "fitting"."""
+        ...
+
+    @property
+    def done(self) -> int:
+        """Iterations or steps so far."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """Iterations or steps in all."""
+        ...
+
+    @property
+    def what(self) -> str:
+        """Name of the iterations, shown before their count."""
+        ...
+
+
 @dataclass(frozen=True)
-class Report:
-    """Progress of a phase.
+class RunReport:
+    """Progress of a run of chains.
 
     Attributes:
         phase: "warm-up" or "sampling".

@@ -188,8 +188,7 @@ class Growing:
         """Return the progress of the climb."""
         made = state.made[-1]
         return FitReport(
-            "fitting", state.step, self.num_steps, state.chunks * self.fixed.chunk, float("nan"), 0,
-            elbo=float(made.bound[-1]), error=float(made.error[-1]),
+            "fitting", state.step, self.num_steps, elbo=float(made.bound[-1]), error=float(made.error[-1]),
         )  # fmt: skip
 
     def _climb(self, state: Growth) -> Growth:

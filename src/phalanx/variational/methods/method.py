@@ -8,7 +8,6 @@ from typing import Protocol, TypeVar
 
 from phalanx.errors.words import count
 from phalanx.learning.loop import Method, Stop
-from phalanx.run.progress.report import Report
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.result import Fit, FitOutcome
 
@@ -35,10 +34,13 @@ class FitError(ValueError):
 
 
 @dataclass(frozen=True)
-class FitReport(Report):
+class FitReport:
     """Progress of a fit.
 
     Attributes:
+        phase: "fitting".
+        done, total: steps so far, and at most.
+        failed: steps left out because their gradient was not finite.
         elbo: the bound, on average over the last block.
         error: its Monte-Carlo error.
         learning_rate: factor on the optimiser's changes.
@@ -49,6 +51,10 @@ class FitReport(Report):
         bound: name of `elbo`, which by maximum likelihood is the log likelihood.
     """
 
+    phase: str
+    done: int
+    total: int
+    failed: int = 0
     elbo: float = float("nan")
     error: float = float("nan")
     learning_rate: float = 1.0
@@ -64,7 +70,7 @@ class FitReport(Report):
         return "steps"
 
     def __str__(self) -> str:
-        failed = f", {count(self.divergences, 'step')} left out" if self.divergences else ""
+        failed = f", {count(self.failed, 'step')} left out" if self.failed else ""
         error = "" if isnan(self.error) else f" ± {self.error:.2g}"
         bits = "" if isnan(self.bits) else f", {self.bits:.4f} bits per dimension"
         held_out = "" if isnan(self.held_out_bits) else f" (held out {self.held_out_bits:.4f})"

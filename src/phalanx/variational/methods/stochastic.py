@@ -215,7 +215,7 @@ class Stochastic:
                 "rows_per_second": watch.rows_per_second, "utilisation": watch.utilisation,
             }  # fmt: skip
         return FitReport(
-            "fitting", state.step, self._num_steps, self.steps.num_particles, nan, int(state.state.failed),
+            "fitting", state.step, self._num_steps, int(state.state.failed),
             elbo=elbo, error=error, learning_rate=float(self.rate * state.rate),
             bound=bound_name(self.steps.pair), **watched,
         )  # fmt: skip
