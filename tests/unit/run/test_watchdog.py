@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpyro.distributions as dist
 import pytest
@@ -115,7 +116,7 @@ def test_chains_and_fits_are_watched_in_every_phase_and_leave_no_thread(capsys, 
 
     seen: list[tuple[str, bool]] = []
 
-    def look(report: RunReport) -> None:
+    def look(report: Any) -> None:
         seen.append((report.phase, "phalanx-watchdog" in {thread.name for thread in threading.enumerate()}))
 
     sampler = phx.compile(model, num_chains=2)
