@@ -232,8 +232,9 @@ def check_arrays(compiled: Arguments, given: Arguments) -> None:
         )
     if given.layout != compiled.layout or given.names != compiled.names:
         raise ValueError(
-            f"data: the sampler was compiled for the arrays {', '.join(compiled.names)}; got {', '.join(given.names)} "
-            f"(numbers, strings and functions in the data must be the same, too). Compile again for other data."
+            f"data: the sampler was compiled for the arrays {', '.join(compiled.names)}; got "
+            f"{', '.join(given.names) or 'no arrays'} (numbers, strings and functions in the data must be the same, "
+            f"too). Compile again for other data."
         )
     pairs = zip(
         compiled.names, compiled.whole_shapes(), given.whole_shapes(), compiled.shardings, given.shardings, strict=True

@@ -198,7 +198,7 @@ def positions_of(chains: ChainState, count: int) -> list[dict[str, Shaped[np.nda
     """Return the positions of the first `count` chains by variable."""
     position = jax.tree.map(lambda part: to_host(part[:, :count]).T, chains.lanes.at.position).by_variable()
     known = min(count, len(chains.lanes.draw))
-    return [{name: values[chain] for name, values in position.items()} for chain in range(known)]
+    return [{name: values[chain, ...] for name, values in position.items()} for chain in range(known)]
 
 
 def _taken(leaf: Array, sources: Integer[np.ndarray, "chains"], axis: int) -> Array:
