@@ -1,8 +1,9 @@
-"""Rule for Ctrl-C: a loop records it during a block and ends between two blocks, in all processes at once."""
+"""Rule for Ctrl-C and SIGTERM: a loop records them during a block and ends between two blocks, in all processes."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,44 +15,63 @@ from jax.experimental import multihost_utils
 
 
 class Interrupts:
-    """Ctrl-C in any of several processes.
+    """Ctrl-C, or SIGTERM, in any of several processes.
 
     A block holds the arrays of a run or of members, and an interrupted block would lose them. Therefore the first
-    Ctrl-C waits for the end of the block; in a single process a second one does not.
+    signal waits for the end of the block; in a single process a second one does not.
     """
 
     def __init__(self) -> None:
-        self._pressed, self._before = False, signal.default_int_handler
+        self._number = 0
+        self._before: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Record Ctrl-C in a `with` block; `agree`, or the end of the block, raises it."""
-        before = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is not threading.main_thread() or not callable(before):
+        """Record signals in a `with` block; `agree`, or the end of the block, raises them."""
+        if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._before = before
-        signal.signal(signal.SIGINT, self._press)
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        # a handler of C, such as that of JAX for preemptions, is None here
+        ends = before[signal.SIGTERM] in (None, signal.SIG_DFL)
+        held = [n for n, handler in before.items() if callable(handler) or (n == signal.SIGTERM and ends)]
+        self._before = {number: before[number] for number in held}
+        for number in self._before:
+            signal.signal(number, self._record)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in self._before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if jax.process_count() == 1:  # several processes may have left the block at different times
             self.agree()
 
     def agree(self) -> None:
-        """Raise KeyboardInterrupt in all processes, if one has been interrupted. All must call it at the same place."""
-        pressed, self._pressed = self._pressed, False
-        if jax.process_count() > 1:
-            if multihost_utils.process_allgather(np.array([pressed])).any():
-                raise KeyboardInterrupt
-        elif pressed:
-            self._before(signal.SIGINT, None)
+        """Raise what the signal means in all processes, if one has received one. All must call it at the same place.
 
-    def _press(self, number: int, frame: Any) -> None:
-        if self._pressed and jax.process_count() == 1:
-            self._before(number, frame)
-        self._pressed = True
+        Raises:
+            KeyboardInterrupt: after Ctrl-C, unless the program handles it otherwise.
+            SystemExit: after SIGTERM, with the same exception.
+        """
+        number, self._number = self._number, 0
+        if jax.process_count() > 1:
+            number = int(multihost_utils.process_allgather(np.array([number])).max())
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+        if number:
+            self._act(number, None)
+
+    def _record(self, number: int, frame: Any) -> None:
+        if self._number and jax.process_count() == 1:
+            self._act(number, frame)
+        self._number = number
+
+    def _act(self, number: int, frame: Any) -> None:
+        handler = self._before.get(number)
+        if callable(handler):
+            handler(number, frame)
+        else:
+            sys.exit(128 + number)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from phalanx.posterior.judging import judge_run
 from phalanx.posterior.predict import predict
 from phalanx.posterior.predictive import known_data, predictive
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.posterior.run_folder import read_run_folder
 from phalanx.posterior.tables import draws_frame, summarize
 from phalanx.report import write_report
 from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
@@ -345,23 +346,23 @@ class Posterior:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Posterior:
-        """Read a posterior that `save` wrote, bit for bit.
+        """Read a posterior that `save` wrote, bit for bit, or the run so far from a folder given as `checkpoint=`.
 
         Args:
-            path: the file.
+            path: the file, or the folder.
 
         Returns:
-            The posterior. NamedTuples within `reduced` have their names and fields, in new classes.
+            The posterior; NamedTuples within `reduced` are of new classes.
 
         Raises:
-            FileNotFoundError: if the file does not exist.
-            ValueError: if the file is not a posterior, or is damaged.
+            FileNotFoundError, ValueError: if the file does not exist, is not a posterior, or is damaged.
 
         Example:
             >>> Posterior.load("run.npz").num_draws  # doctest: +SKIP
             1000
         """
-        (parts, timing, record), goes_on = read_posterior(Path(path))
+        read = read_run_folder if Path(path).is_dir() else read_posterior
+        (parts, timing, record), goes_on = read(Path(path))
         reduced, warmup = parts["reduced"], parts.get("warmup", {})
         return cls(parts["draws"], parts["stats"], timing, record, reduced, warmup, goes_on=goes_on)
 

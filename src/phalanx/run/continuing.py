@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
+from phalanx.inputs.known_data import Names as NamesOfData
+from phalanx.inputs.recoding import listed
 from phalanx.kernels.protocol.adapter import Rest
 from phalanx.mesh.keys import is_key
 from phalanx.posterior.posterior import Posterior
@@ -213,6 +215,18 @@ def check_contents(known: Mapping[str, str], here: Mapping[str, str]) -> None:
             f"from the posterior's data. Continue with the data that the posterior was drawn with, or start a new run "
             f"with init=posterior and tuning=posterior."
         )
+
+
+def check_same_names(there: NamesOfData | None, here: NamesOfData | None) -> None:
+    """Raise if a run's data number their levels or columns in another order."""
+    for name in {} if there is None or here is None else {**there, **here}:
+        was, now = there.get(name), here.get(name)  # pyright: ignore[reportOptionalMemberAccess]
+        if was != now:
+            said = ["no names" if found is None else f"the {found[0]} {listed(found[1])}" for found in (was, now)]
+            raise ValueError(
+                f"continue_run: {name} has {said[1]} in this sampler's data, and {said[0]} in the posterior's. Give "
+                f"the data again: continue_run(posterior, num_samples, data=...) numbers them as the posterior does."
+            )
 
 
 def _known(posterior: Posterior) -> RunState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ class Run:
         seed: seed of the run.
         arrays: the data on the devices.
         progress: the progress display.
-        on_block: function called with a report after each block.
+        looks: functions called with a report after each block.
     """
 
     state: RunState
@@ -52,13 +52,13 @@ class Run:
 
     def __init__(
         self, executables: Executables, kernel: Kernel, seed: int, arrays: tuple[Array, ...], progress: Progress,
-        on_block: Callable[[RunReport], Any] | None = None,
+        looks: Sequence[Callable[[RunReport], Any]] = (),
     ):  # fmt: skip
         self.engine, self.kernel = Engine(executables, seed, arrays), kernel
         self.interrupts, self.interrupted = Interrupts(), False
         self.so_far: Callable[[], Any] | None = None
         """Function that returns a posterior of the run so far, passed on in reports."""
-        self._progress, self._looks = progress, [progress.show, *([] if on_block is None else [on_block])]
+        self._progress, self._looks = progress, [progress.show, *looks]
         self._acceptance = math.nan
 
     def begin(self, initial: Initial, aim: Aim) -> None:
@@ -133,13 +133,18 @@ class Run:
         return self.state.stored.count if self.engine.executables.stores_draws else self.state.reduced.draws
 
     @property
+    def is_whole(self) -> bool:
+        """True if the run has begun, and no second Ctrl-C has ended it within a block."""
+        return "state" in vars(self) and not self.state.chains.lanes.draw.is_deleted()
+
+    @property
     def value(self) -> RunState:
         """The current state as arrays on the host that depend on no mesh.
 
         Raises:
             ValueError: when a second Ctrl-C ended the run within a block.
         """
-        if self.state.chains.lanes.draw.is_deleted():
+        if not self.is_whole:
             raise ValueError(
                 "state: a second Ctrl-C ended this run within a block, so that its chains are lost. Its draws are "
                 "valid, but the run cannot be continued. Start another run from the last draws, with init=posterior "

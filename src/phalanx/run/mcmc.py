@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
 from jax.sharding import Mesh
@@ -72,6 +73,7 @@ def mcmc(
     matmul_precision: str = "float32",
     check: str = "warn",
     on_block: Callable[[RunReport], Any] | None = None,
+    checkpoint: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> Posterior:
     """Draw from the posterior of a model given data, with many chains on all devices.
@@ -111,6 +113,9 @@ def mcmc(
             an error; "off" skips the comparison.
         on_block: a function called after each block with a report: phase, iterations done and in total, chains,
             acceptance rate, divergences. An exception of it ends the run.
+        checkpoint: a folder. The run is saved there every ten seconds, at its end, and after Ctrl-C, SIGTERM or an
+            error; the same call continues it, in another process too, and ends with the same draws. On another number
+            of devices they are the same but for rounding.
         progress: show progress.
 
     Returns:
@@ -134,7 +139,7 @@ def mcmc(
         (4, 100)
     """
     check_seed(seed)  # before compiling
-    run = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, progress)
+    run = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, progress)
     sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
     return sampler.run(seed, **vars(run))
 
@@ -185,7 +190,7 @@ def stream(
     if num_samples is not None:
         checks.check_sizes(1, 0, num_samples, thin)
     check_seed(seed)
-    run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, progress)
+    run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, None, progress)
     sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")

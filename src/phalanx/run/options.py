@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ class RunOptions:
         init: initial values of chains.
         tuning: posterior whose tuning the chains use.
         on_block: function called with a report after each block.
+        checkpoint: folder to save the run to, and to continue it from.
         progress: show progress.
     """
 
@@ -40,6 +42,7 @@ class RunOptions:
     init: Any = None
     tuning: Posterior | None = None
     on_block: Callable[[RunReport], Any] | None = None
+    checkpoint: str | PathLike[str] | None = None
     progress: bool = True
 
     def checked(self, num_chains: int, keep: Any) -> RunOptions:
@@ -63,6 +66,8 @@ class RunOptions:
         if tuning is not None and not hasattr(tuning, "state"):
             raise TypeError(f"tuning: expected a posterior, whose tuning to use; got {tuning!r}.")
         check_kind(self.init)
+        if self.checkpoint is not None and not isinstance(self.checkpoint, str | PathLike):
+            raise TypeError(f"checkpoint: expected a folder, such as 'out/run'; got {self.checkpoint!r}.")
         warmup = default_warmup(int(num_chains)) if self.num_warmup is None else int(self.num_warmup)
         samples, thin = int(self.num_samples), int(self.thin)
         return replace(self, num_warmup=warmup, num_samples=samples, thin=thin, progress=bool(progress))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from phalanx.adaptation.stuck_chains import Relocation
+from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.host.reducer_state import HostReducers, findings
 from phalanx.run.loop import Run
+from phalanx.run.state import RunState
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped
@@ -49,6 +53,30 @@ class Clock:
             compilations=compilations,
             lane_efficiency=1.0 if in_lock_step else state.sampling.evaluations / (num_chains * ticks),
         )
+
+
+class RunStart(NamedTuple):
+    """Start of a run, or of the rest of one.
+
+    Attributes:
+        seed: the seed.
+        kernel: the kernel with the hyperparameters to begin with.
+        begin: warms a run up, or brings it where `state` is.
+        before: posterior of the part before.
+        state: state at the end of that part.
+    """
+
+    seed: int
+    kernel: Kernel
+    begin: Callable[[Run], None]
+    before: Posterior | None = None
+    state: RunState | None = None
+
+    def clock(self) -> Clock:
+        """Return a clock that starts now, after the times of the part before."""
+        if self.before is None:
+            return Clock(datetime.now().isoformat(timespec="seconds"))
+        return Clock(self.before.record.started, self.before.timing)
 
 
 class RunResults(NamedTuple):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
+from os import PathLike
 from typing import Any, NamedTuple
 
 import jax
@@ -19,14 +20,15 @@ from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.known_data import KnownData, scalars_of
 from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.placement import check_alive
-from phalanx.inputs.recoding import listed
 from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
+from phalanx.run.checkpoint import RunCheckpoint, checkpoint_in, identity_of
 from phalanx.run.checks import check_arrays, check_sizes, check_types
 from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, plan_memory
-from phalanx.run.continuing import Continuing, check_contents, since_kept
+from phalanx.run.continuing import Continuing, check_contents, check_same_names, since_kept
 from phalanx.run.device.executables import Executables
 from phalanx.run.draws_check import check_at_draws
 from phalanx.run.engine import positions_of
@@ -36,7 +38,7 @@ from phalanx.run.options import RunOptions
 from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.report import Progress, RunReport
 from phalanx.run.progress.watchdog import watched
-from phalanx.run.results import Clock, RunResults
+from phalanx.run.results import Clock, RunResults, RunStart
 from phalanx.run.state import Aim, RunState, Stored
 from phalanx.run.until import Until
 
@@ -99,6 +101,7 @@ class Sampler:
         thin: int = 1,
         until: Until | None = None,
         on_block: Callable[[RunReport], Any] | None = None,
+        checkpoint: str | PathLike[str] | None = None,
         progress: bool = True,
     ) -> Posterior:
         """Draw from the posterior without compiling: initial positions, warm-up, sampling.
@@ -116,6 +119,7 @@ class Sampler:
             thin: iterations per stored draw.
             until: condition on which to stop before `num_samples`.
             on_block: function called with a report after each block.
+            checkpoint: folder to save the run to, and to continue it from.
             progress: show progress.
 
         Returns:
@@ -134,24 +138,21 @@ class Sampler:
             (4, 10)
         """
         check_seed(seed)
-        options = self._checked(RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, progress))
-        data_used = self._data(data)
-        plan = self.plan(_room(options), data_used.arrays)
-        started = datetime.now().isoformat(timespec="seconds")
-        with watched(make_progress(options.progress)) as display:
-            self._announce(display, data_used.rows, plan)
-            initial, clock = self._initial(options.init, int(seed), data_used.arrays), Clock(started)
-            aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
-            kernel = self._tuned(options)
-            run = Run(self.executables, kernel, int(seed), data_used.arrays, display, options.on_block)
-            run.so_far = partial(self._so_far, run, data_used, clock)
-            with run.interrupts.held():
-                run.begin(initial, aim)
-                clock.sampling_begins()
-                data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
-                run.so_far = partial(self._so_far, run, data_used, clock)
-                run.sample(options.num_samples, options.until)
-        return self._done(run, data_used, clock, options.num_samples)
+        options = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, progress)
+        options, data_used = self._checked(options), self._data(data)
+        initial = self._initial(options.init, int(seed), data_used.arrays)
+        aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
+        with checkpoint_in(options.checkpoint) as saves:
+            if saves is None or not (before := saves.read(self._identity(int(seed), aim, initial, data_used))):
+                kernel = self._tuned(options)
+                start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim))
+                return self._go(start, data_used, options, options.num_samples, saves)
+            with saves.explained():
+                state = self._state_of(before, data_used.arrays)
+                state = state._replace(stopped=state.stopped and options.until is not None)
+                left = saves.left(before, state, options.num_samples)
+            start = RunStart(int(seed), self.kernel, lambda run: run.resume(state), before, state)
+            return self._go(start, data_used, replace(options, num_samples=left), options.num_samples, saves)
 
     def continue_run(
         self,
@@ -185,27 +186,47 @@ class Sampler:
         """
         data_used = self._data(data, posterior.record.names)
         check_sizes(self.executables.blocks.num_chains, 0, num_samples, 1)
-        state = self._state_of(posterior, data_used.arrays)._replace(next_look=0)
+        state = self._state_of(posterior, data_used.arrays)._replace(next_look=0, stopped=False)
         num_samples = int(num_samples)
         more, aim = num_samples + since_kept(posterior, state, num_samples), state.aim
         options = RunOptions(aim.num_warmup, more, aim.thin, until, on_block=on_block, progress=progress)
         options = self._checked(options)
-        plan = self.plan(state.stored.count + _room(options), data_used.arrays)  # earlier draws are copied
+        start = RunStart(state.seed, self.kernel, lambda run: run.resume(state), posterior, state)
+        return self._go(start, data_used, options, posterior.record.num_samples + num_samples, None)
+
+    def _go(
+        self, start: RunStart, data: Data, options: RunOptions, samples: int, saves: RunCheckpoint | None
+    ) -> Posterior:
+        """Return the posterior of a run of `samples` iterations, of which it still makes `options.num_samples`."""
+        stored = 0 if start.state is None else start.state.stored.count
+        plan = self.plan(stored + _room(options), data.arrays)  # earlier draws are copied
+        looks = [look for look in (options.on_block, None if saves is None else saves.offer) if look is not None]
         with watched(make_progress(options.progress)) as display:
-            self._announce(display, data_used.rows, plan)
-            clock = Clock(posterior.record.started, posterior.timing)
-            run = Run(self.executables, self.kernel, state.seed, data_used.arrays, display, options.on_block)
-            run.so_far = partial(self._so_far, run, data_used, clock)
-            with run.interrupts.held():
-                if not state.in_warm_up:
+            self._announce(display, data.rows, plan)
+            clock = start.clock()
+            run = Run(self.executables, start.kernel, start.seed, data.arrays, display, looks)
+            run.so_far = partial(self._so_far, run, data, clock)
+            is_warm = start.state is not None and not start.state.in_warm_up
+            with nullcontext() if saves is None else saves.after_an_error(run), run.interrupts.held():
+                if is_warm:
                     clock.sampling_begins()
-                run.resume(state)
-                if state.in_warm_up:
-                    data_used = data_used._replace(rows=self._check_again(run, data_used.rows))
+                start.begin(run)
+                if not is_warm:
                     clock.sampling_begins()
-                run.so_far = partial(self._so_far, run, data_used, clock)
+                    data = data._replace(rows=self._check_again(run, data.rows))
+                    run.so_far = partial(self._so_far, run, data, clock)
                 run.sample(options.num_samples, options.until)
-        return self._done(run, data_used, clock, posterior.record.num_samples + num_samples)
+            posterior = self._done(run, data, clock, samples)
+            if saves is not None:
+                saves.save(posterior)
+        return posterior
+
+    def _identity(self, seed: int, aim: Aim, initial: Initial, data: Data) -> dict[str, str]:
+        """Return what a saved run must share with a call that continues it, in words."""
+        record = replace(data.record, seed=seed, num_warmup=aim.num_warmup, init=aim.init)
+        values = {f"init[{name!r}]": fingerprint(value) for name, value in initial.values.items()}
+        contents = {**self.arguments(data.arrays).fingerprints(), **values}
+        return identity_of(record, aim.thin, contents)
 
     def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[dict[str, Any], None, None]:
         """Yield draws and results of reducers block by block, without storing them; see `phx.stream`."""
@@ -216,7 +237,8 @@ class Sampler:
             self._announce(display, self.rows, self.plan(_room(options)))
             initial = self._initial(options.init, int(seed), self.arrays)
             aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
-            run = Run(self.executables, self._tuned(options), int(seed), self.arrays, display, options.on_block)
+            looks = [] if options.on_block is None else [options.on_block]
+            run = Run(self.executables, self._tuned(options), int(seed), self.arrays, display, looks)
             run.begin(initial, aim)
             self._check_again(run, self.rows)
             stores, left = self.executables.stores_draws, math.inf if num_samples is None else num_samples
@@ -322,7 +344,7 @@ class Sampler:
         check_types(self.executables.wide)
         target = self.executables.blocks.target
         if data is None:
-            _check_same_names(names, self.record.names)
+            check_same_names(names, self.record.names)
             used = Data(self.arrays, self.rows, self.record)
         else:
             names = self.record.names if names is None else names
@@ -343,18 +365,6 @@ class Sampler:
 def _room(options: RunOptions) -> int:
     """Return the number of draws of each chain for which to allocate memory."""
     return options.num_stored if options.until is None else min(options.num_stored, UNTIL_ROOM)
-
-
-def _check_same_names(there: NamesOfData | None, here: NamesOfData | None) -> None:
-    """Raise if a run's data number their levels or columns in another order."""
-    for name in {} if there is None or here is None else {**there, **here}:
-        was, now = there.get(name), here.get(name)  # pyright: ignore[reportOptionalMemberAccess]
-        if was != now:
-            said = ["no names" if found is None else f"the {found[0]} {listed(found[1])}" for found in (was, now)]
-            raise ValueError(
-                f"continue_run: {name} has {said[1]} in this sampler's data, and {said[0]} in the posterior's. Give "
-                f"the data again: continue_run(posterior, num_samples, data=...) numbers them as the posterior does."
-            )
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ class RunState(NamedTuple):
         stored: draws on the host.
         reduced: states of the reducers on the host.
         next_look: draws of each chain at which `until` is evaluated next; 0 without `until`.
-        stopped: true if no further draws are needed.
+        stopped: true if the condition of `until` is met.
         warmup, sampling: work done in each phase.
         relocations: relocated chains: the chain, the chain beside which it continues, and the logarithm of its
             posterior mass.

@@ -2,7 +2,8 @@
 
 In: parts of named arrays and JSON entries. Out: files; each error names the file and what is damaged, missing or newer.
 An archive (`archive.py`) is one `.npz` file: a posterior or a fit. A checkpoint (`checkpoint.py`) is a sealed folder: a
-training under way, or an ensemble. Read these two first.
+training under way, or an ensemble. The saves of a run (`saves.py`) are archives in a folder, with a manifest each. Read
+these three first.
 
 An ensemble is a sealed folder, not an archive: training writes to the same folder again and again, new states first and
 the index last, and networks are saved by Orbax, array by array, in one format with the checkpoints of fits.

@@ -6,7 +6,6 @@ write has left are not listed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import jax
 import numpy as np
 
 from phalanx.extras import require
+from phalanx.store.save_path import replacing, sync
 from phalanx.store.sealed import digests, seal, unseal
 
 VERSION = 1
@@ -95,9 +95,10 @@ class SealedFolder:
             for name, tree in states.items():
                 if not (folder / name).exists():
                     writer.save(folder / name, _numbered(tree))
-        new = folder / f"{self.index}.new"
-        new.write_text(seal({**record, "version": VERSION}, folder, states, before), encoding="utf-8")
-        os.replace(new, folder / self.index)
+        for path in (path for name in states for path in (*(folder / name).rglob("*"), folder / name)):
+            sync(path)
+        with replacing(folder / self.index) as partial:
+            partial.write_text(seal({**record, "version": VERSION}, folder, states, before), encoding="utf-8")
 
     def restore(self, name: str, like: Any) -> Any:
         """Return a tree in the structure of `like` and with the shardings of its leaves, or else NumPy arrays.

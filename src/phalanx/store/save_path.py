@@ -61,13 +61,27 @@ def is_netcdf(file: Path) -> bool:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yield a path to write to, which replaces `file` unless an error is raised."""
+    """Yield a path to write to, which replaces `file` unless an error is raised.
+
+    What was written is on the disk before it has the file's name, and the name is before this returns.
+    """
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         yield partial
+        sync(partial)
         partial.replace(file)
+        sync(file.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def write_netcdf(file: Path, to_arviz: Callable[[], Any]) -> Path:

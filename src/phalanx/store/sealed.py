@@ -22,17 +22,18 @@ def seal(record: Mapping[str, Any], folder: Path, parts: Iterable[str], known: M
     Args:
         record: other entries of the index, as JSON has them.
         folder: the folder of the files.
-        parts: names of its folders whose files are sealed.
+        parts: names of the files in it that are sealed, and of folders whose files are.
         known: digests of files that were sealed before.
     """
     known = known or {}
-    names = [file.relative_to(folder).as_posix() for part in parts for file in sorted((folder / part).rglob("*"))]
+    paths = [file for part in parts for file in (folder / part, *sorted((folder / part).rglob("*")))]
+    names = [file.relative_to(folder).as_posix() for file in paths]
     files = {name: known.get(name) or _digest(folder / name) for name in names if (folder / name).is_file()}
     entries = json.loads(json.dumps({**record, FILES: files}))
     return json.dumps({**entries, SEAL: _digest_of(entries)}, indent=1) + "\n"
 
 
-def unseal(what: str, folder: Path, index: str, advice: str) -> dict[str, Any]:
+def unseal(what: str, folder: Path, index: str, advice: str, *, must_be_sealed: bool = False) -> dict[str, Any]:
     """Return the entries of an index, after checking every file.
 
     Args:
@@ -40,6 +41,7 @@ def unseal(what: str, folder: Path, index: str, advice: str) -> dict[str, Any]:
         folder: the folder.
         index: name of the index in it.
         advice: advice on a damaged folder.
+        must_be_sealed: whether an index without a seal is damaged; folders of earlier releases have none.
 
     Raises:
         ValueError: when the index or a file is damaged; the message names it.
@@ -54,9 +56,9 @@ def unseal(what: str, folder: Path, index: str, advice: str) -> dict[str, Any]:
         raise damaged(f"its {index} is not JSON ({error})") from None
     if not isinstance(entries, dict):
         raise damaged(f"its {index} is not a JSON object")
-    if SEAL not in entries:
+    if SEAL not in entries and not must_be_sealed:
         return entries
-    expected, files = entries.pop(SEAL), entries.get(FILES)
+    expected, files = entries.pop(SEAL, None), entries.get(FILES)
     if _digest_of(entries) != expected or not isinstance(files, dict):
         raise damaged(f"the entries of its {index} do not have the checksum that was written with them")
     for name, digest in files.items():

@@ -47,7 +47,7 @@ class Storing:
     def begin(self, state: RunState) -> RunState:
         """Return the state before the first block."""
         first = 0 if self._watch is None else state.next_look or self._watch.first_look(state.stored)
-        return state._replace(stopped=not self._buffer.left(state.stored).any(), next_look=first)
+        return state._replace(next_look=first)
 
     def goal(self, state: RunState) -> Goal | None:
         """Return the goal of the next block."""
@@ -61,7 +61,7 @@ class Storing:
 
     def _wanted(self, state: RunState) -> Integer[np.ndarray, "chains"] | None:
         counts, left = state.stored.counts, self._buffer.left(state.stored)
-        if not state.stopped:
+        if left.any() and not state.stopped:
             return left if self._watch is None else np.minimum(left, np.maximum(state.next_look - counts, 0))
         behind = counts.max() - counts
         # reducers would be biased by chains with more draws than others
@@ -92,12 +92,11 @@ class Storing:
         return f"Interrupted: returning the {state.stored.count} of {self._buffer.total} draws per chain made so far."
 
     def _stopped(self, state: RunState) -> RunState:
-        """Return the state with `stopped` set if there are enough draws."""
-        met, next_look = False, state.next_look
-        if not state.stopped and self._watch is not None:
-            met, next_look = self._watch.look(state.stored, next_look)
-        stopped = state.stopped or met or not self._buffer.left(state.stored).any()
-        return state._replace(stopped=stopped, next_look=next_look)
+        """Return the state with `stopped` set if the condition to stop is met."""
+        if state.stopped or self._watch is None:
+            return state
+        met, next_look = self._watch.look(state.stored, state.next_look)
+        return state._replace(stopped=met, next_look=next_look)
 
     def _read(self, state: RunState, rows: Rows, count: Int[Array, "chains"]) -> tuple[dict[str, Array], Any]:
         """Return the values of variables in recorded rows, and the reducers' states after them."""

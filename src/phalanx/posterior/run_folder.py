@@ -1,0 +1,101 @@
+"""Folder of a run under way: its draws in files that are written once, and after each save the state to continue from.
+
+A save adds two files: the draws since the save before, and a posterior of the run so far without draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phalanx.posterior.continuation import Continuation
+from phalanx.posterior.file import Run, read_posterior, write_posterior
+from phalanx.posterior.record import RunRecord, Timing
+from phalanx.store.archive import Kind, read_archive, write_archive
+from phalanx.store.saves import Saves
+
+DRAWS = Kind("file of draws", "checkpoint", "phalanx.draws", (1,), ("draws", "stats"))
+
+Arrays = Mapping[str, np.ndarray]
+"""Arrays `(chain, draw, ...)` by name."""
+
+
+@dataclass
+class RunFolder:
+    """Saves of one run.
+
+    Attributes:
+        saves: the folder.
+        segments: files of draws that the last save has, and the number of draws of each chain in all of them.
+    """
+
+    saves: Saves
+    segments: list[str] = field(default_factory=list)
+    count: int = 0
+
+    @classmethod
+    def of(cls, folder: Path, called: str) -> RunFolder:
+        """Return the folder at a path, `called` so in messages."""
+        return cls(Saves(folder, called, "run"))
+
+    def read(self) -> tuple[Run, Continuation | None, Mapping[str, str]] | None:
+        """Return the run of the newest complete save, and its identity; None of a new folder.
+
+        Raises:
+            ValueError: when all saves are damaged.
+        """
+        entries = self.saves.newest()
+        if entries is None:
+            return None
+        self.segments, self.count = list(entries["segments"]), entries["count"]
+        (parts, timing, record), goes_on = read_posterior(self.saves.folder / entries["run"])
+        segments = [read_archive(self.saves.folder / name, DRAWS, lambda found, _: found) for name in self.segments]
+        for part in ("draws", "stats"):
+            names = segments[0][part] if segments else ()
+            parts[part] = {name: np.concatenate([s[part][name] for s in segments], axis=1) for name in names}
+        return (parts, timing, record), goes_on, entries["identity"]
+
+    def write(
+        self, identity: Mapping[str, str], draws: Arrays, stats: Arrays, parts: Mapping[str, Any], timing: Timing,
+        record: RunRecord, goes_on: Continuation,
+    ) -> None:  # fmt: skip
+        """Save a run so far, given all of its draws and statistics, and other parts of its posterior.
+
+        `identity` is what a call that continues it must share.
+
+        Raises:
+            OSError: when the disk is full or cannot be written; the saves before are unharmed.
+        """
+        count = next((values.shape[1] for values in stats.values()), 0)
+        files, before, number = {}, list(self.segments), f"{self.saves.next_number:08d}"
+        if count > self.count:
+            new = {"draws": _since(draws, self.count), "stats": _since(stats, self.count)}
+            files[f"draws-{number}.npz"] = lambda file: write_archive(file, DRAWS, new, {})
+        segments = [*before, *files]
+        name = f"run-{number}.npz"
+        without = {"draws": {}, "stats": {}, **parts}
+        files[name] = lambda file: write_posterior(file, without, timing, record, goes_on)
+        entries = {"identity": dict(identity), "segments": segments, "count": count, "run": name}
+        self.saves.write(files, entries, before)
+        self.segments, self.count = segments, count
+
+
+def read_run_folder(path: Path) -> tuple[Run, Continuation | None]:
+    """Return the run of the newest complete save in a folder.
+
+    Raises:
+        ValueError: when the folder has no save, or all are damaged.
+    """
+    found = RunFolder.of(path, f"Posterior.load: {str(path)!r}").read()
+    if found is None:
+        raise ValueError(f"Posterior.load: {str(path)!r} is a folder without a saved run.")
+    run, goes_on, _ = found
+    return run, goes_on
+
+
+def _since(arrays: Arrays, count: int) -> dict[str, np.ndarray]:
+    return {name: values[:, count:] for name, values in arrays.items()}

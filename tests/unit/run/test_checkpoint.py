@@ -1,0 +1,272 @@
+"""Checkpoints of runs: the same call continues a run that was lost at any moment, and ends with the same draws."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.run import checkpoint as module
+
+ROOT = Path(__file__).parents[3]
+Y = np.array([1.0, 2.0, 4.0], np.float32)
+SIZES = {"num_chains": 4, "num_warmup": 60, "num_samples": 90, "thin": 2, "seed": 5, "progress": False}
+KINDS = {
+    "stored": {},
+    "folded": {"keep": [], "reducers": {"m": phx.reducers.moments(), "r": phx.reducers.reservoir(7)}},
+    "until": {"until": phx.until(ess=30), "num_samples": 4000},
+}
+
+
+def model(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 5.0).expand([2]))
+    scale = phx.sample("scale", dist.HalfNormal(2.0))
+    phx.sample("y", dist.Normal(mean.sum(), scale), obs=y)
+
+
+def run(kind="stored", **options):
+    sizes = {**SIZES, **KINDS[kind], **options}
+    compiled = {name: sizes.pop(name) for name in ("num_chains", "keep", "reducers", "kernel") if name in sizes}
+    sampler = phx.compile(model, {"y": Y}, mesh=phx.make_mesh(chain=2), **compiled)
+    pace = sampler.executables.pace
+    pace.learn(1, 0.04)  # blocks of some ten ticks, all of them
+    pace.learn = lambda ticks, seconds: None
+    return sampler.run(**sizes)
+
+
+def arrays_of(posterior):
+    return jax.tree.leaves((posterior.draws, posterior.stats, posterior.reduced, posterior.warmup))
+
+
+def assert_equal(a, b):
+    for one, other in zip(arrays_of(a), arrays_of(b), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert a.timing.gradient_evaluations == b.timing.gradient_evaluations
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def whole(request):
+    return request.param, run(request.param)
+
+
+class Lost(Exception):
+    pass
+
+
+@pytest.mark.parametrize("every", [0.0, pytest.param(0.02, marks=pytest.mark.slow)])
+def test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws(whole, tmp_path, monkeypatch, every):
+    kind, expected = whole
+    monkeypatch.setattr(module, "SECONDS", every)
+    blocks, choose = 0, random.Random(3)
+
+    def sometimes(report):
+        nonlocal blocks
+        blocks += 1
+        if choose.random() < 0.3:
+            raise Lost
+
+    for _ in range(200):
+        try:
+            found = run(kind, checkpoint=tmp_path / "run", on_block=sometimes)
+        except Lost:
+            continue
+        break
+    else:
+        pytest.fail("no end")
+    assert blocks > 5
+    assert_equal(found, expected)
+    # the folder of a run that has ended returns it; a longer run goes on from there
+    assert_equal(run(kind, checkpoint=tmp_path / "run"), expected)
+
+
+def test_a_longer_run_goes_on_from_one_that_has_ended(tmp_path):
+    run(checkpoint=tmp_path / "run")
+    assert_equal(run(checkpoint=tmp_path / "run", num_samples=140), run(num_samples=140))
+    with pytest.raises(ValueError, match=r"it has made 140 iterations, and num_samples=20 are asked for"):
+        run(checkpoint=tmp_path / "run", num_samples=20)
+
+
+OTHER = {
+    "seed": ({"seed": 6}, "seed is 5 there, and 6 here"),
+    "warm-up": ({"num_warmup": 61}, "num_warmup is 60 there, and 61 here"),
+    "thin": ({"thin": 3}, "thin is 2 there, and 3 here"),
+    "chains": ({"num_chains": 8}, "num_chains is 4 there, and 8 here"),
+    "kernel": ({"kernel": phx.hmc(num_steps=3)}, r"kernel is nuts\(.*\) there, and hmc\(num_steps=3.*\) here"),
+    "init": ({"init": {"scale": 1.0}}, "init is random there"),
+    "keep": ({"keep": ["mean"]}, "of 'mean', 'scale'; this sampler was compiled for 4 chains of 'mean'"),
+}
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [pytest.param(*case, marks=[] if name in ("seed", "keep") else pytest.mark.slow) for name, case in OTHER.items()],
+    ids=OTHER,
+)
+def test_another_run_is_refused_with_both_values(tmp_path, changes, words):
+    run(checkpoint=tmp_path / "run")
+    with pytest.raises(ValueError, match=rf"checkpoint='.*run' holds another run: .*{words}"):
+        run(checkpoint=tmp_path / "run", **changes)
+
+
+def test_other_data_models_and_releases_are_refused(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    run(checkpoint=folder)
+
+    def again(program=model, y=Y):
+        sizes = {name: value for name, value in SIZES.items() if name != "num_chains"}
+        return phx.mcmc(program, {"y": y}, num_chains=4, checkpoint=folder, **sizes)
+
+    with pytest.raises(ValueError, match="the content of y differs"):
+        again(y=Y + np.float32(1e-6))
+    with pytest.raises(ValueError, match=r"data 'y' is float32 \(3,\) there, and float32 \(2,\) here"):
+        again(y=Y[:2])
+
+    def other(y):
+        mean = phx.sample("mean", dist.Normal(0.0, 5.5).expand([2]))
+        scale = phx.sample("scale", dist.HalfNormal(2.0))
+        phx.sample("y", dist.Normal(mean.sum(), scale), obs=y)
+
+    other.__name__ = "model"
+    with pytest.raises(ValueError, match="the posterior's log density was"):
+        again(other)
+    versions = {name: "0" for name in module.LIBRARIES}
+    monkeypatch.setattr("phalanx.run.describe._version", lambda name: versions.get(name, "1"))
+    with pytest.raises(ValueError, match=r"the release of jax is [\d.]+ there, and 0 here"):
+        again()
+
+
+def test_a_damaged_folder_is_refused_or_the_save_before_is_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS", 0.0)
+    expected = run(checkpoint=tmp_path / "run")
+    names = sorted(path.name for path in (tmp_path / "run").iterdir() if path.name != "lock")
+    outcomes = set()
+    for number, name in enumerate(names):
+        copy = shutil.copytree(tmp_path / "run", tmp_path / str(number))
+        file = copy / name
+        file.write_bytes(file.read_bytes()[:-3])
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                assert_equal(run(checkpoint=copy), expected)
+                outcomes.add(any(name in str(warning.message) for warning in said))
+            except ValueError as error:
+                assert name in str(error) and "is damaged" in str(error)
+                outcomes.add("refused")
+    assert outcomes >= {True, "refused"}
+
+
+def test_on_another_number_of_devices_and_from_a_posterior(tmp_path, monkeypatch, mesh_of):
+    monkeypatch.setattr(module, "SECONDS", 0.0)
+    blocks = []
+
+    def stop(report):
+        blocks.append(report)
+        if report.phase == "sampling":
+            raise Lost
+
+    def on(chains, **options):
+        sizes = {name: value for name, value in SIZES.items() if name != "num_chains"}
+        return phx.mcmc(
+            model, {"y": Y}, num_chains=4, mesh=mesh_of(chains, 1), checkpoint=tmp_path / "run", **sizes, **options
+        )
+
+    with pytest.raises(Lost):
+        on(4, on_block=stop)
+    found, expected = on(2), run()
+    np.testing.assert_allclose(found["mean"], expected["mean"], rtol=1e-3, atol=1e-3)
+
+
+def test_a_folder_that_cannot_be_written_is_reported_and_the_run_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS", 0.0)
+
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("phalanx.store.save_path.sync", full)
+    with pytest.warns(UserWarning, match=r"a save failed \(.*No space left.*the run continues"):
+        found = run(checkpoint=tmp_path / "run")
+    assert_equal(found, run())
+    assert not list((tmp_path / "run").glob("*.partial"))
+
+
+@pytest.mark.slow
+def test_saves_do_not_wait_for_a_slow_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS", 0.0)
+    monkeypatch.setattr("phalanx.store.save_path.sync", lambda path: time.sleep(0.3))
+    ended = []
+    run(checkpoint=tmp_path / "run", on_block=lambda report: ended.append(time.monotonic()))
+    assert len(ended) > 20 and np.median(np.diff(ended)) < 0.3
+    assert threading.active_count() < 20
+
+
+SCRIPT = """
+import sys
+import phalanx as phx
+from phalanx.run import checkpoint
+from tests.unit.run.test_checkpoint import run
+checkpoint.SECONDS = 0.05
+def on_block(report):
+    print(report.phase, report.done, flush=True)
+phx.use_cpu_devices(8)
+found = run(sys.argv[2], checkpoint=sys.argv[1], on_block=on_block)
+found.save(sys.argv[1] + ".npz")
+"""
+
+
+def killed(folder, kind, kill, seconds):
+    """Run in a process that gets a signal after some seconds; return its exit status."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder), kind], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()  # the first block has ended
+    time.sleep(seconds)
+    process.send_signal(kill)
+    _, stderr = process.communicate(timeout=300)
+    return process.returncode, stderr
+
+
+@pytest.mark.parametrize("kind, kills", [("stored", 2), pytest.param("folded", 20, marks=pytest.mark.slow),
+                                         pytest.param("stored", 40, marks=pytest.mark.slow)])  # fmt: skip
+def test_kill_9(tmp_path, kind, kills):
+    choose, tried = random.Random(kills), 0
+    while not (tmp_path / "run.npz").exists() and tried < kills:
+        status, stderr = killed(tmp_path / "run", kind, signal.SIGKILL, choose.random() * 0.5)
+        assert status in (-signal.SIGKILL, 0), stderr
+        tried += 1
+    assert_equal(run(kind, checkpoint=tmp_path / "run"), run(kind))
+
+
+def test_sigterm_saves_first(tmp_path):
+    status, stderr = killed(tmp_path / "run", "until", signal.SIGTERM, 0.0)
+    assert status == 128 + signal.SIGTERM, stderr
+    saved = phx.Posterior.load(tmp_path / "run")
+    assert saved.state is not None
+    assert_equal(run("until", checkpoint=tmp_path / "run"), run("until"))
+
+
+def test_ctrl_c_returns_the_draws_and_saves_them(tmp_path):
+    def press(report):
+        if report.phase == "sampling" and report.done > 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    part = run(checkpoint=tmp_path / "run", on_block=press)
+    assert part.record.interrupted and part.num_draws < 45
+    np.testing.assert_array_equal(phx.Posterior.load(tmp_path / "run")["mean"], part["mean"])
+    found = run(checkpoint=tmp_path / "run")
+    assert not found.record.interrupted
+    assert_equal(found, run())
