@@ -113,6 +113,7 @@ unit/run/test_continue_run.py
     test_a_kernel_with_a_state_of_its_own_goes_on_from_a_file
     test_reducers_of_a_users_own_go_on_from_a_file[Total]
 unit/run/test_executable_cache.py
+    test_a_second_call_is_of_what_is_in_an_array_then[float32]
     test_a_second_call_is_of_what_is_in_an_array_then[float64]
 unit/run/test_folding.py
     test_stored_draws_are_the_same_in_tiles[kernel0]
@@ -179,6 +180,16 @@ unit/variational/test_steps.py
     test_those_of_objectives_that_are_no_averages_and_of_other_guides_do_not
 unit/variational/test_stream.py
     test_a_list_begins_anew_and_an_iterator_ends_the_fit
+unit/ensembles/test_checkpoint.py
+    test_a_training_after_another_is_continued_with_the_same_members
+    test_after_ctrl_c_the_same_call_leads_to_the_same_members[5]
+    test_members_that_are_changed_meanwhile_are_refused
+    test_the_same_ensemble_continues_too
+    test_a_checkpoint_changes_nothing_and_more_epochs_train_longer
+conformance/test_reducers.py
+    test_a_run_that_goes_on_elsewhere_knows_what_one_run_knows[2-then0-None-kernel0]
+unit/run/test_state_after_every_block.py
+    test_after_every_block_in_a_new_process[nuts-folded]
 """
 
 
