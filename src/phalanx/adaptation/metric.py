@@ -27,7 +27,7 @@ class LowRankMetric(NamedTuple):
     """Metric as an argument of compiled blocks; `phalanx.kernels.metric.low_rank` has the formula.
 
     Attributes:
-        variance: one for every coordinate, flat, by group: the global coordinates, then the sharded ones.
+        variance: variances of all coordinates, one flat array per group: the global coordinates, then the sharded.
         directions: U, `(global coordinates, rank)`.
         variances: the diagonal of Λ, `(rank,)`.
         rest: c, the variance outside of U.
@@ -62,8 +62,8 @@ class Metric(Tuner):
 
     Attributes:
         kind: "diagonal", "dense" or "auto"; see `phx.nuts`.
-        early_bound: a hyperparameter that bounds trajectories, and its largest value until a metric is learned from
-            draws, before which long trajectories do not pay; None for no bound.
+        early_bound: name of a hyperparameter that bounds trajectories, and its maximum until a metric is learned from
+            draws (until then long trajectories waste gradients); None for no bound.
 
     Example:
         >>> import phalanx as phx
@@ -81,7 +81,7 @@ class Metric(Tuner):
         return "moments" if self.kind == "diagonal" else "draws"
 
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> MetricState:
-        """Return a metric learned before; else unit mass or, in a warm-up, scales from the gradients at the start."""
+        """Return the metric of an earlier run if given; else unit mass or, in warm-up, scales from first gradients."""
         sizes, dtype = [len(part.mean) for part in beginning.position], tuning.step_size.dtype
         if tuning.metric is not None:
             return _known(tuning.metric, sizes)

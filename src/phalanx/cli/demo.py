@@ -44,11 +44,11 @@ _ONLY = {
     "samples": (Demo.mixture,), "members": (Demo.ensemble,), "binary": (Demo.vae,),
     "epochs": (Demo.ensemble, Demo.vae, Demo.image_transformer),
 }  # fmt: skip
-"""DemoOptions that only some demos have."""
+"""Options that only some demos have."""
 
 _OF_CHAINS = ("chains", "warmup", "draws")
 _NEVER = {Demo.ensemble: (*_OF_CHAINS, "data_shards"), Demo.vae: _OF_CHAINS, Demo.image_transformer: _OF_CHAINS}
-"""DemoOptions that a demo does not have."""
+"""Options that a demo does not have."""
 
 _SIZES = {Demo.ensemble: "--members and --epochs", Demo.vae: "--epochs", Demo.image_transformer: "--epochs"}
 
@@ -94,6 +94,6 @@ def _check(name: Demo, **given: object) -> None:
         only = _ONLY.get(option, (name,))
         if value is not None and (name not in only or option in _NEVER.get(name, ())):
             of_others = f", which is for {' and '.join(demo.value for demo in only)}"
-            why = of_others if name not in only else f": it trains networks, with {_SIZES[name]}"
+            why = of_others if name not in only else f": it trains networks; set {_SIZES[name]} instead"
             hint = f"--{option.replace('_', '-')}"
             raise typer.BadParameter(f"the demo {name.value} does not have this option{why}.", param_hint=hint)

@@ -15,13 +15,13 @@ from phalanx.demos.models.mixture_density import log_density, log_density_in_num
 from phalanx.run.device.executables import WIDE
 
 BUDGET = 20.0
-"""Longest expected seconds of a point, extrapolated from the previous one; longer ones are left out."""
+"""Maximal seconds of a run, estimated as ten times those of the smaller run before; slower runs are skipped."""
 
 Points = dict[str, list[tuple[int, float, float]]]
-"""Points by way: size, seconds of compiling, seconds of sampling."""
+"""Runs by name of the sampler: size, seconds of compiling, seconds of sampling."""
 
 PhalanxWays = Mapping[str, Callable[[int, int], tuple[float, float]]]
-"""Functions of chains and draws, by name, that return seconds of compiling and of sampling."""
+"""Functions, by name, that run a number of chains and draws and return seconds of compiling and of sampling."""
 
 
 class Race:
@@ -29,7 +29,7 @@ class Race:
 
     Args:
         step_size: standard deviation of proposals.
-        seed: seed of all ways.
+        seed: seed of all runs.
         phalanx_ways: runs of Phalanx, by name.
     """
 
@@ -38,15 +38,15 @@ class Race:
         self._ways = {"NumPy": self._numpy, "JAX, one loop": self._jax, **phalanx_ways}
 
     def by_samples(self, most: int) -> Points:
-        """Time 1,000 chains with increasing numbers of draws."""
+        """Time 1,000 chains with increasing numbers of draws, up to `most` draws over all chains."""
         return self._points([(10**k, 1000, 10**k) for k in range(3, 7) if 10 ** (k + 3) <= most])
 
     def by_chains(self, most: int) -> Points:
-        """Time 1,000 draws of increasing numbers of chains."""
+        """Time 1,000 draws of increasing numbers of chains, up to `most` draws over all chains."""
         return self._points([(10**k, 10**k, 1000) for k in range(1, 7) if 10 ** (k + 3) <= most])
 
     def memory(self, most: int) -> list[tuple[int, float]]:
-        """Return the resident MB after runs of 10,000 chains with increasing samples, if the system reports them."""
+        """Return draws and resident MB after runs of 10,000 chains; empty if the system does not report memory."""
         found = []
         for samples in (10**k for k in range(6, 10) if 10**k <= most):
             self._ways["Phalanx"](10_000, samples // 10_000)

@@ -23,7 +23,7 @@ def trace_with_values(
     Args:
         arguments: the program's arguments.
         trace: function that traces the program with its arguments.
-        fixed: whether values may be compiled in; not if other rows will replace them.
+        fixed: True if values may be compiled in; False if later steps replace the rows.
 
     Returns:
         The arguments, with the needed ones compiled in, and the trace.

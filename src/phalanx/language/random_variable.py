@@ -79,7 +79,7 @@ class RandomVariable:
         return replace(self, distribution=entries(self.distribution)).log_prob()
 
     def total_log_prob(self, real: Array | None = None, lanes: int = 1) -> Total:
-        """Return the log density of the value, or of its rows `real` alone. See `Blocked.total`."""
+        """Return the log density of the value, or of the rows in the mask `real`. See `Blocked.total`."""
         if isinstance(self.distribution, Blocked) and jnp.ndim(self.scale) == 0:
             return self.distribution.total(self.value, real, lanes, self.scale)
         log_prob = self.log_prob() if real is None else self.row_log_prob()

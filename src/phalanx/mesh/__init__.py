@@ -1,4 +1,4 @@
-"""Devices and processes: the only package that knows there is more than one.
+"""Devices and processes, and the layout of chains, rows and coordinates over them.
 
 In: JAX's devices and processes. Out: meshes, the layout of positions over them (`RowSharding`, `VectorLayout`,
 `Vector`), keys and random numbers per chain and coordinate, transfers between host and devices, and, in

@@ -79,7 +79,7 @@ def axes_but_chain(mesh: Mesh) -> dict[str, int]:
 
 
 def default_mesh(num_chains: int) -> Mesh:
-    """Return the default mesh of a run: the most devices along `chain` that divide the number of chains."""
+    """Return the default mesh of a run: along `chain` the greatest divisor of both chains and devices."""
     count = len(jax.devices())
     return make_mesh(chain=math.gcd(num_chains, count) if num_chains > 0 else 1)
 

@@ -1,7 +1,6 @@
 """Key of the values that a program reads besides its arguments: globals, and values that its functions close over.
 
-A compiled program contains the values at the time of its trace. A cache of compiled programs must know whether a new
-trace would find other values.
+A compiled program contains these values as they were at its trace. The key changes if a new trace would find others.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from phalanx.programs.traced_program import TracedProgram
 
 
 def captured(whole: TracedProgram, differentiated: bool = True) -> Hashable | None:
-    """Return a key of a trace, equal if a new trace is the same; None if the trace cannot be compared.
+    """Return a key that equal traces share; None if the trace cannot be compared.
 
     Args:
         whole: the trace.
-        differentiated: True if the gradient is used, too: derivatives written by users are not part of the trace.
+        differentiated: True if the gradient is used: only its trace contains derivatives written by users.
     """
     variables = [
         (name, v.observed, v.axes, type(v.distribution).__qualname__, getattr(v.distribution, "block", None))

@@ -60,10 +60,10 @@ def autocovariance(lags: int) -> Reducer:
     """
     if not isinstance(lags, int) or lags < 1:
         raise ValueError(f"autocovariance: lags must be a whole number of at least 1, got {lags!r}.")
-    return Reducer(f"autocovariance({lags})", _None(lags), _add, _merge, _finalize)
+    return Reducer(f"autocovariance({lags})", _Init(lags), _add, _merge, _finalize)
 
 
-class _None(NamedTuple):
+class _Init(NamedTuple):
     lags: int
 
     def __call__(self, example: Shaped[Array, "chains *shape"]) -> Lagged:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Histogram(NamedTuple):
-    """Edges of the bins, and numbers of draws in each `(..., bins)`, below the first edge, from the last on, and NaN.
+    """Counts of draws: in each bin `(..., bins)`, below the first edge, at or above the last edge, and NaN.
 
-    The last four add up to all draws.
+    Together they add up to all draws.
     """
 
     edges: np.ndarray
@@ -31,7 +31,7 @@ class Histogram(NamedTuple):
 
 
 class BinCounts(NamedTuple):
-    """Numbers of draws, of those at or above each edge `(1, edges, ...)`, and of those NaN; over all chains."""
+    """Counts over all chains: draws, draws at or above each edge `(1, edges, ...)`, and draws that are NaN."""
 
     draws: Any
     from_edge: Any
@@ -45,7 +45,7 @@ def histogram(edges: Sequence[float] | np.ndarray) -> Reducer:
     is compared with every edge, which costs as much as that many additions.
 
     Args:
-        edges: of the bins, ascending; one more than there are bins.
+        edges: ascending edges of the bins, one more than there are bins.
 
     Returns:
         A reducer; its result is a `Histogram(edges, counts, below, above, nan)`.
@@ -66,10 +66,10 @@ def histogram(edges: Sequence[float] | np.ndarray) -> Reducer:
         raise ValueError(f"histogram: edges must be at least two ascending numbers, got {edges!r}.")
     name = f"histogram({len(values) - 1} bins from {values[0]} to {values[-1]})"
     key = tuple(values.tolist())
-    return Reducer(name, _None(key), _Count(key), _merge, _Finalize(key))
+    return Reducer(name, _Init(key), _Count(key), _merge, _Finalize(key))
 
 
-class _None(NamedTuple):
+class _Init(NamedTuple):
     edges: tuple[float, ...]
 
     def __call__(self, example: Shaped[Array, "chains *shape"]) -> BinCounts:
@@ -99,7 +99,7 @@ class _Count(NamedTuple):
 def _least_from(
     edges: Float64[np.ndarray, "edges"], dtype: Any
 ) -> tuple[Shaped[np.ndarray, "edges"], Bool[np.ndarray, "edges"]]:
-    """Return the least number of a type that is not below each edge, and a mask of the edges that have one."""
+    """Return the least number of the dtype at or above each edge, and a mask of the edges that have one."""
     if jnp.issubdtype(dtype, jnp.floating):
         with np.errstate(over="ignore"):
             nearest = edges.astype(dtype)

@@ -90,8 +90,8 @@ def mcmc(
         num_samples: iterations per chain after warm-up.
         seed: a whole number. The same seed gives the same chains: bit for bit on the same number of devices and lanes,
             up to rounding on others.
-        mesh: the devices, from `phx.make_mesh`. By default the devices of the data, or as many devices as the chains
-            fill; on a CPU machine all cores are used.
+        mesh: the devices, from `phx.make_mesh`. By default the devices of the data, or as many as the greatest
+            divisor of both chains and devices; on a CPU machine each core is a device unless JAX has started.
         init: initial values of the chains: a dict of values by variable, on the scale of the model, each of the
             variable's shape or with a leading dimension of chains; a posterior, of which each chain gets its last draw
             (with another number of chains, evenly chosen draws); a fit, of which each chain gets a draw; a function of
@@ -109,10 +109,10 @@ def mcmc(
         until: a condition on which to stop before `num_samples`, from `phx.until`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         check: check that the devices' shares add up to the log density, for sharded data. Phalanx proves it from the
-            program, or else compares both on rows of the data. If it can do neither, "warn" warns and "strict" raises
-            an error; "off" skips the comparison.
+            program, or else compares the numbers on rows of the data. If it can do neither, "warn" warns and "strict"
+            raises an error; "off" skips the comparison.
         on_block: a function called after each block with a report: phase, iterations done and in total, chains,
-            acceptance rate, divergences. An exception of it ends the run.
+            acceptance rate, divergences. An exception from it ends the run.
         checkpoint: a folder. The run is saved there every ten seconds, at its end, and after Ctrl-C, SIGTERM or an
             error; the same call continues it, in another process too, and ends with the same draws. On another number
             of devices they are the same but for rounding.
@@ -212,7 +212,7 @@ def compile(
 ) -> Sampler:
     """Compile a sampler, so that `sampler.run(seed, data, num_warmup=..., num_samples=...)` compiles nothing.
 
-    The arguments are those arguments of `mcmc` that the programs depend on; the others belong to `sampler.run`. Global
+    The compiled programs depend on these arguments of `mcmc`; the others belong to `sampler.run`. Global
     variables that the model uses are read here, once; `mcmc` reads them in every call.
 
     Example:
@@ -232,7 +232,7 @@ def _compile(
     mesh: Mesh | None, keep: str | Sequence[str] | None, reducers: Mapping[str, Reducer | Reduce] | None, check: str,
     matmul_precision: str,
 ) -> Sampler:  # fmt: skip
-    """Check the arguments of the run, which is quick, and compile a sampler."""
+    """Compile a sampler, after checks of all arguments, also of those of the run."""
     checks.check_keep(keep)
     run.checked(num_chains, keep)
     num_chains = int(num_chains)  # a NumPy integer would give another cache key

@@ -1,4 +1,4 @@
-"""Files that outlive a process: archives and checkpoints, both with a format version, neither with pickles.
+"""Files that outlive a process: archives and checkpoints, both with a format version and without pickles.
 
 In: parts of named arrays and JSON entries. Out: files; each error names the file and what is damaged, missing or newer.
 An archive (`archive.py`) is one `.npz` file: a posterior or a fit. A checkpoint (`checkpoint.py`) is a sealed folder: a

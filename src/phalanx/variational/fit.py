@@ -131,7 +131,7 @@ def fit(
 
     Raises:
         TypeError: when data do not fit the model, or the optimiser, the objective or the guide has another type.
-        ValueError: when model and guide are not aligned; naming the variable, the parameter or the argument.
+        ValueError: when the guide does not match the model; the message names the variable, parameter or argument.
         FitError: when the loss is no longer finite; a ValueError, whose `fit` is the fit before that.
 
     Example:

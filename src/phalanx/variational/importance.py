@@ -43,7 +43,7 @@ def importance(
 
     Args:
         model: a program whose keyword arguments are the data.
-        proposal: a program with the model's latent variables, by name, that takes some of its arguments or none.
+        proposal: a program with the model's latent variables, by name; it takes some of the model's arguments, or none.
         data: the keyword arguments.
         init: values of the proposal's parameters (`phx.param`): a dict, or a fit that has learned them.
         mesh: the devices; by default those the data were placed on, or one.
@@ -53,7 +53,7 @@ def importance(
         A fit of no steps: `.evidence()`, `.posterior(n)` of draws chosen by their smoothed weights, `.verdict()`.
 
     Raises:
-        ValueError: when model and proposal are not aligned; naming the variable.
+        ValueError: when a latent variable differs in name, shape or support in the proposal; the message names it.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -77,7 +77,7 @@ def importance(
     began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     pair = pair_of(model, proposal, data, mesh, None, None, init)
     compiler, arrays = Compiler(), pair.problem.place_arrays()
-    known = pair.learned  # traces the programs: their errors come before those of values
+    known = pair.learned  # traces both programs first: errors in a program come before errors in values
     pair.problem.check_finite()
     DataChecks(pair, compiler).check_now(pair.problem.arguments)
     free = FirstParameters.of(pair, compiler, int(seed), arrays, init)()

@@ -49,7 +49,7 @@ Options = dict[str, str | bool]
 """Options of the compiler."""
 
 SMALL_LOOP_BYTES = 4 * 2**20
-"""Bytes that a turn of a loop touches up to which one fused function is faster than several that run in parallel."""
+"""Bytes per iteration up to which a loop is faster as one fused function than as several that run in parallel."""
 
 PLAIN: Options = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
 """Options for XLA's older fusion: compiles in half the time, with narrower vectors, which is slower only on many
@@ -65,8 +65,8 @@ WIDE: Options = {"xla_cpu_prefer_vector_width": "512"}
 """Options of draws that are a few operations on every lane: the widest vectors are faster."""
 
 APART: Options = {"xla_gpu_autotune_level": "0"}
-"""No effect on CPU, but part of the key in XLA's cache: forces a miss, so that a program that an earlier version, or a
-process without the work-around, has cached is not read."""
+"""No effect on CPU, but part of the key in XLA's cache: forces a miss, so that programs cached by an earlier version,
+or without the work-around, are not read."""
 
 
 def find(name: str) -> Any:
@@ -128,8 +128,8 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def prefer_fused_loops() -> None:
     """Ask XLA to compile loops over small arrays into one function each; no effect once JAX has started.
 
-    By default a CPU runs a loop as a list of small functions. Calling each takes longer than most of them compute: some
-    8 microseconds for a leapfrog step of one. XLA reads this option from the environment only.
+    By default a CPU runs a loop as a list of small functions. In a leapfrog step of few numbers the calls
+    take 8 microseconds, the functions 1. XLA reads this option from the environment only.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if Workaround.FUSED_LOOPS.is_on and "xla_backend_extra_options" not in flags:
@@ -184,7 +184,7 @@ def cpu_lowerings(version: str, primitives: Sequence[str]) -> dict[Any, Any]:
     """Return the lowering rules for CPUs, by primitive of linear algebra.
 
     Args:
-        version: version of jaxlib, which needs other rules.
+        version: version of jaxlib that needs other rules, for the message.
         primitives: names of primitives; those that this JAX lacks are left out.
 
     Raises:

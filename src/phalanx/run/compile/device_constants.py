@@ -20,7 +20,7 @@ MOST, LARGEST = 1024, 4096
 """Maximal number of arrays in the cache, and maximal bytes of one."""
 
 
-class Sent:
+class DeviceConstants:
     """Cache of arrays on the devices of a mesh, by value."""
 
     def __init__(self, mesh: Mesh):
@@ -30,8 +30,8 @@ class Sent:
     def __call__(self, values: Any, spec: PartitionSpec) -> Any:
         """Return a tree of small arrays as arguments of a block, sharded by `spec`; JAX arrays are unchanged.
 
-        A value is placed on the devices at its second use. At the first use the call of the block copies it, which is
-        faster, and most step sizes are used once. Several processes place every value.
+        A value is placed on the devices at its second use. At the first use the call of the block transfers it, which
+        is faster: most step sizes are used once. With several processes every value is placed at once.
         """
         return jax.tree.map(lambda value: value if isinstance(value, Array) else self.array(value, spec), values)
 

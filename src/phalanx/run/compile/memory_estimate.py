@@ -35,7 +35,7 @@ class MemoryPlan:
 
     @property
     def here(self) -> int:
-        """Bytes of the host's memory to be allocated."""
+        """Bytes of host memory that the run will allocate."""
         computing = self.devices * max(self.on_device - self.placed, 0) if self.on_cpu else 0
         return sum(self.draws.values()) + computing
 
@@ -45,7 +45,7 @@ class MemoryPlan:
 
 
 def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) -> MemoryPlan:
-    """Return the memory of a run on placed data that stores `rows` draws, over all chains."""
+    """Return the memory of a run that stores `rows` draws over all chains; its data are placed already."""
     stored = {} if executables.constrain is None else executables.constrain.out_info
     draws = {name: rows * math.prod(info.shape[2:]) * info.dtype.itemsize for name, info in stored.items()}
     devices = list(executables.blocks.target.mesh.devices.flat)
@@ -87,7 +87,7 @@ def free_memory() -> int | None:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in words."""
+    """Return a number of bytes as text with a unit."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.3g} {unit}" if unit != "bytes" else f"{count:.0f} bytes"

@@ -46,7 +46,7 @@ class InitResult(NamedTuple):
 
     Attributes:
         chains: the `ChainState`.
-        rows: positions and gradients as recorded draws, from which a metric learns; empty without a metric.
+        rows: positions and gradients, laid out as recorded draws, from which a metric learns; empty without a metric.
         finite: true for chains with a usable initial position.
         misfits: by variable, true for chains whose initial value is outside of the support.
         invalid: number of values outside of their support, by site and parameter.
@@ -164,11 +164,11 @@ class Blocks:
         return jax.vmap(jax.vmap(one))(self.row_layout.vector(rows, 0).by_variable())
 
     def rest(self, chains: ChainState) -> ChainState:
-        """Return the chains at the starts of their current draws, by variable."""
+        """Return the chains at the starts of their current draws, in a form that depends on no mesh."""
         return chains._replace(lanes=self.machine.rest(chains.lanes))
 
     def resume(self, seed: Array, arrays: Sequence[Array], chains: ChainState) -> ChainState:
-        """Return the inverse of `rest`: chains that make the same draws."""
+        """Invert `rest`: return chains that make the same draws."""
         return chains._replace(lanes=self.machine.resume(self.lanes(arrays), chains.lanes, self._keys(seed)))
 
     def lanes(self, arrays: Sequence[Array], count: int | None = None) -> LaneTarget:
@@ -224,7 +224,7 @@ class Blocks:
         return {name: self.target.sharding(name).spec(None, CHAIN) for name in self.names}
 
     def tuning_specs(self, tuning: Any) -> Any:
-        """Return the partition of a tuning: replicated, but for a metric, which is sharded as positions are."""
+        """Return the partition of a tuning: a metric is sharded like positions, all else is replicated."""
 
         def is_metric(node: Any) -> bool:
             return isinstance(node, LowRankMetric)

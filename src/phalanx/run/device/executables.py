@@ -24,7 +24,7 @@ from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.run.compile.block_length import Pace
 from phalanx.run.compile.compilation import communicates, compiled, several_cpus
-from phalanx.run.compile.device_constants import Sent
+from phalanx.run.compile.device_constants import DeviceConstants
 from phalanx.run.device.advance import Advance, Order
 from phalanx.run.device.blocks import Blocks, InitResult
 from phalanx.run.device.recorder import Rows
@@ -74,9 +74,9 @@ class Executables:
     wide: bool = False
 
     @cached_property
-    def sent(self) -> Sent:
+    def sent(self) -> DeviceConstants:
         """Cache of small arguments on the devices."""
-        return Sent(self.blocks.target.mesh)
+        return DeviceConstants(self.blocks.target.mesh)
 
     @property
     def count(self) -> int:

@@ -37,7 +37,7 @@ class ArrayPlacement:
 
     Attributes:
         sharding: sharding of its rows.
-        dimension: dimension of its rows.
+        dimension: dimension along which its rows lie.
         pooled: true if each device has one entry for all of its chains, rather than one for each chain.
         empty: if only some arrays of the state are pooled, the entry of a chain without draws, `(1, ...)`.
     """
@@ -126,10 +126,10 @@ def _mixed(name: str, part: str, values: Values) -> str:
     axis = sorted({axis for sharding in spread.values() for axis in sharding.axes})[0]
     what = f" {part!r}" if part else ""
     return (
-        f"reducers[{name!r}]: the function's result{what} on the rows that one device holds of {variables} differs "
-        f"from that on all rows. It mixes rows, as a sort, a mean or a difference to the row before does, or takes "
-        f"their number from a shape. Return a value of each row by itself; or a value that is equal on all devices, as "
-        f"jax.lax.psum(x.sum(0), {axis!r}) is if rows divide evenly; or compute it from stored draws, with "
+        f"reducers[{name!r}]: the function's result{what} from one device's rows of {variables} differs from its "
+        f"result from all rows. The function mixes rows, like a sort, a mean or a difference to the row before, or "
+        f"reads their number from a shape. Return a value for each row; or a value equal on all devices, such as "
+        f"jax.lax.psum(x.sum(0), {axis!r}) if rows divide evenly; or compute it from stored draws, with "
         f"posterior.predict(fn)."
     )
 
@@ -149,15 +149,15 @@ def _sharding_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes,
     if fitting:
         first, names = next(iter(fitting)), ", ".join(map(repr, fitting))
         raise ValueError(
-            f"reducers[{name!r}]: the function's result has as many rows on a device as {names} have, which differ "
-            f"in their numbers of rows over all devices. Name it after the variable whose rows it has: a dict "
+            f"reducers[{name!r}]: the function's result has as many rows on a device as {names} have, but these "
+            f"differ in their total numbers of rows. Name the variable whose rows the result has: return a dict "
             f"{{{first!r}: ...}}."
         )
     where = " and ".join(map(repr, sorted(axes)))
     what = f" for {part!r}" if part else ""
     raise ValueError(
         f"reducers[{name!r}]: the function's result{what} depends on variables that are sharded over {where}, but its "
-        f"shape {shape.shape[1:]} on one device does not begin with their rows. Keep one row for each of theirs; or "
+        f"shape {shape.shape[1:]} on one device does not begin with their rows. Return one row for each of theirs; or "
         f"make it equal on all devices, with jax.lax.psum or pmean over {where}."
     )
 
@@ -177,7 +177,7 @@ def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding
 
 
 def _with_pooled(reducer: Reducer, state: Any, places: Any, whole: ShapeDtypeStruct) -> Any:
-    """Return the placements with the attributes `pooled` and `empty`."""
+    """Return the placements with their attributes `pooled` and `empty` set."""
     chains, *rest = whole.shape
     more = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((2 * chains, *rest), whole.dtype))
     pooled = jax.tree.map(lambda a, b: a.shape[:1] == b.shape[:1], state, more)
@@ -192,7 +192,7 @@ def _with_pooled(reducer: Reducer, state: Any, places: Any, whole: ShapeDtypeStr
 def split_pooled(places: Any, state: Any) -> list[Any]:
     """Return one state for each device, which merge to `state`.
 
-    Arrays of chains, if there are any, are in the first state; the others have those of chains without draws.
+    Arrays with an entry for each chain are in the first state; in the others they are as for chains without draws.
     """
     flat, structure = jax.tree.flatten(state)
     of = jax.tree.leaves(places)
@@ -236,7 +236,7 @@ def _check_rows_apart(
 
 def _mixes(what: str, reducer: Reducer, sharding: RowSharding) -> str:
     return (
-        f"{what}: {reducer} mixes the rows of the array that it reduces, and these are sharded over "
-        f"{' and '.join(map(repr, sharding.axes))}. Use a reducer of each element by itself, such as moments(); or "
+        f"{what}: {reducer} mixes the rows of the array that it reduces, which are sharded over "
+        f"{' and '.join(map(repr, sharding.axes))}. Use a reducer of single elements, such as moments(); or "
         f"reduce a function that is equal on all devices, with phx.reduce and jax.lax.psum."
     )

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int
 
 COUNTS = 3
-"""Numbers before the sums: draws, draws with finite coordinates, and the sum of inverse acceptance rates."""
+"""Number of entries before the sums: draws, draws with finite coordinates, and the sum of inverse acceptance rates."""
 
 
 @dataclass(frozen=True)
 class Summing:
-    """Sums of recorded draws: of statistics only if rows have no gradient, since no metric is learned then.
+    """Sums of recorded draws: of statistics and, if rows have gradients for a metric to learn from, moments.
 
     Attributes:
         layout: layout of a row.
@@ -119,11 +119,11 @@ class Summing:
 def _moments(
     sums: Float64[np.ndarray, "devices number"], counts: Float64[np.ndarray, "devices"], size: int
 ) -> tuple[VectorMoments, VectorMoments]:
-    """Return moments of position and gradient, given the sums of each device along the chains.
+    """Return moments of position and gradient, merged from the sums of all devices.
 
     Args:
-        sums: vectors of one group, in the order of devices along its axes.
-        counts: draws of each device.
+        sums: a row for each device along the chains: the vectors of one group, device by device along its axes.
+        counts: finite draws of each device along the chains.
         size: coordinates of the group on one device.
     """
     devices = sums.shape[1] // (4 * size) if size else 1

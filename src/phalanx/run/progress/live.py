@@ -35,7 +35,7 @@ class Live:
         self._bars.stop()
 
     def show(self, report: Report) -> None:
-        """Advance the phase's bar."""
+        """Advance the bar of the report's phase."""
         if report.phase not in self._tasks:
             self._tasks[report.phase] = self._bars.add_task(
                 report.phase, total=report.total, what=report.what, report=""
@@ -49,7 +49,7 @@ class Live:
 
 @contextmanager
 def counting(words: str, console: Console | None = None) -> Iterator[None]:
-    """Show `words` and the seconds since then; removed at the end."""
+    """Show `words` and the elapsed seconds until the context ends."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=console or Console(stderr=True), transient=True) as shown:
         shown.add_task(words, total=None)

@@ -47,12 +47,12 @@ DENSE = 64
 """Coordinates up to which the metric is the covariance of the draws; beyond, their standard deviations."""
 
 COUNTS = ((2**14, 4096), (2**18, 1024))
-"""Numbers in the data and in a draw, and draws that are moved up to there; beyond, `FEWEST`."""
+"""Elements of the data and of a draw together, and number of draws to move up to there; beyond, `FEWEST`."""
 
 FEWEST = 512
 
 FEW_NUMBERS, LANES_OF_FEW, LANES = 2**16, 64, 8
-"""Draws whose gradients are computed at once, for few numbers in the data and for more."""
+"""Up to `FEW_NUMBERS` elements of data, gradients of `LANES_OF_FEW` draws are computed at once; beyond, of `LANES`."""
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Moved(NamedTuple):
     """Draws before and after the moves.
 
     Attributes:
-        parents: number of the draw that each began at.
+        parents: index of the draw at which each started.
         before, after: values by variable, `(moved, ...)`.
         log_before, log_after: logarithms of their importance weights.
         acceptance: mean acceptance rate of the last moves.
@@ -77,7 +77,7 @@ class Moved(NamedTuple):
     def mean_and_error(
         self, changes: Float[np.ndarray, "moved ..."]
     ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
-        """Return the mean of numbers with its standard error: numbers with one parent count as one."""
+        """Return the mean of `changes` and its standard error; changes from one parent count as one observation."""
         mean = changes.mean(0)
         parents, group = np.unique(self.parents, return_inverse=True)
         sums = np.zeros((len(parents), *changes.shape[1:]))
@@ -93,7 +93,7 @@ class Mover:
 
     @property
     def count(self) -> int:
-        """Draws that are moved."""
+        """Number of draws to move."""
         position = jax.tree.leaves(self.drawing.pair.problem.whole.position)
         numbers = numbers_of(self.drawing.arrays) + numbers_of(position)
         return next((count for most, count in COUNTS if numbers <= most), FEWEST)
