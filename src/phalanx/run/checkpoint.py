@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
+import jax
+
 from phalanx.mesh.processes import agreed, is_first
 from phalanx.posterior.continuation import FromFile
 from phalanx.posterior.posterior import Posterior
@@ -136,8 +138,10 @@ class RunCheckpoint:
         """Save the run where a `with` block ends by an error, by Ctrl-C or by SIGTERM."""
         try:
             yield
-        except BaseException:
-            if run.is_whole and run.so_far is not None:
+        except BaseException as error:
+            # an error of one of several processes leaves it alone: fetching the run would wait for the others
+            all_end = jax.process_count() == 1 or isinstance(error, KeyboardInterrupt | SystemExit)
+            if all_end and run.is_whole and run.so_far is not None:
                 self.save(run.so_far())
             raise
 
