@@ -41,6 +41,7 @@ unit/demos/test_movielens.py
 unit/diagnostics/test_verdict.py
     test_chains_that_agree_are_hardly_ever_said_to_differ[3]
 unit/distributions/test_bernoulli.py
+    test_the_log_density_is_numpyros[to_event]
     test_so_are_further_derivatives
     test_the_log_density_is_numpyros[as it is]
     test_a_logistic_regression_has_the_right_gradient_at_nothing[False]
@@ -55,12 +56,14 @@ unit/distributions/test_logit_density.py
 unit/ensembles/test_bayesian.py
     test_the_moments_are_those_of_the_weights_passed
 unit/ensembles/test_ensemble.py
+    test_a_saved_ensemble_goes_on_elsewhere
     test_every_member_is_the_network_trained_alone[dropout-2-4]
     test_optimisers_that_look_at_the_loss[lbfgs]
     test_orders_of_their_own_differ_and_repeat
     test_progress_shows_steps_epochs_and_what_was_measured_and_changes_nothing[own]
     test_an_interrupted_step_is_made_by_all_members
 unit/flows/test_transforms.py
+    test_one_autoregression
     test_a_density_goes_through_each_network_once[scales]
     test_couplings_in_a_loop_are_couplings_one_by_one
 unit/inputs/test_known_data.py
@@ -116,6 +119,7 @@ unit/run/test_executable_cache.py
     test_a_second_call_is_of_what_is_in_an_array_then[float32]
     test_a_second_call_is_of_what_is_in_an_array_then[float64]
 unit/run/test_folding.py
+    test_reduced_is_what_stored_draws_say[3-nuts]
     test_stored_draws_are_the_same_in_tiles[kernel0]
 unit/run/test_init_values.py
     test_superchains_begin_together_and_come_apart[hmc]
@@ -128,6 +132,7 @@ unit/variational/test_coverage.py
     test_nothing_is_said_where_draws_of_the_model_are_in_the_guides_support
     test_such_a_fit_is_not_good_and_its_evidence_not_reliable[box-from somewhere to]
 unit/variational/test_data_checks.py
+    test_values_that_cannot_be_are_refused[mean field-all rows-y]
     test_branches_that_data_choose_are_looked_at
     test_codes_of_no_group_are_refused[mean field-batches]
     test_codes_of_no_group_are_refused[mean field-minibatches]
@@ -144,16 +149,23 @@ unit/variational/test_fit.py
 unit/variational/test_fixed_draws.py
     test_draws_that_are_kept_to
 unit/variational/test_importance.py
+    test_parameters_are_those_of_a_fit_or_given
     test_weights_that_are_nearly_equal_have_no_tail_to_be_afraid_of
     test_a_proposal_of_counts_runs[counts0]
     test_a_proposal_that_is_too_narrow_is_said_to_be
 unit/variational/test_judge.py
+    test_a_tail_beside_the_draws_is_seen
+    test_a_heavy_tail_is_never_good
     test_a_mode_of_little_mass_is_none
 unit/variational/test_likelihood.py
     test_a_few_rows_at_a_time
 unit/variational/test_matching.py
+    test_a_normal_posterior_is_found_in_a_few_steps
     test_the_error_of_the_bound_is_that_of_pairs
 unit/variational/test_maximize.py
+    test_where_there_is_none_it_is_refused
+    test_what_runs_away_is_named
+    test_laplace_is_exact_for_a_normal
     test_one_of_many_maxima_side_by_side_is_found
     test_a_maximum_at_the_edge_of_a_support_is_there[distribution1-1.0]
     test_a_maximum_at_the_edge_of_a_support_is_there[distribution2-0.0]
@@ -171,16 +183,22 @@ unit/variational/test_options.py
     test_another_guide_is_all_that_is_named
     test_bounds_of_rows_in_float64
 unit/variational/test_refusals.py
+    test_supports_with_bounds_that_are_computed_are_named_by_kind
+    test_a_rate_that_is_too_large_is_blamed[100.0]
     test_a_parameter_that_a_latent_variable_takes_out_of_bounds_is_named[lbfgs-unbounded-\
 Variable 'y': its scale must be positive for a Normal]
     test_a_checkpoint_with_more_steps_than_asked_for
 unit/variational/test_steps.py
+    test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same[AHEAD-guide0-16-1]
+    test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[8-True]
     test_pairs_leave_no_noise_in_the_means_gradients_of_a_normal_posterior_and_no_bias_in_those_of_widths
     test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same[AHEAD-guide0-16-4]
     test_those_of_objectives_that_are_no_averages_and_of_other_guides_do_not
 unit/variational/test_stream.py
     test_a_list_begins_anew_and_an_iterator_ends_the_fit
 unit/ensembles/test_checkpoint.py
+    test_what_was_saved_by_time_is_continued_after_a_failure[4]
+    test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing
     test_a_training_after_another_is_continued_with_the_same_members
     test_after_ctrl_c_the_same_call_leads_to_the_same_members[5]
     test_members_that_are_changed_meanwhile_are_refused
@@ -190,6 +208,11 @@ conformance/test_reducers.py
     test_a_run_that_goes_on_elsewhere_knows_what_one_run_knows[2-then0-None-kernel0]
 unit/run/test_state_after_every_block.py
     test_after_every_block_in_a_new_process[nuts-folded]
+unit/jaxprs/test_group_sums.py
+    test_the_gradient_of_a_model_has_no_scatter_on_a_gpu[value_and_grad]
+    test_indices_outside_are_clipped_or_dropped_as_jax_does
+unit/run/test_checkpoint.py
+    test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[folded-0.0]
 """
 
 

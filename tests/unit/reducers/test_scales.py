@@ -49,7 +49,8 @@ def exact(name, x):
         with np.errstate(invalid="ignore", divide="ignore"):  # chains that never move
             return np.sqrt((len(x) - 1) / len(x) + x.mean(0).var(0, ddof=1) / x.var(0, ddof=1).mean(0))
     if name == "ess":
-        size = effective_size(np.moveaxis(x, 0, 2).swapaxes(0, 1))
+        with np.errstate(invalid="ignore", divide="ignore"):  # elements that never change
+            size = effective_size(np.moveaxis(x, 0, 2).swapaxes(0, 1))
         return np.where(np.ptp(x, axis=(0, 1)) > 0, size, np.nan)
     return np.stack([(away[: len(x) - k] * away[k:]).sum((0, 1)) / x[..., 0].size for k in range(LAGS + 1)])
 
