@@ -184,7 +184,8 @@ unit/variational/test_options.py
     test_bounds_of_rows_in_float64
 unit/variational/test_refusals.py
     test_supports_with_bounds_that_are_computed_are_named_by_kind
-    test_a_rate_that_is_too_large_is_blamed[100.0]
+    test_a_loss_that_is_not_finite_names_the_step_and_the_variable_and_keeps_what_was_learned
+    test_what_a_reducer_of_draws_from_a_fit_cannot_do
     test_a_parameter_that_a_latent_variable_takes_out_of_bounds_is_named[lbfgs-unbounded-\
 Variable 'y': its scale must be positive for a Normal]
     test_a_checkpoint_with_more_steps_than_asked_for
@@ -197,6 +198,7 @@ unit/variational/test_steps.py
 unit/variational/test_stream.py
     test_a_list_begins_anew_and_an_iterator_ends_the_fit
 unit/ensembles/test_checkpoint.py
+    test_a_loop_that_is_left_is_saved_and_continued
     test_what_was_saved_by_time_is_continued_after_a_failure[4]
     test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing
     test_a_training_after_another_is_continued_with_the_same_members
@@ -212,6 +214,7 @@ unit/jaxprs/test_group_sums.py
     test_the_gradient_of_a_model_has_no_scatter_on_a_gpu[value_and_grad]
     test_indices_outside_are_clipped_or_dropped_as_jax_does
 unit/run/test_checkpoint.py
+    test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[until-0.0]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[folded-0.0]
 """
 
