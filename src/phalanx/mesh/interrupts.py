@@ -15,14 +15,17 @@ from jax.experimental import multihost_utils
 
 
 class Interrupts:
-    """Ctrl-C, or SIGTERM, in any of several processes.
+    """Ctrl-C, and SIGTERM where something can be saved, in any of several processes.
 
     A block holds the arrays of a run or of members, and an interrupted block would lose them. Therefore the first
     signal waits for the end of the block; in a single process a second one does not.
+
+    Args:
+        saves: record SIGTERM too. Without a checkpoint SIGTERM ends a process at once, as elsewhere.
     """
 
-    def __init__(self) -> None:
-        self._number = 0
+    def __init__(self, saves: bool = False) -> None:
+        self._number, self._signals = 0, (signal.SIGINT, *([signal.SIGTERM] if saves else []))
         self._before: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
 
     @contextmanager
@@ -31,9 +34,9 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in self._signals}
         # a handler of C, such as that of JAX for preemptions, is None here
-        ends = before[signal.SIGTERM] in (None, signal.SIG_DFL)
+        ends = before.get(signal.SIGTERM, signal.SIG_IGN) in (None, signal.SIG_DFL)
         held = [n for n, handler in before.items() if callable(handler) or (n == signal.SIGTERM and ends)]
         self._before = {number: before[number] for number in held}
         for number in self._before:

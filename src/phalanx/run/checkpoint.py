@@ -31,7 +31,7 @@ LIBRARIES = ("phalanx", "jax", "jaxlib", "numpyro")
 """Libraries of which another release may draw otherwise."""
 
 CONTENT = "the content of "
-"""What checksums are of, in messages, which do not show them."""
+"""Prefix of the names of checksums, which messages do not show."""
 
 
 @contextmanager
@@ -64,6 +64,7 @@ class RunCheckpoint:
         self.called = f"checkpoint={str(folder)!r}"
         self._folder = RunFolder.of(Path(folder), self.called)
         self._identity: Mapping[str, str] = {}
+        self._contents: Mapping[str, str] = {}
         self._due = time.monotonic() + SECONDS
         self._thread = ThreadPoolExecutor(1, "phalanx-checkpoint")
         self._writing: Future[None] | None = None
@@ -77,22 +78,24 @@ class RunCheckpoint:
             finally:
                 self._wait()
 
-    def read(self, identity: Mapping[str, str]) -> Posterior | None:
+    def read(self, identity: Mapping[str, str], contents: Mapping[str, str]) -> Posterior | None:
         """Return the run in the folder; None of a new one.
 
         Args:
             identity: that of the run to come, from `identity_of`.
+            contents: checksums of its data by name.
 
         Raises:
             ValueError: when the folder holds another run, or all saves are damaged.
         """
-        self._identity, found = identity, self._folder.read()
+        self._identity = {**identity, **{f"{CONTENT}{name}": checksum for name, checksum in contents.items()}}
+        self._contents, found = contents, self._folder.read()
         if found is None:
             return None
         (parts, timing, record), goes_on, known = found
         differs = [
             f"{name} differs" if name.startswith(CONTENT) else f"{name} is {known.get(name)} there, and {value} here"
-            for name, value in identity.items()
+            for name, value in self._identity.items()
             if known.get(name) != value
         ]
         if differs:
@@ -142,7 +145,10 @@ class RunCheckpoint:
             # an error of one of several processes leaves it alone: fetching the run would wait for the others
             all_end = jax.process_count() == 1 or isinstance(error, KeyboardInterrupt | SystemExit)
             if all_end and run.is_whole and run.so_far is not None:
-                self.save(run.so_far())
+                try:
+                    self.save(run.so_far())
+                except Exception as failure:  # of a device without memory, for one; the first error is the user's
+                    self._report(failure)
             raise
 
     def save(self, posterior: Posterior) -> None:
@@ -152,7 +158,7 @@ class RunCheckpoint:
             return
         self._wait()
         parts = {"reduced": posterior.reduced, "warmup": posterior.warmup}
-        state = FromFile(posterior.goes_on.saved())
+        state = FromFile(posterior.goes_on.saved(), self._contents)
         self._writing = self._thread.submit(
             self._folder.write, self._identity, posterior.draws, posterior.stats, parts, posterior.timing,
             posterior.record, state,
@@ -165,19 +171,26 @@ class RunCheckpoint:
             return
         try:
             writing.result()
-        except OSError as error:
-            warnings.warn(
-                f"{self.called}: a save failed ({error}); the save before it is unharmed, and the run continues. Make "
-                f"room on the disk, or restore the right to write to the folder.",
-                stacklevel=2,
-            )
+        except Exception as failure:  # a disk's, or of a user's reducer whose results no file can hold
+            self._report(failure)
+
+    def _report(self, failure: Exception) -> None:
+        advice = " Make room on the disk, or restore the right to write to the folder."
+        warnings.warn(
+            f"{self.called}: a save failed ({failure}); the save before it is unharmed, and the run continues."
+            f"{advice if isinstance(failure, OSError) else ''}",
+            stacklevel=3,
+        )
 
 
-def identity_of(record: RunRecord, thin: int, contents: Mapping[str, str]) -> dict[str, str]:
-    """Return what a saved run must share with a call that continues it: values in words, and checksums of contents."""
+def identity_of(
+    record: RunRecord, thin: int, reducers: Mapping[str, str], contents: Mapping[str, str]
+) -> dict[str, str]:  # fmt: skip
+    """Return what a saved run must share with a call that continues it: values in words, and checksums."""
     names = ("model", "kernel", "num_chains", "num_warmup", "seed", "matmul_precision", "init")
     said = {name: str(getattr(record, name)) for name in names}
     for what, lines in (("data", record.data), ("variable", record.latents)):
         said |= {f"{what} {name!r}": line.partition(", rows over")[0] for name, line in lines.items()}
+    said |= {f"reducer {name!r}": words for name, words in reducers.items()}
     releases = {f"the release of {name}": record.versions[name] for name in LIBRARIES}
     return {**said, "thin": str(thin), **releases, **{f"{CONTENT}{name}": sum_ for name, sum_ in contents.items()}}

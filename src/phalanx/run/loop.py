@@ -45,6 +45,7 @@ class Run:
         arrays: the data on the devices.
         progress: the progress display.
         looks: functions called with a report after each block.
+        saves: SIGTERM waits for the end of a block, too.
     """
 
     state: RunState
@@ -52,10 +53,10 @@ class Run:
 
     def __init__(
         self, executables: Executables, kernel: Kernel, seed: int, arrays: tuple[Array, ...], progress: Progress,
-        looks: Sequence[Callable[[RunReport], Any]] = (),
+        looks: Sequence[Callable[[RunReport], Any]] = (), saves: bool = False,
     ):  # fmt: skip
         self.engine, self.kernel = Engine(executables, seed, arrays), kernel
-        self.interrupts, self.interrupted = Interrupts(), False
+        self.interrupts, self.interrupted = Interrupts(saves), False
         self.so_far: Callable[[], Any] | None = None
         """Function that returns a posterior of the run so far, passed on in reports."""
         self._progress, self._looks = progress, [progress.show, *looks]

@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import Array
 
 from phalanx.density.indices import IndexCheck
@@ -143,7 +144,9 @@ class Sampler:
         initial = self._initial(options.init, int(seed), data_used.arrays)
         aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
         with checkpoint_in(options.checkpoint) as saves:
-            if saves is None or not (before := saves.read(self._identity(int(seed), aim, initial, data_used))):
+            contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
+            identity = self._identity(int(seed), aim, initial, options.tuning, data_used)
+            if saves is None or not (before := saves.read(identity, contents)):
                 kernel = self._tuned(options)
                 start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim))
                 return self._go(start, data_used, options, options.num_samples, saves)
@@ -204,7 +207,7 @@ class Sampler:
         with watched(make_progress(options.progress)) as display:
             self._announce(display, data.rows, plan)
             clock = start.clock()
-            run = Run(self.executables, start.kernel, start.seed, data.arrays, display, looks)
+            run = Run(self.executables, start.kernel, start.seed, data.arrays, display, looks, saves is not None)
             run.so_far = partial(self._so_far, run, data, clock)
             is_warm = start.state is not None and not start.state.in_warm_up
             with nullcontext() if saves is None else saves.after_an_error(run), run.interrupts.held():
@@ -221,12 +224,16 @@ class Sampler:
                 saves.save(posterior)
         return posterior
 
-    def _identity(self, seed: int, aim: Aim, initial: Initial, data: Data) -> dict[str, str]:
-        """Return what a saved run must share with a call that continues it, in words."""
+    def _identity(
+        self, seed: int, aim: Aim, initial: Initial, tuning: Posterior | None, data: Data
+    ) -> dict[str, str]:  # fmt: skip
+        """Return what a saved run must share with a call that continues it, besides its data, in words."""
         record = replace(data.record, seed=seed, num_warmup=aim.num_warmup, init=aim.init)
-        values = {f"init[{name!r}]": fingerprint(value) for name, value in initial.values.items()}
-        contents = {**self.arguments(data.arrays).fingerprints(), **values}
-        return identity_of(record, aim.thin, contents)
+        contents = {f"init[{name!r}]": fingerprint(value) for name, value in initial.values.items()}
+        tuned = [] if tuning is None else jax.tree.leaves(tuning.state.tuning)
+        contents["tuning"] = " ".join(fingerprint(np.asarray(leaf)) for leaf in tuned)
+        reducers = {name: str(entry.reducer) for name, entry in self.executables.reducing.reductions.stateful}
+        return identity_of(record, aim.thin, reducers, contents)
 
     def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[dict[str, Any], None, None]:
         """Yield draws and results of reducers block by block, without storing them; see `phx.stream`."""

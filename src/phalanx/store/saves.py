@@ -78,15 +78,15 @@ class Saves:
         for manifest in sorted(self._manifests(), reverse=True):
             try:
                 entries = unseal(manifest.name, self.folder, manifest.name, "", must_be_sealed=True)
-                if entries.get("version") != VERSION:
-                    raise ValueError(
-                        f"{manifest.name} has version {entries.get('version')!r} of the format, and this release "
-                        f"reads {VERSION}"
-                    )
             except ValueError as error:
                 damages.append(str(error).rstrip(". "))
                 self.damaged.append(manifest)
                 continue
+            if (version := entries.get("version")) != VERSION:
+                raise ValueError(
+                    f"{self.called} was saved by a later release of Phalanx: {manifest.name} has version {version!r} "
+                    f"of the format, and this release reads {VERSION}. Install that release, or name another folder."
+                )
             if damages:
                 warnings.warn(
                     f"{self.called}: the last save is damaged ({'; '.join(damages)}); the save before it is used.",
@@ -134,13 +134,17 @@ class Saves:
 
     def _remove_old(self) -> None:
         manifests = sorted(set(self._manifests()).difference(self.damaged))
-        for manifest in (*manifests[:-KEPT], *self.damaged):
+        old = [*manifests[:-KEPT], *self.damaged]
+        needed, stale = (
+            {name for manifest in some for name in digests(self.folder, manifest.name)}
+            for some in (manifests[-KEPT:], old)
+        )
+        for manifest in old:
             manifest.unlink(missing_ok=True)
-        needed = {LOCK, *(name for manifest in manifests[-KEPT:] for name in digests(self.folder, manifest.name))}
-        needed |= {manifest.name for manifest in manifests[-KEPT:]}
-        for file in self.folder.iterdir():
-            if file.name not in needed and file.is_file():
-                file.unlink(missing_ok=True)
+        # only files that old saves list: the user may keep others in the folder
+        for file in (*(self.folder / name for name in stale - needed), *self.folder.glob(".*.partial")):
+            file.unlink(missing_ok=True)
+        self.damaged = []
 
     def _refuse_others(self) -> None:
         in_the_way = next((above for above in (self.folder, *self.folder.parents) if above.is_file()), None)

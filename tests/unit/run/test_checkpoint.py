@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import shutil
@@ -146,6 +147,39 @@ def test_other_data_models_and_releases_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("phalanx.run.describe._version", lambda name: versions.get(name, "1"))
     with pytest.raises(ValueError, match=r"the release of jax is [\d.]+ there, and 0 here"):
         again()
+
+
+class Opaque:
+    """Results that no file can hold."""
+
+
+def test_results_that_cannot_be_saved_do_not_lose_the_run(tmp_path):
+    mean = phx.reducers.moments()
+    opaque = dataclasses.replace(mean, finalize=lambda state: Opaque())
+    with pytest.warns(UserWarning, match=r"a save failed \(save: .*Opaque, which cannot be saved"):
+        found = run(checkpoint=tmp_path / "run", reducers={"opaque": opaque})
+    assert found.num_draws == 45 and isinstance(found.reduced["opaque"]["mean"], Opaque)
+
+
+def test_another_reducer_of_the_same_name_is_refused(tmp_path):
+    first, other = (phx.reducers.histogram(np.linspace(-5.0, end, 11)) for end in (5.0, 6.0))
+    run(checkpoint=tmp_path / "run", reducers={"h": first})
+    with pytest.raises(ValueError, match=r"reducer 'h' is histogram\(10 bins from -5.0 to 5.0\) there, and histogram"):
+        run(checkpoint=tmp_path / "run", reducers={"h": other})
+
+
+def test_another_tuning_is_refused(tmp_path):
+    tuned = [run(seed=seed, num_samples=2) for seed in (1, 2)]
+    run(checkpoint=tmp_path / "run", tuning=tuned[0])
+    with pytest.raises(ValueError, match="the content of tuning differs"):
+        run(checkpoint=tmp_path / "run", tuning=tuned[1])
+
+
+def test_a_loaded_run_knows_its_data(tmp_path):
+    run(checkpoint=tmp_path / "run")
+    sampler = phx.compile(model, {"y": Y + np.float32(1e-6)}, num_chains=4)
+    with pytest.raises(ValueError, match="data: y differs"):
+        sampler.continue_run(phx.Posterior.load(tmp_path / "run"), 10, progress=False)
 
 
 def test_a_damaged_folder_is_refused_or_the_save_before_is_used(tmp_path, monkeypatch):

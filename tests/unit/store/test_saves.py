@@ -160,5 +160,16 @@ def test_a_later_format_is_refused(folder, tmp_path):
     saves = saves_in(copy)
     saves.newest()
     saves.write({}, {"number": 9, "version": 2}, [])
-    with pytest.warns(UserWarning, match=r"save-00000005.json has version"):
+    with pytest.raises(ValueError, match=r"later release of Phalanx: save-00000005.json has version 2"):
         saves_in(copy).newest()
+
+
+def test_files_of_the_user_stay(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "notes.txt").write_text("keep me")
+    saves = saves_in(copy)
+    saves.newest()
+    for number in range(4, 8):
+        save(saves, number)
+    assert (copy / "notes.txt").read_text() == "keep me"
+    assert len(list(copy.glob("state-*"))) == len(list(copy.glob("save-*.json"))) == 2
