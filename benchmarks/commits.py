@@ -3,7 +3,8 @@
     python benchmarks/commits.py a028b06
 
 The commit is unpacked into a temporary folder. Each of the two runs its own script on its own package, with its own
-definition of an effective sample. Peers are left out. This script itself times fresh processes and second calls.
+definition of an effective sample. Peers are left out. This script itself times fresh processes, second calls, and the
+models of `fits` and `training`.
 """
 
 from __future__ import annotations
@@ -36,11 +37,16 @@ CASES: dict[str, tuple[int, list[str]]] = {
     "mixture": (2, ["--samples", "200000000"]),
     "movielens": (2, []),
     "covertype": (2, []),
+    "fits": (1, []),
+    "training": (1, []),
 }
 """Devices, and options, of each script."""
 
 PARTS = {"covertype": "a leapfrog"}
 """The part to compare of a script whose other parts take hours."""
+
+OURS = {"commits", "fits", "training"}
+"""The cases that this script serves itself."""
 
 AT_MOST = 1.05
 
@@ -84,6 +90,37 @@ def calls(folder: Path) -> dict[str, Way]:
     }
 
 
+def fits() -> dict[str, Way]:
+    """Return steps and second calls of the fits of `benchmarks/fits.py`, but for the one on MovieLens' shape."""
+    import fits as script
+
+    def way(work: Any, guide: str, data: Any, whole: bool) -> Way:
+        def steps() -> Measured:
+            fit = script.phalanx_fit(work, guide, data, num_steps=work.steps, until=False, optimizer=script.RATE)
+            return Measured(fit.timing.sampling, work.steps)
+
+        return Way(lambda: script.phalanx_fit(work, guide, data, **work.whole)) if whole else Way(steps)
+
+    small = {case: found for case, found in script.CASES.items() if found[0] != "MovieLens' shape"}
+    return {
+        f"{case}, {what}": way(script.WORK[name], guide, script.WORK[name].data(), whole)
+        for case, (name, guide) in small.items()
+        for what, whole in (("a step", False), ("a second call", True))
+    }
+
+
+def training() -> dict[str, Way]:
+    """Return training steps of the networks of `benchmarks/training.py`."""
+    import training as script
+
+    def way(name: str, steps: int) -> Way:
+        by_phalanx, _, batch = script.MODELS[name]
+        fit = by_phalanx(script.images(argparse.Namespace(data=None), script.BATCHES * batch))
+        return Way(lambda: Measured(fit(num_steps=steps, progress=False).timing.sampling, steps))
+
+    return {f"{name}, a step": way(name, steps) for name, steps in (("VAE", 100), ("transformer", 20))}
+
+
 def compared(name: str, trees: dict[str, Path], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each way of Phalanx's that both trees time."""
     devices, arguments = CASES[name]
@@ -91,10 +128,12 @@ def compared(name: str, trees: dict[str, Path], options: argparse.Namespace) -> 
         arguments = [*arguments, "--data", str(options.data)]
     processes = {}
     for label, tree in trees.items():
-        script = HERE / "commits.py" if name == "commits" else tree / "benchmarks" / f"{name}.py"
-        arguments_of = ["HEAD"] if name == "commits" else [*arguments, "--results", str(trees["before"])]
+        script = HERE / "commits.py" if name in OURS else tree / "benchmarks" / f"{name}.py"
+        arguments_of = ["HEAD", "--only", name, "--tree", str(tree)]
+        if name not in OURS:
+            arguments_of = [*arguments, "--results", str(trees["before"])]
         processes[label] = Process(str(script), arguments_of, devices, {"PYTHONPATH": str(tree / "src")})
-    ours = [way for way in processes["now"].names if name == "commits" or "Phalanx" in way]
+    ours = [way for way in processes["now"].names if name in OURS or "Phalanx" in way]
     both = [way for way in ours if way in processes["before"].names and PARTS.get(name, "") in way]
     for way in both:
         times: dict[str, list[float]] = {label: [] for label in processes}
@@ -119,18 +158,26 @@ def unpacked(commit: str, folder: Path) -> Path:
     return folder
 
 
+def serve(options: argparse.Namespace) -> None:
+    """Serve one case of this script, with the benchmarks of the tree that is timed."""
+    import phalanx as phx
+
+    sys.path.insert(0, str(options.tree / "benchmarks"))
+    phx.use_cpu_devices(options.serve_on)
+    with tempfile.TemporaryDirectory() as caches:
+        served = {"commits": lambda: calls(Path(caches)), "fits": fits, "training": training}
+        side_by_side.serve(served[options.only[0]]())
+
+
 def main() -> None:
     parser = side_by_side.arguments(__doc__ or "", rounds=5)
     parser.add_argument("commit", help="to compare with")
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--data", type=Path, help="folder of MNIST; random images without it")
+    parser.add_argument("--tree", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve_on:
-        import phalanx as phx
-
-        phx.use_cpu_devices(options.serve_on)
-        with tempfile.TemporaryDirectory() as caches:
-            side_by_side.serve(calls(Path(caches)))
+        serve(options)
         return
     watch, (rows, parts) = side_by_side.Watch(), known(options)
     with ExitStack() as stack:
