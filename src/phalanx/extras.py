@@ -19,6 +19,7 @@ DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     "optax": ("optax>=0.2.4",),
     "orbax": ("orbax-checkpoint>=0.11",),
     "sklearn": ("scikit-learn>=1.5",),
+    "zarr": ("zarr>=3.1.6",),
     "xarray": _PICTURES,  # ArviZ brings it
 }
 """By the name that is imported, the distributions to install, as `pyproject.toml` requires them."""

@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 
 from phalanx.diagnostics.element_statistics import ElementStatistics
+from phalanx.store.stored_array import StoredArray
 
 Names = Mapping[str, tuple[tuple[str, ...] | None, ...]]
 """Labels of the entries along each axis, by variable; None for an axis, and no variable, that is numbered."""
@@ -27,7 +28,7 @@ def as_draws(draws: np.ndarray, name: str = "draws") -> np.ndarray:
     Raises:
         ValueError: when an axis is missing, or there are no chains or no draws.
     """
-    draws = np.asarray(draws)
+    draws = draws if isinstance(draws, StoredArray) else np.asarray(draws)
     if draws.ndim < 2:
         raise ValueError(f"{name}: expected an array of shape (chain, draw, ...); got shape {draws.shape}.")
     chains, length = draws.shape[:2]
@@ -63,6 +64,9 @@ def measure(statistic: Callable[[ElementStatistics], np.ndarray], draws: np.ndar
     Returns:
         The statistic of each element, of shape `draws.shape[2:]` followed by that of `statistic` for one element.
     """
+    if isinstance(draws, StoredArray):
+        parts = [measure(statistic, piece) for piece in draws.pieces()]
+        return np.concatenate(parts).reshape(draws.shape[2:] + parts[0].shape[1:])
     flat = draws.reshape(*draws.shape[:2], int(np.prod(draws.shape[2:])))
     size = max(1, BATCH_NUMBERS // (flat.shape[0] * flat.shape[1]))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy as np
 from phalanx.diagnostics.elements import Names, axis_names
 from phalanx.extras import require
 
-# ArviZ's names of statistics that differ from ours
-_ARVIZ_NAMES = {"num_steps": "n_steps", "log_density": "lp", "reached_max_depth": "reached_max_treedepth"}
+ARVIZ_NAMES = {"num_steps": "n_steps", "log_density": "lp", "reached_max_depth": "reached_max_treedepth"}
+"""ArviZ's names of statistics, by ours where they differ."""
 
 
 def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], labels: Names | None = None) -> Any:
@@ -42,10 +42,10 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], l
     Bayesian models in Python.
     """
     arviz = require("arviz")
-    _check_names(draws)
+    check_dimensions("to_arviz", draws)
     groups = {
         "posterior": _dataset(draws, labels),
-        "sample_stats": _dataset({_ARVIZ_NAMES.get(name, name): value for name, value in stats.items()}),
+        "sample_stats": _dataset({ARVIZ_NAMES.get(name, name): value for name, value in stats.items()}),
     }
     # Asking ArviZ 1.x for InferenceData, even with hasattr, raises a warning; its version does not.
     if arviz.__version__.startswith("0."):
@@ -53,11 +53,14 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], l
     return require("xarray").DataTree.from_dict(groups)
 
 
-def _check_names(draws: Mapping[str, np.ndarray]) -> None:
-    taken = {"chain", "draw", *(f"{name}_dim_{axis}" for name, v in draws.items() for axis in range(v.ndim - 2))}
-    if clash := [name for name in draws if name in taken]:
+def check_dimensions(what: str, names: Iterable[str]) -> None:
+    """Raise if a variable has the name of a dimension; `what` begins the message."""
+    names = list(names)
+    numbered = {f"{name}_dim_" for name in names}
+    taken = [n for n in names if n in ("chain", "draw") or (n.rstrip("0123456789") in numbered and n[-1].isdigit())]
+    if taken:
         raise ValueError(
-            f"to_arviz: the variable {clash[0]!r} has the name of a dimension of ArviZ's container. Rename it in the "
+            f"{what}: the variable {taken[0]!r} has the name of a dimension of ArviZ's container. Rename it in the "
             f"model; or convert it under another name, dataclasses.replace(posterior, draws={{...}}).to_arviz()."
         )
 

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from phalanx.mesh.compatibility.jax_release import check_jax
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_devices, to_host
+from phalanx.store.stored_array import StoredArray
 
 STREAM = 0x70726564
 """Folded into these keys, so that they differ from those of a run with the same seed."""
@@ -45,7 +46,10 @@ def over_draws(
     check_jax()
     chains, length = sizes
     count = chains * length
-    flat = {name: value.reshape(count, *value.shape[2:]) for name, value in draws.items()}
+    flat = {
+        name: value if isinstance(value, StoredArray) else value.reshape(count, *value.shape[2:])
+        for name, value in draws.items()
+    }
     numbers = [number.astype(np.uint32) for number in np.divmod(np.arange(count), length)]
 
     def of_draw(values: dict[str, Any], chain: Array, draw: Array, given: Any) -> Any:
@@ -59,7 +63,11 @@ def over_draws(
         # The last batch starts earlier, so that all batches have one size and share one compilation.
         first = min(start, count - batch_size)
         rows = slice(first, first + batch_size)
-        batch = _placed(({name: value[rows] for name, value in flat.items()}, *(n[rows] for n in numbers)), mesh)
+        values = {
+            name: value.rows(rows.start, rows.stop) if isinstance(value, StoredArray) else value[rows]
+            for name, value in flat.items()
+        }
+        batch = _placed((values, *(n[rows] for n in numbers)), mesh)
         leaves, structure = jax.tree.flatten(batched(*batch, given))
         outputs = outputs or [np.empty((count, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
         for output, leaf in zip(outputs, leaves, strict=True):

@@ -20,6 +20,7 @@ from phalanx.posterior.continuation import FromFile
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
 from phalanx.posterior.run_folder import RunFolder
+from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.loop import Run
 from phalanx.run.progress.report import RunReport
 from phalanx.run.state import RunState
@@ -35,8 +36,8 @@ CONTENT = "the content of "
 
 
 @contextmanager
-def checkpoint_in(folder: str | PathLike[str] | None) -> Iterator[RunCheckpoint | None]:
-    """Hold a folder in a `with` block; None for a run that is not saved.
+def checkpoint_in(folder: str | PathLike[str] | None, store: DrawStore | None) -> Iterator[RunCheckpoint | None]:
+    """Hold a folder in a `with` block; None for a run that is not saved. `store` has the draws, if there is one.
 
     Raises:
         FileExistsError: when the folder holds something else.
@@ -45,7 +46,7 @@ def checkpoint_in(folder: str | PathLike[str] | None) -> Iterator[RunCheckpoint 
     if folder is None:
         yield None
         return
-    checkpoint = RunCheckpoint(folder)
+    checkpoint = RunCheckpoint(folder, store)
     if not is_first():
         yield checkpoint
         return
@@ -58,9 +59,11 @@ class RunCheckpoint:
 
     Args:
         folder: the folder.
+        store: store of the draws; None if the folder has them.
     """
 
-    def __init__(self, folder: str | PathLike[str]):
+    def __init__(self, folder: str | PathLike[str], store: DrawStore | None = None):
+        self.store = store
         self.called = f"checkpoint={str(folder)!r}"
         self._folder = RunFolder.of(Path(folder), self.called)
         self._identity: Mapping[str, str] = {}
@@ -96,7 +99,7 @@ class RunCheckpoint:
         differs = [
             f"{name} differs" if name.startswith(CONTENT) else f"{name} is {known.get(name)} there, and {value} here"
             for name, value in self._identity.items()
-            if known.get(name) != value
+            if str(known.get(name)) != value
         ]
         if differs:
             raise ValueError(
@@ -152,17 +155,22 @@ class RunCheckpoint:
             raise
 
     def save(self, posterior: Posterior) -> None:
-        """Have a run so far written."""
+        """Have a run so far written; one whose draws are in a store, as soon as these are on the disk."""
         self._due = time.monotonic() + SECONDS
         if posterior.goes_on is None or not is_first():
             return
         self._wait()
         parts = {"reduced": posterior.reduced, "warmup": posterior.warmup}
         state = FromFile(posterior.goes_on.saved(), self._contents)
-        self._writing = self._thread.submit(
-            self._folder.write, self._identity, posterior.draws, posterior.stats, parts, posterior.timing,
-            posterior.record, state,
-        )  # fmt: skip
+        in_store = None if self.store is None else self.store.synced()
+        draws, stats = (posterior.draws, posterior.stats) if in_store is None else ({}, {})
+
+        def write() -> None:
+            if in_store is not None:
+                in_store.result()
+            self._folder.write(self._identity, draws, stats, parts, posterior.timing, posterior.record, state)
+
+        self._writing = self._thread.submit(write)
 
     def _wait(self) -> None:
         """Wait for the save under way; one that fails is reported, and the run goes on."""

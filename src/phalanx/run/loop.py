@@ -14,6 +14,7 @@ from phalanx.mesh.interrupts import Interrupts, ended_by_interrupt
 from phalanx.run.device.executables import Executables
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
+from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.init_values import Initial
 from phalanx.run.phases.folding import Folding
@@ -46,6 +47,7 @@ class Run:
         progress: the progress display.
         looks: functions called with a report after each block.
         saves: SIGTERM waits for the end of a block, too.
+        store: store of the draws; None to keep them in memory.
     """
 
     state: RunState
@@ -53,8 +55,9 @@ class Run:
 
     def __init__(
         self, executables: Executables, kernel: Kernel, seed: int, arrays: tuple[Array, ...], progress: Progress,
-        looks: Sequence[Callable[[RunReport], Any]] = (), saves: bool = False,
+        looks: Sequence[Callable[[RunReport], Any]] = (), saves: bool = False, store: DrawStore | None = None,
     ):  # fmt: skip
+        self.store = store
         self.engine, self.kernel = Engine(executables, seed, arrays), kernel
         self.interrupts, self.interrupted = Interrupts(saves), False
         self.so_far: Callable[[], Any] | None = None
@@ -97,8 +100,10 @@ class Run:
         else:
             total = num_samples // thin
             room = total + stored.count if until is None else min(total, UNTIL_ROOM)
+            room = room if self.store is None else 0
             buffer = DrawBuffer(engine.blocks.target, stored.count + total, room)
-            phase = Storing(engine, buffer, thin, None if until is None else until.watch(engine.blocks.names))
+            watch = None if until is None else until.watch(engine.blocks.names)
+            phase = Storing(engine, buffer, thin, watch, self.store)
         self.state = phase.begin(self.state)
         with ended_by_interrupt(lambda: self._interrupted(phase)):
             self._go_through(phase)

@@ -74,6 +74,7 @@ def mcmc(
     check: str = "warn",
     on_block: Callable[[RunReport], Any] | None = None,
     checkpoint: str | PathLike[str] | None = None,
+    store: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> Posterior:
     """Draw from the posterior of a model given data, with many chains on all devices.
@@ -116,6 +117,10 @@ def mcmc(
         checkpoint: a folder. The run is saved there every ten seconds, at its end, and after Ctrl-C, SIGTERM or an
             error; the same call continues it, in another process too, and ends with the same draws. On another number
             of devices they are the same but for rounding.
+        store: a folder, such as `run.zarr`. Draws and statistics are written there block by block, in Zarr 3 and in
+            ArviZ's layout, and memory does not grow with their number. `phx.open` reads them, also while the run goes
+            on; so does the posterior that is returned. A store is never overwritten; with a checkpoint the same call
+            continues it.
         progress: show progress.
 
     Returns:
@@ -139,7 +144,7 @@ def mcmc(
         (4, 100)
     """
     check_seed(seed)  # before compiling
-    run = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, progress)
+    run = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, progress)
     sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
     return sampler.run(seed, **vars(run))
 
@@ -190,7 +195,7 @@ def stream(
     if num_samples is not None:
         checks.check_sizes(1, 0, num_samples, thin)
     check_seed(seed)
-    run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, None, progress)
+    run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, None, None, progress)
     sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from phalanx.extras import require
 from phalanx.posterior.posterior import Posterior
 from phalanx.run.checks import check_on_block, check_sizes
 from phalanx.run.init_values import check_kind
@@ -32,6 +34,7 @@ class RunOptions:
         tuning: posterior whose tuning the chains use.
         on_block: function called with a report after each block.
         checkpoint: folder to save the run to, and to continue it from.
+        store: folder to write the draws to, instead of keeping them in memory.
         progress: show progress.
     """
 
@@ -43,6 +46,7 @@ class RunOptions:
     tuning: Posterior | None = None
     on_block: Callable[[RunReport], Any] | None = None
     checkpoint: str | PathLike[str] | None = None
+    store: str | PathLike[str] | None = None
     progress: bool = True
 
     def checked(self, num_chains: int, keep: Any) -> RunOptions:
@@ -68,9 +72,21 @@ class RunOptions:
         check_kind(self.init)
         if self.checkpoint is not None and not isinstance(self.checkpoint, str | PathLike):
             raise TypeError(f"checkpoint: expected a folder, such as 'out/run'; got {self.checkpoint!r}.")
+        self._check_store(keep)
         warmup = default_warmup(int(num_chains)) if self.num_warmup is None else int(self.num_warmup)
         samples, thin = int(self.num_samples), int(self.thin)
         return replace(self, num_warmup=warmup, num_samples=samples, thin=thin, progress=bool(progress))
+
+    def _check_store(self, keep: Any) -> None:
+        if self.store is None:
+            return
+        if not isinstance(self.store, str | PathLike):
+            raise TypeError(f"store: expected a folder, such as 'out/run.zarr'; got {self.store!r}.")
+        if keep is not None and not len(keep):
+            raise ValueError("store: keep=[] stores no draws. Keep a variable, or leave out store=.")
+        if self.checkpoint is not None and Path(self.checkpoint).resolve() == Path(self.store).resolve():
+            raise ValueError(f"store={str(self.store)!r} is the folder of the checkpoint, too; name another one.")
+        require("zarr")
 
     @property
     def num_stored(self) -> int:

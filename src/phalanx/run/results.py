@@ -14,6 +14,7 @@ from phalanx.adaptation.stuck_chains import Relocation
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.run.host.draw_store import step_sizes
 from phalanx.run.host.reducer_state import HostReducers, findings
 from phalanx.run.loop import Run
 from phalanx.run.state import RunState
@@ -92,9 +93,10 @@ class RunResults(NamedTuple):
         state, reduced = run.state, HostReducers.of(run.engine.executables.reducing).finalize(run.state.reduced)
         if not state.stored.count:
             return cls({}, {}, reduced)
+        if run.store is not None:
+            return cls(*run.store.read(), reduced)  # pyright: ignore[reportArgumentType]
         draws, stats = state.stored.whole
-        step_size = np.asarray(state.tuning.step_size)
-        stats["step_size"] = np.full(stats["energy"].shape, step_size, step_size.dtype)
+        stats["step_size"] = step_sizes(state, stats)
         return cls({name: draws[name] for name in run.engine.blocks.names}, stats, reduced)
 
     def record(self, before: RunRecord, run: Run, clock: Clock, samples: int) -> RunRecord:

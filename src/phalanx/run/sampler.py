@@ -33,6 +33,7 @@ from phalanx.run.continuing import Continuing, check_contents, check_same_names,
 from phalanx.run.device.executables import Executables
 from phalanx.run.draws_check import check_at_draws
 from phalanx.run.engine import positions_of
+from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.init_values import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
 from phalanx.run.options import RunOptions
@@ -103,6 +104,7 @@ class Sampler:
         until: Until | None = None,
         on_block: Callable[[RunReport], Any] | None = None,
         checkpoint: str | PathLike[str] | None = None,
+        store: str | PathLike[str] | None = None,
         progress: bool = True,
     ) -> Posterior:
         """Draw from the posterior without compiling: initial positions, warm-up, sampling.
@@ -121,6 +123,7 @@ class Sampler:
             until: condition on which to stop before `num_samples`.
             on_block: function called with a report after each block.
             checkpoint: folder to save the run to, and to continue it from.
+            store: folder to write the draws to, instead of keeping them in memory.
             progress: show progress.
 
         Returns:
@@ -139,23 +142,32 @@ class Sampler:
             (4, 10)
         """
         check_seed(seed)
-        options = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, progress)
+        options = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, progress)
         options, data_used = self._checked(options), self._data(data)
         initial = self._initial(options.init, int(seed), data_used.arrays)
         aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
-        with checkpoint_in(options.checkpoint) as saves:
+        draws_to = self._store(options, data_used)
+        with (
+            nullcontext() if draws_to is None else draws_to.held(),
+            checkpoint_in(options.checkpoint, draws_to) as saves,
+        ):
             contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
             identity = self._identity(int(seed), aim, initial, options.tuning, data_used)
+            identity["store"] = str(None if draws_to is None else "a Zarr folder")
             if saves is None or not (before := saves.read(identity, contents)):
                 kernel = self._tuned(options)
+                if draws_to is not None:
+                    draws_to.begin({**identity, **contents}, again=saves is not None)
                 start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim))
-                return self._go(start, data_used, options, options.num_samples, saves)
+                return self._go(start, data_used, options, options.num_samples, saves, draws_to)
             with saves.explained():
                 state = self._state_of(before, data_used.arrays)
                 state = state._replace(stopped=state.stopped and options.until is not None)
                 left = saves.left(before, state, options.num_samples)
+                if draws_to is not None:
+                    draws_to.resume(state.stored.count)
             start = RunStart(int(seed), self.kernel, lambda run: run.resume(state), before, state)
-            return self._go(start, data_used, replace(options, num_samples=left), options.num_samples, saves)
+            return self._go(start, data_used, replace(options, num_samples=left), options.num_samples, saves, draws_to)
 
     def continue_run(
         self,
@@ -195,19 +207,24 @@ class Sampler:
         options = RunOptions(aim.num_warmup, more, aim.thin, until, on_block=on_block, progress=progress)
         options = self._checked(options)
         start = RunStart(state.seed, self.kernel, lambda run: run.resume(state), posterior, state)
-        return self._go(start, data_used, options, posterior.record.num_samples + num_samples, None)
+        return self._go(start, data_used, options, posterior.record.num_samples + num_samples)
 
     def _go(
-        self, start: RunStart, data: Data, options: RunOptions, samples: int, saves: RunCheckpoint | None
-    ) -> Posterior:
+        self, start: RunStart, data: Data, options: RunOptions, samples: int, saves: RunCheckpoint | None = None,
+        draws_to: DrawStore | None = None,
+    ) -> Posterior:  # fmt: skip
         """Return the posterior of a run of `samples` iterations, of which it still makes `options.num_samples`."""
         stored = 0 if start.state is None else start.state.stored.count
-        plan = self.plan(stored + _room(options), data.arrays)  # earlier draws are copied
+        slots = self.executables.blocks.slots
+        # earlier draws are copied
+        plan = self.plan(stored + _room(options) if draws_to is None else 2 * slots, data.arrays)
         looks = [look for look in (options.on_block, None if saves is None else saves.offer) if look is not None]
         with watched(make_progress(options.progress)) as display:
             self._announce(display, data.rows, plan)
             clock = start.clock()
-            run = Run(self.executables, start.kernel, start.seed, data.arrays, display, looks, saves is not None)
+            run = Run(
+                self.executables, start.kernel, start.seed, data.arrays, display, looks, saves is not None, draws_to
+            )
             run.so_far = partial(self._so_far, run, data, clock)
             is_warm = start.state is not None and not start.state.in_warm_up
             with nullcontext() if saves is None else saves.after_an_error(run), run.interrupts.held():
@@ -220,9 +237,17 @@ class Sampler:
                     run.so_far = partial(self._so_far, run, data, clock)
                 run.sample(options.num_samples, options.until)
             posterior = self._done(run, data, clock, samples)
+            if draws_to is not None:
+                draws_to.end(posterior.record, posterior.timing, posterior.warmup)
             if saves is not None:
                 saves.save(posterior)
         return posterior
+
+    def _store(self, options: RunOptions, data: Data) -> DrawStore | None:
+        if options.store is None:
+            return None
+        record = replace(data.record, num_warmup=options.warmup, num_samples=options.num_samples)
+        return DrawStore(options.store, options.num_stored, record, self.executables.blocks.names)
 
     def _identity(
         self, seed: int, aim: Aim, initial: Initial, tuning: Posterior | None, data: Data

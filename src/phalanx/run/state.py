@@ -68,12 +68,14 @@ class Stored(NamedTuple):
         draws, stats: arrays `(chain, draw, ...)` by name.
         counts: draws of each chain; the arrays may have room for more.
         divergences: number of divergent draws.
+        moved: draws of each chain that were moved to a store; the arrays begin behind them.
     """
 
     draws: Mapping[str, Shaped[np.ndarray, "chains draws *shape"]]
     stats: Mapping[str, Shaped[np.ndarray, "chains draws"]]
     counts: Integer[np.ndarray, "chains"]
     divergences: int = 0
+    moved: int = 0
 
     @classmethod
     def nothing(cls, num_chains: int) -> Stored:
@@ -92,14 +94,18 @@ class Stored(NamedTuple):
 
     @property
     def whole(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The first `count` draws of every chain, and their statistics."""
-        return self._cut(0, self.count)
+        """The first `count` draws of every chain but those moved, and their statistics."""
+        return self._cut(self.moved, self.count)
 
     @property
     def rest(self) -> Stored:
         """The draws after the first `count`, which only some chains have."""
         draws, stats = self._cut(self.count, int(self.counts.max()))
-        return self._replace(draws=draws, stats=stats)
+        return self._replace(draws=draws, stats=stats, moved=self.count)
+
+    def apart(self) -> Stored:
+        """Return the same draws in arrays of their own, so that the memory of others is given back."""
+        return self._replace(**{of: {n: v.copy() for n, v in getattr(self, of).items()} for of in ("draws", "stats")})
 
     def after(self, draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -> Stored:
         """Return the inverse of `rest`, given the first draws of every chain and their statistics."""
@@ -107,10 +113,11 @@ class Stored(NamedTuple):
         def joined(first: Mapping[str, np.ndarray], later: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             return {name: np.concatenate([first[name], values], axis=1) for name, values in later.items()}
 
-        return self._replace(draws=joined(draws, self.draws), stats=joined(stats, self.stats))
+        return self._replace(draws=joined(draws, self.draws), stats=joined(stats, self.stats), moved=0)
 
     def _cut(self, begin: int, end: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        draws, stats = ({name: v[:, begin:end] for name, v in of.items()} for of in (self.draws, self.stats))
+        cut = slice(begin - self.moved, end - self.moved)
+        draws, stats = ({name: values[:, cut] for name, values in of.items()} for of in (self.draws, self.stats))
         return draws, stats
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,12 @@ import numpy as np
 
 from phalanx.diagnostics import ess, rhat
 from phalanx.mesh.processes import agreed
-from phalanx.run.state import Stored
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped
+
+Arrays = Mapping[str, np.ndarray]
+"""Arrays `(chain, draw, ...)` by name."""
 
 FIRST = 50
 """Draws of each chain at the first evaluation."""
@@ -81,24 +83,25 @@ class StoppingWatch:
         self._condition, self._names = condition, names
         self._began = time.monotonic()
 
-    def first_look(self, stored: Stored) -> int:
-        """Return the number of draws of each chain at the first evaluation."""
-        return max(FIRST, stored.count + 1)
+    def first_look(self, count: int) -> int:
+        """Return the number of draws of each chain at the first evaluation, after `count` draws."""
+        return max(FIRST, count + 1)
 
-    def look(self, stored: Stored, due: int) -> tuple[bool, int]:
+    def look(self, count: int, due: int, read: Callable[[], tuple[Arrays, Arrays]]) -> tuple[bool, int]:
         """Return true if sampling should stop, and the number of draws of each chain at the next evaluation.
 
-        R-hat and effective sample sizes are evaluated if every chain has `due` draws.
+        R-hat and effective sample sizes are evaluated if every chain has `due` draws. `read` returns the draws and
+        statistics so far, `count` draws of each chain.
         """
         wanted = self._condition
-        if wanted.seconds is not None and agreed(self._seconds >= wanted.seconds) and stored.count:
+        if wanted.seconds is not None and agreed(self._seconds >= wanted.seconds) and count:
             return True, due
-        if stored.count < due:
+        if count < due:
             return False, due
         due = int(np.ceil(due * GROWTH))
         if wanted.r_hat is None and wanted.ess is None:
             return False, due
-        draws, stats = stored.whole
+        draws, stats = read()
         return all(self._good(values) for values in (stats["log_density"], *(draws[n] for n in self._names))), due
 
     @property

@@ -54,12 +54,12 @@ class DrawBuffer:
         filled, draws, stats = block.filled, dict(stored.draws), dict(stored.stats)
         for name, array in values.items():
             rows = self.target.trim(name, fetch_slots(array, len(filled)), leading=2)
-            draws[name] = self._written(draws.get(name), stored.counts, rows, filled)
+            draws[name] = self._written(draws.get(name), stored.counts - stored.moved, rows, filled)
         for name, rows in block.stats.items():
             rows = rows.astype(STAT_TYPES.get(name, rows.dtype))
-            stats[name] = self._written(stats.get(name), stored.counts, rows, filled)
+            stats[name] = self._written(stats.get(name), stored.counts - stored.moved, rows, filled)
         divergences = stored.divergences + int(block.stats["diverging"][filled].sum())
-        return Stored(draws, stats, stored.counts + block.count, divergences)
+        return Stored(draws, stats, stored.counts + block.count, divergences, stored.moved)
 
     def _written(
         self, array: Shaped[np.ndarray, "chains room *shape"] | None, counts: Integer[np.ndarray, "chains"],

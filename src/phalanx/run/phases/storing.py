@@ -15,6 +15,7 @@ from phalanx.mesh.processes import to_host
 from phalanx.run.device.recorder import Rows
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
+from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.host.recorded import HostBlock
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.phases.phase import Goal, Shown
@@ -36,17 +37,20 @@ class Storing:
         buffer: writer of draws.
         thin: draws of the kernel per stored draw.
         watch: evaluator of the condition on which to stop early; None without a condition.
+        store: store that the draws are moved to; None to keep them in memory.
     """
 
     name, folds = "sampling", False
 
-    def __init__(self, engine: Engine, buffer: DrawBuffer, thin: int, watch: StoppingWatch | None):
-        self._engine, self._buffer, self._thin, self._watch = engine, buffer, thin, watch
+    def __init__(
+        self, engine: Engine, buffer: DrawBuffer, thin: int, watch: StoppingWatch | None, store: DrawStore | None = None
+    ):
+        self._engine, self._buffer, self._thin, self._watch, self._store = engine, buffer, thin, watch, store
         self._reducers = HostReducers.of(engine.executables.reducing)
 
     def begin(self, state: RunState) -> RunState:
         """Return the state before the first block."""
-        first = 0 if self._watch is None else state.next_look or self._watch.first_look(state.stored)
+        first = 0 if self._watch is None else state.next_look or self._watch.first_look(state.stored.count)
         return state._replace(next_look=first)
 
     def goal(self, state: RunState) -> Goal | None:
@@ -85,7 +89,7 @@ class Storing:
         shown = Shown(
             stored.count, self._buffer.total, block.stats["acceptance_rate"][block.filled], stored.divergences
         )
-        return self._stopped(state), shown
+        return self._stopped(state if self._store is None else self._store.take(state)), shown
 
     def interrupted(self, state: RunState) -> str:
         """Return the line to show when the run is interrupted."""
@@ -95,7 +99,8 @@ class Storing:
         """Return the state with `stopped` set if the condition to stop is met."""
         if state.stopped or self._watch is None:
             return state
-        met, next_look = self._watch.look(state.stored, state.next_look)
+        read = self._store.read if self._store is not None else lambda: state.stored.whole
+        met, next_look = self._watch.look(state.stored.count, state.next_look, read)
         return state._replace(stopped=met, next_look=next_look)
 
     def _read(self, state: RunState, rows: Rows, count: Int[Array, "chains"]) -> tuple[dict[str, Array], Any]:

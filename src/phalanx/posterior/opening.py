@@ -1,0 +1,64 @@
+"""Opening of whatever a run has saved: a store of draws, a checkpoint, or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from phalanx.diagnostics.exchange import ARVIZ_NAMES
+from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import RunRecord, Timing
+from phalanx.store.stored_array import StoredArray
+from phalanx.store.zarr_folder import entry_of, is_zarr, read_zarr
+
+Stored = Mapping[str, StoredArray]
+"""Arrays of a store by name."""
+
+
+def open(path: str | PathLike[str]) -> Posterior:
+    """Open what a run has saved, also while it goes on.
+
+    Args:
+        path: the folder of `store=`, whose draws are read when they are used; or the folder of `checkpoint=`, or a
+            file of `posterior.save`, which are read here.
+
+    Returns:
+        The posterior: of a run that goes on, with the draws that were committed so far. Results of reducers are in
+        checkpoints and files, and not in stores.
+
+    Raises:
+        FileNotFoundError, ValueError: if there is nothing at the path, or it is something else or damaged.
+        ImportError: if zarr is not installed and the path is a store.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.open("run.zarr").num_draws  # doctest: +SKIP
+        1000
+    """
+    folder = Path(path)
+    if not folder.exists():
+        raise FileNotFoundError(f"open: {str(path)!r} does not exist.")
+    if not is_zarr(folder):
+        return Posterior.load(path)
+    called = f"open: {str(path)!r}"
+    draws, stats, entries = read_zarr(folder, called)
+    try:
+        names, record = entry_of(entries["names"]), RunRecord.of_json(entry_of(entries["record"]))
+        timing, course = Timing(**entry_of(entries["timing"])), entry_of(entries["warmup"])
+        warmup = {name: np.array(values) for name, values in course.items()}
+        draws, stats = in_our_names(draws, stats, names)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{called} is damaged: its entries cannot be read ({error!r}).") from error
+    return Posterior(draws, stats, timing, record, warmup=warmup)  # pyright: ignore[reportArgumentType]
+
+
+def in_our_names(draws: Stored, stats: Stored, names: Mapping[str, str]) -> tuple[Stored, Stored]:
+    """Return draws and statistics of a store by their names in Phalanx; `names` are those of variables in the store."""
+    ours = {theirs: name for name, theirs in ARVIZ_NAMES.items()}
+    return (
+        {name: draws[stored] for stored, name in names.items() if stored in draws},
+        {ours.get(name, name): values for name, values in stats.items()},
+    )

@@ -1,0 +1,149 @@
+"""Store of a run's draws: a thread writes them to a Zarr folder while chains move."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phalanx.diagnostics.exchange import ARVIZ_NAMES, check_dimensions
+from phalanx.mesh.processes import is_first
+from phalanx.posterior.opening import in_our_names
+from phalanx.posterior.record import RunRecord, Timing
+from phalanx.run.state import RunState
+from phalanx.store.stored_array import StoredArray
+from phalanx.store.zarr_folder import POSTERIOR, STATS, ZarrFolder, entry, read_zarr
+
+SECONDS = 5.0
+"""Seconds between two times at which readers are shown new draws."""
+
+WAITING = 2
+"""Blocks that may wait for the disk; chains wait before there are more, so that memory stays bounded."""
+
+
+class DrawStore:
+    """Store of a run's draws.
+
+    Args:
+        path: the folder.
+        room: draws of each chain that the run makes at most.
+        record: record of the run to come.
+        names: names of the stored variables.
+    """
+
+    def __init__(self, path: str | PathLike[str], room: int, record: RunRecord, names: tuple[str, ...]):
+        self.called, self._record = f"store={str(path)!r}", record
+        check_dimensions(self.called, names)
+        # a slash would separate groups
+        self._names = {name: name.replace("/", ".") for name in names}
+        labels = {self._names.get(name, name): words for name, words in record.labels.items()}
+        self._folder = ZarrFolder(Path(path), self.called, room, labels=labels)
+        self._thread = ThreadPoolExecutor(1, "phalanx-store")
+        self._waiting: deque[Future[Any]] = deque()
+        self._due = time.monotonic() + SECONDS
+
+    def begin(self, identity: Mapping[str, str], *, again: bool) -> None:
+        """Make the folder.
+
+        Args:
+            identity: identity of the run, from `phalanx.run.checkpoint.identity_of`.
+            again: replace a store of the same run, which ended before its first checkpoint.
+        """
+        if not is_first():
+            return
+        run = hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()
+        if again and self._folder.path.exists() and read_zarr(self._folder.path, self.called)[2].get("run") == run:
+            self._folder.discard()
+        entries = self._entries(self._record, Timing(), {})
+        self._folder.begin({"run": run, "names": entry(self._stored_names), **entries, "complete": False})
+
+    def resume(self, count: int) -> None:
+        """Continue the folder behind its first `count` draws of each chain."""
+        if is_first():
+            self._folder.resume(count)
+
+    def take(self, state: RunState) -> RunState:
+        """Return the state without the draws that every chain has; they are written."""
+        draws, stats = state.stored.whole
+        if not stats or not next(iter(stats.values())).shape[1]:
+            return state
+        stats["step_size"] = step_sizes(state, stats)
+        groups = {
+            POSTERIOR: {self._names[name]: draws[name] for name in self._names},
+            STATS: {ARVIZ_NAMES.get(name, name): values for name, values in stats.items()},
+        }
+        self._write(lambda: self._folder.append(groups))
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + SECONDS
+            self._write(lambda: self._folder.commit({}))
+        return state._replace(stored=state.stored.rest.apart())
+
+    def synced(self) -> Future[Any]:
+        """Return a promise that all draws so far are on the disk."""
+        return self._write(lambda: self._folder.commit({}, durable=True))
+
+    def read(self) -> tuple[Mapping[str, StoredArray], Mapping[str, StoredArray]]:
+        """Return the draws and statistics so far."""
+        if is_first():
+            self._result(self._write(lambda: self._folder.commit({})))
+            return in_our_names(*self._folder.read(), self._stored_names)
+        draws, stats, _ = read_zarr(self._folder.path, self.called)
+        return in_our_names(draws, stats, self._stored_names)
+
+    def end(self, record: RunRecord, timing: Timing, warmup: Mapping[str, np.ndarray]) -> None:
+        """Complete the store."""
+        entries = {**self._entries(record, timing, warmup), "complete": not record.interrupted}
+        self._result(self._write(lambda: self._folder.end(entries)))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Write in a `with` block; what was given is written at its end, also after an error."""
+        with self._thread:
+            try:
+                yield
+            except BaseException:
+                self._write(lambda: self._folder.commit({}, durable=True))  # its error would hide the one under way
+                raise
+
+    @property
+    def _stored_names(self) -> dict[str, str]:
+        return {stored: name for name, stored in self._names.items()}
+
+    @staticmethod
+    def _entries(record: RunRecord, timing: Timing, warmup: Mapping[str, np.ndarray]) -> dict[str, str]:
+        course = {name: values.tolist() for name, values in warmup.items()}
+        return {"record": entry(asdict(record)), "timing": entry(asdict(timing)), "warmup": entry(course)}
+
+    def _write(self, job: Callable[[], Any]) -> Future[Any]:
+        if not is_first():
+            return Future()
+        while len(self._waiting) >= WAITING or (self._waiting and self._waiting[0].done()):
+            self._result(self._waiting.popleft())
+        future = self._thread.submit(job)
+        self._waiting.append(future)
+        return future
+
+    def _result(self, future: Future[Any]) -> Any:
+        try:
+            return future.result() if is_first() else None
+        except OSError as error:
+            raise OSError(
+                f"{self.called} cannot be written ({error}). It holds all draws that were committed before; read them "
+                f"with phx.open. Make room on the disk, or restore the right to write to the folder."
+            ) from error
+
+
+def step_sizes(state: RunState, stats: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the step size as a statistic `(chain, draw)`, which blocks do not record."""
+    step_size = np.asarray(state.tuning.step_size)
+    return np.full(stats["energy"].shape, step_size, step_size.dtype)

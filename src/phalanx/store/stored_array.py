@@ -1,0 +1,87 @@
+"""Array of draws in a store, read when it is used: whole by NumPy, in pieces by all that must bound its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+PIECE_BYTES = 256 * 2**20
+"""Bytes of a piece."""
+
+
+class StoredArray(NDArrayOperatorsMixin):
+    """Draws of one variable `(chain, draw, ...)` in a store; indexing reads a part, all else reads the whole.
+
+    Args:
+        stored: the array in the store, with room for more draws.
+        count: draws of each chain to show.
+    """
+
+    def __init__(self, stored: Any, count: int):
+        self._stored = stored
+        self.shape: tuple[int, ...] = (stored.shape[0], count, *stored.shape[2:])
+        self.dtype = np.dtype(stored.dtype)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array in memory."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"StoredArray(shape={self.shape}, dtype={self.dtype})"
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        wanted = index if isinstance(index, tuple) else (index,)
+        if len(wanted) > 1 and all(isinstance(one, slice) for one in wanted[:2]):
+            draws = range(self.shape[1])[wanted[1]]
+            if draws.step == 1:  # without the room behind the last draw
+                return self._read((wanted[0], slice(draws.start, draws.stop), *wanted[2:]))
+        return np.asarray(self)[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self._read((slice(None), slice(0, self.shape[1]))), dtype)
+
+    def _read(self, index: tuple[Any, ...]) -> np.ndarray:
+        try:
+            return np.asarray(self._stored[index])
+        except Exception as error:  # of many classes: of the disk, of the checksum, of the compressor
+            raise ValueError(f"{self._stored.store_path}: a chunk of this array is damaged ({error}).") from error
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        read = (np.asarray(one) if isinstance(one, StoredArray) else one for one in inputs)
+        return getattr(ufunc, method)(*read, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """Yield arrays `(chain, draw, element)` of a bounded number of elements, in row-major order of elements."""
+        chains, draws, *event = self.shape
+        if not event or self.nbytes <= PIECE_BYTES:
+            yield np.asarray(self).reshape(chains, draws, -1)
+            return
+        step = max(1, PIECE_BYTES * event[0] // self.nbytes)  # along the first axis of the variable
+        for first in range(0, event[0], step):
+            yield self[:, :, first : first + step].reshape(chains, draws, -1)
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """Return the draws from number `first` to `last`, counted over all chains, one chain after the other."""
+        length = self.shape[1]
+        parts = []
+        for chain in range(first // length, (last - 1) // length + 1):
+            begin, end = max(first - chain * length, 0), min(last - chain * length, length)
+            parts.append(self[chain : chain + 1, begin:end][0])
+        return np.concatenate(parts)

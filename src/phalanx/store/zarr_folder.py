@@ -1,0 +1,282 @@
+"""Folder of draws in Zarr 3, in ArviZ's layout: it grows while a run goes on, and can be read meanwhile.
+
+The root has the groups `posterior` and `sample_stats`; their arrays `(chain, draw, ...)` are made once, with room for
+all draws. Draws are valid up to the number `committed` of the root, which is written after them; readers show no more.
+Only whole chunks, and the one that is not full yet, are written; each replaces its file at once, so that a process that
+is killed at any moment leaves all committed draws as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phalanx.extras import require
+from phalanx.store.save_path import sync
+from phalanx.store.stored_array import StoredArray
+
+VERSION = 1
+"""Version of the format."""
+
+CHUNK_BYTES = 4 * 2**20
+"""Greatest size of a chunk in memory."""
+
+OURS = "phalanx"
+"""Name of our entry among the attributes of the root."""
+
+POSTERIOR, STATS = "posterior", "sample_stats"
+
+Groups = Mapping[str, Mapping[str, np.ndarray]]
+"""Arrays by group and name."""
+
+
+@dataclass
+class ZarrFolder:
+    """Writer of a store.
+
+    Attributes:
+        path: the folder.
+        called: its name in messages.
+        room: draws of each chain for which there is room.
+        count: draws of each chain that were given to `append`.
+        labels: names of entries, by variable and axis.
+    """
+
+    path: Path
+    called: str
+    room: int = 0
+    count: int = 0
+    labels: Mapping[str, tuple[tuple[str, ...] | None, ...]] = field(default_factory=dict)
+    _arrays: dict[tuple[str, str], Any] = field(default_factory=dict)
+    _tails: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    """Draws behind the last full chunk of each array."""
+    _written: set[Path] = field(default_factory=set)
+    """Files that may not be on the disk yet."""
+
+    # -- beginning ----------------------------------------------------------------------------------------------------
+
+    def begin(self, entries: Mapping[str, Any]) -> None:
+        """Make a new store without arrays.
+
+        Raises:
+            FileExistsError: when something is at the path.
+        """
+        if self.path.exists():
+            raise FileExistsError(
+                f"{self.called} exists already, and a store is never overwritten. Name a new folder; to continue its "
+                f"run, repeat the call with the checkpoint= it was made with; to read it, use phx.open."
+            )
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        zarr = require("zarr")
+        root = zarr.create_group(self.path, zarr_format=3, attributes={OURS: {**entries, "version": VERSION}})
+        root.attrs.update({"inference_library": OURS})
+
+    def resume(self, count: int) -> None:
+        """Continue a store behind its first `count` draws; later ones are written anew."""
+        root, entries = _root(self.path, self.called)
+        if count > entries.get("committed", 0):
+            raise ValueError(
+                f"{self.called} has {entries.get('committed', 0)} draws of each chain, and the checkpoint continues "
+                f"behind {count}. Give the store that the run wrote to."
+            )
+        self.count = count
+        for group in (POSTERIOR, STATS) if count else ():
+            for name, array in root[group].arrays():
+                if array.ndim > 1:  # not a coordinate
+                    full = count - count % array.chunks[1]
+                    self._arrays[group, name] = array
+                    self._tails[group, name] = np.asarray(array[:, full:count])
+        if self._arrays:
+            self._make_room(max(self.room, count))
+
+    def discard(self) -> None:
+        """Remove the store."""
+        shutil.rmtree(self.path)
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def append(self, groups: Groups) -> None:
+        """Add draws `(chain, draw, ...)` of all chains; full chunks are written."""
+        number = next(iter(groups[STATS].values())).shape[1]
+        if not self._arrays:
+            self._make_arrays(groups)
+        if self.count + number > self.room:
+            self._make_room(max(self.count + number, 2 * self.room))
+        for group, arrays in groups.items():
+            for name, values in arrays.items():
+                self._append(group, name, np.asarray(values))
+        self.count += number
+
+    def commit(self, entries: Mapping[str, Any], *, durable: bool = False) -> None:
+        """Write the chunks that are not full, then the number of draws.
+
+        Args:
+            entries: entries of the root.
+            durable: wait until everything is on the disk.
+        """
+        for (group, name), tail in self._tails.items():
+            if tail.shape[1]:
+                self._write(group, name, self.count - tail.shape[1], tail)
+        if durable:
+            for file in self._written:
+                if file.exists():  # a chunk of zeros or NaN has no file
+                    sync(file)
+            for folder in {above for file in self._written for above in file.parents if self.path in above.parents}:
+                if folder.exists():
+                    sync(folder)
+            self._written.clear()
+        root, known = _root(self.path, self.called)
+        root.attrs.update({OURS: {**known, **entries, "committed": self.count}})
+        if durable:
+            sync(self.path / "zarr.json")
+            sync(self.path)
+
+    def end(self, entries: Mapping[str, Any]) -> None:
+        """Commit, and give up the room behind the last draw, so that plain readers see draws only."""
+        self.commit(entries, durable=True)
+        if self._arrays and self.room != self.count:
+            self._make_room(self.count)
+
+    def read(self) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
+        """Return the committed draws and statistics."""
+        return _stored(self._arrays, self.count)
+
+    # -- arrays -------------------------------------------------------------------------------------------------------
+
+    def _make_arrays(self, groups: Groups) -> None:
+        root, _ = _root(self.path, self.called)
+        for group, arrays in groups.items():
+            made = root.create_group(group, attributes={"inference_library": OURS}, overwrite=True)
+            for name, values in arrays.items():
+                dims = ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(values.ndim - 2)))
+                shape = (values.shape[0], max(self.room, 1), *values.shape[2:])
+                self._arrays[group, name] = made.create_array(
+                    name, shape=shape, chunks=chunks_of(shape, values.dtype.itemsize), dtype=values.dtype,
+                    fill_value=np.nan if values.dtype.kind == "f" else 0, dimension_names=dims,
+                    compressors=_codecs(),
+                )  # fmt: skip
+                self._tails[group, name] = values[:, :0]
+                words = [None, None, *self.labels.get(name, (None,) * (values.ndim - 2))]
+                for dim, size, known in zip(dims, shape, words, strict=True):
+                    if dim not in made:
+                        _make_coordinate(made, dim, np.arange(size) if known is None else np.array(known))
+
+    def _make_room(self, room: int) -> None:
+        root, _ = _root(self.path, self.called)
+        for array in self._arrays.values():
+            array.resize((array.shape[0], room, *array.shape[2:]))
+        for group in {group for group, _ in self._arrays}:
+            draw = root[group]["draw"]
+            draw.resize((room,))
+            draw[:] = np.arange(room)
+        self.room = room
+
+    def _append(self, group: str, name: str, values: np.ndarray) -> None:
+        array, tail = self._arrays[group, name], self._tails[group, name]
+        begin, size = self.count - tail.shape[1], array.chunks[1]
+        whole = np.concatenate([tail, values], axis=1) if tail.shape[1] else values
+        full = whole.shape[1] - whole.shape[1] % size
+        if full:
+            self._write(group, name, begin, whole[:, :full])
+        self._tails[group, name] = whole[:, full:].copy()  # not a view, which would keep the block in memory
+
+    def _write(self, group: str, name: str, begin: int, values: np.ndarray) -> None:
+        array = self._arrays[group, name]
+        end, size = begin + values.shape[1], array.chunks[1]
+        array[:, begin:end] = values
+        for number in range(begin // size, -(-end // size)):
+            chunks = (self.path / group / name / "c").glob(f"*/{number}")
+            self._written.update(file for found in chunks for file in [found, *found.rglob("*")])
+
+
+def chunks_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the shape of a chunk: as many chains as there are, and as many draws as fit into `CHUNK_BYTES`.
+
+    Draws of more than that are split, first by chains, then along their own axes, from the first one on.
+    """
+    chunk = [shape[0], 1, *(max(1, size) for size in shape[2:])]
+    for axis in (0, *range(2, len(chunk))):
+        excess = -(-itemsize * int(np.prod(chunk)) // CHUNK_BYTES)
+        chunk[axis] = max(1, chunk[axis] // excess)
+    chunk[1] = min(max(1, CHUNK_BYTES // (itemsize * int(np.prod(chunk)))), shape[1])
+    return tuple(chunk)
+
+
+def read_zarr(path: Path, called: str) -> tuple[dict[str, StoredArray], dict[str, StoredArray], dict[str, Any]]:
+    """Return the committed draws and statistics of a store, and the entries of its root.
+
+    Raises:
+        FileNotFoundError: when there is no folder.
+        ValueError: when it is no store of ours, damaged, or written by a later release.
+    """
+    root, entries = _root(path, called)
+    count = entries.get("committed", 0)
+    if not isinstance(count, int) or count < 0:
+        raise ValueError(f"{called} is damaged: its number of committed draws is {count!r}.")
+    arrays = {}
+    for group in (POSTERIOR, STATS) if count else ():
+        try:
+            found = list(root[group].arrays())
+        except Exception as error:  # of many classes: metadata are parsed here
+            raise ValueError(f"{called} is damaged: its group {group} cannot be read ({error}).") from error
+        for name, array in found:
+            if array.ndim > 1:
+                if array.shape[1] < count:
+                    raise ValueError(f"{called} is damaged: {name} has {array.shape[1]} of {count} draws.")
+                arrays[group, name] = array
+    return *_stored(arrays, count), entries
+
+
+def is_zarr(path: Path) -> bool:
+    """Return whether a folder is a Zarr store."""
+    return (path / "zarr.json").is_file()
+
+
+def _stored(arrays: Mapping[tuple[str, str], Any], count: int) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
+    return tuple(
+        {name: StoredArray(array, count) for (of, name), array in arrays.items() if of == group}
+        for group in (POSTERIOR, STATS)
+    )  # pyright: ignore[reportReturnType]
+
+
+def _root(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
+    if not path.exists():
+        raise FileNotFoundError(f"{called} does not exist.")
+    try:
+        root = require("zarr").open_group(path, mode="r+", zarr_format=3)
+        entries = dict(root.attrs[OURS])
+    except ImportError:
+        raise
+    except Exception as error:  # of many classes: metadata are parsed here
+        raise ValueError(f"{called} is not a store of draws, or is damaged ({error}).") from error
+    if not entries.get("version", VERSION + 1) <= VERSION:
+        raise ValueError(f"{called} was written by a later release of Phalanx. Read it with that release.")
+    return root, entries
+
+
+def _codecs() -> list[Any]:
+    codecs = require("zarr").codecs
+    # a checksum behind the compressor: a chunk with a flipped bit is refused by every reader
+    return [codecs.BloscCodec(cname="zstd", clevel=3, shuffle="shuffle"), codecs.Crc32cCodec()]
+
+
+def _make_coordinate(group: Any, name: str, values: np.ndarray) -> None:
+    kind = str if values.dtype.kind == "U" else values.dtype
+    made = group.create_array(name, shape=values.shape, chunks=values.shape, dtype=kind, dimension_names=(name,))
+    made[:] = values
+
+
+def entry(value: Any) -> str:
+    """Return an entry of the root as text, since JSON has neither NaN nor NumPy's numbers."""
+    return json.dumps(value, default=lambda number: number.item())
+
+
+def entry_of(text: Any) -> Any:
+    """Return the inverse of `entry`."""
+    return json.loads(text)
