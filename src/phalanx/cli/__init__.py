@@ -1,4 +1,4 @@
-"""Command line `phalanx`: the commands `sample`, `demo` and `info`, thin wrappers of public functions.
+"""Command line `phalanx`: thin wrappers of public functions, one for each command.
 
 In: arguments, data files and the user's Python files. Out: printed lines, folders of results and an exit status. Read
 `sample.py` first.
@@ -14,14 +14,16 @@ import typer
 from phalanx.cli.demo import demo
 from phalanx.cli.info import info
 from phalanx.cli.interruption import STATUS, Interrupted, explain_interrupt
+from phalanx.cli.resume import resume
 from phalanx.cli.sample import sample
+from phalanx.cli.saved import report, summary, watch
 from phalanx.mesh.interrupts import listen
 from phalanx.run.describe import versions
 
 NO_FILE = "no file was written."
 
 app = typer.Typer(add_completion=False)
-for _command in (sample, demo, info):
+for _command in (sample, summary, report, watch, resume, demo, info):
     app.command()(_command)
 
 

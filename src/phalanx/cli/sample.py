@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from phalanx.cli.options import (
     Warmup,
     start_devices,
 )
+from phalanx.cli.saved import CHECKPOINT, POSTERIOR, STORE, write_command
 from phalanx.cli.user_model import load, naming_lines_of, split_place
 from phalanx.cli.words import levels
 from phalanx.demos.options import mesh_with
@@ -72,6 +74,12 @@ def sample(
         typer.Option(help="A variable to store, repeatable; by default all latent and deterministic ones."),
     ] = None,
     thin: Annotated[int, typer.Option(help="Store one of every `thin` draws.")] = 1,
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="Save the run in the folder; phalanx resume FOLDER continues it.")
+    ] = False,
+    store: Annotated[
+        bool, typer.Option("--store", help="Write the draws to run.zarr in the folder as they are made.")
+    ] = False,
     devices: Devices = None,
     data_shards: DataShards = None,
     seed: Seed = 0,
@@ -91,6 +99,8 @@ def sample(
     matched = match_data(program, {} if data is None else read_data(data))
     folder = out or Path("out") / name
     folder.mkdir(parents=True, exist_ok=True)  # an error comes before a long run
+    if checkpoint:
+        write_command(folder, sys.argv[sys.argv.index("sample") + 1 :])
     arguments, mesh, sharded = matched.arguments, None, []
     if data_shards is not None:
         mesh = mesh_with(data_shards)
@@ -110,10 +120,12 @@ def sample(
             keep=keep or None,
             reducers=reducers,
             thin=thin,
+            checkpoint=folder / CHECKPOINT if checkpoint else None,
+            store=folder / STORE if store else None,
             matmul_precision=precision.value,
         )
     with explain_interrupt(f"every file in {folder} is complete; posterior.npz is written first."):
-        files = [posterior.save(folder / "posterior.npz")]
+        files = [folder / STORE if store else posterior.save(folder / POSTERIOR)]
         print_run(posterior, checks)
         _print_reduced(posterior)
         table = folder / "summary.csv"

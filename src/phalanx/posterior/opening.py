@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -26,8 +27,8 @@ def open(path: str | PathLike[str]) -> Posterior:
             file of `posterior.save`, which are read here.
 
     Returns:
-        The posterior: of a run that goes on, with the draws that were committed so far. Results of reducers are in
-        checkpoints and files, and not in stores.
+        The posterior: of a run that goes on, with the draws that were committed so far, and with
+        `record.interrupted=True`. Results of reducers are in checkpoints and files, and not in stores.
 
     Raises:
         FileNotFoundError, ValueError: if there is nothing at the path, or it is something else or damaged.
@@ -49,6 +50,7 @@ def open(path: str | PathLike[str]) -> Posterior:
         names, record = entry_of(entries["names"]), RunRecord.of_json(entry_of(entries["record"]))
         timing, course = Timing(**entry_of(entries["timing"])), entry_of(entries["warmup"])
         warmup = {name: np.array(values) for name, values in course.items()}
+        record = replace(record, interrupted=not entries["complete"])
         draws, stats = in_our_names(draws, stats, names)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{called} is damaged: its entries cannot be read ({error!r}).") from error

@@ -1,0 +1,26 @@
+"""Command `phalanx resume PATH`, which continues a run of `phalanx sample`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from phalanx.cli.sample import sample
+from phalanx.cli.saved import read_command
+from phalanx.report import console
+
+
+def resume(path: Annotated[Path, typer.Argument(help="A folder of phalanx sample --checkpoint.")]) -> Any:
+    """Continue a run of `phalanx sample --checkpoint` by the same command, which runs the model file that it names."""
+    folder, arguments = read_command(path)
+    os.chdir(folder)
+    console().print(f"phalanx sample {shlex.join(arguments)}", markup=False, highlight=False, soft_wrap=True)
+    sys.argv = [sys.argv[0], "sample", *arguments]
+    again = typer.Typer(add_completion=False)
+    again.command()(sample)
+    return again(arguments, standalone_mode=False)

@@ -1,0 +1,249 @@
+"""Stores of draws: what is read from disk is what would be in memory, also of runs under way, lost or killed."""
+
+from __future__ import annotations
+
+import errno
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.run.host import draw_store
+
+zarr = pytest.importorskip("zarr")
+ROOT = Path(__file__).parents[3]
+Y = np.array([1.0, 2.0, 4.0], np.float32)
+SIZES = {"num_warmup": 60, "num_samples": 90, "seed": 5, "progress": False}
+
+
+def model(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 5.0).expand([2]))
+    scale = phx.sample("scale", dist.HalfNormal(2.0))
+    phx.deterministic("part/level", mean.sum() > 0)
+    phx.sample("y", dist.Normal(mean.sum(), scale), obs=y)
+
+
+def run(**options):
+    sampler = phx.compile(model, {"y": Y}, mesh=phx.make_mesh(chain=2), num_chains=4)
+    pace = sampler.executables.pace
+    pace.learn(1, 0.04)  # blocks of some ten ticks, all of them
+    pace.learn = lambda ticks, seconds: None
+    return sampler.run(**{**SIZES, **options})
+
+
+def assert_equal(stored, expected):
+    for of in ("draws", "stats"):
+        one, other = getattr(stored, of), getattr(expected, of)
+        assert set(one) == set(other)
+        for name in other:
+            assert one[name].dtype == other[name].dtype and one[name].shape == other[name].shape
+            np.testing.assert_array_equal(np.asarray(one[name]), other[name])
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return run()
+
+
+@pytest.mark.parametrize("options", [{}, {"thin": 3}, {"num_samples": 1}, {"until": phx.until(ess=20)}], ids=str)
+def test_stored_draws_are_those_of_a_run_in_memory(tmp_path, options):
+    expected, stored = run(**options), run(**options, store=tmp_path / "run.zarr")
+    assert_equal(stored, expected)
+    opened = phx.open(tmp_path / "run.zarr")
+    assert_equal(opened, expected)
+    assert list(opened.draws) == list(expected.draws) and not opened.record.interrupted
+    if expected.num_draws < 10:
+        return
+    assert opened.summary().equals(expected.summary()) and str(opened.verdict()) == str(expected.verdict())
+    for posterior in (stored, opened):
+        total = posterior.predict(lambda draw: draw["mean"].sum() + draw["scale"], batch_size=37)
+        np.testing.assert_array_equal(total, expected.predict(lambda draw: draw["mean"].sum() + draw["scale"]))
+    np.testing.assert_array_equal(opened["mean"] ** 2, expected["mean"] ** 2)
+    np.testing.assert_array_equal(opened["mean"][1, 3:7], expected["mean"][1, 3:7])
+    np.testing.assert_array_equal(opened["mean"][:, ::-2, 0], expected["mean"][:, ::-2, 0])
+
+
+def test_a_run_under_way_is_read_and_holds_no_draws_in_memory(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(draw_store, "SECONDS", 0.0)
+    seen, held = [], []
+
+    def look(report):
+        if report.phase != "sampling" or report.done < 10:
+            return
+        time.sleep(0.05)  # for the thread
+        opened = phx.open(tmp_path / "run.zarr")
+        assert opened.record.interrupted  # it has not ended
+        seen.append(opened.num_draws)
+        for name, values in opened.draws.items():
+            np.testing.assert_array_equal(np.asarray(values), whole[name][:, : opened.num_draws])
+        held.append(max(values.shape[1] for values in report.so_far().goes_on.saved().stored.draws.values()))
+
+    assert_equal(run(store=tmp_path / "run.zarr", on_block=look), whole)
+    assert len(set(seen)) > 2 and max(held) < 30
+
+
+def test_other_programs_read_it(tmp_path, whole):
+    xarray = pytest.importorskip("xarray")
+    run(store=tmp_path / "run.zarr")
+    tree = xarray.open_datatree(tmp_path / "run.zarr", engine="zarr", consolidated=False)
+    assert tree["posterior"]["mean"].dims == ("chain", "draw", "mean_dim_0")
+    np.testing.assert_array_equal(tree["posterior"]["mean"].values, whole["mean"])
+    np.testing.assert_array_equal(tree["sample_stats"]["lp"].values, whole.stats["log_density"])
+    assert tree["posterior"].sizes == {"chain": 4, "draw": 90, "mean_dim_0": 2}
+
+
+class Lost(Exception):
+    pass
+
+
+def test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws(tmp_path, monkeypatch, whole):
+    from phalanx.run import checkpoint
+
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    choose = random.Random(3)
+    places = {"store": tmp_path / "run.zarr", "checkpoint": tmp_path / "run"}
+
+    def sometimes(report):
+        if choose.random() < 0.25:
+            raise Lost
+
+    for _ in range(200):
+        try:
+            found = run(**places, on_block=sometimes)
+        except Lost:
+            continue
+        break
+    else:
+        pytest.fail("no end")
+    assert_equal(found, whole)
+    assert_equal(phx.open(tmp_path / "run.zarr"), whole)
+    assert_equal(run(**places), whole)
+    # a longer run makes room
+    assert_equal(run(**places, num_samples=140), run(num_samples=140))
+    with pytest.raises(ValueError, match="store is a Zarr folder there, and None here"):
+        run(checkpoint=tmp_path / "run")
+    with pytest.raises(ValueError, match="continues behind 140"):
+        (tmp_path / "run.zarr").rename(tmp_path / "other.zarr")
+        run(store=tmp_path / "run.zarr", num_samples=20)
+        run(**places, num_samples=150)
+
+
+SCRIPT = """
+import sys, numpy as np, phalanx as phx
+phx.use_cpu_devices(2)
+sys.path.insert(0, sys.argv[1])
+from tests.unit.run.test_draw_store import run
+from phalanx.run import checkpoint
+from phalanx.run.host import draw_store
+checkpoint.SECONDS = draw_store.SECONDS = 0.0
+posterior = run(num_samples=400, store=sys.argv[2] + "/run.zarr", checkpoint=sys.argv[2] + "/run",
+                on_block=lambda report: print(report.phase, flush=True))
+np.savez(sys.argv[3], **{name: np.asarray(values) for name, values in {**posterior.draws, **posterior.stats}.items()})
+"""
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(30, marks=pytest.mark.slow)])
+def test_kill_9(tmp_path, kills):
+    choose = random.Random(kills)
+
+    def start(folder):
+        command = [sys.executable, "-c", SCRIPT, str(ROOT), str(tmp_path / folder), str(tmp_path / f"{folder}.npz")]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    assert start("whole").communicate()[0]
+    for _ in range(kills):
+        process = start("lost")
+        assert process.stdout is not None
+        for _ in range(choose.randrange(1, 25)):
+            process.stdout.readline()
+        time.sleep(choose.random() * 0.05)
+        process.kill()
+        process.communicate()
+    start("lost").communicate()
+    with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "lost.npz") as lost:
+        assert set(whole) == set(lost)
+        for name in whole:
+            np.testing.assert_array_equal(whole[name], lost[name])
+
+
+def test_a_store_is_never_overwritten_and_options_are_checked(tmp_path):
+    run(store=tmp_path / "run.zarr")
+    with pytest.raises(FileExistsError, match=r"store='.*run.zarr' exists already, and a store is never overwritten"):
+        run(store=tmp_path / "run.zarr")
+    with pytest.raises(TypeError, match=r"store: expected a folder, such as 'out/run.zarr'; got 3"):
+        run(store=3)
+    with pytest.raises(ValueError, match="is the folder of the checkpoint, too"):
+        run(store=tmp_path / "a", checkpoint=tmp_path / "a")
+    with pytest.raises(ValueError, match=r"store: keep=\[\] stores no draws"):
+        phx.mcmc(model, {"y": Y}, keep=[], store=tmp_path / "b", reducers={"m": phx.reducers.moments()})
+    with pytest.raises(ValueError, match="the variable 'draw' has the name of a dimension"):
+        phx.mcmc(lambda: phx.sample("draw", dist.Normal(0.0, 1.0)), store=tmp_path / "c", **SIZES)
+    assert not (tmp_path / "b").exists() and not (tmp_path / "c").exists()
+
+
+def test_a_full_disk_ends_the_run_and_leaves_what_was_committed(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(draw_store, "SECONDS", 0.0)
+    append, calls = draw_store.ZarrFolder.append, 0
+
+    def full(self, groups):
+        nonlocal calls
+        calls += 1
+        if calls > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(self, groups)
+
+    monkeypatch.setattr(draw_store.ZarrFolder, "append", full)
+    with pytest.raises(OSError, match=r"store='.*run.zarr' cannot be written \(.*No space left.*Make room on the disk"):
+        run(store=tmp_path / "run.zarr")
+    opened = phx.open(tmp_path / "run.zarr")
+    assert 0 < opened.num_draws < 90
+    np.testing.assert_array_equal(np.asarray(opened["mean"]), whole["mean"][:, : opened.num_draws])
+
+
+def test_chains_wait_for_a_slow_disk_before_memory_grows(tmp_path, monkeypatch, whole):
+    append, waiting = draw_store.ZarrFolder.append, []
+
+    def slow(self, groups):
+        time.sleep(0.05)
+        append(self, groups)
+
+    take = draw_store.DrawStore.take
+
+    def counted(self, state):
+        state = take(self, state)
+        waiting.append(len(self._waiting))
+        return state
+
+    monkeypatch.setattr(draw_store.ZarrFolder, "append", slow)
+    monkeypatch.setattr(draw_store.DrawStore, "take", counted)
+    assert_equal(run(store=tmp_path / "run.zarr"), whole)
+    assert max(waiting) <= draw_store.WAITING
+
+
+def test_damages_are_reported_and_never_read(tmp_path, whole):
+    """Flip a byte of any file of a store: draws are the same, or an error names the array or the store."""
+    run(store=tmp_path / "run.zarr")
+    choose, harmless, refused = random.Random(1), 0, 0
+    files = sorted(path for path in (tmp_path / "run.zarr").rglob("*") if path.is_file())
+    for file in files * 3:
+        was = file.read_bytes()
+        changed = bytearray(was)
+        changed[choose.randrange(len(was))] ^= 1 << choose.randrange(8)
+        file.write_bytes(bytes(changed) if choose.random() < 0.7 else was[: choose.randrange(len(was))])
+        try:
+            opened = phx.open(tmp_path / "run.zarr")
+            for name in opened.draws:
+                np.testing.assert_array_equal(np.asarray(opened[name]), whole[name][:, : opened.num_draws])
+            harmless += 1
+        except (ValueError, FileNotFoundError) as error:
+            assert "damaged" in str(error) or "later release" in str(error) or "does not exist" in str(error), error
+            refused += 1
+        finally:
+            file.write_bytes(was)
+    assert refused > harmless > 0
