@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from phalanx.mesh.processes import agreed
 if TYPE_CHECKING:
     from jaxtyping import Shaped
 
-Arrays = Mapping[str, np.ndarray]
-"""Arrays `(chain, draw, ...)` by name."""
+Arrays = Mapping[str, Any]
+"""Arrays `(chain, draw, ...)` by name, in memory or in a store."""
 
 FIRST = 50
 """Draws of each chain at the first evaluation."""
