@@ -61,6 +61,7 @@ from phalanx.run.mcmc import mcmc as mcmc
 from phalanx.run.mcmc import stream as stream
 from phalanx.run.sampler import Sampler as Sampler
 from phalanx.run.until import until as until
+from phalanx.store.policy import checkpoint as checkpoint
 
 if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when first asked for
     from phalanx.learning.batches import batches as batches

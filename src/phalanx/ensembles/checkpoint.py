@@ -19,25 +19,23 @@ import numpy as np
 
 from phalanx.ensembles.members import Members
 from phalanx.learning.checkpoint import Checkpoint
+from phalanx.store.policy import SavePolicy
+from phalanx.store.saves import is_manifest
 
 ARRAYS = "arrays"
 """Name of the arrays that `ensemble.save` writes."""
 
 KIND, ENTRIES = "ensemble", ("epoch", "steps", "members", "seed", "arrays")
 
-ADVICE = "Take a copy of the folder if there is one, or train the ensemble anew."
-"""Advice on a damaged folder."""
 
-
-def checkpoint_of(folder: str | os.PathLike[str], called: str = "") -> Checkpoint:
+def checkpoint_of(policy: SavePolicy, called: str = "") -> Checkpoint:
     """Return the folder of an ensemble, by the name that messages call it."""
-    path = Path(folder).absolute()
-    return Checkpoint(path, KIND, called or f"ensemble: {str(path)!r}", ADVICE, ENTRIES)
+    return Checkpoint(policy, KIND, called or f"ensemble: {str(policy.folder.absolute())!r}", ENTRIES)
 
 
 def is_there(folder: Path) -> bool:
     """Return True if a folder holds an ensemble."""
-    return checkpoint_of(folder).sealed.is_there
+    return bool(checkpoint_of(SavePolicy(folder)).saves.manifests)
 
 
 def entries_of(members: Members, epoch: int) -> dict[str, Any]:
@@ -53,30 +51,32 @@ def save(folder: str | os.PathLike[str], members: Members, epoch: int) -> None:
         FileExistsError: when something else is there.
     """
     path = Path(folder).absolute()
-    checkpoint_of(path).sealed.refuse_others(f"ensemble.save: {path}", KIND)
+    checkpoint_of(SavePolicy(path), f"ensemble.save: {path}").saves.refuse_others()
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         states = {ARRAYS: jax.tree.map(np.asarray, members.together())}
-        checkpoint_of(beside / "new").write(states, entries_of(members, epoch))
+        checkpoint_of(SavePolicy(beside / "new")).write(states, entries_of(members, epoch))
         _replace(path, beside / "new", beside / "old")
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
 def restore(folder: str | os.PathLike[str], members: Members) -> dict[str, Any]:
-    """Put the members of a folder in place of these, and return the entries of its index.
+    """Put the members of a folder, or of a save in it, in place of these, and return the entries of its manifest.
 
     Raises:
         FileNotFoundError: when there is no ensemble.
         ValueError: when another ensemble was saved.
     """
     path = Path(folder).absolute()
-    checkpoint = checkpoint_of(path)
-    if not checkpoint.sealed.is_there:
+    manifest = path if is_manifest(path) else None
+    checkpoint = checkpoint_of(SavePolicy(path if manifest is None else path.parent))
+    if not checkpoint.saves.manifests:
         what = "there is no folder" if not path.exists() else "no ensemble was saved to"
         raise FileNotFoundError(f"ensemble.restore: {what} {path}.")
-    index = checkpoint.sealed.read()
+    index = checkpoint.read(manifest)
+    assert index is not None
     check_members(f"ensemble.restore: {path}", index, members)
     put_members(checkpoint, index, members)
     return index
@@ -111,7 +111,7 @@ def put_members(checkpoint: Checkpoint, index: Mapping[str, Any], members: Membe
         np.broadcast_to(jnp.zeros((), dtype), (members.count, *shape)) for shape, dtype in members.described.values()
     ]
     like = jax.tree.unflatten(jax.tree.structure(members.like), blank)
-    members.put(checkpoint.sealed.restore(index.get("state", ARRAYS), like), index["steps"])
+    members.put(checkpoint.tree(index.get("state", ARRAYS), like), index["steps"])
 
 
 def _replace(path: Path, new: Path, old: Path) -> None:

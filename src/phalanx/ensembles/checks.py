@@ -63,11 +63,10 @@ def check_held_out(held_out: Any, apply: Any) -> None:
     count_rows("ensemble.train: held_out", held_out)
 
 
-def check_paths(checkpoint: Any, log: Any) -> None:
-    """Raise unless a checkpoint and a log, where given, are paths."""
-    for name, path in (("checkpoint", checkpoint), ("log", log)):
-        if path is not None and not isinstance(path, str | os.PathLike):
-            raise TypeError(f"ensemble.train: {name} must be a path, such as 'out/{name}'; got {path!r}.")
+def check_log(log: Any) -> None:
+    """Raise unless a log, where given, is the path of a file."""
+    if log is not None and not isinstance(log, str | os.PathLike):
+        raise TypeError(f"ensemble.train: log must be a path, such as 'out/log'; got {log!r}.")
     if log is not None and os.path.isdir(log):
         raise ValueError(f"ensemble.train: log={os.fspath(log)!r} is a folder. Name a CSV file, which may lie in it.")
 

@@ -27,6 +27,7 @@ from phalanx.mesh.interrupts import Interrupts
 from phalanx.mesh.keys import check_seed
 from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.watchdog import watched
+from phalanx.store.policy import SavePolicy
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -88,7 +89,7 @@ class Ensemble:
     def train(
         self, data: Any, *, batch_size: int, num_epochs: int = 1, order: str = "shared", seed: int = 0,
         drop_last: bool = False, apply: Callable[[State, Any], Array] | None = None, held_out: Any = None,
-        checkpoint: str | os.PathLike[str] | None = None, log: str | os.PathLike[str] | None = None,
+        checkpoint: SavePolicy | str | os.PathLike[str] | None = None, log: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> Iterator[Measured]:  # fmt: skip
         """Train epoch by epoch; the data are on each device once.
@@ -111,12 +112,14 @@ class Ensemble:
                 the training data, whatever the placement.
             held_out: inputs and labels that training does not use: with `apply`, `held_out_loss` and
                 `held_out_accuracy` are those of the mean of the members' probabilities on them.
-            checkpoint: a folder. Training is saved there, by Orbax, every ten seconds or less often where saving takes
-                longer than a fiftieth of the time, at its end, and after Ctrl-C. The same call resumes it, also on
-                other devices: only epochs that are left are trained and handed over, `history` has all, and on the same
-                devices members and averages are bit for bit those of a training that was never interrupted. A larger
-                `num_epochs` trains longer. Another network, loss, optimiser, seed, batch size, order or data are
-                refused; the message names what differs.
+            checkpoint: a folder, or `phx.checkpoint(folder, ...)` to choose when to save and what to keep. Training is
+                saved there, by Orbax, every ten seconds or less often where saving takes longer than a fiftieth of the
+                time, at its end, and after Ctrl-C or, within a step, SIGTERM, which ends the process with status 143.
+                A thread writes while the devices compute. The same call resumes it, also on other devices: only epochs
+                that are left are trained and handed over, `history` has all, and on the same devices members and
+                averages are bit for bit those of a training that was never interrupted. A larger `num_epochs` trains
+                longer. Another network, loss, optimiser, seed, batch size, order or data are refused; the message names
+                what differs.
             log: a CSV file with a line for each epoch: epochs, steps, seconds, and averages over the members.
             progress: whether to show steps and the values that `update` measured, also within an epoch.
 
@@ -143,11 +146,12 @@ class Ensemble:
             checks.check_labelled("data", data)
         if held_out is not None:
             checks.check_held_out(held_out, apply)
-        checks.check_paths(checkpoint, log)
+        policy = SavePolicy.of(checkpoint)
+        checks.check_log(log)
         checks.check_finite(self._members.first_step, lambda: self.member(0), data, min(size, rows))
         batches = EpochBatches(rows, size, order, int(seed), self.num_members, bool(drop_last))
-        begun = Origin(self.epoch, self.steps, "") if checkpoint is None else self._begun(Path(checkpoint).absolute())
-        watch = EnsembleWatch(self._members, begun, batches, data, held_out, checkpoint, log)
+        begun = Origin(self.epoch, self.steps, "") if policy is None else self._begun(policy.folder.absolute())
+        watch = EnsembleWatch(self._members, begun, batches, data, held_out, policy, log)
 
         def scores() -> Measured:
             own = {} if apply is None else self._scores("ensemble", apply, data)
@@ -208,7 +212,8 @@ class Ensemble:
     def restore(self, folder: str | os.PathLike[str]) -> None:
         """Continue from a folder that an ensemble of as many such networks and the same seed was saved to.
 
-        The devices may be others. The folder of `train(..., checkpoint=)` is read, too.
+        The devices may be others. The folder of `train(..., checkpoint=)` is read, too, and the manifest of a save in
+        it, such as `save-00000012-at-2000.json`.
 
         Raises:
             ImportError: when Orbax is not installed.
@@ -233,7 +238,7 @@ class Ensemble:
     ) -> Iterator[Measured]:  # fmt: skip
         placed, self.interrupted = self._members.placement.everywhere(data), False
         method = Epochs(self._members, placed, batches, num_epochs, scores, watch, progress)
-        loop = Loop(method, method.init(None))
+        loop = Loop(method, method.init(None), watch.saves)
         ended = loop.state.epochs
         self.epoch, self.history = method.epoch_of(loop.state), [look.measured for look in watch.looks]
         try:

@@ -16,8 +16,10 @@ from phalanx.ensembles import checks
 from phalanx.ensembles.checkpoint import check_members, checkpoint_of, entries_of, put_members
 from phalanx.ensembles.members import Members, as_data
 from phalanx.learning.batches import EpochBatches
+from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.identity import Comparison, Identity, digest_of, identity_of, trace
 from phalanx.learning.watch import Watch
+from phalanx.store.policy import SavePolicy
 
 Measured = dict[str, Any]
 """Averages of an epoch by name: `(members,)`, or of the whole ensemble."""
@@ -104,7 +106,7 @@ class EnsembleWatch:
         batches: rows of the batches.
         data: all rows, as the user gave them.
         held_out: rows that training does not use; None without.
-        checkpoint: folder; None without.
+        checkpoint: folder, and when to save; None without.
         log: file; None without.
 
     Raises:
@@ -114,35 +116,38 @@ class EnsembleWatch:
 
     def __init__(
         self, members: Members, begun: Origin, batches: EpochBatches, data: Any, held_out: Any,
-        checkpoint: str | os.PathLike[str] | None, log: str | os.PathLike[str] | None,
+        checkpoint: SavePolicy | None, log: str | os.PathLike[str] | None,
     ):  # fmt: skip
         self.begun, self._members, self._data, self._size = begun, members, data, min(batches.size, batches.rows)
         self._checkpoint = None
         if checkpoint is not None:
-            self._checkpoint = checkpoint_of(checkpoint, f"ensemble.train: checkpoint={os.fspath(checkpoint)!r}")
+            self._checkpoint = checkpoint_of(checkpoint, f"ensemble.train: checkpoint={str(checkpoint.folder)!r}")
         self._watch: Watch[EpochLook] = Watch(
             None if log is None else Path(log), EpochLook.columns, self._checkpoint,
             lambda: self._identity(batches, held_out), COMPARISON,
         )  # fmt: skip
         self._record = self._watch.resume()
         if self._record is not None and self._checkpoint is not None:
-            self._checkpoint.sealed.check_entries(self._record, ENTRIES)
+            self._checkpoint.check_entries(self._record, ENTRIES)
             check_members(self._checkpoint.called, self._record, members)
 
     @property
-    def saves(self) -> bool:
-        """True if there is a checkpoint."""
-        return self._checkpoint is not None
+    def saves(self) -> Checkpoint | None:
+        """The checkpoint; None without."""
+        return self._checkpoint
 
     @property
     def folder(self) -> Path | None:
         """The checkpoint's folder; None without."""
-        return None if self._checkpoint is None else self._checkpoint.folder
+        return None if self._checkpoint is None else self._checkpoint.saves.folder
 
-    @property
-    def is_due(self) -> bool:
-        """True if the last save is long ago."""
-        return self._watch.is_due
+    def is_due(self, done: int) -> bool:
+        """Return whether to save after so many steps."""
+        return self._watch.is_due(done)
+
+    def until_next(self, done: int) -> float:
+        """Return the steps up to the next permanent save; infinity without."""
+        return self._watch.until_next(done)
 
     @property
     def looks(self) -> list[EpochLook]:
@@ -196,7 +201,7 @@ class EnsembleWatch:
         self._watch.save(states, {
             **entries_of(self._members, epoch), "state": state, "begun": list(self.begun), "epochs": progress.epochs,
             "made": progress.made, "trained": progress.steps, "seconds": progress.seconds, "looks": looks,
-        })  # fmt: skip
+        }, progress.steps)  # fmt: skip
 
     def _identity(self, batches: EpochBatches, held_out: Any) -> Identity:
         members = self._members

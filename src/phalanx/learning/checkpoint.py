@@ -1,71 +1,116 @@
-"""Checkpoint of a training: a sealed folder with its latest states and a record of how it came there."""
+"""Checkpoint of a training: saves of its states, by Orbax, each with a record of how it came there."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from phalanx.store.checkpoint import SealedFolder
+from phalanx.mesh.keys import is_key
+from phalanx.mesh.processes import is_first
+from phalanx.store.background import BackgroundWriter
+from phalanx.store.policy import SavePolicy
+from phalanx.store.saves import Damage, Saves, remove
+from phalanx.store.trees import read_tree, write_tree
+
+STATES = ("last", "best", "averaged", "quartiles", "measured")
+"""Words that the names of states begin with, such as `last-600`."""
 
 
-@dataclass(frozen=True)
 class Checkpoint:
-    """Folder that the states of a training are kept in, by name, such as `last-600`.
+    """Folder that the states of a training are saved to, by name, such as `last-600`: one name, one content.
 
-    Attributes:
-        folder: the folder.
-        kind: the noun for what is trained, "fit" or "ensemble"; the index is called after it.
+    Args:
+        policy: the folder, and when to save.
+        kind: the noun for what is trained, "fit" or "ensemble".
         called: the folder's name in messages.
-        advice: advice on a damaged folder.
         needed: entries of the record without which it is damaged.
     """
 
-    folder: Path
-    kind: str
-    called: str
-    advice: str
-    needed: tuple[str, ...]
+    def __init__(self, policy: SavePolicy, kind: str, called: str, needed: Sequence[str]):
+        self.policy, self.kind, self.called = policy, kind, called
+        self.saves = Saves(policy.folder.absolute(), called, kind, f"{kind}.json")
+        self._needed, self._writer = needed, BackgroundWriter(called, "training")
 
-    @property
-    def index(self) -> str:
-        """Name of the folder's index."""
-        return f"{self.kind}.json"
-
-    @property
-    def sealed(self) -> SealedFolder:
-        """The folder with its seal."""
-        return SealedFolder(self.folder, self.index, self.called, self.advice, self.needed)
-
-    def read(self) -> dict[str, Any] | None:
-        """Return the record in the folder; None where the folder is new or empty.
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder in a `with` block, which ends when the save under way has.
 
         Raises:
             FileExistsError: when the folder holds something else.
-            ValueError: when the folder is damaged.
+            ValueError: when another process writes to it.
         """
-        if self.sealed.is_there:
-            return self.sealed.read()
-        if self.folder.is_dir() and any(self.folder.glob("last-*")):
-            raise ValueError(f"{self.called} is damaged: the file {self.index} is missing. {self.advice}")
-        self.sealed.refuse_others(self.called, self.kind)
-        return None
+        if not is_first():
+            yield
+            return
+        with self.saves.locked(), self._writer.held():
+            yield
 
-    def write(self, states: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Write states by name and then the record; states that the folder held before are removed after it.
+    @property
+    def is_idle(self) -> bool:
+        """True if no save is under way."""
+        return self._writer.is_idle
 
-        A state whose name the folder holds already is not written again: one name, one content.
+    def read(self, manifest: Path | None = None) -> dict[str, Any] | None:
+        """Return the record of the newest complete save, or of one; None where the folder is new or empty.
+
+        Raises:
+            FileExistsError: when the folder holds something else.
+            ValueError: when the save, or all of them, are damaged.
         """
+        if manifest is None:
+            if not self.saves.manifests and any(self.saves.folder.glob("last-*")):
+                raise self.saves.damage("it has states and no manifest")
+            self.saves.refuse_others()
+            record = self.saves.newest()
+        else:
+            try:
+                record = self.saves.entries_of(manifest)
+            except Damage as damage:
+                raise self.saves.damage(str(damage)) from None
+        if record is not None:
+            self.check_entries(record, self._needed)
+        return record
+
+    def check_entries(self, record: Mapping[str, Any], needed: Sequence[str]) -> None:
+        """Raise unless a record has all entries that are needed.
+
+        Raises:
+            ValueError: when some are missing; they are named.
+        """
+        if missing := [name for name in needed if name not in record]:
+            raise self.saves.damage(f"its record has no entry {', '.join(map(repr, missing))}")
+
+    def save(self, states: Mapping[str, Any], record: Mapping[str, Any], at: int | None = None) -> None:
+        """Write a save beside the devices' work, if this process has all of every array; else at once."""
+        leaves = jax.tree.leaves(states)
+        if jax.process_count() == 1 and not any(map(is_key, leaves)):
+            copies = jax.tree.map(lambda leaf: np.array(leaf), states)  # devices may reuse the memory of the arrays
+            self._writer.submit(self.write, copies, record, at)
+        else:
+            self.write(states, record, at)
+
+    def write(self, states: Mapping[str, Any], record: Mapping[str, Any], at: int | None = None) -> None:
+        """Write a save; states that the save before has already are not written again."""
+        folder, saves = self.saves.folder, self.saves
+        folder.mkdir(parents=True, exist_ok=True)
+        before = [name for name in states if name in saves.contents]
+        files = {name: partial(write_tree, tree=tree) for name, tree in states.items() if name not in before}
+        if not is_first():  # Orbax needs all processes
+            for name, write in files.items():
+                write(folder / name)
+            return
         described = {name: describe(tree) for name, tree in states.items()}
-        self.sealed.write(states, {**record, "states": described})
-        for other in self.folder.absolute().iterdir():
-            if other.is_dir() and other.name not in states:
-                shutil.rmtree(other, ignore_errors=True)
+        saves.write(files, {**record, "states": described}, before, at)
+        needed = saves.contents_of(saves.manifests)
+        for path in folder.iterdir():  # of a write that was interrupted
+            if path.is_dir() and path.name.partition("-")[0] in STATES and path.name not in needed:
+                remove(path)
 
     def restore(self, name: str, like: Any, record: Mapping[str, Any]) -> Any:
         """Return a state in the structure, and with the layout, of `like`.
@@ -78,7 +123,23 @@ class Checkpoint:
                 f"{self.called} holds other arrays than this {self.kind}: other parameters, or another optimiser's. "
                 f"Use the programs it was made with, or another folder."
             )
-        return self.sealed.restore(name, like)
+        return self.tree(name, like)
+
+    def arrays(self, name: str, record: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the arrays of a state without a structure."""
+        return self.tree(name, [np.zeros(shape, dtype) for shape, dtype in record["states"][name]])
+
+    def tree(self, name: str, like: Any) -> Any:
+        """Return a state as it is in the folder.
+
+        Raises:
+            ValueError: when it cannot be read.
+        """
+        try:
+            return read_tree(self.saves.folder / name, like)
+        except Exception as error:  # Orbax and TensorStore raise errors of many kinds
+            first = str(error).strip().partition("\n")[0]
+            raise self.saves.damage(f"{name} cannot be read: {first}") from error
 
 
 def describe(tree: Any) -> list[list[Any]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
+from phalanx.learning.checkpoint import Checkpoint
 from phalanx.mesh.interrupts import Interrupts, ended_by_interrupt
 from phalanx.run.progress.report import Progress, Report
 
@@ -18,6 +20,7 @@ class Stop(Enum):
     """Reason why a loop ended before its method was done."""
 
     INTERRUPTED = "Ctrl-C"
+    TERMINATED = "SIGTERM"
     TIME = "time is over"
     DATA = "the batches have ended"
 
@@ -57,11 +60,13 @@ class Loop(Generic[S]):
     Attributes:
         method: the method.
         state: the last consistent state, also after an exception.
+        saves: the checkpoint, held while the loop runs; None without.
         stopped: reason why the loop ended before the method was done; None otherwise.
     """
 
     method: Method[S]
     state: S
+    saves: Checkpoint | None = None
     stopped: Stop | None = None
 
     def blocks(
@@ -69,30 +74,36 @@ class Loop(Generic[S]):
     ) -> Iterator[S]:
         """Yield the state after each block, until the method is done, time or data have run out, or Ctrl-C.
 
+        With a checkpoint, SIGTERM ends the process after a save.
+
         Args:
             display: shows the reports.
             look: functions called with each report.
             seconds: time limit; None without.
         """
-        began, interrupts = time.monotonic(), Interrupts()
-        with ended_by_interrupt(lambda: self._stop(Stop.INTERRUPTED)):
-            try:
-                while not self.method.done(self.state):
-                    if seconds is not None and time.monotonic() - began >= seconds:
-                        self._stop(Stop.TIME)
-                        break
-                    with interrupts.held():
-                        for state in self.method.step(self.state, display.say):
-                            self.state = state
-                            interrupts.agree()
-                        report = self.method.report(self.state)
-                        for one in (display.show, *look):
-                            one(report)
-                    yield self.state
-            except EndOfData:
-                self._stop(Stop.DATA)
-        if self.stopped is not None and (line := self.method.stop(self.state, self.stopped)):
-            display.say(line)
+        began, interrupts = time.monotonic(), Interrupts(self.saves is not None)
+        with nullcontext() if self.saves is None else self.saves.held():
+            with ended_by_interrupt(lambda: self._stop(Stop.INTERRUPTED)):
+                try:
+                    while not self.method.done(self.state):
+                        if seconds is not None and time.monotonic() - began >= seconds:
+                            self._stop(Stop.TIME)
+                            break
+                        with interrupts.held():
+                            for state in self.method.step(self.state, display.say):
+                                self.state = state
+                                interrupts.agree()
+                            report = self.method.report(self.state)
+                            for one in (display.show, *look):
+                                one(report)
+                        yield self.state
+                except EndOfData:
+                    self._stop(Stop.DATA)
+                except SystemExit:
+                    self.method.stop(self.state, Stop.TERMINATED)
+                    raise
+            if self.stopped is not None and (line := self.method.stop(self.state, self.stopped)):
+                display.say(line)
 
     def _stop(self, reason: Stop) -> None:
         self.stopped = reason

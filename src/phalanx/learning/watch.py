@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,8 +15,8 @@ from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.identity import Comparison, Identity
 from phalanx.mesh.processes import agreed
 
-SAVE_SECONDS, SAVE_SHARE = 10.0, 0.02
-"""Seconds between two saves at least, and the most of a training's time that saves may take."""
+SAVE_SHARE = 0.02
+"""The most of a training's time that temporary saves may take."""
 
 L = TypeVar("L")
 
@@ -41,6 +42,8 @@ class Watch(Generic[L]):
     looks: list[L] = field(default_factory=list)
     _saved: float = field(default_factory=time.monotonic)
     _took: float = 0.0
+    _permanent: int = 0
+    _written: tuple[Any, ...] = ()
     _identity: Identity | None = None
 
     def resume(self) -> dict[str, Any] | None:
@@ -57,6 +60,7 @@ class Watch(Generic[L]):
             return None
         here = self._identity = self.identity()
         record = checkpoint.read()
+        self._permanent = checkpoint.saves.last_permanent
         if record is None:
             return None
         if checkpoint.kind not in record:
@@ -89,18 +93,33 @@ class Watch(Generic[L]):
                 writer.writeheader()
                 writer.writerows(rows)
 
-    @property
-    def is_due(self) -> bool:
-        """True if the last save is so long ago that another one is due; the same in all processes."""
+    def is_due(self, done: int) -> bool:
+        """Return whether to save after so many steps, the same in all processes."""
         if self.checkpoint is None:
             return False
-        return bool(agreed(time.monotonic() - self._saved >= max(SAVE_SECONDS, self._took / SAVE_SHARE)))
+        policy = self.checkpoint.policy
+        late = time.monotonic() - self._saved >= max(policy.seconds, self._took / SAVE_SHARE)
+        return policy.passes(self._permanent, done) or bool(agreed(late and self.checkpoint.is_idle))
 
-    def save(self, states: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Write states by name, and a record with the identity of the training, to the checkpoint if there is one."""
+    def until_next(self, done: int) -> float:
+        """Return the steps up to the next permanent save; infinity without."""
+        return math.inf if self.checkpoint is None else self.checkpoint.policy.until_next(done)
+
+    def save(self, states: Mapping[str, Any], record: Mapping[str, Any], done: int) -> None:
+        """Save states by name, and a record with the identity of the training, if there is a checkpoint.
+
+        Args:
+            states: trees of arrays by name.
+            record: entries, as JSON has them.
+            done: steps that the training has made.
+        """
         if self.checkpoint is None:
             return
-        began = time.monotonic()
-        self.checkpoint.write(states, {**record, self.checkpoint.kind: self._identity})
-        self._saved = time.monotonic()
+        at = done if self.checkpoint.policy.passes(self._permanent, done) else None
+        written = (*states, len(self.looks), at)
+        if written == self._written:  # saved after the same step
+            return
+        began, self._permanent = time.monotonic(), self._permanent if at is None else at
+        self.checkpoint.save(states, {**record, self.checkpoint.kind: self._identity}, at)
+        self._saved, self._written = time.monotonic(), written
         self._took = self._saved - began

@@ -18,12 +18,12 @@ from phalanx.errors.words import count
 from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.continuation import Continuation
-from phalanx.posterior.file import read_posterior, write_posterior
+from phalanx.posterior.file import write_posterior
 from phalanx.posterior.judging import judge_run
 from phalanx.posterior.predict import predict
 from phalanx.posterior.predictive import known_data, predictive
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.posterior.run_folder import read_run_folder
+from phalanx.posterior.run_folder import read_saved
 from phalanx.posterior.tables import draws_frame, summarize
 from phalanx.report import write_report
 from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
@@ -349,7 +349,7 @@ class Posterior:
         """Read a posterior that `save` wrote, bit for bit, or the run so far from a folder given as `checkpoint=`.
 
         Args:
-            path: the file, or the folder.
+            path: the file, the folder, or the manifest of a save in it, such as `save-00000012-at-2000.json`.
 
         Returns:
             The posterior; NamedTuples within `reduced` are of new classes.
@@ -361,8 +361,7 @@ class Posterior:
             >>> Posterior.load("run.npz").num_draws  # doctest: +SKIP
             1000
         """
-        read = read_run_folder if Path(path).is_dir() else read_posterior
-        (parts, timing, record), goes_on = read(Path(path))
+        (parts, timing, record), goes_on = read_saved(Path(path))
         reduced, warmup = parts["reduced"], parts.get("warmup", {})
         return cls(parts["draws"], parts["stats"], timing, record, reduced, warmup, goes_on=goes_on)
 

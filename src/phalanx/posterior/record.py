@@ -140,9 +140,11 @@ class RunRecord:
             names = {name: (kind, tuple(words)) for name, (kind, words) in names.items()}
         scalars = {n: tuple(x) if isinstance(x, list) else x for n, x in entries.get("scalars", {}).items()}
         made = {**tuples, "findings": findings, "labels": labels, "names": names, "scalars": scalars}
-        # Earlier releases had another name for `diagnostics`, the only field that was renamed.
-        renamed = {n if n in cls.__dataclass_fields__ else "diagnostics": value for n, value in entries.items()}
-        return cls(**{**renamed, **made})
+        fields = list(entries)  # earlier releases wrote `diagnostics` in the same place by another name
+        fields[fields.index("passed") + 1] = "diagnostics"
+        if unknown := set(fields).difference(cls.__dataclass_fields__):
+            raise ValueError(f"its record has the unknown fields {', '.join(map(repr, sorted(unknown)))}")
+        return cls(**{**dict(zip(fields, entries.values(), strict=True)), **made})
 
 
 def _relocated(relocations: Sequence[Relocation], record: RunRecord) -> Finding:

@@ -16,7 +16,7 @@ from phalanx.posterior.continuation import Continuation
 from phalanx.posterior.file import Run, read_posterior, write_posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.store.archive import Kind, read_archive, write_archive
-from phalanx.store.saves import Saves
+from phalanx.store.saves import Damage, Saves, is_manifest
 
 DRAWS = Kind("file of draws", "checkpoint", "phalanx.draws", (1,), ("draws", "stats"))
 
@@ -49,8 +49,10 @@ class RunFolder:
             ValueError: when all saves are damaged.
         """
         entries = self.saves.newest()
-        if entries is None:
-            return None
+        return None if entries is None else self.run_of(entries)
+
+    def run_of(self, entries: Mapping[str, Any]) -> tuple[Run, Continuation | None, Mapping[str, str]]:
+        """Return the run of a save with these entries of its manifest, and its identity."""
         self.segments, self.count = list(entries["segments"]), entries["count"]
         (parts, timing, record), goes_on = read_posterior(self.saves.folder / entries["run"])
         segments = [read_archive(self.saves.folder / name, DRAWS, lambda found, _: found) for name in self.segments]
@@ -61,11 +63,11 @@ class RunFolder:
 
     def write(
         self, identity: Mapping[str, str], draws: Arrays, stats: Arrays, parts: Mapping[str, Any], timing: Timing,
-        record: RunRecord, goes_on: Continuation,
+        record: RunRecord, goes_on: Continuation, at: int | None = None,
     ) -> None:  # fmt: skip
         """Save a run so far, given all of its draws and statistics, and other parts of its posterior.
 
-        `identity` is what a call that continues it must share.
+        `identity` is what a call that continues it must share; `at` is the number of draws of a permanent save.
 
         Raises:
             OSError: when the disk is full or cannot be written; the saves before are unharmed.
@@ -80,19 +82,30 @@ class RunFolder:
         without = {"draws": {}, "stats": {}, **parts}
         files[name] = lambda file: write_posterior(file, without, timing, record, goes_on)
         entries = {"identity": dict(identity), "segments": segments, "count": count, "run": name}
-        self.saves.write(files, entries, before)
+        self.saves.write(files, entries, before, at)
         self.segments, self.count = segments, count
 
 
-def read_run_folder(path: Path) -> tuple[Run, Continuation | None]:
-    """Return the run of the newest complete save in a folder.
+def read_saved(path: Path) -> tuple[Run, Continuation | None]:
+    """Return the run in a file, of the newest complete save in a folder, or of the save whose manifest is given.
 
     Raises:
-        ValueError: when the folder has no save, or all are damaged.
+        FileNotFoundError: when the path does not exist.
+        ValueError: when the folder has no save, or what is read is damaged or something else.
     """
-    found = RunFolder.of(path, f"Posterior.load: {str(path)!r}").read()
+    if not (path.is_dir() or is_manifest(path)):
+        return read_posterior(path)
+    called = f"Posterior.load: {str(path)!r}"
+    if path.is_dir():
+        found = RunFolder.of(path, called).read()
+    else:
+        folder = RunFolder.of(path.parent, called)
+        try:
+            found = folder.run_of(folder.saves.entries_of(path))
+        except (Damage, KeyError) as damage:
+            raise folder.saves.damage(str(damage)) from None
     if found is None:
-        raise ValueError(f"Posterior.load: {str(path)!r} is a folder without a saved run.")
+        raise ValueError(f"{called} is a folder without a saved run.")
     run, goes_on, _ = found
     return run, goes_on
 

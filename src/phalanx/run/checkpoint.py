@@ -1,4 +1,4 @@
-"""Checkpoint of a run: saves it between two blocks every few seconds, beside the chains, and finds what was saved.
+"""Checkpoint of a run: saves it between two blocks, beside the chains, and finds what was saved.
 
 The state is written as a value of no mesh, so that a run may be continued on another number of devices or processes.
 """
@@ -6,12 +6,8 @@ The state is written as a value of no mesh, so that a run may be continued on an
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from os import PathLike
-from pathlib import Path
 
 import jax
 
@@ -24,9 +20,8 @@ from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.loop import Run
 from phalanx.run.progress.report import RunReport
 from phalanx.run.state import RunState
-
-SECONDS = 10.0
-"""Seconds between two saves."""
+from phalanx.store.background import BackgroundWriter
+from phalanx.store.policy import SavePolicy
 
 LIBRARIES = ("phalanx", "jax", "jaxlib", "numpyro")
 """Libraries of which another release may draw otherwise."""
@@ -36,17 +31,17 @@ CONTENT = "the content of "
 
 
 @contextmanager
-def checkpoint_in(folder: str | PathLike[str] | None, store: DrawStore | None) -> Iterator[RunCheckpoint | None]:
-    """Hold a folder in a `with` block; None for a run that is not saved. `store` has the draws, if there is one.
+def checkpoint_in(policy: SavePolicy | None, store: DrawStore | None = None) -> Iterator[RunCheckpoint | None]:
+    """Hold the folder of a policy in a `with` block; None for a run that is not saved. `store` may have the draws.
 
     Raises:
         FileExistsError: when the folder holds something else.
         ValueError: when another process writes to it.
     """
-    if folder is None:
+    if policy is None:
         yield None
         return
-    checkpoint = RunCheckpoint(folder, store)
+    checkpoint = RunCheckpoint(policy, store)
     if not is_first():
         yield checkpoint
         return
@@ -58,28 +53,23 @@ class RunCheckpoint:
     """Saves of a run in a folder, which a thread writes while chains move.
 
     Args:
-        folder: the folder.
+        policy: the folder, and when to save.
         store: store of the draws; None if the folder has them.
     """
 
-    def __init__(self, folder: str | PathLike[str], store: DrawStore | None = None):
-        self.store = store
-        self.called = f"checkpoint={str(folder)!r}"
-        self._folder = RunFolder.of(Path(folder), self.called)
+    def __init__(self, policy: SavePolicy, store: DrawStore | None = None):
+        self.called = f"checkpoint={str(policy.folder)!r}"
+        self._policy, self._folder, self._store = policy, RunFolder.of(policy.folder, self.called), store
         self._identity: Mapping[str, str] = {}
         self._contents: Mapping[str, str] = {}
-        self._due = time.monotonic() + SECONDS
-        self._thread = ThreadPoolExecutor(1, "phalanx-checkpoint")
-        self._writing: Future[None] | None = None
+        self._due, self._permanent = time.monotonic() + policy.seconds, 0
+        self._writer = BackgroundWriter(self.called, "run")
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the folder in a `with` block, which ends when the save under way has."""
-        with self._folder.saves.locked(), self._thread:
-            try:
-                yield
-            finally:
-                self._wait()
+        with self._folder.saves.locked(), self._writer.held():
+            yield
 
     def read(self, identity: Mapping[str, str], contents: Mapping[str, str]) -> Posterior | None:
         """Return the run in the folder; None of a new one.
@@ -93,6 +83,7 @@ class RunCheckpoint:
         """
         self._identity = {**identity, **{f"{CONTENT}{name}": checksum for name, checksum in contents.items()}}
         self._contents, found = contents, self._folder.read()
+        self._permanent = self._folder.saves.last_permanent
         if found is None:
             return None
         (parts, timing, record), goes_on, known = found
@@ -134,9 +125,14 @@ class RunCheckpoint:
         return 0 if has_ended and not state.in_warm_up else num_samples - drawn
 
     def offer(self, report: RunReport) -> None:
-        """Save the run after a block, if it is time and no save is under way."""
-        is_idle = self._writing is None or self._writing.done()
-        if report.so_far is not None and agreed(time.monotonic() >= self._due and is_idle):
+        """Save the run after a block, if it is time and no save is under way, or if a permanent save is due."""
+        if report.so_far is None:
+            return
+        done = report.done if report.phase == "sampling" else 0
+        if self._policy.passes(self._permanent, done):
+            self._permanent = done
+            self.save(report.so_far(), done)
+        elif agreed(time.monotonic() >= self._due and self._writer.is_idle):
             self.save(report.so_far())
 
     @contextmanager
@@ -151,44 +147,29 @@ class RunCheckpoint:
                 try:
                     self.save(run.so_far())
                 except Exception as failure:  # of a device without memory, for one; the first error is the user's
-                    self._report(failure)
+                    self._writer.report(failure)
             raise
 
-    def save(self, posterior: Posterior) -> None:
-        """Have a run so far written; one whose draws are in a store, as soon as these are on the disk."""
-        self._due = time.monotonic() + SECONDS
+    def save(self, posterior: Posterior, at: int | None = None) -> None:
+        """Have a run so far written, for ever if `at` is its number of draws.
+
+        A run whose draws are in a store is saved once these are on the disk.
+        """
+        self._due = time.monotonic() + self._policy.seconds
         if posterior.goes_on is None or not is_first():
             return
-        self._wait()
+        self._writer.wait()
         parts = {"reduced": posterior.reduced, "warmup": posterior.warmup}
         state = FromFile(posterior.goes_on.saved(), self._contents)
-        in_store = None if self.store is None else self.store.synced()
+        in_store = None if self._store is None else self._store.synced()
         draws, stats = (posterior.draws, posterior.stats) if in_store is None else ({}, {})
 
         def write() -> None:
             if in_store is not None:
                 in_store.result()
-            self._folder.write(self._identity, draws, stats, parts, posterior.timing, posterior.record, state)
+            self._folder.write(self._identity, draws, stats, parts, posterior.timing, posterior.record, state, at)
 
-        self._writing = self._thread.submit(write)
-
-    def _wait(self) -> None:
-        """Wait for the save under way; one that fails is reported, and the run goes on."""
-        writing, self._writing = self._writing, None
-        if writing is None:
-            return
-        try:
-            writing.result()
-        except Exception as failure:  # a disk's, or of a user's reducer whose results no file can hold
-            self._report(failure)
-
-    def _report(self, failure: Exception) -> None:
-        advice = " Make room on the disk, or restore the right to write to the folder."
-        warnings.warn(
-            f"{self.called}: a save failed ({failure}); the save before it is unharmed, and the run continues."
-            f"{advice if isinstance(failure, OSError) else ''}",
-            stacklevel=3,
-        )
+        self._writer.submit(write)
 
 
 def identity_of(
@@ -201,4 +182,5 @@ def identity_of(
         said |= {f"{what} {name!r}": line.partition(", rows over")[0] for name, line in lines.items()}
     said |= {f"reducer {name!r}": words for name, words in reducers.items()}
     releases = {f"the release of {name}": record.versions[name] for name in LIBRARIES}
-    return {**said, "thin": str(thin), **releases, **{f"{CONTENT}{name}": sum_ for name, sum_ in contents.items()}}
+    said |= {"call": "phx.mcmc", "thin": str(thin)}
+    return {**said, **releases, **{f"{CONTENT}{name}": sum_ for name, sum_ in contents.items()}}

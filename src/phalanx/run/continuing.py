@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,6 +183,32 @@ class Continuing:
                 _same_shape(repr(name), node[name], (blocks.num_chains, *shape))
         for leaf, expected in zip(jax.tree.leaves(rest.own), jax.tree.leaves(blocks.rest_shapes.own), strict=True):
             _same_shape("the kernel's state", leaf, (blocks.num_chains, *expected.shape[1:]))
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """Sampler and state of a run: the `Continuation` of its posterior."""
+
+    sampler: Any
+    state: Callable[[], RunState]
+
+    def saved(self) -> RunState:
+        """Return the state of the run in a form that a file can hold."""
+        return self.state().plain
+
+    def contents(self) -> Mapping[str, str]:
+        """Return a checksum of each array of the data; empty if the data cannot be read.
+
+        Their memory may be donated. If one of several processes reads them alone, it waits for the others for ever.
+        """
+        arrays = self.sampler.arrays
+        if jax.process_count() > 1 or any(array.is_deleted() for array in arrays):
+            return {}
+        return self.sampler.arguments(arrays).fingerprints()
+
+    def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
+        """Return the posterior of a longer run."""
+        return self.sampler.continue_run(posterior, num_samples, **{**self.sampler.continued, **options})
 
 
 def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:

@@ -38,10 +38,12 @@ from phalanx.run.device.reductions import Reductions
 from phalanx.run.device.tiles import given_tile
 from phalanx.run.init_values import check_values
 from phalanx.run.options import RunOptions
+from phalanx.run.phases.streaming import StreamBlock
 from phalanx.run.progress.display import waiting
 from phalanx.run.progress.report import RunReport
 from phalanx.run.sampler import Sampler
 from phalanx.run.until import Until
+from phalanx.store.policy import SavePolicy
 
 BLOCK_BYTES = 4 * 2**20
 """Device memory for the draws of a block; exceeded only if one draw of each chain takes more."""
@@ -73,7 +75,7 @@ def mcmc(
     matmul_precision: str = "float32",
     check: str = "warn",
     on_block: Callable[[RunReport], Any] | None = None,
-    checkpoint: str | PathLike[str] | None = None,
+    checkpoint: SavePolicy | str | PathLike[str] | None = None,
     store: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> Posterior:
@@ -114,9 +116,10 @@ def mcmc(
             raises an error; "off" skips the comparison.
         on_block: a function called after each block with a report: phase, iterations done and in total, chains,
             acceptance rate, divergences. An exception from it ends the run.
-        checkpoint: a folder. The run is saved there every ten seconds, at its end, and after Ctrl-C, SIGTERM or an
-            error; the same call continues it, in another process too, and ends with the same draws. On another number
-            of devices they are the same but for rounding.
+        checkpoint: a folder, or `phx.checkpoint(folder, ...)` to choose when to save and what to keep. The run is saved
+            there every ten seconds, at its end, and after Ctrl-C, SIGTERM or an error; the same call continues it, in
+            another process too, and ends with the same draws. On another number of devices they are the same but for
+            rounding.
         store: a folder, such as `run.zarr`. Draws and statistics are written there block by block, in Zarr 3 and in
             ArviZ's layout, and memory does not grow with their number. `phx.open` reads them, also while the run goes
             on; so does the posterior that is returned. A store is never overwritten; with a checkpoint the same call
@@ -168,16 +171,24 @@ def stream(
     matmul_precision: str = "float32",
     check: str = "warn",
     on_block: Callable[[RunReport], Any] | None = None,
+    checkpoint: SavePolicy | str | PathLike[str] | None = None,
     progress: bool = True,
-) -> Generator[dict[str, Any], None, None]:
+) -> Generator[StreamBlock, None, None]:
     """Yield draws from the posterior block by block, in constant memory.
 
     The arguments are those of `mcmc` without `until`; `num_samples=None` draws until you leave the loop. With `keep=[]`
-    only the results of reducers are yielded.
+    only the results of reducers are yielded. Ctrl-C ends the block under way early, and then the stream.
+
+    With `checkpoint=` the same call in a new process continues; draws, and results of reducers with `keep=[]`, are bit
+    for bit those of one stream on as many devices. Reducers beside stored draws agree up to rounding. A block counts as
+    received once your loop asks for the next one. Each block is yielded at least once: after a process was killed, the
+    blocks since the last save, and after Ctrl-C, SIGTERM, an error or a `break` in your loop the block that was not
+    received, are yielded again with the same draws. `block.first`, the number of draws of each chain in earlier
+    blocks, is the place at which to write a block, so that one that is yielded again overwrites itself.
 
     Yields:
         A dict for each block: the block's draws `(chain, draw, ...)` of each stored variable, and the result of each
-        reducer over all draws so far.
+        reducer over all draws so far; with an attribute `first`.
 
     Raises:
         TypeError, ValueError: as `mcmc`, at the first block.
@@ -195,7 +206,7 @@ def stream(
     if num_samples is not None:
         checks.check_sizes(1, 0, num_samples, thin)
     check_seed(seed)
-    run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, None, None, progress)
+    run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, checkpoint, None, progress)
     sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")

@@ -16,6 +16,7 @@ from phalanx.run.checks import check_on_block, check_sizes
 from phalanx.run.init_values import check_kind
 from phalanx.run.progress.report import RunReport
 from phalanx.run.until import Until
+from phalanx.store.policy import SavePolicy
 
 WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
 """Draws of a warm-up over all chains, and the minimum and maximum of each chain."""
@@ -33,7 +34,7 @@ class RunOptions:
         init: initial values of chains.
         tuning: posterior whose tuning the chains use.
         on_block: function called with a report after each block.
-        checkpoint: folder to save the run to, and to continue it from.
+        checkpoint: folder to save the run to, and to continue it from, or a policy of saves.
         store: folder to write the draws to, instead of keeping them in memory.
         progress: show progress.
     """
@@ -45,7 +46,7 @@ class RunOptions:
     init: Any = None
     tuning: Posterior | None = None
     on_block: Callable[[RunReport], Any] | None = None
-    checkpoint: str | PathLike[str] | None = None
+    checkpoint: SavePolicy | str | PathLike[str] | None = None
     store: str | PathLike[str] | None = None
     progress: bool = True
 
@@ -70,12 +71,16 @@ class RunOptions:
         if tuning is not None and not hasattr(tuning, "state"):
             raise TypeError(f"tuning: expected a posterior, whose tuning to use; got {tuning!r}.")
         check_kind(self.init)
-        if self.checkpoint is not None and not isinstance(self.checkpoint, str | PathLike):
-            raise TypeError(f"checkpoint: expected a folder, such as 'out/run'; got {self.checkpoint!r}.")
         self._check_store(keep)
         warmup = default_warmup(int(num_chains)) if self.num_warmup is None else int(self.num_warmup)
         samples, thin = int(self.num_samples), int(self.thin)
-        return replace(self, num_warmup=warmup, num_samples=samples, thin=thin, progress=bool(progress))
+        policy, progress = SavePolicy.of(self.checkpoint), bool(progress)
+        return replace(self, num_warmup=warmup, num_samples=samples, thin=thin, checkpoint=policy, progress=progress)
+
+    @property
+    def policy(self) -> SavePolicy | None:
+        """Policy of saves; None without a checkpoint."""
+        return SavePolicy.of(self.checkpoint)
 
     def _check_store(self, keep: Any) -> None:
         if self.store is None:
@@ -84,7 +89,8 @@ class RunOptions:
             raise TypeError(f"store: expected a folder, such as 'out/run.zarr'; got {self.store!r}.")
         if keep is not None and not len(keep):
             raise ValueError("store: keep=[] stores no draws. Keep a variable, or leave out store=.")
-        if self.checkpoint is not None and Path(self.checkpoint).resolve() == Path(self.store).resolve():
+        policy = self.policy
+        if policy is not None and policy.folder.resolve() == Path(self.store).resolve():
             raise ValueError(f"store={str(self.store)!r} is the folder of the checkpoint, too; name another one.")
         require("zarr")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,7 @@ from phalanx.posterior.record import RunRecord
 from phalanx.run.checkpoint import RunCheckpoint, checkpoint_in, identity_of
 from phalanx.run.checks import check_arrays, check_sizes, check_types
 from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, plan_memory
-from phalanx.run.continuing import Continuing, check_contents, check_same_names, since_kept
+from phalanx.run.continuing import Continuing, GoesOn, check_contents, check_same_names, since_kept
 from phalanx.run.device.executables import Executables
 from phalanx.run.draws_check import check_at_draws
 from phalanx.run.engine import positions_of
@@ -37,18 +36,17 @@ from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.init_values import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
 from phalanx.run.options import RunOptions
+from phalanx.run.phases.streaming import Stream, StreamBlock
 from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.report import Progress, RunReport
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.results import Clock, RunResults, RunStart
-from phalanx.run.state import Aim, RunState, Stored
+from phalanx.run.state import Aim, RunState
 from phalanx.run.until import Until
+from phalanx.store.policy import SavePolicy
 
 CHAINS_CHECKED = 2
 """Chains at whose positions after warm-up the shares without a proof are tested again."""
-
-STREAM_DRAWS = 1024
-"""Draws of each chain between two results of a stream that stores none."""
 
 
 class Data(NamedTuple):
@@ -103,7 +101,7 @@ class Sampler:
         thin: int = 1,
         until: Until | None = None,
         on_block: Callable[[RunReport], Any] | None = None,
-        checkpoint: str | PathLike[str] | None = None,
+        checkpoint: SavePolicy | str | PathLike[str] | None = None,
         store: str | PathLike[str] | None = None,
         progress: bool = True,
     ) -> Posterior:
@@ -122,7 +120,7 @@ class Sampler:
             thin: iterations per stored draw.
             until: condition on which to stop before `num_samples`.
             on_block: function called with a report after each block.
-            checkpoint: folder to save the run to, and to continue it from.
+            checkpoint: folder to save the run to, and to continue it from, or `phx.checkpoint`.
             store: folder to write the draws to, instead of keeping them in memory.
             progress: show progress.
 
@@ -149,7 +147,7 @@ class Sampler:
         draws_to = self._store(options, data_used)
         with (
             nullcontext() if draws_to is None else draws_to.held(),
-            checkpoint_in(options.checkpoint, draws_to) as saves,
+            checkpoint_in(options.policy, draws_to) as saves,
         ):
             contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
             identity = self._identity(int(seed), aim, initial, options.tuning, data_used)
@@ -260,29 +258,42 @@ class Sampler:
         reducers = {name: str(entry.reducer) for name, entry in self.executables.reducing.reductions.stateful}
         return identity_of(record, aim.thin, reducers, contents)
 
-    def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[dict[str, Any], None, None]:
+    def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[StreamBlock, None, None]:
         """Yield draws and results of reducers block by block, without storing them; see `phx.stream`."""
         check_seed(seed)
-        check_types(self.executables.wide)
-        options = self._checked(options)
-        with watched(make_progress(options.progress)) as display:
+        options, data = self._checked(options), self._data(None)
+        with checkpoint_in(options.policy) as saves, watched(make_progress(options.progress)) as display:
             self._announce(display, self.rows, self.plan(_room(options)))
             initial = self._initial(options.init, int(seed), self.arrays)
             aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
+            before = None
+            if saves is not None:
+                identity = self._identity(int(seed), aim, initial, options.tuning, data)
+                before = saves.read({**identity, "call": "phx.stream"}, self.arguments(self.arrays).fingerprints())
+            kernel = self._tuned(options) if before is None else self.kernel
+            state = None if before is None else self._state_of(before, self.arrays)
+            start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim), before, state)
             looks = [] if options.on_block is None else [options.on_block]
-            run = Run(self.executables, self._tuned(options), int(seed), self.arrays, display, looks)
-            run.begin(initial, aim)
-            self._check_again(run, self.rows)
-            stores, left = self.executables.stores_draws, math.inf if num_samples is None else num_samples
-            block = options.thin * (self.executables.blocks.slots if stores else STREAM_DRAWS)
-            while left >= options.thin and not run.interrupted:
-                count = int(min(block, left))
-                left -= count
-                run.state = run.state._replace(stored=Stored.nothing(self.executables.blocks.num_chains))
+            if saves is not None:
+                looks.append(lambda report: saves.offer(replace(report, done=stream.made)))
+            run = Run(self.executables, kernel, start.seed, self.arrays, display, looks, saves is not None)
+            stream = Stream.of(run, num_samples, options.thin, before)
+            run.so_far = partial(self._stream_so_far, stream, data, start.clock())
+            with nullcontext() if saves is None else saves.after_an_error(run):
                 with run.interrupts.held():
-                    run.sample(count, None)
-                results = RunResults.of(run)
-                yield {**results.draws, **results.reduced}
+                    start.begin(run) if state is None else run.resume(state)
+                if state is None:
+                    self._check_again(run, self.rows)
+                yield from stream.blocks()
+                if saves is not None:
+                    saves.save(run.so_far())
+
+    def _stream_so_far(self, stream: Stream, data: Data, clock: Clock) -> Posterior:
+        """Return a posterior whose state has the draws that the caller of a stream has not received."""
+        run, received = stream.run, stream.received
+        state = run.value._replace(stored=run.state.stored.whole_of_each)
+        posterior = self._posterior(run, data, clock, state.aim.thin * received, lambda: state)
+        return replace(posterior, draws={}, stats={})
 
     def _posterior(self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState]) -> Posterior:
         """Return the posterior of a run of `samples` iterations."""
@@ -397,29 +408,3 @@ class Sampler:
 def _room(options: RunOptions) -> int:
     """Return the number of draws of each chain for which to allocate memory."""
     return options.num_stored if options.until is None else min(options.num_stored, UNTIL_ROOM)
-
-
-@dataclass(frozen=True)
-class GoesOn:
-    """Sampler and state of a run: the `Continuation` of its posterior."""
-
-    sampler: Sampler
-    state: Callable[[], RunState]
-
-    def saved(self) -> RunState:
-        """Return the state of the run in a form that a file can hold."""
-        return self.state().plain
-
-    def contents(self) -> Mapping[str, str]:
-        """Return a checksum of each array of the data; empty if the data cannot be read.
-
-        Their memory may be donated. If one of several processes reads them alone, it waits for the others for ever.
-        """
-        arrays = self.sampler.arrays
-        if jax.process_count() > 1 or any(array.is_deleted() for array in arrays):
-            return {}
-        return self.sampler.arguments(arrays).fingerprints()
-
-    def continue_run(self, posterior: Posterior, num_samples: int, **options: Any) -> Posterior:
-        """Return the posterior of a longer run."""
-        return self.sampler.continue_run(posterior, num_samples, **{**self.sampler.continued, **options})

@@ -98,6 +98,12 @@ class Stored(NamedTuple):
         return self._cut(self.moved, self.count)
 
     @property
+    def whole_of_each(self) -> Stored:
+        """All draws of every chain, without room for more."""
+        draws, stats = self._cut(0, int(self.counts.max()))
+        return self._replace(draws=draws, stats=stats)
+
+    @property
     def rest(self) -> Stored:
         """The draws after the first `count`, which only some chains have."""
         draws, stats = self._cut(self.count, int(self.counts.max()))

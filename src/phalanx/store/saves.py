@@ -8,8 +8,10 @@ is killed at any moment, or a full disk, therefore leaves the save before.
 from __future__ import annotations
 
 import fcntl
+import re
+import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,19 +24,23 @@ VERSION = 1
 """Version of the format."""
 
 KEPT = 2
-"""Saves that are kept: a damaged one leaves the one before."""
+"""Temporary saves that are there: a damaged one leaves the one before."""
+
+MANIFEST = re.compile(r"save-(\d{8,})(?:-at-(\d+))?\.json")
+"""Name of a manifest: the number of the save, and of a permanent one the draws or steps."""
 
 LOCK = "lock"
 
 
 @dataclass
 class Saves:
-    """Folder of the saves of one run.
+    """Folder of the saves of one run or training.
 
     Attributes:
         folder: the folder.
         called: its name in messages.
         kind: noun for what is saved.
+        index: name of the index that earlier releases wrote, which counts as the first manifest.
         digests: of the files of the newest complete save, by name.
         damaged: manifests of damaged saves, which the next save removes.
     """
@@ -42,6 +48,7 @@ class Saves:
     folder: Path
     called: str
     kind: str
+    index: str = ""
     digests: dict[str, str] = field(default_factory=dict)
     damaged: list[Path] = field(default_factory=list)
 
@@ -53,7 +60,7 @@ class Saves:
             FileExistsError: when the folder holds something else, or is a file.
             ValueError: when another process writes to it.
         """
-        self._refuse_others()
+        self.refuse_others()
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / LOCK).open("w") as opened:
             try:
@@ -75,49 +82,69 @@ class Saves:
             ValueError: when there are saves, and all are damaged.
         """
         damages: list[str] = []
-        for manifest in sorted(self._manifests(), reverse=True):
+        for manifest in reversed(self.manifests):
             try:
-                entries = unseal(manifest.name, self.folder, manifest.name, "", must_be_sealed=True)
-            except ValueError as error:
-                damages.append(str(error).rstrip(". "))
+                entries = self.entries_of(manifest)
+            except Damage as damage:
+                damages.append(str(damage))
                 self.damaged.append(manifest)
                 continue
-            if (version := entries.get("version")) != VERSION:
-                raise ValueError(
-                    f"{self.called} was saved by a later release of Phalanx: {manifest.name} has version {version!r} "
-                    f"of the format, and this release reads {VERSION}. Install that release, or name another folder."
-                )
             if damages:
                 warnings.warn(
                     f"{self.called}: the last save is damaged ({'; '.join(damages)}); the save before it is used.",
                     stacklevel=2,
                 )
-            self.digests = digests(self.folder, manifest.name)
             return entries
         if damages:
-            raise ValueError(
-                f"{self.called} is damaged: {'; '.join(damages)}. Restore the folder from a copy, or delete it to "
-                f"begin anew."
-            )
+            raise self.damage("; ".join(damages))
         return None
 
+    def entries_of(self, manifest: Path) -> dict[str, Any]:
+        """Return the entries of one save.
+
+        Raises:
+            Damage: when it is damaged.
+            ValueError: when a later release wrote it.
+        """
+        is_old = manifest.name == self.index
+        try:
+            entries = unseal(manifest.name, self.folder, manifest.name, "", must_be_sealed=not is_old)
+        except (ValueError, OSError) as error:
+            raise Damage(str(error).rstrip(". ")) from None
+        version = entries.pop("version", 0 if is_old else None)
+        if not isinstance(version, int) or version > VERSION:
+            raise ValueError(
+                f"{self.called} was saved by a later release of Phalanx: {manifest.name} has version {version!r} "
+                f"of the format, and this release reads {VERSION}. Install that release, or name another folder."
+            )
+        self.digests = digests(self.folder, manifest.name)
+        return entries
+
+    def damage(self, how: str) -> ValueError:
+        """Return the error of a folder that is damaged."""
+        return ValueError(
+            f"{self.called} is damaged: {how}. Restore the folder from a copy, or delete it to begin anew."
+        )
+
     def write(
-        self, files: Mapping[str, Callable[[Path], Any]], entries: Mapping[str, Any], before: Sequence[str] = ()
-    ) -> None:
-        """Write a save, then remove those that are older than the one before it.
+        self, files: Mapping[str, Callable[[Path], Any]], entries: Mapping[str, Any], before: Sequence[str] = (),
+        at: int | None = None,
+    ) -> None:  # fmt: skip
+        """Write a save, then remove the temporary ones that are older than the one before it.
 
         Args:
-            files: by name, what writes the file to a path.
+            files: by name, what writes the file or folder to a path.
             entries: entries of the manifest, as JSON has them.
-            before: files of earlier saves that belong to this one, too.
+            before: files and folders of earlier saves that belong to this one, too.
+            at: draws or steps of a permanent save; None of a temporary one.
 
         Raises:
             OSError: when the disk is full or cannot be written; the saves before are unharmed.
         """
         for name, write in files.items():
             write(self.folder / name)
-        manifest = self.folder / f"save-{self.next_number:08d}.json"
-        known = {name: self.digests[name] for name in before}
+        manifest = self.folder / f"save-{self.next_number:08d}{'' if at is None else f'-at-{at}'}.json"
+        known = {name: digest for name, digest in self.digests.items() if _top(name) in before}
         text = seal({"version": VERSION, **entries}, self.folder, [*before, *files], known)
         with replacing(manifest) as partial:
             partial.write_text(text, encoding="utf-8")
@@ -127,32 +154,85 @@ class Saves:
     @property
     def next_number(self) -> int:
         """Number of the next save."""
-        return 1 + max((int(manifest.stem.partition("-")[2]) for manifest in self._manifests()), default=0)
+        return 1 + max(map(_number, self.manifests), default=0)
 
-    def _manifests(self) -> Iterator[Path]:
-        return self.folder.glob("save-" + "[0-9]" * 8 + ".json")
+    @property
+    def contents(self) -> set[str]:
+        """Names of the files and folders of the newest complete save."""
+        return {_top(name) for name in self.digests}
+
+    @property
+    def last_permanent(self) -> int:
+        """Draws or steps of the last permanent save; 0 without."""
+        return max((_at(manifest) or 0 for manifest in self.manifests), default=0)
+
+    @property
+    def manifests(self) -> list[Path]:
+        """Manifests, the oldest first."""
+        found = [path for path in self.folder.glob("save-*.json") if MANIFEST.fullmatch(path.name)]
+        old = [self.folder / self.index] if self.index and (self.folder / self.index).is_file() else []
+        return [*old, *sorted(found, key=_number)]
+
+    def contents_of(self, manifests: Iterable[Path]) -> set[str]:
+        """Return names of the files and folders that belong to some saves."""
+        return {_top(name) for manifest in manifests for name in digests(self.folder, manifest.name)}
 
     def _remove_old(self) -> None:
-        manifests = sorted(set(self._manifests()).difference(self.damaged))
-        old = [*manifests[:-KEPT], *self.damaged]
-        needed, stale = (
-            {name for manifest in some for name in digests(self.folder, manifest.name)}
-            for some in (manifests[-KEPT:], old)
-        )
+        whole = [manifest for manifest in self.manifests if manifest not in self.damaged]
+        temporary = [manifest for manifest in whole if _at(manifest) is None]
+        old = [*temporary[:-KEPT], *self.damaged]
+        needed, stale = self.contents_of(m for m in whole if m not in old), self.contents_of(old)
         for manifest in old:
             manifest.unlink(missing_ok=True)
-        # only files that old saves list: the user may keep others in the folder
-        for file in (*(self.folder / name for name in stale - needed), *self.folder.glob(".*.partial")):
-            file.unlink(missing_ok=True)
+        # only what old saves list: the user may keep other files in the folder
+        for path in (*(self.folder / name for name in stale - needed), *self.folder.glob(".*.partial")):
+            remove(path)
         self.damaged = []
 
-    def _refuse_others(self) -> None:
+    def refuse_others(self) -> None:
+        """Raise if something else is in the folder, or in its place.
+
+        Raises:
+            FileExistsError: when there is a file, or a folder with other contents.
+        """
         in_the_way = next((above for above in (self.folder, *self.folder.parents) if above.is_file()), None)
         if in_the_way is not None:
             raise FileExistsError(f"{self.called} cannot be made: {str(in_the_way)!r} is a file.")
-        ours = self.folder.is_dir() and (any(self._manifests()) or (self.folder / LOCK).is_file())
+        ours = self.folder.is_dir() and (self.manifests or (self.folder / LOCK).is_file())
         if self.folder.is_dir() and not ours and any(self.folder.iterdir()):
             raise FileExistsError(
                 f"{self.called} exists and holds no {self.kind}, so it is left alone. Name a folder that is new, "
                 f"empty, or was saved to before."
             )
+
+
+class Damage(ValueError):
+    """Error of one save that is damaged."""
+
+
+def is_manifest(path: Path) -> bool:
+    """Return whether a path is that of a manifest."""
+    return path.is_file() and MANIFEST.fullmatch(path.name) is not None
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with its contents, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _number(manifest: Path) -> int:
+    found = MANIFEST.fullmatch(manifest.name)
+    return 0 if found is None else int(found[1])
+
+
+def _at(manifest: Path) -> int | None:
+    found = MANIFEST.fullmatch(manifest.name)
+    return None if found is None or found[2] is None else int(found[2])
+
+
+def _top(name: str) -> str:
+    """Return the file or folder in the folder of saves that a sealed file belongs to."""
+    return name.partition("/")[0]

@@ -16,6 +16,7 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.programs.shares import Latent
 from phalanx.programs.unconstrained import refuse_point, transform_of
 from phalanx.run.until import Until
+from phalanx.store.policy import SavePolicy
 from phalanx.variational.guides.coordinates import size_of
 from phalanx.variational.guides.learned import Learned, Params
 from phalanx.variational.guides.pair import Pair, alignment_of
@@ -225,16 +226,35 @@ def check_no_guide(guide: object, objective: object, optimizer: object) -> None:
         )
 
 
-def check_training(training: object, optimizer: object, num_steps: int) -> None:
-    """Raise unless `training` is a Training, of a fit that makes steps of an optimiser."""
-    if training is None:
-        return
-    if not isinstance(training, Training):
+def check_saves(checkpoint: Any, training: object) -> SavePolicy | None:
+    """Return the policy of saves of a fit; None without. Raise if it is given twice."""
+    if training is not None and not isinstance(training, Training):
         raise TypeError(f"training: expected phx.training(...); got {training!r}.")
+    inner = None if training is None else training.checkpoint
+    if checkpoint is not None and inner is not None:
+        raise ValueError(
+            f"checkpoint={str(checkpoint)!r}: training= has a checkpoint, {str(inner.folder)!r}, too. Give one of them."
+        )
+    return inner if checkpoint is None else SavePolicy.of(checkpoint)
+
+
+def check_training(training: object, optimizer: object, num_steps: int, saves: bool) -> None:
+    """Raise unless a fit that is watched or saved makes steps of an optimiser."""
+    if training is None and not saves:
+        return
+    what, done = ("training", "watched") if training is not None else ("checkpoint", "saved")
     if isinstance(optimizer, str):
-        raise ValueError(f"training: a fit with optimizer={optimizer!r} is not watched; use one of optax's.")
+        raise ValueError(f"{what}: a fit with optimizer={optimizer!r} is not {done}; use one of optax's.")
     if num_steps == 0:
-        raise ValueError("training: with num_steps=0 there are no steps to watch or save. Leave it out.")
+        raise ValueError(f"{what}: with num_steps=0 there are no steps to watch or save. Leave it out.")
+
+
+def check_steps_to_save(policy: SavePolicy | None, pair: Pair) -> None:
+    """Raise if a guide that is found without steps is to be saved."""
+    if policy is not None and pair.guide.traits.is_solved:
+        raise ValueError(
+            f"checkpoint: {pair.guide.name} is found by a climb, which is not saved; save its fit with fit.save(path)."
+        )
 
 
 def check_until(until: object) -> None:

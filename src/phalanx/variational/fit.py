@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from os import PathLike
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.report import Report
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.until import Until
+from phalanx.store.policy import SavePolicy
 from phalanx.variational import checks
 from phalanx.variational.beginning import FirstParameters, Init, pair_of
 from phalanx.variational.data_checks import DataChecks
@@ -76,6 +78,7 @@ def fit(
     until: Until | bool | None = None,
     init: Init | None = None,
     training: Training | None = None,
+    checkpoint: SavePolicy | str | PathLike[str] | None = None,
     matmul_precision: str = "float32",
     on_block: Callable[[Report], Any] | None = None,
     progress: bool = True,
@@ -119,7 +122,13 @@ def fit(
         init: initial values: a dict by parameter or, for a guide made from the model, by variable; a fit to continue;
             or a posterior, about whose means the guide begins. Data of `phx.batches` continue with the batch that
             follows the fit's last.
-        training: from `phx.training(...)`: held-out rows, checkpoints and a log of a long fit.
+        training: from `phx.training(...)`: held-out rows and a log of a long fit.
+        checkpoint: a folder, or `phx.checkpoint(folder, ...)` to choose when to save and what to keep. The fit is saved
+            there every ten seconds or less often where saving takes longer than a fiftieth of the time, at its end,
+            after Ctrl-C, and at SIGTERM, which ends the process with status 143. The same call continues, also on
+            another mesh: losses and parameters are those of a fit that was never interrupted, bit for bit on the same
+            devices. Data that come in batches must be `phx.batches`. Another model, guide, objective, optimiser, seed,
+            batch size, order, data or, without `training=`, number of steps is refused; the message names what differs.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         on_block: a function called after each block of steps with a report: steps done and in total, the bound and its
             error. An exception from it ends the fit.
@@ -152,7 +161,8 @@ def fit(
     """
     began = time.perf_counter()
     checks.check_no_guide(guide, objective, optimizer)
-    checks.check_training(training, optimizer, num_steps)
+    policy = checks.check_saves(checkpoint, training)
+    checks.check_training(training, optimizer, num_steps, policy is not None)
     objective, optimizer = elbo() if objective is None else objective, checks.number_of(optimizer)
     num_particles = 1 if guide is None else num_particles
     stops = guide is not None and training is None and until is not False
@@ -163,6 +173,7 @@ def fit(
     pair = pair_of(model, guide, data, mesh, batch_size, num_rows, init)
     run_checks.check_not_traced(data)
     checks.check_particles(num_particles, pair)
+    checks.check_steps_to_save(policy, pair)
     checks.check_learned(pair.learned, pair.guide.name)
     if num_steps:
         check_bounded(pair)
@@ -180,10 +191,11 @@ def fit(
         checks.check_found(pair, first.given, num_steps)
         data_checks.begin(checked, once=stream is None)
         begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, compiler
-        method = _method(objective, optimizer, int(num_particles), stream, training, init, *begun)
+        method = _method(objective, optimizer, int(num_particles), stream, training, policy, init, *begun)
         values = first.values_from(compiler)
         data_checks.check(pair.problem.arguments, checked)
         loop = Loop(method, method.init(first.as_given() if num_steps == 0 else first()))
+        loop.saves = method.saves if isinstance(method, Stochastic) else None
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
     with watched(make_progress(progress)) as display:
@@ -232,8 +244,8 @@ def _is_default(optimizer: object) -> bool:
 
 def _method(
     objective: Objective, optimizer: Any, num_particles: int, stream: Stream | None, training: Training | None,
-    init: Init | None, pair: Pair, shapes: dict[str, Any], seed: np.uint32, arrays: tuple[Array, ...],
-    num_steps: int, stops: bool, compiler: Compiler,
+    policy: SavePolicy | None, init: Init | None, pair: Pair, shapes: dict[str, Any], seed: np.uint32,
+    arrays: tuple[Array, ...], num_steps: int, stops: bool, compiler: Compiler,
 ) -> FitMethod[Any]:  # fmt: skip
     """Return the method: steps, each with fresh draws, climbs with fixed draws, or no steps."""
     seen = init.seen if isinstance(init, Fit) else 0
@@ -257,7 +269,7 @@ def _method(
     return Stochastic(
         steps, lambda free: FitState.of(free, transform.init(free), averages=training is None), shapes, seed, arrays,
         rate, Settling.begin(num_steps, stops), compiler, stream, falls,
-        training, first_batch=seen,
+        training, policy, first_batch=seen,
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ import pytest
 
 import phalanx as phx
 from phalanx.run import checkpoint as module
+from phalanx.store.policy import SavePolicy
 
 ROOT = Path(__file__).parents[3]
 Y = np.array([1.0, 2.0, 4.0], np.float32)
@@ -63,6 +64,15 @@ def whole(request):
     return request.param, run(request.param)
 
 
+def always(monkeypatch, seconds=0.0):
+    """Save after every block, or after so many seconds."""
+    monkeypatch.setattr(SavePolicy, "of", lambda given, of=SavePolicy.of: replaced(of(given), seconds))
+
+
+def replaced(policy, seconds):
+    return None if policy is None else dataclasses.replace(policy, seconds=seconds)
+
+
 class Lost(Exception):
     pass
 
@@ -70,7 +80,7 @@ class Lost(Exception):
 @pytest.mark.parametrize("every", [0.0, pytest.param(0.02, marks=pytest.mark.slow)])
 def test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws(whole, tmp_path, monkeypatch, every):
     kind, expected = whole
-    monkeypatch.setattr(module, "SECONDS", every)
+    always(monkeypatch, every)
     blocks, choose = 0, random.Random(3)
 
     def sometimes(report):
@@ -183,7 +193,7 @@ def test_a_loaded_run_knows_its_data(tmp_path):
 
 
 def test_a_damaged_folder_is_refused_or_the_save_before_is_used(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS", 0.0)
+    always(monkeypatch)
     expected = run(checkpoint=tmp_path / "run")
     names = sorted(path.name for path in (tmp_path / "run").iterdir() if path.name != "lock")
     outcomes = set()
@@ -203,7 +213,7 @@ def test_a_damaged_folder_is_refused_or_the_save_before_is_used(tmp_path, monkey
 
 
 def test_on_another_number_of_devices_and_from_a_posterior(tmp_path, monkeypatch, mesh_of):
-    monkeypatch.setattr(module, "SECONDS", 0.0)
+    always(monkeypatch)
     blocks = []
 
     def stop(report):
@@ -224,7 +234,7 @@ def test_on_another_number_of_devices_and_from_a_posterior(tmp_path, monkeypatch
 
 
 def test_a_folder_that_cannot_be_written_is_reported_and_the_run_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS", 0.0)
+    always(monkeypatch)
 
     def full(path):
         raise OSError(28, "No space left on device")
@@ -238,7 +248,7 @@ def test_a_folder_that_cannot_be_written_is_reported_and_the_run_ends(tmp_path, 
 
 @pytest.mark.slow
 def test_saves_do_not_wait_for_a_slow_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS", 0.0)
+    always(monkeypatch)
     monkeypatch.setattr("phalanx.store.save_path.sync", lambda path: time.sleep(0.3))
     ended = []
     run(checkpoint=tmp_path / "run", on_block=lambda report: ended.append(time.monotonic()))
@@ -249,13 +259,11 @@ def test_saves_do_not_wait_for_a_slow_disk(tmp_path, monkeypatch):
 SCRIPT = """
 import sys
 import phalanx as phx
-from phalanx.run import checkpoint
 from tests.unit.run.test_checkpoint import run
-checkpoint.SECONDS = 0.05
 def on_block(report):
     print(report.phase, report.done, flush=True)
 phx.use_cpu_devices(8)
-found = run(sys.argv[2], checkpoint=sys.argv[1], on_block=on_block)
+found = run(sys.argv[2], checkpoint=phx.checkpoint(sys.argv[1], seconds=0.05), on_block=on_block)
 found.save(sys.argv[1] + ".npz")
 """
 
@@ -304,3 +312,37 @@ def test_ctrl_c_returns_the_draws_and_saves_them(tmp_path):
     found = run(checkpoint=tmp_path / "run")
     assert not found.record.interrupted
     assert_equal(found, run())
+
+
+def test_permanent_saves_stay_and_are_loaded(tmp_path):
+    policy = phx.checkpoint(tmp_path / "run", seconds=0.0, every=10)
+    whole = run(checkpoint=policy)
+    kept = sorted((tmp_path / "run").glob("save-*-at-*.json"))
+    assert len(kept) >= 3 and len(list((tmp_path / "run").glob("save-*.json"))) <= len(kept) + 2
+    for manifest in kept:
+        found = phx.Posterior.load(manifest)
+        count = int(manifest.stem.rpartition("-")[2])
+        assert found.num_draws == count and count % 10 < 10
+        np.testing.assert_array_equal(found["mean"], whole["mean"][:, :count])
+    # without the later manifests, the same call continues from an earlier save
+    for manifest in (tmp_path / "run").glob("save-*.json"):
+        if manifest.name > kept[0].name:
+            manifest.unlink()
+    assert_equal(run(checkpoint=policy), whole)
+    kept[1].write_text("{}")
+    with pytest.raises(ValueError, match=rf"Posterior.load: '.*{kept[1].name}' is damaged: "):
+        phx.Posterior.load(kept[1])
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: phx.checkpoint("x", seconds=-1.0), "seconds must be a number of at least 0; got -1.0"),
+        (lambda: phx.checkpoint("x", every=0), "every must be a whole number of at least 1, or None; got 0"),
+        (lambda: phx.checkpoint(3), "folder must be a path, such as 'out/run'; got 3"),
+        (lambda: run(checkpoint=3), r"checkpoint must be a path, such as 'out/run', or phx.checkpoint\("),
+    ],
+)
+def test_policies_are_checked(make, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        make()

@@ -102,12 +102,9 @@ class Lost(Exception):
     pass
 
 
-def test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws(tmp_path, monkeypatch, whole):
-    from phalanx.run import checkpoint
-
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+def test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws(tmp_path, whole):
     choose = random.Random(3)
-    places = {"store": tmp_path / "run.zarr", "checkpoint": tmp_path / "run"}
+    places = {"store": tmp_path / "run.zarr", "checkpoint": phx.checkpoint(tmp_path / "run", seconds=0.0)}
 
     def sometimes(report):
         if choose.random() < 0.25:
@@ -139,11 +136,10 @@ import sys, numpy as np, phalanx as phx
 phx.use_cpu_devices(2)
 sys.path.insert(0, sys.argv[1])
 from tests.unit.run.test_draw_store import run
-from phalanx.run import checkpoint
 from phalanx.run.host import draw_store
-checkpoint.SECONDS = draw_store.SECONDS = 0.0
-posterior = run(num_samples=400, store=sys.argv[2] + "/run.zarr", checkpoint=sys.argv[2] + "/run",
-                on_block=lambda report: print(report.phase, flush=True))
+draw_store.SECONDS = 0.0
+checkpoint = phx.checkpoint(sys.argv[2] + "/run", seconds=0.0)
+posterior = run(num_samples=400, store=sys.argv[2] + "/run.zarr", checkpoint=checkpoint, on_block=lambda report: print(report.phase, flush=True))
 np.savez(sys.argv[3], **{name: np.asarray(values) for name, values in {**posterior.draws, **posterior.stats}.items()})
 """
 

@@ -12,7 +12,7 @@ import pytest
 from tests.apart import compiled_in
 
 import phalanx as phx
-from phalanx.run import sampler
+from phalanx.run.phases import streaming
 
 R = phx.reducers
 
@@ -33,7 +33,7 @@ def test_blocks_are_the_draws_of_a_run():
 
 
 def test_reducers_know_all_draws_so_far(monkeypatch):
-    monkeypatch.setattr(sampler, "STREAM_DRAWS", 100)
+    monkeypatch.setattr(streaming, "STREAM_DRAWS", 100)
     counts = [
         block["m"]["x"].count
         for block in phx.stream(model, num_samples=350, keep=[], reducers={"m": R.moments()}, **OPTIONS)

@@ -14,8 +14,9 @@ Source:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -80,6 +81,15 @@ class Settling:
             return cls(num_steps, stops, AveragingWindow(3 * num_steps // 4, num_steps))
         window = _window(0, min(first, num_steps), num_steps)
         return cls(num_steps, stops, window._replace(begin=min(first, num_steps) // 2))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        return {name: x.item() if isinstance(x, np.generic) else x for name, x in asdict(self).items()}
+
+    @classmethod
+    def of_json(cls, entries: Mapping[str, Any]) -> Settling:
+        """Return the inverse of `to_json`."""
+        return cls(**{**entries, "window": AveragingWindow(*entries["window"]), "_before": tuple(entries["_before"])})
 
     @property
     def settled(self) -> bool:

@@ -15,9 +15,11 @@ import numpy as np
 from jax import Array
 
 from phalanx.errors.words import count
+from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import EndOfData, Stop
 from phalanx.run.compile.block_length import Pace
+from phalanx.store.policy import SavePolicy
 from phalanx.variational.drawing import change_between, quartiles_of
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import bound_name, key_of
@@ -27,7 +29,7 @@ from phalanx.variational.methods.settling import TOLERANCE, Settling
 from phalanx.variational.methods.step import PATIENCE, ROOM, FitState, StepBounds, StepOrder, Steps, laid_out
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.monitoring.stream import Stream
-from phalanx.variational.monitoring.watching import FitWatch
+from phalanx.variational.monitoring.watching import FitWatch, Windows
 from phalanx.variational.result import FitOutcome, Losses
 
 if TYPE_CHECKING:
@@ -68,6 +70,11 @@ class Course(NamedTuple):
         return int(self.state.step)
 
     @property
+    def windows(self) -> Windows:
+        """The windows, as a checkpoint has them."""
+        return Windows(self.settling, self.averaged, self.quartiles)
+
+    @property
     def best_average(self) -> Params:
         """The average over a window that was cut short, if it has enough steps, else over the window before."""
         if not self.state.averages:
@@ -91,6 +98,7 @@ class Stochastic:
         stream: the batches, one for each step, of data that come in batches; `arrays` are then those of the first.
         falls: whether the rate falls to zero over the steps.
         training: options of a fit that is watched.
+        policy: folder of its saves, and when to make them; None without.
         first_batch: the number of the first batch, of batches that have an order.
     """
 
@@ -105,6 +113,7 @@ class Stochastic:
     stream: Stream | None = None
     falls: bool = False
     training: Training | None = None
+    policy: SavePolicy | None = None
     first_batch: int = 0
     _pace: Pace = field(default_factory=Pace)
 
@@ -130,9 +139,9 @@ class Stochastic:
         course = Course(jax.device_put(self.begins(start), self._layout), self.settling, (), start)
         self._begun = start if sum(leaf.size for leaf in jax.tree.leaves(start)) <= NUMBERS else None
         self.watch = None
-        if self.training is not None:
+        if self.training is not None or self.policy is not None:
             what = self.steps, course.state, self.seed, self.arrays, self.rate, self.compiler
-            self.watch = FitWatch(self.training, *what)
+            self.watch = FitWatch(self.training, self.policy, self.settling, *what)
             course = self._resumed(course, self.watch)
         if self.stream is not None:
             self.stream.skip_to(self.first_batch + course.step)
@@ -143,7 +152,7 @@ class Stochastic:
         """Make a block of steps; evaluate, log and save if that is due, and compare windows if one has ended."""
         first, began, window = state.step, time.perf_counter(), state.settling.window
         most = min(self._pace.ticks, ROOM, state.settling.end_of(first) - first, self._num_steps - first)
-        most = most if self.watch is None else min(most, self.watch.until_next(first))
+        most = most if self.watch is None else int(min(most, self.watch.until_next(first)))
         rate = np.float32(self.rate * state.settling.rate)
         order, course = StepOrder(np.int32(most), rate, np.bool_(first == window.begin)), state
         if self.stream is None:
@@ -164,24 +173,30 @@ class Stochastic:
         step = first + most
         if self.stream is not None and (word := self.stream.word()):
             say(word)
-        if self.watch is not None and (step % self.watch.every == 0 or step == self._num_steps):
-            self.watch.look(reached, course.made)
-        elif self.watch is not None:
-            self.watch.save_if_due(reached, course.made)
         if step == window.end:
-            yield self._compared(course, step)
+            course = self._compared(course, step)
+            yield course
+        if self.watch is None:
+            return
+        if self.watch.is_look(step, self._num_steps):
+            self.watch.look(reached, course.made, course.windows)
+        elif self.done(course):
+            self.watch.save(reached, course.made, course.windows)
+        else:
+            self.watch.save_if_due(reached, course.made, course.windows)
 
     def done(self, state: Course) -> bool:
         """Return whether all steps are made, or the guide no longer changes."""
         return state.step >= self._num_steps or state.settling.settled
 
     def stop(self, state: Course, reason: Stop) -> str:
-        """Check the last batches, and save the state on Ctrl-C."""
+        """Check the last batches, and save the state."""
+        if reason is not Stop.TIME:
+            self._settle(state, 0)
+        if self.watch is not None:
+            self.watch.save(state.state, (*state.made, *state.fresh), state.windows)
         if reason is Stop.TIME:
             return ""
-        self._settle(state, 0)
-        if reason is Stop.INTERRUPTED and self.watch is not None:
-            self.watch.save(state.state, (*state.made, *state.fresh))
         why = "Interrupted" if reason is Stop.INTERRUPTED else "The data ended"
         return f"{why}: returning what was learned in {state.step:,} of {self._num_steps:,} steps."
 
@@ -208,7 +223,7 @@ class Stochastic:
         elbo = float(made.bound[finite].mean()) if finite.any() else nan
         errors = made.error[finite]
         error = float(np.sqrt((errors**2).sum()) / len(errors)) if len(errors) else nan
-        if (watch := self.watch) is not None:
+        if (watch := self.watch) is not None and self.training is not None:
             looks, scale = watch.looks, watch.scale
             watched = {
                 "bits": scale.bits(scale.loss(elbo)), "held_out_bits": looks[-1].held_out_bits if looks else nan,
@@ -219,6 +234,11 @@ class Stochastic:
             elbo=elbo, error=error, learning_rate=float(self.rate * state.rate),
             bound=bound_name(self.steps.pair), **watched,
         )  # fmt: skip
+
+    @property
+    def saves(self) -> Checkpoint | None:
+        """The checkpoint of a fit that has begun; None without."""
+        return None if self.watch is None else self.watch.saves
 
     @property
     def _num_steps(self) -> int:
@@ -241,13 +261,18 @@ class Stochastic:
 
     def _resumed(self, course: Course, watch: FitWatch) -> Course:
         """Return the state of the checkpoint, if there is one."""
-        state, made = watch.resume(course.state, self._block.made[1])
-        course = course._replace(state=state, made=tuple(made))
-        if course.step:
+        state, made, windows = watch.resume(course.state, self._block.made[1], course.windows)
+        course = course._replace(state=state, made=tuple(made), **windows._asdict())
+        if course.averaged is not None:
+            course = course._replace(free=course.averaged)
+        elif course.step and self.training is not None:
             course = course._replace(free=course.best_average)
+        window = course.settling.window
+        if course.step == window.end > window.begin and not course.settling.settled and self.training is None:
+            course = self._compared(course, course.step)  # saved after the last step of a window
         if course.step > self._num_steps:
             warnings.warn(
-                f"training: the fit in the checkpoint has made {course.step:,} steps, more than num_steps="
+                f"fit: the fit in the checkpoint has made {course.step:,} steps, more than num_steps="
                 f"{self._num_steps:,}; it is returned as it is, with all of them. Give a larger num_steps to continue, "
                 f"or another folder to start again.",
                 stacklevel=4,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.learning.batches import Batches
+from phalanx.store.policy import SavePolicy
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Training:
 
     every: int
     held_out: Mapping[str, Any] | Batches | None
-    checkpoint: Path | None
+    checkpoint: SavePolicy | None
     log: Path | None
 
 
@@ -25,7 +26,7 @@ def training(
     *,
     every: int = 1000,
     held_out: Mapping[str, Any] | Batches | None = None,
-    checkpoint: str | PathLike[str] | None = None,
+    checkpoint: SavePolicy | str | PathLike[str] | None = None,
     log: str | PathLike[str] | None = None,
 ) -> Training:
     """Make the options of a long fit, which is evaluated, logged and saved at looks, every so many steps.
@@ -37,11 +38,7 @@ def training(
         every: steps from one look to the next.
         held_out: rows that the fit does not learn from, a dict of arrays like the data, or `phx.batches` of them where
             a batch is transformed. They are evaluated in batches of the fit's size; a smaller last batch is left out.
-        checkpoint: a folder. The last state and the best parameters are saved there at each look, between two looks
-            that are more than ten seconds apart, and after Ctrl-C. The same call continues, also on another mesh:
-            losses are those of a fit that was never interrupted, bit for bit on the same devices. Data that come in
-            batches must be `phx.batches`. Another model, guide, objective, optimiser, seed, batch size, order or data
-            are refused; the message names what differs.
+        checkpoint: as for `phx.fit`. The last state and the best parameters are saved at each look, too.
         log: a CSV file with a line for each look: steps, seconds, the loss and the held-out loss in nats per row and
             bits per dimension, rows per second.
 
@@ -64,10 +61,9 @@ def training(
             f"training: held_out must be a dict of the model's arguments, or phx.batches of one; got "
             f"{type(held_out).__name__}."
         )
-    for name, path in (("checkpoint", checkpoint), ("log", log)):
-        if path is not None and not isinstance(path, str | PathLike):
-            raise TypeError(f"training: {name} must be a path, such as 'out/fit'; got {path!r}.")
-    folder, file = (None if path is None else Path(path) for path in (checkpoint, log))
+    if log is not None and not isinstance(log, str | PathLike):
+        raise TypeError(f"training: log must be a path, such as 'out/losses.csv'; got {log!r}.")
+    policy, file = SavePolicy.of(checkpoint), None if log is None else Path(log)
     if file is not None and file.is_dir():
         raise ValueError(f"training: log={str(file)!r} is a folder. Name a CSV file, which may lie in it.")
-    return Training(every, held_out, folder, file)
+    return Training(every, held_out, policy, file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -14,15 +13,14 @@ from jax import Array
 from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.watch import Watch
+from phalanx.store.policy import SavePolicy
 from phalanx.variational.guides.learned import Params
+from phalanx.variational.methods.settling import Settling
 from phalanx.variational.methods.step import FitState, StepBounds, Steps
 from phalanx.variational.monitoring.evaluating import HeldOut, Scale
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.monitoring.same_fit import COMPARISON, fit_identity
 from phalanx.variational.monitoring.utilisation import share_of_a_step
-
-ADVICE = "Take a copy of the folder if there is one, or name another to begin anew."
-"""Advice on a damaged checkpoint."""
 
 
 class Look(NamedTuple):
@@ -47,25 +45,39 @@ class Look(NamedTuple):
     rows_per_second: float
 
 
+class Windows(NamedTuple):
+    """Windows of a fit that stops when its guide no longer changes.
+
+    Attributes:
+        settling: the rule, with the current window and rate.
+        averaged: the average over the last window; None before the first has ended.
+        quartiles: quartiles of the guides of the last two windows, the latest first.
+    """
+
+    settling: Settling
+    averaged: Params | None = None
+    quartiles: tuple[np.ndarray | None, ...] = (None, None)
+
+
 class FitWatch:
     """Watch over a fit.
 
     Attributes:
-        every: steps from one look to the next.
         best: the parameters of the best evaluation; None without held-out rows.
     """
 
     def __init__(
-        self, training: Training, steps: Steps, state: FitState, seed: np.uint32, arrays: tuple[Array, ...],
-        rate: float, compiler: Compiler,
+        self, training: Training | None, policy: SavePolicy | None, settling: Settling, steps: Steps, state: FitState,
+        seed: np.uint32, arrays: tuple[Array, ...], rate: float, compiler: Compiler,
     ):  # fmt: skip
-        self.every, self.scale = training.every, Scale.of(steps.pair.problem)
-        self._held_out = (
-            None if training.held_out is None else HeldOut.of(steps, training.held_out, seed, state.free, compiler)
-        )
+        self._training, self.scale = training, Scale.of(steps.pair.problem)
+        held_out, log = (None, None) if training is None else (training.held_out, training.log)
+        # where windows end depends on the number of steps
+        more = {} if training is not None else {"num_steps": settling.num_steps, "stops when settled": settling.stops}
+        self._held_out = None if held_out is None else HeldOut.of(steps, held_out, seed, state.free, compiler)
         self._watch: Watch[Look] = Watch(
-            training.log, Look._asdict, None if training.checkpoint is None else fit_checkpoint(training.checkpoint),
-            lambda: fit_identity(steps, state, int(seed), rate, compiler.precision, training.held_out), COMPARISON,
+            log, Look._asdict, None if policy is None else fit_checkpoint(policy),
+            lambda: fit_identity(steps, state, int(seed), rate, compiler.precision, held_out, more), COMPARISON,
         )  # fmt: skip
         minibatch = steps.pair.problem.minibatch
         self._rows = self.scale.rows if minibatch is None else minibatch.size
@@ -80,16 +92,24 @@ class FitWatch:
         """All looks, those of earlier runs included."""
         return self._watch.looks
 
-    def resume(self, state: FitState, shapes: StepBounds) -> tuple[FitState, list[StepBounds]]:
-        """Return the state to begin with, and bounds and errors of earlier steps: those of a checkpoint, if any.
+    @property
+    def saves(self) -> Checkpoint | None:
+        """The checkpoint; None without."""
+        return self._watch.checkpoint
+
+    def resume(
+        self, state: FitState, shapes: StepBounds, windows: Windows
+    ) -> tuple[FitState, list[StepBounds], Windows]:
+        """Return state, bounds and errors of earlier steps, and windows: those of a checkpoint, or else as given.
 
         Args:
             state: the state of a fit that begins.
             shapes: of the bounds and errors of a block, whose dtypes are those of the model's numbers.
+            windows: the windows of a fit that begins.
         """
         record, checkpoint = self._watch.resume(), self._watch.checkpoint
         if record is None or checkpoint is None:
-            return state, []
+            return state, [], windows
         step = record["step"]
         blank = StepBounds(*(jnp.zeros(step, part.dtype) for part in shapes))
         state, made = checkpoint.restore(f"last-{step}", (state, blank), record)
@@ -98,11 +118,23 @@ class FitWatch:
             self.best = checkpoint.restore(f"best-{self._best_step}", state.free, record)
         self._spent = record["seconds"]
         self._bounds = [np.asarray(made.bound)[self.looks[-1].step if self.looks else 0 :]]
-        return state, [made]
+        if self._training is None:
+            checkpoint.check_entries(record, ["settling"])
+            names = {name.partition("-")[0]: name for name in record["states"]}
+            averaged = checkpoint.restore(names["averaged"], state.free, record) if "averaged" in names else None
+            found = checkpoint.arrays(names["quartiles"], record) if "quartiles" in names else []
+            settling = Settling.of_json(record["settling"])
+            windows = Windows(settling, averaged, (*found, *[None] * (2 - len(found))))
+        return state, [made], windows
 
-    def until_next(self, step: int) -> int:
-        """Return the number of steps to the next look."""
-        return self.every - step % self.every
+    def until_next(self, step: int) -> float:
+        """Return the number of steps to the next look or permanent save; infinity without."""
+        every = math.inf if self._training is None else self._training.every
+        return min(every - step % every, self._watch.until_next(step))
+
+    def is_look(self, step: int, num_steps: int) -> bool:
+        """Return whether to evaluate the fit after so many steps."""
+        return self._training is not None and (step % self._training.every == 0 or step == num_steps)
 
     def learned(self, bounds: np.ndarray, seconds: float) -> None:
         """Note the bounds of steps that were made, and the seconds that they took."""
@@ -119,7 +151,7 @@ class FitWatch:
         """Share of the devices' peak that the steps since the last look have used; NaN of devices not known."""
         return self._flops_share * self._steps / self._seconds if self._seconds else math.nan
 
-    def look(self, state: FitState, made: Sequence[StepBounds]) -> Look:
+    def look(self, state: FitState, made: Sequence[StepBounds], windows: Windows) -> Look:
         """Evaluate, log and save; then begin to count anew."""
         step, bounds = int(state.step), np.concatenate(self._bounds)
         held_out = math.nan if self._held_out is None else self._held_out.loss(state.free)
@@ -131,16 +163,16 @@ class FitWatch:
         found = Look(step, spent, loss, bits(loss), held_out, bits(held_out), self.rows_per_second)
         self._spent, self._steps, self._seconds, self._bounds = spent, 0, 0.0, []
         self._watch.add(found)
-        self.save(state, made)
+        self.save(state, made, windows)
         return found
 
-    def save_if_due(self, state: FitState, made: Sequence[StepBounds]) -> None:
-        """Save between two looks, if the last save is long ago."""
-        if self._watch.is_due:
-            self.save(state, made)
+    def save_if_due(self, state: FitState, made: Sequence[StepBounds], windows: Windows) -> None:
+        """Save if the last save is long ago, or a permanent one is due."""
+        if self._watch.is_due(int(state.step)):
+            self.save(state, made, windows)
 
-    def save(self, state: FitState, made: Sequence[StepBounds]) -> None:
-        """Save the state, the best parameters and the looks, if there is a checkpoint."""
+    def save(self, state: FitState, made: Sequence[StepBounds], windows: Windows) -> None:
+        """Save the state, the windows, the best parameters and the looks, if there is a checkpoint."""
         if self._watch.checkpoint is None or not made:
             return
         step = int(state.step)
@@ -149,10 +181,18 @@ class FitWatch:
         if self.best is not None:
             states[f"best-{self._best_step}"] = self.best
         seconds = self._spent + self._seconds
-        self._watch.save(states, {"step": step, "seconds": seconds, "best": self._best_step, "looks": self.looks})
+        record = {"step": step, "seconds": seconds, "best": self._best_step, "looks": self.looks}
+        if self._training is None:
+            begin = step if windows.settling.settled else windows.settling.window.begin
+            record["settling"] = windows.settling.to_json()
+            if windows.averaged is not None:
+                states[f"averaged-{begin}"] = windows.averaged
+            if known := [each for each in windows.quartiles if each is not None]:
+                states[f"quartiles-{begin}"] = known
+        self._watch.save(states, record, step)
 
 
-def fit_checkpoint(folder: Path) -> Checkpoint:
+def fit_checkpoint(policy: SavePolicy) -> Checkpoint:
     """Return the checkpoint of a fit in a folder."""
     needed = ("step", "seconds", "best", "looks", "fit", "states")
-    return Checkpoint(folder, "fit", f"training: checkpoint={str(folder)!r}", ADVICE, needed)
+    return Checkpoint(policy, "fit", f"fit: checkpoint={str(policy.folder)!r}", needed)
