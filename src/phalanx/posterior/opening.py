@@ -31,7 +31,7 @@ def open(path: str | PathLike[str]) -> Posterior:
         `record.interrupted=True`. Results of reducers are in checkpoints and files, and not in stores.
 
     Raises:
-        FileNotFoundError, ValueError: if there is nothing at the path, or it is something else or damaged.
+        FileNotFoundError, ValueError: if the path does not exist, holds something else, or is damaged.
         ImportError: if zarr is not installed and the path is a store.
 
     Example:

@@ -10,7 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import jax
+import numpy as np
+from jax.typing import ArrayLike
 
+from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.processes import agreed, is_first
 from phalanx.posterior.continuation import FromFile
 from phalanx.posterior.posterior import Posterior
@@ -18,6 +21,7 @@ from phalanx.posterior.record import RunRecord
 from phalanx.posterior.run_folder import RunFolder
 from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.loop import Run
+from phalanx.run.options import RunOptions
 from phalanx.run.progress.report import RunReport
 from phalanx.run.state import RunState
 from phalanx.store.background import BackgroundWriter
@@ -173,14 +177,18 @@ class RunCheckpoint:
 
 
 def identity_of(
-    record: RunRecord, thin: int, reducers: Mapping[str, str], contents: Mapping[str, str]
-) -> dict[str, str]:  # fmt: skip
+    record: RunRecord, thin: int, reducers: Mapping[str, str], init: Mapping[str, ArrayLike], options: RunOptions
+) -> dict[str, str]:
     """Return what a saved run must share with a call that continues it: values in words, and checksums."""
+    contents = {f"init[{name!r}]": fingerprint(np.asarray(value)) for name, value in init.items()}
+    tuned = [] if options.tuning is None else jax.tree.leaves(options.tuning.state.tuning)
+    contents["tuning"] = " ".join(fingerprint(np.asarray(leaf)) for leaf in tuned)
     names = ("model", "kernel", "num_chains", "num_warmup", "seed", "matmul_precision", "init")
     said = {name: str(getattr(record, name)) for name in names}
     for what, lines in (("data", record.data), ("variable", record.latents)):
         said |= {f"{what} {name!r}": line.partition(", rows over")[0] for name, line in lines.items()}
     said |= {f"reducer {name!r}": words for name, words in reducers.items()}
     releases = {f"the release of {name}": record.versions[name] for name in LIBRARIES}
-    said |= {"call": "phx.mcmc", "thin": str(thin)}
+    store = str(None if options.store is None else "a Zarr folder")
+    said |= {"call": "phx.mcmc", "thin": str(thin), "store": store}
     return {**said, **releases, **{f"{CONTENT}{name}": sum_ for name, sum_ in contents.items()}}

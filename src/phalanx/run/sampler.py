@@ -9,8 +9,6 @@ from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
 from jax import Array
 
 from phalanx.density.indices import IndexCheck
@@ -21,7 +19,6 @@ from phalanx.inputs.known_data import KnownData, scalars_of
 from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.placement import check_alive
 from phalanx.kernels.protocol.kernel import Kernel
-from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
@@ -32,7 +29,7 @@ from phalanx.run.continuing import Continuing, GoesOn, check_contents, check_sam
 from phalanx.run.device.executables import Executables
 from phalanx.run.draws_check import check_at_draws
 from phalanx.run.engine import positions_of
-from phalanx.run.host.draw_store import DrawStore
+from phalanx.run.host.draw_store import DrawStore, store_at
 from phalanx.run.init_values import Initial, initial_of
 from phalanx.run.loop import UNTIL_ROOM, Run
 from phalanx.run.options import RunOptions
@@ -144,14 +141,13 @@ class Sampler:
         options, data_used = self._checked(options), self._data(data)
         initial = self._initial(options.init, int(seed), data_used.arrays)
         aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
-        draws_to = self._store(options, data_used)
+        record = replace(data_used.record, num_warmup=options.warmup, num_samples=options.num_samples)
         with (
-            nullcontext() if draws_to is None else draws_to.held(),
+            store_at(options.store, options.num_stored, record, self.executables.blocks.names) as draws_to,
             checkpoint_in(options.policy, draws_to) as saves,
         ):
             contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
-            identity = self._identity(int(seed), aim, initial, options.tuning, data_used)
-            identity["store"] = str(None if draws_to is None else "a Zarr folder")
+            identity = self._identity(int(seed), aim, initial, options, data_used)
             if saves is None or not (before := saves.read(identity, contents)):
                 kernel = self._tuned(options)
                 if draws_to is not None:
@@ -241,22 +237,13 @@ class Sampler:
                 saves.save(posterior)
         return posterior
 
-    def _store(self, options: RunOptions, data: Data) -> DrawStore | None:
-        if options.store is None:
-            return None
-        record = replace(data.record, num_warmup=options.warmup, num_samples=options.num_samples)
-        return DrawStore(options.store, options.num_stored, record, self.executables.blocks.names)
-
     def _identity(
-        self, seed: int, aim: Aim, initial: Initial, tuning: Posterior | None, data: Data
+        self, seed: int, aim: Aim, initial: Initial, options: RunOptions, data: Data
     ) -> dict[str, str]:  # fmt: skip
         """Return what a saved run must share with a call that continues it, besides its data, in words."""
         record = replace(data.record, seed=seed, num_warmup=aim.num_warmup, init=aim.init)
-        contents = {f"init[{name!r}]": fingerprint(value) for name, value in initial.values.items()}
-        tuned = [] if tuning is None else jax.tree.leaves(tuning.state.tuning)
-        contents["tuning"] = " ".join(fingerprint(np.asarray(leaf)) for leaf in tuned)
         reducers = {name: str(entry.reducer) for name, entry in self.executables.reducing.reductions.stateful}
-        return identity_of(record, aim.thin, reducers, contents)
+        return identity_of(record, aim.thin, reducers, initial.values, options)
 
     def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[StreamBlock, None, None]:
         """Yield draws and results of reducers block by block, without storing them; see `phx.stream`."""
@@ -268,7 +255,7 @@ class Sampler:
             aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
             before = None
             if saves is not None:
-                identity = self._identity(int(seed), aim, initial, options.tuning, data)
+                identity = self._identity(int(seed), aim, initial, options, data)
                 before = saves.read({**identity, "call": "phx.stream"}, self.arguments(self.arrays).fingerprints())
             kernel = self._tuned(options) if before is None else self.kernel
             state = None if before is None else self._state_of(before, self.arrays)

@@ -31,6 +31,19 @@ WAITING = 2
 """Blocks that may wait for the disk; chains wait before there are more, so that memory stays bounded."""
 
 
+@contextmanager
+def store_at(
+    path: str | PathLike[str] | None, room: int, record: RunRecord, names: tuple[str, ...]
+) -> Iterator[DrawStore | None]:
+    """Hold a store in a `with` block, with the arguments of `DrawStore`; None for a run that keeps its draws."""
+    if path is None:
+        yield None
+        return
+    store = DrawStore(path, room, record, names)
+    with store.held():
+        yield store
+
+
 class DrawStore:
     """Store of a run's draws.
 
