@@ -235,9 +235,9 @@ def test_ctrl_c_reaches_a_job_in_the_background(folder, after):
     sizes = {"warm-up": ("--warmup", "100000000"), "sampling": ("--warmup", "100", "--draws", "2000000")}[after]
     assert sample.__file__ is not None
     process = subprocess.Popen(
-        ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", sys.executable, "-m", "phalanx", "sample", "models.py:coin", *sizes],
-        cwd=folder, text=True,
-        stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+        ["sh", "-c", "trap '' INT; exec \"$@\"", "sh",
+         sys.executable, "-m", "phalanx", "sample", "models.py:coin", *sizes],
+        cwd=folder, text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(Path(sample.__file__).parents[2])},
     )  # fmt: skip
     assert process.stderr is not None
