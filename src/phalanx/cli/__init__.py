@@ -14,6 +14,7 @@ import typer
 from phalanx.cli.demo import demo
 from phalanx.cli.info import info
 from phalanx.cli.interruption import STATUS, Interrupted, explain_interrupt
+from phalanx.cli.launch import SETTINGS, launch
 from phalanx.cli.resume import resume
 from phalanx.cli.sample import sample
 from phalanx.cli.saved import report, summary, watch
@@ -25,6 +26,7 @@ NO_FILE = "no file was written."
 app = typer.Typer(add_completion=False)
 for _command in (sample, summary, report, watch, resume, demo, info):
     app.command()(_command)
+app.command(context_settings=SETTINGS)(launch)
 
 
 @app.callback(invoke_without_command=True)

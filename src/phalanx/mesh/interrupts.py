@@ -13,6 +13,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from phalanx.mesh.failure import AgreedInterrupt
+
 
 class Interrupts:
     """Ctrl-C, and SIGTERM where something can be saved, in any of several processes.
@@ -60,7 +62,7 @@ class Interrupts:
         if jax.process_count() > 1:
             number = int(multihost_utils.process_allgather(np.array([number])).max())
             if number == signal.SIGINT:
-                raise KeyboardInterrupt
+                raise AgreedInterrupt
         if number:
             self._act(number, None)
 

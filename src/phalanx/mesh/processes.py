@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import inspect
 import os
-from typing import Any
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -16,8 +19,18 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Sharding
 
-HEARTBEAT_SECONDS = 10
+from phalanx.mesh.compatibility.jax_internals import prefer_fused_loops
+from phalanx.mesh.compatibility.shared_store import SharedStore
+from phalanx.mesh.failure import Peers
+
+HEARTBEAT_SECONDS = 12
 """Seconds without a heartbeat after which a process counts as dead, and all others are ended."""
+
+COORDINATOR, NUM_PROCESSES, PROCESS_ID = "PHALANX_COORDINATOR", "PHALANX_NUM_PROCESSES", "PHALANX_PROCESS_ID"
+"""Environment variables that `initialize` reads if it has no arguments; `phalanx launch` sets them."""
+
+_joined: list[Peers] = []
+"""The other processes, once this one has joined them."""
 
 _BY_NAME = ("coordinator_address", "num_processes", "process_id")
 
@@ -35,12 +48,17 @@ def initialize(
     """Join the processes that run this script, before anything else is done with JAX.
 
     Each then sees the devices of all, and a run on a mesh of them is one run: the same calls with the same arguments
-    in every process give every process the same posterior.
+    in every process give every process the same posterior. An exception that ends one process ends all, and so does
+    the death of one. SIGTERM ends a run with `checkpoint=` after a save.
+
+    Under `phalanx launch` the processes have joined already, and a call without arguments returns the number. Elsewhere
+    it reads the environment variables PHALANX_COORDINATOR, PHALANX_NUM_PROCESSES and PHALANX_PROCESS_ID, and without
+    them it leaves the three to JAX, which knows Slurm, Open MPI and TPUs.
 
     Args:
         coordinator: `host:port` of the first process, the same in all.
         num_processes: number of processes.
-        process_id: number of this process, from 0. On Slurm, Open MPI and TPUs JAX detects all three.
+        process_id: number of this process, from 0.
         coordinator_address: JAX's name for `coordinator`.
         options: further options of `jax.distributed.initialize`.
 
@@ -69,6 +87,10 @@ def initialize(
             f"same. Give one of them."
         )
     coordinator = coordinator or coordinator_address
+    if coordinator is None and num_processes is None and process_id is None:
+        if jax.distributed.is_initialized():
+            return jax.process_index()
+        coordinator, num_processes, process_id = _from_environment(os.environ)
     given = (coordinator, num_processes, process_id)
     if any(value is None for value in given) and any(value is not None for value in given):
         raise ValueError(
@@ -79,9 +101,43 @@ def initialize(
         for name in PROXIES:  # through a proxy, processes on one machine cannot connect
             os.environ.pop(name, None)
         options.setdefault("coordinator_bind_address", coordinator)
+    if jax.distributed.is_initialized():
+        raise RuntimeError(
+            f"initialize: this process has joined the others already, as number {jax.process_index()} of "
+            f"{jax.process_count()}. Call phx.initialize() once; under `phalanx launch` without arguments."
+        )
     options.setdefault("heartbeat_timeout_seconds", HEARTBEAT_SECONDS)
+    with suppress(AttributeError):  # a JAX without this setting
+        jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, and no run would end
+    prefer_fused_loops()
     jax.distributed.initialize(coordinator, num_processes, process_id, **options)
-    return jax.process_index()
+    number, store = jax.process_index(), SharedStore.joined()
+    if store is not None:
+        peers = Peers(store, number, jax.process_count())
+        peers.watch()
+        _joined.append(peers)
+    return number
+
+
+def fail(words: str, status: int = 1) -> NoReturn:
+    """End this process, and the others with a line that says why."""
+    for peers in _joined:
+        peers.fail(words, status)
+    sys.exit(status)
+
+
+def _from_environment(variables: Mapping[str, str]) -> tuple[str | None, int | None, int | None]:
+    """Return coordinator, number of processes and number of this one; None each without the variables."""
+    coordinator, *numbers = (variables.get(name) for name in (COORDINATOR, NUM_PROCESSES, PROCESS_ID))
+    wrong = [name for name, value in zip((NUM_PROCESSES, PROCESS_ID), numbers, strict=True) if not _is_whole(value)]
+    if wrong:
+        raise ValueError(f"initialize: {wrong[0]}={variables[wrong[0]]!r} must be a whole number.")
+    count, number = (None if value is None else int(value) for value in numbers)
+    return coordinator, count, number
+
+
+def _is_whole(value: str | None) -> bool:
+    return value is None or value.isdecimal()
 
 
 def is_first() -> bool:

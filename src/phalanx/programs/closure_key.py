@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from phalanx.jaxprs.canonical import form_of
+from phalanx.jaxprs.canonical import Form, form_of
 from phalanx.programs.traced_program import TracedProgram
 
 
@@ -18,12 +18,22 @@ def captured(whole: TracedProgram, differentiated: bool = True) -> Hashable | No
         whole: the trace.
         differentiated: True if the gradient is used: only its trace contains derivatives written by users.
     """
-    variables = [
-        (name, v.observed, v.axes, type(v.distribution).__qualname__, getattr(v.distribution, "block", None))
-        for name, v in whole.variables.items()
-    ]
-    found = form_of(whole.at_zero, variables, list(whole.position), list(whole.terms), whole.start)
+    found = _form(whole)
     if found is None or not found.rules or not differentiated:
         return found
     gradient = form_of(whole.gradient())
     return None if gradient is None else (found, gradient)
+
+
+def captured_words(whole: TracedProgram) -> str:
+    """Return a digest of the trace, equal in all processes; empty if the trace cannot be compared."""
+    found = _form(whole)
+    return "" if found is None else found.digest.hex()
+
+
+def _form(whole: TracedProgram) -> Form | None:
+    variables = [
+        (name, v.observed, v.axes, type(v.distribution).__qualname__, getattr(v.distribution, "block", None))
+        for name, v in whole.variables.items()
+    ]
+    return form_of(whole.at_zero, variables, list(whole.position), list(whole.terms), whole.start)

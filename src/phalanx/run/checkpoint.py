@@ -160,11 +160,13 @@ class RunCheckpoint:
         A run whose draws are in a store is saved once these are on the disk.
         """
         self._due = time.monotonic() + self._policy.seconds
-        if posterior.goes_on is None or not is_first():
+        if posterior.goes_on is None:
+            return
+        state = FromFile(posterior.goes_on.saved(), self._contents)  # fetched by all processes together
+        if not is_first():
             return
         self._writer.wait()
         parts = {"reduced": posterior.reduced, "warmup": posterior.warmup}
-        state = FromFile(posterior.goes_on.saved(), self._contents)
         in_store = None if self._store is None else self._store.synced()
         draws, stats = (posterior.draws, posterior.stats) if in_store is None else ({}, {})
 

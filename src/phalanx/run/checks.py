@@ -20,7 +20,9 @@ from phalanx.density.finite_data import check_finite_data
 from phalanx.density.target import Target
 from phalanx.errors.names import hint
 from phalanx.inputs.arguments import Arguments
+from phalanx.inputs.held_contents import held_contents
 from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.processes import to_host
 from phalanx.programs.validity import find_invalid, nan_hint
@@ -225,7 +227,8 @@ def check_names(keep: Sequence[str], target: Target) -> tuple[str, ...]:
 
 
 def check_arrays(compiled: Arguments, given: Arguments) -> None:
-    """Raise unless data have the structure, shapes and constants that a sampler was compiled for."""
+    """Raise unless data have the structure, shapes and constants that a sampler was compiled for, in all processes."""
+    check_same("sampler.run", lambda: held_contents(given))
     if differing := compiled.differing_constants(given):
         raise ValueError(
             f"data: {differing[0]} has other values than the sampler was compiled for. They are compiled in, since a "

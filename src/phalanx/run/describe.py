@@ -13,6 +13,7 @@ from phalanx.density.target import Target
 from phalanx.diagnostics import Finding
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.dataframe_input import Labels, Levels
+from phalanx.inputs.held_contents import held_contents
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.space import RowSharding
 from phalanx.posterior.record import RunRecord
@@ -53,6 +54,18 @@ def describe(target: Target, kernel: Kernel, num_chains: int, matmul_precision: 
         matmul_precision=matmul_precision,
         findings=() if kernel.bias is None else (Finding("approximate kernel", kernel.bias, LESS_BIAS),),
     )
+
+
+def call_words(program: Any, arguments: Arguments, **others: Any) -> dict[str, str]:
+    """Return what processes that sample together must share before they trace: words, and checksums."""
+    return {
+        "model": getattr(program, "__name__", type(program).__name__),
+        "the text of the model": source_of(program),
+        **{f"data {name!r}": words for name, words in data_words(arguments).items()},
+        **held_contents(arguments),
+        **{name: str(value) for name, value in others.items()},
+        **{f"the release of {name}": release for name, release in versions().items()},
+    }
 
 
 def data_words(arguments: Arguments) -> dict[str, str]:

@@ -23,14 +23,16 @@ from phalanx.inputs.placement import mesh_of
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
+from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
+from phalanx.programs.closure_key import captured_words
 from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.run import checks
 from phalanx.run.compile import executable_cache
-from phalanx.run.describe import describe
+from phalanx.run.describe import call_words, describe
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.executables import compile_blocks
 from phalanx.run.device.reducing import Reducing
@@ -265,11 +267,20 @@ def _compile(
     checks.check_not_traced(data)  # after use_every_core, since it starts JAX
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
+    kernel_words = kernel.name
+    check_same(
+        "phx.mcmc",
+        lambda: call_words(
+            model, arguments, kernel=kernel_words, num_chains=num_chains, mesh=dict(mesh.shape), keep=keep,
+            reducers=list(reducers or {}), check=check, matmul_precision=matmul_precision,
+        ),
+    )  # fmt: skip
 
     sizes, in_batches = axes_but_chain(mesh), kernel.batch_size is not None
     arguments, whole = trace_with_values(
         arguments, lambda given: TracedProgram.of_whole(model, given, sizes), fixed=not in_batches
     )
+    check_same("phx.mcmc", lambda: {"the model, or a value that it reads,": captured_words(whole)})
     indices = IndexCheck.of(whole)
     notice = "\n".join([*([notice] if notice else []), *indices.check(arguments)]) or None
     if keep is None:

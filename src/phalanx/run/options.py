@@ -14,6 +14,7 @@ from phalanx.extras import require
 from phalanx.posterior.posterior import Posterior
 from phalanx.run.checks import check_on_block, check_sizes
 from phalanx.run.init_values import check_kind
+from phalanx.run.loop import UNTIL_ROOM
 from phalanx.run.progress.report import RunReport
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
@@ -94,10 +95,20 @@ class RunOptions:
             raise ValueError(f"store={str(self.store)!r} is the folder of the checkpoint, too; name another one.")
         require("zarr")
 
+    def in_words(self, saved: Posterior | None) -> dict[str, str]:
+        """Return what processes must share besides the identity of a run, given the run that a checkpoint holds."""
+        found = {name: str(getattr(self, name)) for name in ("num_samples", "until", "checkpoint", "store")}
+        return found | {"the number of saved draws": str(None if saved is None else saved.num_draws)}
+
     @property
     def num_stored(self) -> int:
         """Maximal number of stored draws of each chain."""
         return self.num_samples // self.thin
+
+    @property
+    def room(self) -> int:
+        """Number of draws of each chain for which to allocate memory."""
+        return self.num_stored if self.until is None else min(self.num_stored, UNTIL_ROOM)
 
     @property
     def warmup(self) -> int:

@@ -19,6 +19,7 @@ from phalanx.inputs.known_data import KnownData, scalars_of
 from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.placement import check_alive
 from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.mesh.agreement import check_same
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
@@ -31,7 +32,7 @@ from phalanx.run.draws_check import check_at_draws
 from phalanx.run.engine import positions_of
 from phalanx.run.host.draw_store import DrawStore, store_at
 from phalanx.run.init_values import Initial, initial_of
-from phalanx.run.loop import UNTIL_ROOM, Run
+from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
 from phalanx.run.phases.streaming import Stream, StreamBlock
 from phalanx.run.progress.display import make_progress
@@ -148,7 +149,9 @@ class Sampler:
         ):
             contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
             identity = self._identity(int(seed), aim, initial, options, data_used)
-            if saves is None or not (before := saves.read(identity, contents)):
+            before = None if saves is None else saves.read(identity, contents)
+            check_same("phx.mcmc", lambda: identity | options.in_words(before))
+            if saves is None or before is None:
                 kernel = self._tuned(options)
                 if draws_to is not None:
                     draws_to.begin({**identity, **contents}, again=saves is not None)
@@ -209,9 +212,8 @@ class Sampler:
     ) -> Posterior:  # fmt: skip
         """Return the posterior of a run of `samples` iterations, of which it still makes `options.num_samples`."""
         stored = 0 if start.state is None else start.state.stored.count
-        slots = self.executables.blocks.slots
-        # earlier draws are copied
-        plan = self.plan(stored + _room(options) if draws_to is None else 2 * slots, data.arrays)
+        room = stored + options.room if draws_to is None else 2 * self.executables.blocks.slots
+        plan = self.plan(room, data.arrays)  # earlier draws are copied
         looks = [look for look in (options.on_block, None if saves is None else saves.offer) if look is not None]
         with watched(make_progress(options.progress)) as display:
             self._announce(display, data.rows, plan)
@@ -250,12 +252,12 @@ class Sampler:
         check_seed(seed)
         options, data = self._checked(options), self._data(None)
         with checkpoint_in(options.policy) as saves, watched(make_progress(options.progress)) as display:
-            self._announce(display, self.rows, self.plan(_room(options)))
+            self._announce(display, self.rows, self.plan(options.room))
             initial = self._initial(options.init, int(seed), self.arrays)
             aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
-            before = None
+            identity, before = self._identity(int(seed), aim, initial, options, data), None
+            check_same("phx.stream", lambda: identity | {"num_samples": str(num_samples)})
             if saves is not None:
-                identity = self._identity(int(seed), aim, initial, options, data)
                 before = saves.read({**identity, "call": "phx.stream"}, self.arguments(self.arrays).fingerprints())
             kernel = self._tuned(options) if before is None else self.kernel
             state = None if before is None else self._state_of(before, self.arrays)
@@ -390,8 +392,3 @@ class Sampler:
         for name, array in zip(target.arguments.names, used.arrays, strict=True):
             check_alive(f"data: {name}", array)
         return used
-
-
-def _room(options: RunOptions) -> int:
-    """Return the number of draws of each chain for which to allocate memory."""
-    return options.num_stored if options.until is None else min(options.num_stored, UNTIL_ROOM)

@@ -15,10 +15,12 @@ import jaxlib.version
 import pytest
 
 import phalanx
-from phalanx.mesh.compatibility import jax_internals, numpyro_internals
-from phalanx.mesh.compatibility.jax_internals import LINALG, LOWER_FUNCTION, LOWERINGS, REGISTER, SETTINGS
+from phalanx.mesh.agreement import check_same
+from phalanx.mesh.compatibility import jax_internals, numpyro_internals, shared_store
+from phalanx.mesh.compatibility.jax_internals import COORDINATION, LINALG, LOWER_FUNCTION, LOWERINGS, REGISTER, SETTINGS
 from phalanx.mesh.compatibility.lapack_batches import deadlocks
 from phalanx.mesh.compatibility.numpyro_internals import APPLY, MESSENGER, refuse_without
+from phalanx.mesh.compatibility.shared_store import SharedStore
 
 WITHOUT = """
 import importlib, sys, types
@@ -65,7 +67,11 @@ draw = lambda key: phx.Sharded(dist.Normal(0.0, 1.0).expand([2]), "data").sample
 assert phx.spmd(draw, mesh, in_axes=None, out_axes="data")(jax.random.key(0)).shape == (2, 2)
 """
 
-NAMES = jax_internals.NAMES | numpyro_internals.NAMES
+NAMES = {
+    name: words
+    for name, words in (jax_internals.NAMES | numpyro_internals.NAMES).items()
+    if name != COORDINATION  # Orbax needs it, too
+}
 
 REFUSED = {
     **dict.fromkeys(
@@ -103,6 +109,12 @@ def test_without_one_that_cannot_be_spared_it_refuses_by_name(tmp_path, name):
     (last,) = (line for line in done.stderr.splitlines() if line.startswith("RuntimeError"))
     begins, way_out = REFUSED[name]
     assert last.startswith(f"RuntimeError: {begins}") and f"no {name}," in last and way_out in last
+
+
+def test_without_the_store_processes_are_not_compared(monkeypatch):
+    monkeypatch.setattr(shared_store, "find", lambda name: None)
+    assert COORDINATION in jax_internals.NAMES and SharedStore.joined() is None
+    check_same("phx.mcmc", lambda: pytest.fail("compared"))
 
 
 def test_no_other_module_names_private_parts():

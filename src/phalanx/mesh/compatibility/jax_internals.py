@@ -32,6 +32,7 @@ REGISTER = "jax.interpreters.mlir.register_lowering"
 LOWER_FUNCTION = "jax.interpreters.mlir.lower_fun"
 LIVE = "jax.interpreters.partial_eval.dce_jaxpr"
 SETTINGS = "jax.config.values"
+COORDINATION = "jax._src.distributed.global_state"
 
 _REFUSED = "a jaxlib that deadlocks in batched LAPACK calls is refused"
 
@@ -42,6 +43,7 @@ NAMES = {
     **dict.fromkeys((LOWERINGS, LINALG, REGISTER, LOWER_FUNCTION), _REFUSED),
     LIVE: "a fit continues from a checkpoint with a warning: model, guide and optimiser are not compared",
     SETTINGS: "settings of JAX that have no attribute are not compared before compiled blocks are used again",
+    COORDINATION: "several processes are not compared, and an exception in one ends the others late",
 }
 """Consequence of each name's absence."""
 

@@ -29,9 +29,9 @@ def make_progress(enabled: bool) -> Progress:
 def waiting(enabled: bool, words: str) -> AbstractContextManager[None]:
     """Return a context manager that shows `words` while a step of unknown length runs.
 
-    A terminal counts the seconds; elsewhere a line appears after two seconds.
+    A terminal counts the seconds; elsewhere a line appears after two seconds. The first process shows it.
     """
-    if not enabled:
+    if not enabled or not is_first():
         return nullcontext()
     if not _is_live():
         return _late_line(words)

@@ -1,0 +1,101 @@
+"""Script that tests start under `phalanx launch`, and what it does in each process: see `SCENARIOS`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+from jax.experimental import multihost_utils
+from tests.mesh.in_processes import SIZES, X, Y, data, regression
+
+import phalanx as phx
+
+NUMBER = phx.initialize()
+LAST = jax.process_count() - 1
+WAYS_TO_FAIL = ("raise", "exit", "SIGKILL", "SIGSTOP", "SIGSTOP of the first")
+
+
+def exchange(seconds: float = 0.05) -> None:
+    multihost_utils.process_allgather(np.ones(1))
+    time.sleep(seconds)
+
+
+def fail(way: str) -> None:
+    exchange()
+    (Path.cwd() / f"fails-{NUMBER}").touch()
+    if (0 if way.endswith("first") else LAST) == NUMBER:
+        if way == "raise":
+            raise ValueError("boom")
+        if way == "exit":
+            sys.exit("no such file")
+        os.kill(os.getpid(), getattr(signal, way.partition(" ")[0]))
+    while True:
+        exchange()
+
+
+def end_at_different_times() -> None:
+    exchange()
+    time.sleep(1.5 * NUMBER)
+    print("done\nwithout a line", end="")
+
+
+def own_scale(y):
+    """The prior is another one in each process."""
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0 + NUMBER))
+    phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def mean_of(y):
+    phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+
+def differ() -> None:
+    """Print in every process what is refused."""
+    sizes = {"num_chains": 2, "num_warmup": 5, "num_samples": 5, "progress": False}
+    chains = {**sizes, "mesh": phx.make_mesh(chain=2)}
+    own_rows = phx.shard(X[:, 0] + NUMBER, phx.make_mesh(data=2))  # each process has rows of its own
+    for what, call in {
+        "data": lambda: phx.mcmc(regression, {"x": X, "y": (Y + NUMBER) % 2}, **chains),
+        "shape": lambda: phx.mcmc(regression, {"x": X[NUMBER:], "y": Y[NUMBER:]}, **chains),
+        "value": lambda: phx.mcmc(own_scale, {"y": X[:, 0]}, **chains),
+        "kernel": lambda: phx.mcmc(regression, {"x": X, "y": Y}, kernel=phx.hmc(3 + NUMBER), **chains),
+        "seed": lambda: phx.mcmc(regression, {"x": X, "y": Y}, seed=NUMBER, **chains),
+        "rows": lambda: phx.mcmc(mean_of, {"y": own_rows}, **sizes),
+    }.items():
+        try:
+            call()
+            print(f"{what}: accepted")
+        except ValueError as error:
+            print(f"{what}: {error}")
+
+
+def sample(folder: str, seconds: str = "0") -> None:
+    """Draw slowly, and save."""
+
+    def wait(report):
+        time.sleep(float(seconds) if report.phase == "sampling" else 0.0)
+        if NUMBER == 0 and report.phase == "sampling":
+            Path(folder).with_suffix(".sampling").touch()
+
+    posterior = phx.mcmc(
+        regression, {"x": X, "y": Y}, mesh=phx.make_mesh(), on_block=wait, checkpoint=folder,
+        **{**SIZES, "num_samples": 20_000, "progress": True},
+    )  # fmt: skip
+    np.savez(f"{folder}-{NUMBER}.npz", **posterior.draws)  # pyright: ignore[reportArgumentType]
+
+
+def rows(folder: str) -> None:
+    """Rows over all devices of all processes."""
+    np.savez(f"{folder}-{NUMBER}.npz", **data(phx.make_mesh(chain=1, data=4)))  # pyright: ignore[reportArgumentType]
+
+
+SCENARIOS = {f.__name__: f for f in (fail, end_at_different_times, differ, sample, rows)}
+
+if __name__ == "__main__":
+    SCENARIOS[sys.argv[1]](*sys.argv[2:])
