@@ -247,9 +247,6 @@ class Ensemble:
                     if state.epochs > ended and state.found is not None:
                         ended = self._note(method, state, watch)
                         yield state.found
-        except GeneratorExit:  # the caller's loop was left
-            method.save_whole(loop.state)
-            raise
         finally:
             self._saved = None if watch.folder is None else _Saved(watch.folder, self.steps, watch.begun)
         state, self.interrupted = loop.state, loop.stopped is Stop.INTERRUPTED

@@ -99,7 +99,7 @@ class Loop(Generic[S]):
                         yield self.state
                 except EndOfData:
                     self._stop(Stop.DATA)
-                except SystemExit:
+                except (SystemExit, GeneratorExit):  # SIGTERM, or the caller's loop was left
                     self.method.stop(self.state, Stop.TERMINATED)
                     raise
             if self.stopped is not None and (line := self.method.stop(self.state, self.stopped)):

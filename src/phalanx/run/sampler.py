@@ -34,7 +34,7 @@ from phalanx.run.host.draw_store import DrawStore, store_at
 from phalanx.run.init_values import Initial, initial_of
 from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
-from phalanx.run.phases.streaming import Stream, StreamBlock
+from phalanx.run.phases.streaming import RunStream, StreamBlock
 from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.report import Progress, RunReport
 from phalanx.run.progress.watchdog import watched
@@ -266,7 +266,7 @@ class Sampler:
             if saves is not None:
                 looks.append(lambda report: saves.offer(replace(report, done=stream.made)))
             run = Run(self.executables, kernel, start.seed, self.arrays, display, looks, saves is not None)
-            stream = Stream.of(run, num_samples, options.thin, before)
+            stream = RunStream.of(run, num_samples, options.thin, before)
             run.so_far = partial(self._stream_so_far, stream, data, start.clock())
             with nullcontext() if saves is None else saves.after_an_error(run):
                 with run.interrupts.held():
@@ -277,7 +277,7 @@ class Sampler:
                 if saves is not None:
                     saves.save(run.so_far())
 
-    def _stream_so_far(self, stream: Stream, data: Data, clock: Clock) -> Posterior:
+    def _stream_so_far(self, stream: RunStream, data: Data, clock: Clock) -> Posterior:
         """Return a posterior whose state has the draws that the caller of a stream has not received."""
         run, received = stream.run, stream.received
         state = run.value._replace(stored=run.state.stored.whole_of_each)

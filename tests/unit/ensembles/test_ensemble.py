@@ -597,8 +597,10 @@ def test_labels_that_are_no_classes_are_not_learned():
 def test_an_index_of_an_ensemble_without_an_entry_is_refused_by_name(tmp_path):
     ensemble = phx.ensemble(lambda key: jnp.zeros(2), lambda state, batch: (state, {}), 2)
     (tmp_path / "saved").mkdir()
+    for manifest in (tmp_path / "saved").glob("save-*.json"):
+        manifest.unlink()
     (tmp_path / "saved" / "ensemble.json").write_text('{"epoch": 1, "steps": 2, "members": 2}')
-    with pytest.raises(ValueError, match=r"damaged: its ensemble\.json has no entry 'seed', 'arrays'\. Take a copy"):
+    with pytest.raises(ValueError, match=r"damaged: its record has no entry 'seed', 'arrays'\. Restore the folder"):
         ensemble.restore(tmp_path / "saved")
 
 

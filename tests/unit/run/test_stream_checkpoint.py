@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -141,9 +140,11 @@ def killed(folder, kill, seconds):
     )  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(seconds)
-    process.send_signal(kill)
-    _, stderr = process.communicate(timeout=300)
+    try:
+        _, stderr = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(kill)
+        _, stderr = process.communicate(timeout=300)
     assert process.returncode in (-kill, 128 + kill, 0), stderr
     return process.returncode
 

@@ -23,6 +23,7 @@ from tests.unit.damages import damaged_copies
 
 import phalanx as phx
 from phalanx.learning import identity
+from phalanx.store.policy import SavePolicy
 from phalanx.variational.guides.pair import for_steps
 from phalanx.variational.methods.step import FitState, StepBounds, StepOrder, Steps
 from phalanx.variational.monitoring.evaluating import HeldOut
@@ -88,7 +89,7 @@ def broken_off(folder, at, watched):
 
     with pytest.raises(RuntimeError, match="broken off"):
         phx.fit(model, None, rows(), training=watched, on_block=end, **STEPS)
-    assert sorted(path.name for path in folder.iterdir())[-1] == f"last-{at}"
+    assert (folder / f"last-{at}").is_dir()
 
 
 def test_a_resumed_fit_has_the_same_losses_bit_for_bit(whole, tmp_path):
@@ -467,11 +468,11 @@ def test_held_out_batches_are_evaluated_one_after_the_other():
 
 def test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing(folder, tmp_path):
     """The checkpoint is read and restored as a fit does, without the fit."""
-    right = cast(dict[str, Any], fit_checkpoint(folder).read())
+    right = cast(dict[str, Any], fit_checkpoint(SavePolicy(folder)).read())
     states = {}
 
     def restored(where):
-        checkpoint = fit_checkpoint(where)
+        checkpoint = fit_checkpoint(SavePolicy(where))
         record = cast(dict[str, Any], checkpoint.read())
         for name, leaves in record["states"].items():
             like = [jnp.zeros(shape, kind) for shape, kind in leaves]
@@ -485,7 +486,7 @@ def test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing(fold
             record, found = restored(copy)
         except ValueError as error:
             refused += 1
-            assert str(copy) in str(error) and "Take a copy of the folder" in str(error), error
+            assert str(copy) in str(error) and "Restore the folder from a copy" in str(error), error
         else:
             assert json.dumps({name: record[name] for name in right}) == json.dumps(right)
             jax.tree.map(np.testing.assert_array_equal, found, arrays)

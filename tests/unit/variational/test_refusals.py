@@ -15,6 +15,7 @@ from numpyro.distributions import constraints
 from tests.unit.variational.models import DATA, by_hand, regression
 
 import phalanx as phx
+from phalanx.store.policy import SavePolicy
 from phalanx.variational.monitoring.watching import fit_checkpoint
 
 
@@ -296,18 +297,16 @@ def test_damaged_checkpoints_and_folders_as_logs_are_refused(tmp_path):
     (tmp_path / "fit" / "fit.json").write_text('{"step": 1')
     with pytest.raises(ValueError, match="log=.* is a folder"):
         phx.training(log=tmp_path)
-    with pytest.raises(ValueError, match=r"checkpoint=.* is damaged: its fit\.json is not JSON"):
-        fit_checkpoint(tmp_path / "fit").read()
+    with pytest.raises(ValueError, match=r"checkpoint=.* is damaged: fit\.json is damaged: its fit\.json is not JSON"):
+        fit_checkpoint(SavePolicy(tmp_path / "fit")).read()
     (tmp_path / "fit" / "fit.json").write_text('{"step": 1, "seconds": 0.5}')
-    with pytest.raises(
-        ValueError, match=r"checkpoint=.* is damaged: its fit\.json has no entry 'best', 'looks', 'fit'"
-    ):
-        fit_checkpoint(tmp_path / "fit").read()
+    with pytest.raises(ValueError, match=r"checkpoint=.* is damaged: its record has no entry 'best', 'looks', 'fit'"):
+        fit_checkpoint(SavePolicy(tmp_path / "fit")).read()
     (tmp_path / "fit" / "fit.json").write_text('{"version": 2}')
     with pytest.raises(
         ValueError, match=r"checkpoint=.* was saved by a later release of Phalanx: its fit\.json has ver"
     ):
-        fit_checkpoint(tmp_path / "fit").read()
+        fit_checkpoint(SavePolicy(tmp_path / "fit")).read()
 
 
 WHERE_IT_BEGINS = {

@@ -41,7 +41,7 @@ jax.tree_util.register_pytree_node(
 
 
 @dataclass
-class Stream:
+class RunStream:
     """Stream in progress.
 
     A block counts as received once the caller asks for the next; until then its draws are part of the state.
@@ -57,7 +57,7 @@ class Stream:
     received: int = 0
 
     @classmethod
-    def of(cls, run: Run, num_samples: int | None, thin: int, before: Posterior | None) -> Stream:
+    def of(cls, run: Run, num_samples: int | None, thin: int, before: Posterior | None) -> RunStream:
         """Return the stream of a run of so many iterations, or what is left of one.
 
         Raises:
