@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import warnings
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from phalanx.cli.words import is_number, is_too_large, refuse_too_large
+from phalanx.inputs.unpacking import most_unpacked
+from phalanx.store.plain_arrays import read_arrays
 
 _DEEP = "its values are nested too deeply to be data."
 
@@ -43,9 +44,10 @@ def read_data(path: Path) -> dict[str, Any]:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: _plain(archive[name]) for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        return {name: _plain(array) for name, array in read_arrays(path, most_unpacked(path)).items()}
+    except PermissionError:
+        raise
+    except Exception as error:  # zipfile, zlib and NumPy raise errors of a dozen kinds on damaged bytes
         raise ValueError(
             f"--data {path}: not an archive of plain arrays, as np.savez(path, x=x, y=y) writes: {error}"
         ) from error
@@ -109,6 +111,8 @@ def _check_names(path: Path) -> None:
             names = [name.strip() for name in next(csv.reader(file, skipinitialspace=True), [])]
             for _ in file:  # decodes the whole file
                 pass
+    except csv.Error as error:  # a field longer than 131,072 characters, for one
+        raise ValueError(f"--data {path}: not a table of comma-separated values: {error}") from None
     except UnicodeDecodeError as error:
         raise ValueError(
             f"--data {path}: not a table of comma-separated values: byte {error.object[error.start]:#04x} is not "
@@ -170,12 +174,32 @@ def _refuse_large(path: Path, name: str, value: Any) -> None:
         _refuse_large(path, f"{name}[{index}]", item)
 
 
+def _refuse_wide(path: Path, name: str, value: list[Any]) -> None:
+    """Raise for words of very different lengths: an array has room for the longest in each place."""
+    lengths = list(_lengths(value))
+    if 4 * len(lengths) * max(lengths, default=0) > most_unpacked(path):
+        raise ValueError(
+            f"--data {path}: {name} holds a word of {max(lengths)} characters among {len(lengths)} values, which is no "
+            f"category; leave it out."
+        )
+
+
+def _lengths(value: Any) -> Iterator[int]:
+    """Yield the number of characters of each item in nested lists; 0 of a number."""
+    for item in value:
+        if isinstance(item, list):
+            yield from _lengths(item)
+        else:
+            yield len(item) if isinstance(item, str) else 0
+
+
 def _from_json(path: Path, name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _from_json(path, f"{name}[{key!r}]", inner) for key, inner in value.items()}
     _refuse_large(path, name, value)
     if not isinstance(value, list):
         return value
+    _refuse_wide(path, name, value)
     try:
         array = np.array(value)
     except ValueError as error:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from phalanx.inputs.unpacking import most_unpacked
+
 _UNSIGNED_BYTES = b"\x00\x00\x08"
 
 
@@ -63,7 +65,12 @@ def check(path: Path, what: str, passed: bool, expected: object, got: object) ->
 
 
 def _unpack(path: Path) -> bytes:
+    most = most_unpacked(path)
     try:
-        return gzip.decompress(path.read_bytes())
+        with gzip.open(path) as opened:
+            content = opened.read(most + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: corrupt file, the gzip check failed: {error}. Get the file again.") from error
+        reason = str(error).partition(" 0x")[0]
+        raise ValueError(f"{path}: corrupt file, the gzip check failed: {reason}. Get the file again.") from error
+    check(path, "unpacked size", len(content) <= most, f"at most {most} bytes", "more")
+    return content

@@ -35,7 +35,7 @@ class Checkpoint:
     def __init__(self, policy: SavePolicy, kind: str, called: str, needed: Sequence[str]):
         self.policy, self.kind, self.called = policy, kind, called
         self.saves = Saves(policy.folder.absolute(), called, kind, f"{kind}.json")
-        self._needed, self._writer = needed, BackgroundWriter(called, "training")
+        self._needed, self._writer = needed, BackgroundWriter(policy.folder, called, "training")
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ A save adds two files: the draws since the save before, and a posterior of the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from phalanx.posterior.file import Run, read_posterior, write_posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.store.archive import Kind, read_archive, write_archive
 from phalanx.store.saves import Damage, Saves, is_manifest
+from phalanx.store.sealed import is_inside
 
 DRAWS = Kind("file of draws", "checkpoint", "phalanx.draws", (1,), ("draws", "stats"))
 
@@ -53,13 +54,23 @@ class RunFolder:
 
     def run_of(self, entries: Mapping[str, Any]) -> tuple[Run, Continuation | None, Mapping[str, str]]:
         """Return the run of a save with these entries of its manifest, and its identity."""
+        self._check(entries)
         self.segments, self.count = list(entries["segments"]), entries["count"]
         (parts, timing, record), goes_on = read_posterior(self.saves.folder / entries["run"])
-        segments = [read_archive(self.saves.folder / name, DRAWS, lambda found, _: found) for name in self.segments]
-        for part in ("draws", "stats"):
-            names = segments[0][part] if segments else ()
-            parts[part] = {name: np.concatenate([s[part][name] for s in segments], axis=1) for name in names}
+        segments = [read_archive(self.saves.folder / name, DRAWS, _arrays_of) for name in self.segments]
+        try:
+            parts |= {part: _joined([segment[part] for segment in segments]) for part in ("draws", "stats")}
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{self.saves.called} is damaged: its files of draws do not fit ({error}).") from None
         return (parts, timing, record), goes_on, entries["identity"]
+
+    def _check(self, entries: Mapping[str, Any]) -> None:
+        """Raise unless the entries of a manifest are of the right types, and name files that the manifest seals."""
+        match entries:
+            case {"segments": list(segments), "count": int(), "run": str(run), "identity": dict()}:
+                if all(isinstance(name, str) and name in self.saves.digests for name in (run, *segments)):
+                    return
+        raise ValueError(f"{self.saves.called} is damaged: the entries of its manifest are not those of a run.")
 
     def write(
         self, identity: Mapping[str, str], draws: Arrays, stats: Arrays, parts: Mapping[str, Any], timing: Timing,
@@ -73,6 +84,8 @@ class RunFolder:
             OSError: when the disk is full or cannot be written; the saves before are unharmed.
         """
         count = next((values.shape[1] for values in stats.values()), 0)
+        if not all(is_inside(self.saves.folder, name) for name in self.segments):  # removed while the run went on
+            self.segments, self.count = [], 0
         files, before, number = {}, list(self.segments), f"{self.saves.next_number:08d}"
         if count > self.count:
             new = {"draws": _since(draws, self.count), "stats": _since(stats, self.count)}
@@ -108,6 +121,19 @@ def read_saved(path: Path) -> tuple[Run, Continuation | None]:
         raise ValueError(f"{called} is a folder without a saved run.")
     run, goes_on, _ = found
     return run, goes_on
+
+
+def _arrays_of(parts: dict[str, Any], _: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:
+    """Return the parts of a file of draws after checking that they are arrays by name."""
+    for name, array in {**parts["draws"], **parts["stats"]}.items():
+        if np.ndim(array) < 2:
+            raise ValueError(f"{name!r} has no chains and draws")
+    return parts
+
+
+def _joined(segments: Sequence[Arrays]) -> dict[str, np.ndarray]:
+    names = segments[0] if segments else ()
+    return {name: np.concatenate([segment[name] for segment in segments], axis=1) for name in names}
 
 
 def _since(arrays: Arrays, count: int) -> dict[str, np.ndarray]:

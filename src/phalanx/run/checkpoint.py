@@ -67,7 +67,7 @@ class RunCheckpoint:
         self._identity: Mapping[str, str] = {}
         self._contents: Mapping[str, str] = {}
         self._due, self._permanent = time.monotonic() + policy.seconds, 0
-        self._writer = BackgroundWriter(self.called, "run")
+        self._writer = BackgroundWriter(policy.folder, self.called, "run")
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
 from phalanx.run.checkpoint import RunCheckpoint, checkpoint_in, identity_of
 from phalanx.run.checks import check_arrays, check_sizes, check_types
-from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, plan_memory
+from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, explained, plan_memory
 from phalanx.run.continuing import Continuing, GoesOn, check_contents, check_same_names, since_kept
 from phalanx.run.device.executables import Executables
 from phalanx.run.draws_check import check_at_draws
@@ -223,7 +223,7 @@ class Sampler:
             )
             run.so_far = partial(self._so_far, run, data, clock)
             is_warm = start.state is not None and not start.state.in_warm_up
-            with nullcontext() if saves is None else saves.after_an_error(run), run.interrupts.held():
+            with explained(plan), nullcontext() if saves is None else saves.after_an_error(run), run.interrupts.held():
                 if is_warm:
                     clock.sampling_begins()
                 start.begin(run)
@@ -356,7 +356,7 @@ class Sampler:
         """Return the memory of a run that stores `draws` draws of each chain; raise if it exceeds the free memory."""
         blocks = self.executables.blocks
         plan = plan_memory(self.executables, self.arrays if arrays is None else arrays, blocks.num_chains * draws)
-        check_plan(plan, blocks.target.mesh.devices.flat[0])
+        check_plan(plan)
         return plan
 
     def _announce(self, progress: Progress, rows: ShardingCheck, plan: MemoryPlan) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import zipfile
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 
 from phalanx.mesh.total import Total
+from phalanx.store.plain_arrays import read_arrays
 from phalanx.store.save_path import replacing
 
 _ENTRY = "json"
@@ -80,21 +80,17 @@ def read_archive(path: Path, kind: Kind, make: Callable[[dict[str, Any], Mapping
     if not path.is_file():
         raise FileNotFoundError(f"{kind.load}: there is no file {path}.")
     try:
-        # NumPy would advise to load a file of another kind as a pickle.
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it is not an .npz archive")
-        # NumPy leaves a damaged file open when it opened that itself.
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            contents = json.loads(str(file[_ENTRY]))
-            if contents.get("format") != kind.format:
-                raise ValueError(f"its format is {contents.get('format')!r}")
-            if contents.get("version") not in kind.versions:
-                known = " and ".join(map(str, kind.versions))
-                raise ValueError(f"it has version {contents.get('version')} of the format; this release reads {known}")
-            parts = {name: _rebuild(part, file) for name, part in contents.get("parts", {}).items()}
-            if missing := [name for name in kind.parts if name not in parts]:
-                raise ValueError(f"it has no {', '.join(missing)}")
-            return make(parts, contents)
+        arrays = read_arrays(path, path.stat().st_size)  # `write_archive` does not compress
+        contents = json.loads(str(arrays[_ENTRY]))
+        if contents.get("format") != kind.format:
+            raise ValueError(f"its format is {contents.get('format')!r}")
+        if contents.get("version") not in kind.versions:
+            known = " and ".join(map(str, kind.versions))
+            raise ValueError(f"it has version {contents.get('version')} of the format; this release reads {known}")
+        parts = {name: _rebuild(part, arrays) for name, part in contents.get("parts", {}).items()}
+        if missing := [name for name in kind.parts if name not in parts]:
+            raise ValueError(f"it has no {', '.join(missing)}")
+        return make(parts, contents)
     except PermissionError:
         raise
     except Exception as error:  # zipfile, zlib, NumPy and json raise errors of a dozen kinds on damaged bytes
@@ -157,6 +153,8 @@ def _describe_array(array: np.ndarray, where: str, arrays: dict[str, np.ndarray]
 
 def _checked(array: np.ndarray, dtype: str, shape: Any) -> np.ndarray:
     """Return an array of the file if it is what was saved."""
+    if array.dtype.fields is not None or np.dtype(dtype).fields is not None:
+        raise ValueError("an array has several fields")
     known = array.dtype.name == dtype
     if not known and not (np.dtype(dtype).kind == "V" and array.dtype == f"u{np.dtype(dtype).itemsize}"):
         raise ValueError(f"an array of {dtype} is one of {array.dtype}")
@@ -165,19 +163,19 @@ def _checked(array: np.ndarray, dtype: str, shape: Any) -> np.ndarray:
     return array if known else array.view(dtype)
 
 
-def _rebuild(described: Any, file: Any) -> Any:
+def _rebuild(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """Invert `_describe`."""
     match described:
         case {"value": value}:
             return value
         case {"dict": items}:
-            return {key: _rebuild(item, file) for key, item in items.items()}
+            return {key: _rebuild(item, arrays) for key, item in items.items()}
         case {"namedtuple": [name, fields], "items": items}:
-            return _class_of(name, fields)(*(_rebuild(item, file) for item in items))
+            return _class_of(name, fields)(*(_rebuild(item, arrays) for item in items))
         case {"list": items}:
-            return [_rebuild(item, file) for item in items]
+            return [_rebuild(item, arrays) for item in items]
         case {"tuple": items}:
-            return tuple(_rebuild(item, file) for item in items)
+            return tuple(_rebuild(item, arrays) for item in items)
         case {"array": entry, "dtype": dtype}:
-            return _checked(file[entry], dtype, described.get("shape"))
+            return _checked(arrays[entry], dtype, described.get("shape"))
     raise ValueError(f"an entry reads {described!r}")

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -13,12 +14,13 @@ class BackgroundWriter:
     """Thread that writes one save at a time.
 
     Args:
-        called: name of the folder in messages.
+        folder: the folder.
+        called: its name in messages.
         goes_on: noun for what continues after a save that failed.
     """
 
-    def __init__(self, called: str, goes_on: str):
-        self._called, self._goes_on = called, goes_on
+    def __init__(self, folder: Path, called: str, goes_on: str):
+        self._folder, self._called, self._goes_on = folder, called, goes_on
         self._thread = ThreadPoolExecutor(1, "phalanx-checkpoint")
         self._writing: Future[Any] | None = None
 
@@ -53,9 +55,12 @@ class BackgroundWriter:
 
     def report(self, failure: Exception) -> None:
         """Warn of a save that failed."""
-        advice = " Make room on the disk, or restore the right to write to the folder."
+        is_there = self._folder.is_dir()
+        before = "the save before it is unharmed" if is_there else "the folder and its saves are gone"
+        advice = "Make room on the disk, or restore the right to write to the folder."
+        advice = advice if is_there else "Make the folder again: the next save writes everything."
         warnings.warn(
-            f"{self._called}: a save failed ({failure}); the save before it is unharmed, and the {self._goes_on} "
-            f"continues.{advice if isinstance(failure, OSError) else ''}",
+            f"{self._called}: a save failed ({failure}); {before}, and the {self._goes_on} continues."
+            f"{f' {advice}' if isinstance(failure, OSError) else ''}",
             stacklevel=4,
         )

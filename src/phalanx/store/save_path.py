@@ -66,6 +66,7 @@ def replacing(file: Path) -> Iterator[Path]:
     What was written is on the disk before it has the file's name, and the name is before this returns.
     """
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    partial.unlink(missing_ok=True)  # a link would be written through
     try:
         yield partial
         sync(partial)

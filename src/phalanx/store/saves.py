@@ -8,6 +8,7 @@ is killed at any moment, or a full disk, therefore leaves the save before.
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
 import warnings
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.store.save_path import replacing
-from phalanx.store.sealed import digests, seal, unseal
+from phalanx.store.sealed import digests, is_inside, seal, unseal
 
 VERSION = 1
 """Version of the format."""
@@ -62,7 +63,9 @@ class Saves:
         """
         self.refuse_others()
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / LOCK).open("w") as opened:
+        if os.path.lexists(self.folder / LOCK) and not is_inside(self.folder, LOCK):
+            raise FileExistsError(f"{self.called} has a {LOCK!r} that is not a file in the folder. Remove it.")
+        with (self.folder / LOCK).open("a") as opened:
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

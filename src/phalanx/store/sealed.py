@@ -1,15 +1,17 @@
 """JSON index of a folder that seals the files beside it: SHA-256 of each file, and of the index itself.
 
 The index is written last. A reader checks every file against it first, so that a damaged, truncated or lost file is
-reported by name and no wrong value is read. Folders of earlier releases have no seal, and are read unchecked.
+reported by name and no wrong value is read. Folders of earlier releases have no seal, and are read unchecked. A name in
+the index that leads out of the folder, by itself or by a symbolic link, counts as damage: that file is not opened.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 FILES, SEAL = "files", "seal"
@@ -50,6 +52,8 @@ def unseal(what: str, folder: Path, index: str, advice: str, *, must_be_sealed: 
     def damaged(how: str) -> ValueError:
         return ValueError(f"{what} is damaged: {how}. {advice}")
 
+    if not is_inside(folder, index):
+        raise damaged(f"its {index} is not a file in the folder")
     try:
         entries = json.loads((folder / index).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -62,8 +66,9 @@ def unseal(what: str, folder: Path, index: str, advice: str, *, must_be_sealed: 
     if _digest_of(entries) != expected or not isinstance(files, dict):
         raise damaged(f"the entries of its {index} do not have the checksum that was written with them")
     for name, digest in files.items():
-        if not (folder / name).is_file():
-            raise damaged(f"the file {name} is missing")
+        if not is_inside(folder, name):
+            is_there = os.path.lexists(folder / name)
+            raise damaged(f"the file {name} is {'not a file in the folder' if is_there else 'missing'}")
         if _digest(folder / name) != digest:
             raise damaged(f"the file {name} does not have the checksum that {index} holds")
     entries.pop(FILES)
@@ -71,12 +76,29 @@ def unseal(what: str, folder: Path, index: str, advice: str, *, must_be_sealed: 
 
 
 def digests(folder: Path, index: str) -> dict[str, str]:
-    """Return the digests in an index; empty where it cannot be read."""
+    """Return the digests of files in the folder from its index; empty where the index cannot be read."""
+    if not is_inside(folder, index):
+        return {}
     try:
         found = json.loads((folder / index).read_text(encoding="utf-8"))[FILES]
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return {name: sum_ for name, sum_ in found.items() if is_inside(folder, name)} if isinstance(found, dict) else {}
+
+
+def is_inside(folder: Path, name: str) -> bool:
+    """Return True if a name is that of a regular file in a folder or below it, and passes through no link out of it.
+
+    It must be relative and in its shortest form, so that its first part is the file or folder to remove with it.
+    """
+    parts = PurePosixPath(name).parts
+    if "/".join(parts) != name or ".." in parts:
+        return False
+    try:
+        path, root = (folder / name).resolve(), folder.resolve()
+        return path.is_relative_to(root) and path.is_file()
+    except (OSError, ValueError, RuntimeError):  # a name that is too long, holds a null character, or links in a circle
+        return False
 
 
 def _digest(file: Path) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from phalanx.datasets import mnist
+from phalanx.datasets.idx import read_idx
 
 KINDS = {"images": 3, "labels": 1}
 
@@ -175,3 +176,20 @@ def test_the_original(data_folder: Path) -> None:
     assert np.bincount(data.test_labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert data.name == "mnist"
     assert data.licence == "CC BY-SA 3.0"
+
+
+@pytest.mark.parametrize("sizes", [(2**32 - 1, 2**32 - 1, 2**32 - 1), (2**31, 28, 28), (0, 0, 0)])
+def test_a_header_that_declares_huge_sizes(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    path = tmp_path / "images"
+    path.write_bytes(b"\x00\x00\x08\x03" + b"".join(size.to_bytes(4, "big") for size in sizes) + bytes(100))
+    with pytest.raises(ValueError, match=r"images: corrupt file, the file length check failed: expected \d+ bytes"):
+        read_idx(path, 3)
+
+
+def test_a_file_that_unpacks_to_a_thousand_times_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(b"\x00\x00\x08\x01" + (2**27).to_bytes(4, "big") + bytes(2**27)))
+    with pytest.raises(
+        ValueError, match=r"images\.gz: .* the unpacked size check failed: expected at most 67108864 bytes"
+    ):
+        read_idx(path, 1)

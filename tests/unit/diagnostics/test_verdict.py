@@ -253,7 +253,7 @@ def test_trees_that_are_cut_off_are_a_finding_once_they_are_no_accident(converge
     reached[2, :200] = True
     finding = only_finding(with_stats(converged, reached_max_depth=reached))
     assert finding.topic == "full trees"
-    assert "in 5.0% of the draws, in 1 chain" in finding.problem
+    assert "in 5.0% of the draws, in chain 2" in finding.problem
     assert "max_depth" in finding.advice
 
 
@@ -288,7 +288,7 @@ def test_chains_that_reject_nearly_everything_are_a_finding(converged):
     rates = converged.stats["acceptance_rate"].copy()
     rates[3] = 0.004
     finding = only_finding(with_stats(converged, acceptance_rate=rates))
-    assert finding.problem == "Hardly a proposal is accepted in 1 chain (least: 0.4%)."
+    assert finding.problem == "Hardly a proposal is accepted in chain 3 (least: 0.4%)."
     assert with_stats(converged, acceptance_rate=np.full((4, 1000), np.nan)).verdict().good
 
 

@@ -102,7 +102,7 @@ def test_names_and_sources_cannot_break_the_page(tmp_path):
 
 def test_divergences_are_in_the_headline(written):
     text = Page(written.read_text(encoding="utf-8")).text
-    assert "12 draws diverged (3.0% of the draws, in 1 chain)" in text
+    assert "12 draws diverged (3.0% of the draws, in chain 0)" in text
 
 
 @pytest.mark.parametrize(

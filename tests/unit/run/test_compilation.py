@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from phalanx.mesh.devices import count_cores
-from phalanx.run.compile.compilation import cache_folder
+from phalanx.run.compile.compilation import _use_cache, cache_folder
 
 RUN = """
 import sys
@@ -114,6 +114,12 @@ def test_where_the_cache_is(monkeypatch, tmp_path, without_jax_setting):
     assert cache_folder() == Path(tmp_path) / "phalanx"
     jax.config.update("jax_compilation_cache_dir", "/elsewhere")
     assert cache_folder() == Path("/elsewhere")
+
+
+def test_the_folder_of_the_cache_is_made_for_its_owner_alone(monkeypatch, tmp_path, without_jax_setting):
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path / "above" / "cache"))
+    _use_cache()
+    assert (tmp_path / "above" / "cache").stat().st_mode & 0o777 == 0o700
 
 
 def test_double_precision_where_the_user_enables_it():

@@ -17,7 +17,7 @@ from phalanx.diagnostics.judging.divergent import gathers
 from phalanx.diagnostics.judging.finding import Finding
 from phalanx.diagnostics.judging.places import different_places
 from phalanx.diagnostics.judging.words import format_rhat
-from phalanx.errors.words import count, first_few
+from phalanx.errors.words import count, first_few, which
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -336,11 +336,14 @@ def check_acceptance(run: CheckedRun) -> Finding | None:
     rates = run.stats.get("acceptance_rate")
     if rates is None or not np.isfinite(rates).any():
         return None
-    rates = np.array([chain[np.isfinite(chain)].mean() for chain in rates if np.isfinite(chain).any()])
+    known = np.isfinite(rates)
+    rates = np.where(known, rates, 0.0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
     low = _low(rates, LOW_ACCEPTANCE, run.num_draws)
     if not low:
         return None
-    problem = f"Hardly a proposal is accepted in {count(low, 'chain')} (least: {rates.min():.1%})."
+    problem = (
+        f"Hardly a proposal is accepted in {which(rates < LOW_ACCEPTANCE, 'chain')} (least: {np.nanmin(rates):.1%})."
+    )
     return Finding("low acceptance", problem, "a smaller step_size, or a longer warm-up to tune it in")
 
 
@@ -386,7 +389,7 @@ def _of_quantities(which: np.ndarray, one: str = "is", many: str = "are") -> str
 
 
 def _share(draws: np.ndarray) -> str:
-    return f"{draws.mean():.1%} of the draws, in {count(int(draws.any(axis=1).sum()), 'chain')}"
+    return f"{draws.mean():.1%} of the draws, in {which(np.asarray(draws.any(axis=1)), 'chain')}"
 
 
 def _figures(table: DataFrame, rows: np.ndarray, values: np.ndarray, written: Callable[[float], str]) -> str:

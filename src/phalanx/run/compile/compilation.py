@@ -1,7 +1,8 @@
 """Compilation of programs, with a persistent cache from which other processes read them.
 
 The cache is on by default. Set the environment variable `PHALANX_CACHE` to a folder to choose its place, or to `off` to
-disable it. JAX's setting `jax_compilation_cache_dir` takes precedence.
+disable it. JAX's setting `jax_compilation_cache_dir` takes precedence. The cached programs are code that is executed as
+it is, so the folder is made for its owner alone.
 
 Programs in which several CPU devices communicate are compiled in every process. XLA orders the collective operations of
 a program by a token that they share, but a program that it reads from the cache has one token for each loop. A sum
@@ -78,7 +79,7 @@ def _use_cache() -> None:
     if folder is None or _configured() is not None:
         return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who writes to it decides what this process executes
     except OSError:  # with a read-only home folder, run without a cache
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))

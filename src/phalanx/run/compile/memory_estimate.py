@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jax import Array
+from jax.errors import JaxRuntimeError
 
 from phalanx.errors.words import count
+from phalanx.mesh.devices import CHAIN
 from phalanx.run.device.executables import Executables
+
+FEWER = "Run fewer chains at a time (num_chains=), or shard chains or data over more devices (phx.make_mesh(data=...))."
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,8 @@ class MemoryPlan:
         placed: the part of `on_device` that is allocated already: the data.
         draws: draws to store, by variable.
         devices: number of devices.
+        chains: number of chains on each device.
+        limit: memory of a device; None on CPUs, which use that of the host, and where it is unknown.
         on_cpu: true if the devices use the memory of the host.
     """
 
@@ -31,6 +37,8 @@ class MemoryPlan:
     placed: int
     draws: Mapping[str, int]
     devices: int
+    chains: int
+    limit: int | None
     on_cpu: bool
 
     @property
@@ -38,6 +46,14 @@ class MemoryPlan:
         """Bytes of host memory that the run will allocate."""
         computing = self.devices * max(self.on_device - self.placed, 0) if self.on_cpu else 0
         return sum(self.draws.values()) + computing
+
+    def what_fits(self, limit: int) -> str:
+        """Return how many of a device's chains fit into `limit` bytes, in words."""
+        of_a_chain = max(self.on_device - self.placed, 1) / self.chains
+        fit = int((limit - self.placed) / of_a_chain)
+        if fit < 1:
+            return f"not even one chain, of {size(of_a_chain)}, fits beside the data of {size(self.placed)}"
+        return f"about {count(min(fit, self.chains), 'chain')} of {self.chains:,} on each device would fit"
 
     def __str__(self) -> str:
         stored = f"{size(sum(self.draws.values()))} for draws" if self.draws else "no draws stored"
@@ -50,16 +66,18 @@ def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) ->
     draws = {name: rows * math.prod(info.shape[2:]) * info.dtype.itemsize for name, info in stored.items()}
     devices = list(executables.blocks.target.mesh.devices.flat)
     placed = sum(array.addressable_shards[0].data.nbytes for array in arrays)
-    return MemoryPlan(executables.bytes_on_device, placed, draws, len(devices), devices[0].platform == "cpu")
+    chains = executables.blocks.num_chains // executables.blocks.target.mesh.shape.get(CHAIN, 1)
+    on_cpu = devices[0].platform == "cpu"
+    limit = None if on_cpu else (devices[0].memory_stats() or {}).get("bytes_limit")
+    return MemoryPlan(executables.bytes_on_device, placed, draws, len(devices), chains, limit, on_cpu)
 
 
-def check_plan(plan: MemoryPlan, device: Any) -> None:
+def check_plan(plan: MemoryPlan) -> None:
     """Raise if a run needs more memory than a device or the host has."""
-    limit = None if plan.on_cpu else (device.memory_stats() or {}).get("bytes_limit")
-    if limit is not None and plan.on_device > limit:
+    if plan.limit is not None and plan.on_device > plan.limit:
         raise ValueError(
-            f"This run needs {size(plan.on_device)} on each device, which has {size(limit)}. Run fewer chains at a "
-            f"time (num_chains=), or shard the data over more devices (phx.make_mesh(data=...))."
+            f"This run needs {size(plan.on_device)} on each device, which has {size(plan.limit)}; "
+            f"{plan.what_fits(plan.limit)}. {FEWER}"
         )
     free = free_memory()
     if free is not None and plan.here > free:
@@ -70,6 +88,22 @@ def check_plan(plan: MemoryPlan, device: Any) -> None:
             f"and {size(free)} are free. Store fewer variables with keep=[...], or fewer draws with a larger thin= or "
             f"a smaller num_samples=. With keep=[] and reducers= no draws are stored."
         )
+
+
+@contextmanager
+def explained(plan: MemoryPlan) -> Iterator[None]:
+    """Add to the error of a device without memory what the run needs and what would fit."""
+    try:
+        yield
+    except JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        limit, (first, *_) = free_memory() if plan.on_cpu else plan.limit, str(error).splitlines()
+        fits = "" if limit is None else f" of {size(limit)}; {plan.what_fits(limit)} if no other arrays were there"
+        raise ValueError(
+            f"A device has no memory left: {first} The run was estimated to need {size(plan.on_device)} on each "
+            f"device{fits}. {FEWER}"
+        ) from error
 
 
 def free_memory() -> int | None:
