@@ -282,8 +282,8 @@ def killed(folder, kind, kill, seconds):
     return process.returncode, stderr
 
 
-@pytest.mark.parametrize("kind, kills", [("stored", 2), pytest.param("folded", 20, marks=pytest.mark.slow),
-                                         pytest.param("stored", 40, marks=pytest.mark.slow)])  # fmt: skip
+@pytest.mark.slow  # a short version is in `test_kills`
+@pytest.mark.parametrize("kind, kills", [("folded", 20), ("stored", 40)])
 def test_kill_9(tmp_path, kind, kills):
     choose, tried = random.Random(kills), 0
     while not (tmp_path / "run.npz").exists() and tried < kills:

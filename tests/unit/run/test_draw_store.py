@@ -145,7 +145,8 @@ np.savez(sys.argv[3], **{name: np.asarray(values) for name, values in {**posteri
 """
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [30])
 def test_kill_9(tmp_path, kills):
     choose = random.Random(kills)
 
