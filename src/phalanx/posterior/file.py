@@ -35,8 +35,10 @@ def write_posterior(
     file: Path, parts: dict[str, Any], timing: Timing, record: RunRecord, goes_on: Continuation | None
 ) -> Path:
     """Write the parts of a posterior, `draws`, `stats`, `reduced` and others, and its state; see `write_archive`."""
+    # draws in a store are read here
+    read = {of: {name: np.asarray(values) for name, values in parts[of].items()} for of in ("draws", "stats")}
     state, contents = (None, {}) if goes_on is None else (goes_on.saved(), dict(goes_on.contents()))
-    return write_run(file, _KIND, {**parts, "state": state, "contents": contents}, timing, record)
+    return write_run(file, _KIND, {**parts, **read, "state": state, "contents": contents}, timing, record)
 
 
 def read_posterior(path: Path) -> tuple[Run, Continuation | None]:

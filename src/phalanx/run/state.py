@@ -20,9 +20,13 @@ from phalanx.mesh.keys import is_key
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.blocks import ChainState
 from phalanx.run.host.window import Window
+from phalanx.store.stored_array import StoredArray
 
 if TYPE_CHECKING:
     from jaxtyping import Integer, Shaped
+
+DrawsByName = Mapping[str, np.ndarray | StoredArray]
+"""Arrays `(chain, draw, ...)` by name, in memory or in a store."""
 
 
 class Work(NamedTuple):
@@ -113,11 +117,11 @@ class Stored(NamedTuple):
         """Return the same draws in arrays of their own, so that the memory of others is given back."""
         return self._replace(**{of: {n: v.copy() for n, v in getattr(self, of).items()} for of in ("draws", "stats")})
 
-    def after(self, draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -> Stored:
+    def after(self, draws: DrawsByName, stats: DrawsByName) -> Stored:
         """Return the inverse of `rest`, given the first draws of every chain and their statistics."""
 
-        def joined(first: Mapping[str, np.ndarray], later: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return {name: np.concatenate([first[name], values], axis=1) for name, values in later.items()}
+        def joined(first: DrawsByName, later: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {name: np.concatenate([np.asarray(first[name]), v], axis=1) for name, v in later.items()}
 
         return self._replace(draws=joined(draws, self.draws), stats=joined(stats, self.stats), moved=0)
 

@@ -162,10 +162,11 @@ class ZarrFolder:
                     compressors=_codecs(),
                 )  # fmt: skip
                 self._tails[group, name] = values[:, :0]
-                words = [None, None, *self.labels.get(name, (None,) * (values.ndim - 2))]
-                for dim, size, known in zip(dims, shape, words, strict=True):
+                words = dict(zip(dims[2:], self.labels.get(name, ()), strict=False))
+                for dim, size in zip(dims, shape, strict=True):
+                    known = words.get(dim) or ()
                     if dim not in made:
-                        _make_coordinate(made, dim, np.arange(size) if known is None else np.array(known))
+                        _make_coordinate(made, dim, np.array(known) if len(known) == size else np.arange(size))
 
     def _make_room(self, room: int) -> None:
         root, _ = _root(self.path, self.called)
@@ -268,7 +269,8 @@ def _codecs() -> list[Any]:
 
 def _make_coordinate(group: Any, name: str, values: np.ndarray) -> None:
     kind = str if values.dtype.kind == "U" else values.dtype
-    made = group.create_array(name, shape=values.shape, chunks=values.shape, dtype=kind, dimension_names=(name,))
+    chunks = (max(1, len(values)),)
+    made = group.create_array(name, shape=values.shape, chunks=chunks, dtype=kind, dimension_names=(name,))
     made[:] = values
 
 

@@ -339,7 +339,7 @@ def test_permanent_saves_stay_and_are_loaded(tmp_path):
     [
         (lambda: phx.checkpoint("x", seconds=-1.0), "seconds must be a number of at least 0; got -1.0"),
         (lambda: phx.checkpoint("x", every=0), "every must be a whole number of at least 1, or None; got 0"),
-        (lambda: phx.checkpoint(3), "folder must be a path, such as 'out/run'; got 3"),
+        (lambda: phx.checkpoint(3), "folder must be a path, such as 'out/run'; got 3"),  # pyright: ignore[reportArgumentType]
         (lambda: run(checkpoint=3), r"checkpoint must be a path, such as 'out/run', or phx.checkpoint\("),
     ],
 )

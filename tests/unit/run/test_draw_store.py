@@ -98,6 +98,17 @@ def test_other_programs_read_it(tmp_path, whole):
     assert tree["posterior"].sizes == {"chain": 4, "draw": 90, "mean_dim_0": 2}
 
 
+def test_a_stored_posterior_is_saved_converted_and_continued(tmp_path, whole):
+    stored = run(store=tmp_path / "run.zarr")
+    assert_equal(phx.Posterior.load(stored.save(tmp_path / "run.npz")), whole)
+    assert_equal(stored.continue_run(20), whole.continue_run(20))
+    np.testing.assert_array_equal(stored.to_dataframe(), whole.to_dataframe())
+    np.testing.assert_array_equal(stored.to_arviz().posterior["mean"], whole["mean"])
+    assert stored.report(tmp_path / "report.html").is_file()
+    again = run(seed=6, init=stored, tuning=stored, num_warmup=0)
+    assert_equal(again, run(seed=6, init=whole, tuning=whole, num_warmup=0))
+
+
 class Lost(Exception):
     pass
 
