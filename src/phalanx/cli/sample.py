@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from phalanx.cli.options import (
     Warmup,
     start_devices,
 )
-from phalanx.cli.saved import CHECKPOINT, POSTERIOR, STORE, write_command
+from phalanx.cli.saved import CHECKPOINT, POSTERIOR, STORE, noted
 from phalanx.cli.user_model import load, naming_lines_of, split_place
 from phalanx.cli.words import levels
 from phalanx.demos.options import mesh_with
@@ -99,14 +100,13 @@ def sample(
     matched = match_data(program, {} if data is None else read_data(data))
     folder = out or Path("out") / name
     folder.mkdir(parents=True, exist_ok=True)  # an error comes before a long run
-    if checkpoint:
-        write_command(folder, sys.argv[sys.argv.index("sample") + 1 :])
     arguments, mesh, sharded = matched.arguments, None, []
     if data_shards is not None:
         mesh = mesh_with(data_shards)
         arguments, sharded = shard_rows(arguments, mesh)
     _introduce(model, data, arguments, sharded, matched.left_out)
-    with naming_lines_of(path), explain_interrupt("no draw was made, so no file was written."):
+    note = noted(folder, sys.argv[sys.argv.index("sample") + 1 :]) if checkpoint else nullcontext()
+    with naming_lines_of(path), explain_interrupt("no draw was made, so no file was written."), note:
         posterior = mcmc(
             program,
             arguments,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -39,17 +41,35 @@ def report(path: Saved, out: Annotated[Path, typer.Option(help="The page to writ
 def watch(path: Saved, every: Annotated[float, typer.Option(help="Seconds between two lines.", min=0.1)] = 5.0) -> None:
     """Print a line on a run every few seconds until it has ended: draws, R-hat, effective draws, divergences."""
     while True:
-        posterior = _opened(path)
-        _say(_line(posterior))
-        if not posterior.record.interrupted:
-            return
+        if (posterior := _saved(path)) is None:
+            _say("no draws yet")
+        else:
+            _say(_line(posterior))
+            if not posterior.record.interrupted:
+                return
         time.sleep(every)
 
 
-def write_command(folder: Path, arguments: list[str]) -> None:
-    """Note the arguments of `phalanx sample`, with which `resume` repeats it."""
-    with replacing(folder / COMMAND) as partial:
-        partial.write_text(json.dumps({"folder": os.getcwd(), "arguments": arguments}, indent=1), encoding="utf-8")
+@contextmanager
+def noted(folder: Path, arguments: list[str]) -> Iterator[None]:
+    """Note the arguments of `phalanx sample` in a `with` block, with which `resume` repeats it.
+
+    The note of an earlier run is put back if the run is refused.
+    """
+    file = folder / COMMAND
+    before = file.read_text(encoding="utf-8") if file.is_file() else None
+    _write(file, json.dumps({"folder": os.getcwd(), "arguments": arguments}, indent=1))
+    try:
+        yield
+    except (ValueError, TypeError, FileExistsError):
+        if before is not None:
+            _write(file, before)
+        raise
+
+
+def _write(file: Path, text: str) -> None:
+    with replacing(file) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def read_command(path: Path) -> tuple[str, list[str]]:
@@ -76,11 +96,19 @@ def read_command(path: Path) -> tuple[str, list[str]]:
 
 
 def _opened(path: Path) -> Posterior:
-    inside = [path / name for name in (POSTERIOR, STORE, CHECKPOINT)] if (path / COMMAND).is_file() else []
-    posterior = open_saved(next((found for found in inside if found.exists()), path))
-    if not posterior.num_draws and not posterior.record.folded_draws:
+    if (posterior := _saved(path)) is None:
         raise ValueError(f"{str(path)!r} holds no draws yet.")
     return posterior
+
+
+def _saved(path: Path) -> Posterior | None:
+    """Return what was saved at a path, or in the folder of `phalanx sample` there; None before the first draw."""
+    inside = [path / POSTERIOR, path / STORE / "zarr.json", *(path / CHECKPOINT).glob("save-*.json")]
+    newest = max((one for one in inside if one.is_file()), key=lambda file: file.stat().st_mtime, default=None)
+    if newest is None and (path / COMMAND).is_file():
+        return None
+    posterior = open_saved(path if newest is None else newest if newest.name == POSTERIOR else newest.parent)
+    return posterior if posterior.num_draws or posterior.record.folded_draws else None
 
 
 def _line(posterior: Posterior) -> str:

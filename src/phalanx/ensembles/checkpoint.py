@@ -51,7 +51,12 @@ def save(folder: str | os.PathLike[str], members: Members, epoch: int) -> None:
         FileExistsError: when something else is there.
     """
     path = Path(folder).absolute()
-    checkpoint_of(SavePolicy(path), f"ensemble.save: {path}").saves.refuse_others()
+    saves = checkpoint_of(SavePolicy(path), f"ensemble.save: {path}").saves
+    saves.refuse_others()
+    if saves.last_permanent:
+        raise FileExistsError(
+            f"ensemble.save: {path} has permanent saves of a training, which would be removed. Name another folder."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:

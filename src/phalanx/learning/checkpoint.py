@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,11 +16,15 @@ from phalanx.mesh.keys import is_key
 from phalanx.mesh.processes import is_first
 from phalanx.store.background import BackgroundWriter
 from phalanx.store.policy import SavePolicy
+from phalanx.store.save_path import sync
 from phalanx.store.saves import Damage, Saves, remove
 from phalanx.store.trees import read_tree, write_tree
 
-STATES = ("last", "best", "averaged", "quartiles", "measured")
-"""Words that the names of states begin with, such as `last-600`."""
+STATE = re.compile(r"(last|best|averaged|quartiles|measured)-\d+(\.orbax.*)?")
+"""Name of a state, such as `last-600`, and of one that Orbax is writing."""
+
+FIRST = "first-save"
+"""File that is there during the first save, whose states are of no use without their manifest."""
 
 
 class Checkpoint:
@@ -64,7 +69,8 @@ class Checkpoint:
             ValueError: when the save, or all of them, are damaged.
         """
         if manifest is None:
-            if not self.saves.manifests and any(self.saves.folder.glob("last-*")):
+            is_first_save = (self.saves.folder / FIRST).is_file()
+            if not self.saves.manifests and any(self.saves.folder.glob("last-*")) and not is_first_save:
                 raise self.saves.damage("it has states and no manifest")
             self.saves.refuse_others()
             record = self.saves.newest()
@@ -99,6 +105,9 @@ class Checkpoint:
         """Write a save; states that the save before has already are not written again."""
         folder, saves = self.saves.folder, self.saves
         folder.mkdir(parents=True, exist_ok=True)
+        if is_first() and not saves.manifests:
+            (folder / FIRST).touch()
+            sync(folder)
         before = [name for name in states if name in saves.contents]
         files = {name: partial(write_tree, tree=tree) for name, tree in states.items() if name not in before}
         if not is_first():  # Orbax needs all processes
@@ -107,9 +116,10 @@ class Checkpoint:
             return
         described = {name: describe(tree) for name, tree in states.items()}
         saves.write(files, {**record, "states": described}, before, at)
+        (folder / FIRST).unlink(missing_ok=True)
         needed = saves.contents_of(saves.manifests)
         for path in folder.iterdir():  # of a write that was interrupted
-            if path.is_dir() and path.name.partition("-")[0] in STATES and path.name not in needed:
+            if path.is_dir() and STATE.fullmatch(path.name) and path.name not in needed:
                 remove(path)
 
     def restore(self, name: str, like: Any, record: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -68,6 +69,11 @@ class RunCheckpoint:
         self._contents: Mapping[str, str] = {}
         self._due, self._permanent = time.monotonic() + policy.seconds, 0
         self._writer = BackgroundWriter(policy.folder, self.called, "run")
+
+    @property
+    def folder(self) -> Path:
+        """The folder."""
+        return self._policy.folder
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -154,7 +154,7 @@ class Sampler:
             if saves is None or before is None:
                 kernel = self._tuned(options)
                 if draws_to is not None:
-                    draws_to.begin({**identity, **contents}, again=saves is not None)
+                    draws_to.begin({**identity, **contents}, None if saves is None else saves.folder)
                 start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim))
                 return self._go(start, data_used, options, options.num_samples, saves, draws_to)
             with saves.explained():
@@ -162,7 +162,7 @@ class Sampler:
                 state = state._replace(stopped=state.stopped and options.until is not None)
                 left = saves.left(before, state, options.num_samples)
                 if draws_to is not None:
-                    draws_to.resume(state.stored.count)
+                    draws_to.resume({**identity, **contents}, saves.folder, state.stored.count)
             start = RunStart(int(seed), self.kernel, lambda run: run.resume(state), before, state)
             return self._go(start, data_used, replace(options, num_samples=left), options.num_samples, saves, draws_to)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,20 +45,32 @@ class StoredArray(NDArrayOperatorsMixin):
 
     def __getitem__(self, index: Any) -> np.ndarray:
         wanted = index if isinstance(index, tuple) else (index,)
-        if len(wanted) > 1 and all(isinstance(one, slice) for one in wanted[:2]):
-            draws = range(self.shape[1])[wanted[1]]
-            if draws.step == 1:  # without the room behind the last draw
-                return self._read((wanted[0], slice(draws.start, draws.stop), *wanted[2:]))
+        if 1 < len(wanted) <= self.ndim and all(isinstance(one, slice) for one in wanted):
+            parts = [range(size)[one] for size, one in zip(self.shape, wanted, strict=False)]
+            if all(part.step == 1 for part in parts):  # behind the last draw there is room
+                return self._read(tuple(slice(part.start, max(part.start, part.stop)) for part in parts))
         return np.asarray(self)[index]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._read((slice(None), slice(0, self.shape[1]))), dtype)
 
-    def _read(self, index: tuple[Any, ...]) -> np.ndarray:
+    def _read(self, index: tuple[slice, ...]) -> np.ndarray:
         try:
+            self._check_chunks(index)
             return np.asarray(self._stored[index])
         except Exception as error:  # of many classes: of the disk, of the checksum, of the compressor
             raise ValueError(f"{self._stored.store_path}: a chunk of this array is damaged ({error}).") from error
+
+    def _check_chunks(self, index: tuple[slice, ...]) -> None:
+        """Raise if a chunk has no file; Zarr would return its fill value."""
+        sizes, folder = self._stored.chunks, Path(self._stored.store.root) / self._stored.path / "c"
+        wanted = [*index, *[slice(None)] * (self.ndim - len(index))]
+        parts = [range(length)[one] for length, one in zip(self.shape, wanted, strict=True)]
+        pairs = zip(parts, sizes, strict=True)
+        numbers = [range(part.start // size, -(-part.stop // size)) if part else () for part, size in pairs]
+        for chunk in product(*numbers):
+            if not folder.joinpath(*map(str, chunk)).is_file():
+                raise FileNotFoundError(f"chunk {'/'.join(map(str, chunk))} is missing")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         read = (np.asarray(one) if isinstance(one, StoredArray) else one for one in inputs)

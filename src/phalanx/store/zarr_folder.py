@@ -8,7 +8,9 @@ is killed at any moment leaves all committed draws as they were.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,20 +55,37 @@ class ZarrFolder:
     room: int = 0
     count: int = 0
     labels: Mapping[str, tuple[tuple[str, ...] | None, ...]] = field(default_factory=dict)
+    is_open: bool = False
+    """True once a store was made or continued."""
     _arrays: dict[tuple[str, str], Any] = field(default_factory=dict)
     _tails: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
     """Draws behind the last full chunk of each array."""
     _written: set[Path] = field(default_factory=set)
     """Files that may not be on the disk yet."""
+    _lock: int | None = None
+    """Descriptor of the folder, locked for this process."""
 
     # -- beginning ----------------------------------------------------------------------------------------------------
 
     def begin(self, entries: Mapping[str, Any]) -> None:
         """Make a new store without arrays.
 
+        A store that is not complete, of the same run with the same checkpoint, is replaced: the run ended before its
+        first save.
+
+        Args:
+            entries: entries of the root; `run` identifies the run, and `checkpoint` names the folder of its saves.
+
         Raises:
-            FileExistsError: when something is at the path.
+            FileExistsError: when something else is at the path.
+            ValueError: when another process writes to the store.
         """
+        if entries["checkpoint"] and is_zarr(self.path):
+            known = _root(self.path, self.called)[1]
+            same = all(known.get(name) == entries[name] for name in ("run", "checkpoint"))
+            if same and not known.get("complete"):
+                self._locked()
+                self.discard()
         if self.path.exists():
             raise FileExistsError(
                 f"{self.called} exists already, and a store is never overwritten. Name a new folder; to continue its "
@@ -76,16 +95,29 @@ class ZarrFolder:
         zarr = require("zarr")
         root = zarr.create_group(self.path, zarr_format=3, attributes={OURS: {**entries, "version": VERSION}})
         root.attrs.update({"inference_library": OURS})
+        self._locked()
+        self.is_open = True
 
-    def resume(self, count: int) -> None:
-        """Continue a store behind its first `count` draws; later ones are written anew."""
-        root, entries = _root(self.path, self.called)
-        if count > entries.get("committed", 0):
+    def resume(self, count: int, entries: Mapping[str, Any]) -> None:
+        """Continue a store behind its first `count` draws; later ones are written anew.
+
+        Args:
+            count: draws of each chain that the run has made.
+            entries: entries of the root; `run` identifies the run.
+
+        Raises:
+            ValueError: when the store is of another run, has fewer draws, or another process writes to it.
+        """
+        root, known = _root(self.path, self.called)
+        if known.get("run") != entries["run"] or count > known.get("committed", 0):
+            of = "is of this run" if known.get("run") == entries["run"] else "is of another run"
             raise ValueError(
-                f"{self.called} has {entries.get('committed', 0)} draws of each chain, and the checkpoint continues "
-                f"behind {count}. Give the store that the run wrote to."
+                f"{self.called} {of} and has {known.get('committed', 0)} draws of each chain; the checkpoint continues "
+                f"a run behind {count}. Give the store that the run wrote to."
             )
-        self.count = count
+        self._locked()
+        self.is_open, self.count = True, count
+        root.attrs.update({OURS: {**known, **entries, "committed": count}})
         for group in (POSTERIOR, STATS) if count else ():
             for name, array in root[group].arrays():
                 if array.ndim > 1:  # not a coordinate
@@ -97,7 +129,24 @@ class ZarrFolder:
 
     def discard(self) -> None:
         """Remove the store."""
+        self.close()
         shutil.rmtree(self.path)
+
+    def close(self) -> None:
+        """Let other processes write to the store."""
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock, self.is_open = None, False
+
+    def _locked(self) -> None:
+        self._lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise ValueError(
+                f"{self.called} is in use: another process writes to it. Name another folder, or end that process."
+            ) from None
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -113,39 +162,26 @@ class ZarrFolder:
                 self._append(group, name, np.asarray(values))
         self.count += number
 
-    def commit(self, entries: Mapping[str, Any], *, durable: bool = False) -> None:
-        """Write the chunks that are not full, then the number of draws.
-
-        Args:
-            entries: entries of the root.
-            durable: wait until everything is on the disk.
-        """
+    def commit(self, entries: Mapping[str, Any] | None = None) -> None:
+        """Write the chunks that are not full, wait for the disk, then write the number of draws and other entries."""
         for (group, name), tail in self._tails.items():
             if tail.shape[1]:
                 self._write(group, name, self.count - tail.shape[1], tail)
-        if durable:
-            for file in self._written:
-                if file.exists():  # a chunk of zeros or NaN has no file
-                    sync(file)
-            for folder in {above for file in self._written for above in file.parents if self.path in above.parents}:
-                if folder.exists():
-                    sync(folder)
-            self._written.clear()
+        for file in self._written:
+            sync(file)
+        for folder in {above for file in self._written for above in file.parents if self.path in above.parents}:
+            sync(folder)
+        self._written.clear()
         root, known = _root(self.path, self.called)
-        root.attrs.update({OURS: {**known, **entries, "committed": self.count}})
-        if durable:
-            sync(self.path / "zarr.json")
-            sync(self.path)
+        root.attrs.update({OURS: {**known, **(entries or {}), "committed": self.count}})
+        sync(self.path / "zarr.json")
+        sync(self.path)
 
     def end(self, entries: Mapping[str, Any]) -> None:
         """Commit, and give up the room behind the last draw, so that plain readers see draws only."""
-        self.commit(entries, durable=True)
+        self.commit(entries)
         if self._arrays and self.room != self.count:
             self._make_room(self.count)
-
-    def read(self) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
-        """Return the committed draws and statistics."""
-        return _stored(self._arrays, self.count)
 
     # -- arrays -------------------------------------------------------------------------------------------------------
 
@@ -159,7 +195,8 @@ class ZarrFolder:
                 self._arrays[group, name] = made.create_array(
                     name, shape=shape, chunks=chunks_of(shape, values.dtype.itemsize), dtype=values.dtype,
                     fill_value=np.nan if values.dtype.kind == "f" else 0, dimension_names=dims,
-                    compressors=_codecs(),
+                    # a chunk without a file is lost, and does not stand for zeros
+                    compressors=_codecs(), config={"write_empty_chunks": True},
                 )  # fmt: skip
                 self._tails[group, name] = values[:, :0]
                 words = dict(zip(dims[2:], self.labels.get(name, ()), strict=False))
@@ -209,17 +246,20 @@ def chunks_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(chunk)
 
 
-def read_zarr(path: Path, called: str) -> tuple[dict[str, StoredArray], dict[str, StoredArray], dict[str, Any]]:
-    """Return the committed draws and statistics of a store, and the entries of its root.
+def read_zarr(
+    path: Path, called: str, count: int | None = None
+) -> tuple[dict[str, StoredArray], dict[str, StoredArray], dict[str, Any]]:
+    """Return the first `count` draws and statistics of a store, by default all, and the entries of its root.
 
     Raises:
         FileNotFoundError: when there is no folder.
         ValueError: when it is no store of ours, damaged, or written by a later release.
     """
     root, entries = _root(path, called)
-    count = entries.get("committed", 0)
-    if not isinstance(count, int) or count < 0:
-        raise ValueError(f"{called} is damaged: its number of committed draws is {count!r}.")
+    committed = entries.get("committed", 0)
+    if not isinstance(committed, int) or committed < (count or 0):
+        raise ValueError(f"{called} is damaged: its number of committed draws is {committed!r}.")
+    count = committed if count is None else count
     arrays = {}
     for group in (POSTERIOR, STATS) if count else ():
         try:

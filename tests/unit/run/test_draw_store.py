@@ -51,6 +51,12 @@ def whole():
     return run()
 
 
+INDICES = (
+    1, np.s_[:, ::-2, 0], np.s_[:, 5], np.s_[..., 1], np.s_[:, 3:7, None], np.s_[::-1, :], np.s_[:, :, [0, 1]],
+    np.s_[:, 80:200], np.s_[:, 7:3], np.s_[-1:, -3:, :1], np.s_[:, :, ::-1],
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("options", [{}, {"thin": 3}, {"num_samples": 1}, {"until": phx.until(ess=20)}], ids=str)
 def test_stored_draws_are_those_of_a_run_in_memory(tmp_path, options):
     expected, stored = run(**options), run(**options, store=tmp_path / "run.zarr")
@@ -66,7 +72,10 @@ def test_stored_draws_are_those_of_a_run_in_memory(tmp_path, options):
         np.testing.assert_array_equal(total, expected.predict(lambda draw: draw["mean"].sum() + draw["scale"]))
     np.testing.assert_array_equal(opened["mean"] ** 2, expected["mean"] ** 2)
     np.testing.assert_array_equal(opened["mean"][1, 3:7], expected["mean"][1, 3:7])
-    np.testing.assert_array_equal(opened["mean"][:, ::-2, 0], expected["mean"][:, ::-2, 0])
+    for index in INDICES:
+        np.testing.assert_array_equal(opened["mean"][index], expected["mean"][index])
+    with pytest.raises(IndexError):
+        opened["mean"][:, :, 7]
 
 
 def test_a_run_under_way_is_read_and_holds_no_draws_in_memory(tmp_path, monkeypatch, whole):
@@ -136,7 +145,7 @@ def test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws(tmp_path, w
     assert_equal(run(**places, num_samples=140), run(num_samples=140))
     with pytest.raises(ValueError, match="store is a Zarr folder there, and None here"):
         run(checkpoint=tmp_path / "run")
-    with pytest.raises(ValueError, match="continues behind 140"):
+    with pytest.raises(ValueError, match="is of this run and has 20 draws .* behind 140"):
         (tmp_path / "run.zarr").rename(tmp_path / "other.zarr")
         run(store=tmp_path / "run.zarr", num_samples=20)
         run(**places, num_samples=150)
@@ -181,10 +190,47 @@ def test_kill_9(tmp_path, kills):
             np.testing.assert_array_equal(whole[name], lost[name])
 
 
+def twice():
+    phx.sample("a/b", dist.Normal(0.0, 1.0))
+    phx.sample("a.b", dist.Normal(0.0, 1.0))
+
+
+def test_a_checkpoint_continues_its_own_store_only(tmp_path):
+    run(store=tmp_path / "other.zarr", seed=6)
+    places = {"store": tmp_path / "run.zarr", "checkpoint": tmp_path / "run"}
+    run(**places)
+    with pytest.raises(ValueError, match=r"store='.*other.zarr' is of another run and has 90 draws"):
+        run(**{**places, "store": tmp_path / "other.zarr"}, num_samples=120)
+    assert phx.open(tmp_path / "other.zarr").num_draws == phx.open(tmp_path / "run.zarr").num_draws == 90
+    with pytest.raises(ValueError, match="seed is 5 there, and 7 here"):
+        run(**places, seed=7)
+    assert phx.open(tmp_path / "run.zarr").num_draws == 90
+
+    def look(report):
+        opened = phx.open(tmp_path / "run.zarr")
+        assert opened.record.interrupted and opened.record.num_samples == 120
+
+    assert run(**places, num_samples=120, on_block=look).num_draws == 120
+    assert not phx.open(tmp_path / "run.zarr").record.interrupted
+
+
+def test_a_run_without_draws_leaves_no_store(tmp_path):
+    def at_once(report):
+        raise Lost
+
+    with pytest.raises(Lost):
+        run(store=tmp_path / "run.zarr", on_block=at_once)
+    assert not (tmp_path / "run.zarr").exists()
+
+
 def test_a_store_is_never_overwritten_and_options_are_checked(tmp_path):
     run(store=tmp_path / "run.zarr")
-    with pytest.raises(FileExistsError, match=r"store='.*run.zarr' exists already, and a store is never overwritten"):
-        run(store=tmp_path / "run.zarr")
+    for checkpoint in (None, tmp_path / "new"):
+        with pytest.raises(FileExistsError, match=r"store='.*run.zarr' exists already, and a store is never"):
+            run(store=tmp_path / "run.zarr", checkpoint=checkpoint)
+        assert phx.open(tmp_path / "run.zarr").num_draws == 90
+    with pytest.raises(ValueError, match=r"differs from another one only by '/' for '\.'"):
+        phx.mcmc(twice, store=tmp_path / "c", **SIZES)
     with pytest.raises(TypeError, match=r"store: expected a folder, such as 'out/run.zarr'; got 3"):
         run(store=3)
     with pytest.raises(ValueError, match="is the folder of the checkpoint, too"):
@@ -203,7 +249,7 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_committed(tmp_path, monkey
     def full(self, groups):
         nonlocal calls
         calls += 1
-        if calls > 4:
+        if calls == 5:  # the blocks behind it would leave a gap
             raise OSError(errno.ENOSPC, "No space left on device")
         append(self, groups)
 
@@ -242,16 +288,20 @@ def test_damages_are_reported_and_never_read(tmp_path, whole):
     files = sorted(path for path in (tmp_path / "run.zarr").rglob("*") if path.is_file())
     for file in files * 3:
         was = file.read_bytes()
+        if not choose.randrange(4):
+            file.unlink()
         changed = bytearray(was)
         changed[choose.randrange(len(was))] ^= 1 << choose.randrange(8)
-        file.write_bytes(bytes(changed) if choose.random() < 0.7 else was[: choose.randrange(len(was))])
+        if file.exists():
+            file.write_bytes(bytes(changed) if choose.random() < 0.7 else was[: choose.randrange(len(was))])
         try:
             opened = phx.open(tmp_path / "run.zarr")
             for name in opened.draws:
                 np.testing.assert_array_equal(np.asarray(opened[name]), whole[name][:, : opened.num_draws])
             harmless += 1
         except (ValueError, FileNotFoundError) as error:
-            assert "damaged" in str(error) or "later release" in str(error) or "does not exist" in str(error), error
+            words = "damaged", "later release", "does not exist", "without a saved run"
+            assert any(word in str(error) for word in words), error
             refused += 1
         finally:
             file.write_bytes(was)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.diagnostics.exchange import ARVIZ_NAMES, check_dimensions
-from phalanx.mesh.processes import is_first
+from phalanx.mesh.processes import agreed, is_first
 from phalanx.posterior.opening import in_our_names
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.state import RunState
@@ -59,31 +59,41 @@ class DrawStore:
         check_dimensions(self.called, names)
         # a slash would separate groups
         self._names = {name: name.replace("/", ".") for name in names}
+        self._stored_names = {stored: name for name, stored in self._names.items()}
+        if bad := [n for n, stored in self._names.items() if n.startswith("__") or self._stored_names[stored] != n]:
+            raise ValueError(
+                f"{self.called}: the name of the variable {bad[0]!r} begins with '__', or differs from another one "
+                f"only by '/' for '.', so that it cannot name an array in Zarr. Rename it in the model."
+            )
         labels = {self._names.get(name, name): words for name, words in record.labels.items()}
         self._folder = ZarrFolder(Path(path), self.called, room, labels=labels)
         self._thread = ThreadPoolExecutor(1, "phalanx-store")
         self._waiting: deque[Future[Any]] = deque()
-        self._due = time.monotonic() + SECONDS
+        self._failure: BaseException | None = None
+        """First failure of the thread, after which it writes no more: draws behind a gap would be in wrong places."""
+        self._due, self._is_new = time.monotonic() + SECONDS, False
 
-    def begin(self, identity: Mapping[str, str], *, again: bool) -> None:
+    def begin(self, identity: Mapping[str, str], checkpoint: Path | None) -> None:
         """Make the folder.
 
         Args:
             identity: identity of the run, from `phalanx.run.checkpoint.identity_of`.
-            again: replace a store of the same run, which ended before its first checkpoint.
+            checkpoint: folder of its saves; None without.
         """
-        if not is_first():
-            return
-        run = hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()
-        if again and self._folder.path.exists() and read_zarr(self._folder.path, self.called)[2].get("run") == run:
-            self._folder.discard()
-        entries = self._entries(self._record, Timing(), {})
-        self._folder.begin({"run": run, "names": entry(self._stored_names), **entries, "complete": False})
+        if is_first():
+            self._folder.begin(self._first_entries(identity, checkpoint))
+            self._is_new = checkpoint is None
 
-    def resume(self, count: int) -> None:
+    def resume(self, identity: Mapping[str, str], checkpoint: Path | None, count: int) -> None:
         """Continue the folder behind its first `count` draws of each chain."""
         if is_first():
-            self._folder.resume(count)
+            self._folder.resume(count, self._first_entries(identity, checkpoint))
+
+    def _first_entries(self, identity: Mapping[str, str], checkpoint: Path | None) -> dict[str, Any]:
+        run = hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()
+        entries = self._entries(self._record, Timing(), {})
+        saves = "" if checkpoint is None else str(checkpoint.resolve())
+        return {"run": run, "checkpoint": saves, "names": entry(self._stored_names), **entries, "complete": False}
 
     def take(self, state: RunState) -> RunState:
         """Return the state without the draws that every chain has; they are written."""
@@ -98,19 +108,19 @@ class DrawStore:
         self._write(lambda: self._folder.append(groups))
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + SECONDS
-            self._write(lambda: self._folder.commit({}))
+            self._write(self._folder.commit)
         return state._replace(stored=state.stored.rest.apart())
 
     def synced(self) -> Future[Any]:
         """Return a promise that all draws so far are on the disk."""
-        return self._write(lambda: self._folder.commit({}, durable=True))
+        return self._write(self._folder.commit)
 
     def read(self) -> tuple[Mapping[str, StoredArray], Mapping[str, StoredArray]]:
-        """Return the draws and statistics so far."""
+        """Return the draws and statistics so far, the same in all processes, which must call it together."""
         if is_first():
-            self._result(self._write(lambda: self._folder.commit({})))
-            return in_our_names(*self._folder.read(), self._stored_names)
-        draws, stats, _ = read_zarr(self._folder.path, self.called)
+            self._result(self._write(self._folder.commit))
+        count = int(agreed(np.int32(self._folder.count)))
+        draws, stats, _ = read_zarr(self._folder.path, self.called, count)
         return in_our_names(draws, stats, self._stored_names)
 
     def end(self, record: RunRecord, timing: Timing, warmup: Mapping[str, np.ndarray]) -> None:
@@ -120,17 +130,24 @@ class DrawStore:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Write in a `with` block; what was given is written at its end, also after an error."""
-        with self._thread:
-            try:
-                yield
-            except BaseException:
-                self._write(lambda: self._folder.commit({}, durable=True))  # its error would hide the one under way
-                raise
+        """Write in a `with` block; what was given is written at its end, also after an error.
 
-    @property
-    def _stored_names(self) -> dict[str, str]:
-        return {stored: name for name, stored in self._names.items()}
+        A new store without draws is removed after an error.
+        """
+        try:
+            with self._thread:
+                try:
+                    yield
+                except BaseException:
+                    if self._folder.is_open:  # an error of this would hide the one under way
+                        self._thread.submit(self._run, self._folder.commit)
+                    raise
+        except BaseException:
+            if self._folder.is_open and self._is_new and not self._folder.count:
+                self._folder.discard()
+            raise
+        finally:
+            self._folder.close()
 
     @staticmethod
     def _entries(record: RunRecord, timing: Timing, warmup: Mapping[str, np.ndarray]) -> dict[str, str]:
@@ -142,9 +159,18 @@ class DrawStore:
             return Future()
         while len(self._waiting) >= WAITING or (self._waiting and self._waiting[0].done()):
             self._result(self._waiting.popleft())
-        future = self._thread.submit(job)
+        future = self._thread.submit(self._run, job)
         self._waiting.append(future)
         return future
+
+    def _run(self, job: Callable[[], Any]) -> Any:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return job()
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _result(self, future: Future[Any]) -> Any:
         try:
