@@ -29,6 +29,9 @@ VERSION = 1
 CHUNK_BYTES = 4 * 2**20
 """Greatest size of a chunk in memory."""
 
+ALL_CHUNKS: Any = {"write_empty_chunks": True}
+"""Setting of Zarr: a chunk without a file is lost, and does not stand for zeros."""
+
 OURS = "phalanx"
 """Name of our entry among the attributes of the root."""
 
@@ -122,7 +125,7 @@ class ZarrFolder:
             for name, array in root[group].arrays():
                 if array.ndim > 1:  # not a coordinate
                     full = count - count % array.chunks[1]
-                    self._arrays[group, name] = array
+                    self._arrays[group, name] = array.with_config(ALL_CHUNKS)
                     self._tails[group, name] = np.asarray(array[:, full:count])
         if self._arrays:
             self._make_room(max(self.room, count))
@@ -195,8 +198,7 @@ class ZarrFolder:
                 self._arrays[group, name] = made.create_array(
                     name, shape=shape, chunks=chunks_of(shape, values.dtype.itemsize), dtype=values.dtype,
                     fill_value=np.nan if values.dtype.kind == "f" else 0, dimension_names=dims,
-                    # a chunk without a file is lost, and does not stand for zeros
-                    compressors=_codecs(), config={"write_empty_chunks": True},
+                    compressors=_codecs(), config=ALL_CHUNKS,
                 )  # fmt: skip
                 self._tails[group, name] = values[:, :0]
                 words = dict(zip(dims[2:], self.labels.get(name, ()), strict=False))
