@@ -161,8 +161,8 @@ class Sampler:
                 state = self._state_of(before, data_used.arrays)
                 state = state._replace(stopped=state.stopped and options.until is not None)
                 left = saves.left(before, state, options.num_samples)
-                if draws_to is not None:
-                    draws_to.resume({**identity, **contents}, saves.folder, state.stored.count)
+            if draws_to is not None:
+                draws_to.resume({**identity, **contents}, saves.folder, state.stored.count)
             start = RunStart(int(seed), self.kernel, lambda run: run.resume(state), before, state)
             return self._go(start, data_used, replace(options, num_samples=left), options.num_samples, saves, draws_to)
 

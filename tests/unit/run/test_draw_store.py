@@ -145,7 +145,7 @@ def test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws(tmp_path, w
     assert_equal(run(**places, num_samples=140), run(num_samples=140))
     with pytest.raises(ValueError, match="store is a Zarr folder there, and None here"):
         run(checkpoint=tmp_path / "run")
-    with pytest.raises(ValueError, match="is of this run and has 20 draws .* behind 140"):
+    with pytest.raises(ValueError, match="^store='.*' is of another run and has 20 draws .* behind 140"):
         (tmp_path / "run.zarr").rename(tmp_path / "other.zarr")
         run(store=tmp_path / "run.zarr", num_samples=20)
         run(**places, num_samples=150)
