@@ -31,6 +31,11 @@ for dtype in ("Bool", "Float", "Float64", "Int", "Integer", "Key", "Shaped", "UI
 install_import_hook(TYPE_CHECKED, "tests.type_checked.checked")
 
 
+# Shells ignore SIGINT in background jobs, and tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # The process that starts the tests makes the folder; xdist's workers inherit the variable.
     if not hasattr(config, "workerinput"):

@@ -16,8 +16,8 @@ from tests.mesh.in_processes import SIZES, X, Y, data, regression
 
 import phalanx as phx
 
-NUMBER = phx.initialize()
-LAST = jax.process_count() - 1
+NUMBER = phx.initialize() if __name__ == "__main__" else 0
+LAST = jax.process_count() - 1 if __name__ == "__main__" else 0
 WAYS_TO_FAIL = ("raise", "exit", "SIGKILL", "SIGSTOP", "SIGSTOP of the first")
 
 

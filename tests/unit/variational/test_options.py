@@ -484,9 +484,12 @@ def test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing(fold
     for copy in damaged_copies(folder, tmp_path / "copy", 60):
         try:
             record, found = restored(copy)
-        except ValueError as error:
+        except (ValueError, UserWarning) as error:  # a slow machine makes a save by time, which is used then
             refused += 1
-            assert str(copy) in str(error) and "Restore the folder from a copy" in str(error), error
+            advice = (
+                "the save before it is used" if isinstance(error, UserWarning) else "Restore the folder from a copy"
+            )
+            assert str(copy) in str(error) and advice in str(error), error
         else:
             assert json.dumps({name: record[name] for name in right}) == json.dumps(right)
             jax.tree.map(np.testing.assert_array_equal, found, arrays)
