@@ -486,7 +486,8 @@ def test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing(fold
             record, found = restored(copy)
         except (ValueError, UserWarning) as error:  # a slow machine makes a save by time, which is used then
             refused += 1
-            advice = (
+            used = isinstance(error, UserWarning)
+            advice = "the save before it is used" if used else "Restore the folder from a copy"
                 "the save before it is used" if isinstance(error, UserWarning) else "Restore the folder from a copy"
             )
             assert str(copy) in str(error) and advice in str(error), error
