@@ -488,8 +488,6 @@ def test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing(fold
             refused += 1
             used = isinstance(error, UserWarning)
             advice = "the save before it is used" if used else "Restore the folder from a copy"
-                "the save before it is used" if isinstance(error, UserWarning) else "Restore the folder from a copy"
-            )
             assert str(copy) in str(error) and advice in str(error), error
         else:
             assert json.dumps({name: record[name] for name in right}) == json.dumps(right)
