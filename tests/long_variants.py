@@ -124,6 +124,8 @@ unit/run/test_folding.py
 unit/run/test_init_values.py
     test_superchains_begin_together_and_come_apart[hmc]
     test_a_run_begins_with_the_tuning_of_another
+unit/run/test_stream_checkpoint.py
+    test_kill_9_and_sigterm[2]
 unit/run/test_summing.py
     test_sums_on_any_mesh_are_those_of_all_draws
 unit/run/test_threads.py
@@ -146,6 +148,9 @@ unit/variational/test_fit.py
     test_a_support_may_depend_on_another_variable
     test_of_no_steps_a_guide_that_is_solved_is_the_one_given
     test_a_fit_from_a_file_is_drawn_from_by_no_steps
+unit/variational/test_fit_checkpoint.py
+    test_a_process_that_is_killed[9-1]
+    test_a_process_that_is_killed[15-1]
 unit/variational/test_fixed_draws.py
     test_draws_that_are_kept_to
 unit/variational/test_importance.py
