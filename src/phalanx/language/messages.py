@@ -223,9 +223,10 @@ def _variable(message: Message) -> RandomVariable:
     name, value, own = message["name"], message["value"], message.get("phalanx", {})
     if (parameter := own.get("parameter")) is not None:
         return RandomVariable(name, None, value, key=message["kwargs"].get("rng_key"), parameter=parameter)
+    plates = tuple((frame.name, frame.dim, frame.size) for frame in message["cond_indep_stack"])
     if message["type"] == "deterministic":
         refusals.check_deterministic(name, value)
-        return RandomVariable(name, None, value, observed=True, natural=own.get("natural"))
+        return RandomVariable(name, None, value, observed=True, natural=own.get("natural"), plates=plates)
     distribution, kwargs = message["fn"], message["kwargs"]
     if value is None and kwargs.get("sample_shape"):
         distribution = distribution.expand((*kwargs["sample_shape"], *distribution.batch_shape))
@@ -240,7 +241,7 @@ def _variable(message: Message) -> RandomVariable:
     observed = bool(message["is_observed"])
     suggested = value is not None and not observed and not own.get("given", False)
     return RandomVariable(
-        name, distribution, value, observed, axes, scale, key, suggested=suggested, logit=logit
+        name, distribution, value, observed, axes, scale, key, suggested=suggested, logit=logit, plates=plates
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from phalanx.density.given_names import Coords, Dims
 from phalanx.extras import require
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiler
@@ -45,7 +46,7 @@ from phalanx.variational.methods.solved import Solved
 from phalanx.variational.methods.step import FitState, Steps
 from phalanx.variational.methods.stochastic import Stochastic
 from phalanx.variational.monitoring.options import Training
-from phalanx.variational.monitoring.recording import record_of
+from phalanx.variational.monitoring.recording import names_for, record_of
 from phalanx.variational.monitoring.stream import Stream, on_host, rows_of, stream_of
 from phalanx.variational.objective import Objective
 from phalanx.variational.result import Fit
@@ -79,6 +80,8 @@ def fit(
     init: Init | None = None,
     training: Training | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
+    dims: Dims | None = None,
+    coords: Coords | None = None,
     matmul_precision: str = "float32",
     on_block: Callable[[Report], Any] | None = None,
     progress: bool = True,
@@ -129,6 +132,8 @@ def fit(
             another mesh: losses and parameters are those of a fit that was never interrupted, bit for bit on the same
             devices. Data that come in batches must be `phx.batches`. Another model, guide, objective, optimiser, seed,
             batch size, order, data or, without `training=`, number of steps is refused; the message names what differs.
+        dims: names of the axes of variables and data, as for `phx.mcmc`.
+        coords: names of the entries along dimensions, as for `phx.mcmc`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         on_block: a function called after each block of steps with a report: steps done and in total, the bound and its
             error. An exception from it ends the fit.
@@ -175,6 +180,7 @@ def fit(
     checks.check_particles(num_particles, pair)
     checks.check_steps_to_save(policy, pair)
     checks.check_learned(pair.learned, pair.guide.name)
+    names = names_for(pair, dims, coords)
     if num_steps:
         check_bounded(pair)
     checks.check_estimator(objective, alignment_of(pair).scored, num_particles)
@@ -214,7 +220,7 @@ def fit(
         gradient_evaluations=learned.gradients, compilations=compiler.count,
     )  # fmt: skip
     interrupted = loop.stopped is Stop.INTERRUPTED
-    record = record_of(pair, objective, num_steps, num_particles, int(seed), started, interrupted)
+    record = record_of(pair, objective, num_steps, num_particles, int(seed), started, interrupted, names)
     result = Fit(
         params=jax.tree.map(np.asarray, values(learned.free)), losses=learned.losses, timing=timing,
         record=replace(record, matmul_precision=matmul_precision), unsettled=learned.unsettled, steps=learned.steps,

@@ -21,7 +21,7 @@ from phalanx.variational.beginning import FirstParameters, Init, pair_of
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides.constructors import elbo
 from phalanx.variational.guides.guide import Guide
-from phalanx.variational.monitoring.recording import record_of
+from phalanx.variational.monitoring.recording import names_for, record_of
 from phalanx.variational.result import Fit, Losses
 
 
@@ -86,7 +86,7 @@ def importance(
         params=jax.tree.map(np.asarray, dict(known.constrain(free))),
         losses=Losses(empty, empty),
         timing=Timing(compile=time.perf_counter() - began, compilations=compiler.count),
-        record=record_of(pair, elbo(), 0, 0, int(seed), started, False),
+        record=record_of(pair, elbo(), 0, 0, int(seed), started, False, names_for(pair)),
         free=free,
         pair=pair,
         arrays=arrays,
