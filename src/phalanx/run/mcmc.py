@@ -12,6 +12,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from phalanx.density.finite_data import check_finite_data
+from phalanx.density.imputation import check_missing, impute, names_of_missing
 from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import LabelSearch
 from phalanx.density.target import Target, choose_mesh
@@ -75,6 +76,7 @@ def mcmc(
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     until: Until | None = None,
     matmul_precision: str = "float32",
+    missing: str | None = None,
     check: str = "warn",
     on_block: Callable[[RunReport], Any] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
@@ -113,6 +115,9 @@ def mcmc(
             to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
         until: a condition on which to stop before `num_samples`, from `phx.until`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
+        missing: None refuses missing entries: NaN, masked entries, None, and NA or nulls of tables. "impute" makes the
+            missing entries of an observed variable `y` latent: `y_missing` in the draws, with an element for each, in
+            the order of `y`. Missing entries of a discrete variable are summed out instead. See docs/missing.md.
         check: check that the devices' shares add up to the log density, for sharded data. Phalanx proves it from the
             program, or else compares the numbers on rows of the data. If it can do neither, "warn" warns and "strict"
             raises an error; "off" skips the comparison.
@@ -150,7 +155,7 @@ def mcmc(
     """
     check_seed(seed)  # before compiling
     run = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, progress)
-    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
+    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, missing, check, matmul_precision)
     return sampler.run(seed, **vars(run))
 
 
@@ -171,6 +176,7 @@ def stream(
     thin: int = 1,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     matmul_precision: str = "float32",
+    missing: str | None = None,
     check: str = "warn",
     on_block: Callable[[RunReport], Any] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
@@ -209,7 +215,7 @@ def stream(
         checks.check_sizes(1, 0, num_samples, thin)
     check_seed(seed)
     run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, checkpoint, None, progress)
-    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
+    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, missing, check, matmul_precision)
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
     yield from sampler.stream(seed, None if num_samples is None else int(num_samples), run)
@@ -225,6 +231,7 @@ def compile(
     mesh: Mesh | None = None,
     keep: str | Sequence[str] | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
+    missing: str | None = None,
     check: str = "warn",
     matmul_precision: str = "float32",
 ) -> Sampler:
@@ -240,15 +247,16 @@ def compile(
         >>> sampler.run(seed=1, num_warmup=10, num_samples=10, progress=False).draws["x"].shape
         (4, 10)
     """
-    sampler = _compile(RunOptions(), model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
+    run = RunOptions()
+    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, missing, check, matmul_precision)
     sampler.plan()  # raises here rather than in the run if memory does not suffice
     return sampler
 
 
 def _compile(
     run: RunOptions, model: Program, data: Mapping[str, Any] | None, kernel: Kernel | None, num_chains: int,
-    mesh: Mesh | None, keep: str | Sequence[str] | None, reducers: Mapping[str, Reducer | Reduce] | None, check: str,
-    matmul_precision: str,
+    mesh: Mesh | None, keep: str | Sequence[str] | None, reducers: Mapping[str, Reducer | Reduce] | None,
+    missing: str | None, check: str, matmul_precision: str,
 ) -> Sampler:  # fmt: skip
     """Compile a sampler, after checks of all arguments, also of those of the run."""
     checks.check_keep(keep)
@@ -256,15 +264,19 @@ def _compile(
     num_chains = int(num_chains)  # a NumPy integer would give another cache key
     checks.check_precision(matmul_precision)
     check_level(check)
+    check_missing(missing)
     began = time.perf_counter()
     kernel = nuts() if kernel is None else kernel
     checks.check_kernel_type(kernel)
     checks.check_mesh_type(mesh)
-    arguments = split_arguments(model, {} if data is None else data)
+    arguments = None if missing is not None else split_arguments(model, {} if data is None else data)
     notice = None
-    if mesh is None and mesh_of(arguments.arrays) is None:
+    if mesh is None and mesh_of(data if arguments is None else arguments.arrays) is None:
         notice, mesh = use_every_core(), default_mesh(num_chains)
     checks.check_not_traced(data)  # after use_every_core, since it starts JAX
+    if arguments is None:
+        model, data, said = impute(model, data, mesh)
+        arguments, notice = split_arguments(model, data), "\n".join([*([notice] if notice else []), *said]) or None
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
     kernel_words = kernel.name
@@ -323,6 +335,7 @@ def _compile(
     labels = LabelSearch.of(whole)
     of_variables = labels.names(arguments)
     names = names_of(arguments, of_variables)
+    of_variables |= names_of_missing(model, arguments)
     record = replace(record, labels=of_variables, names=names, scalars=scalars_of(arguments))
     if not whole.observes:
         record = replace(record, passed=(*record.passed, PRIOR_ONLY))

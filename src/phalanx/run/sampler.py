@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from jax import Array
 
+from phalanx.density.imputation import impute_again, names_of_missing
 from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import LabelSearch
 from phalanx.exactness.sharding_check import ShardingCheck
@@ -381,12 +382,14 @@ class Sampler:
         else:
             names = self.record.names if names is None else names
             known = KnownData.of(target.arguments.with_arrays(self.arrays), names)
-            arguments = known.split(target.program, data).fixing(target.arguments.constants)
+            given = impute_again(target.program, data)
+            arguments = known.split(target.program, given).fixing(target.arguments.constants)
             check_arrays(target.arguments, arguments)
             if self.indices is not None:
                 self.indices.check(arguments)
             target = target.with_arguments(arguments, self.check)
             labels = {} if self.labels is None else self.labels.names(arguments)
+            labels |= names_of_missing(target.program, arguments)
             record = replace(self.record, labels=labels, names=names, scalars=scalars_of(arguments))
             used = Data(target.place_arrays(), target.rows, record)
         for name, array in zip(target.arguments.names, used.arrays, strict=True):

@@ -17,7 +17,9 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from phalanx.density.imputation import check_missing, impute
 from phalanx.extras import require
+from phalanx.inputs.dataframe_input import columns_of
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import Loop, Stop
@@ -80,6 +82,7 @@ def fit(
     training: Training | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
     matmul_precision: str = "float32",
+    missing: str | None = None,
     on_block: Callable[[Report], Any] | None = None,
     progress: bool = True,
 ) -> Fit:
@@ -130,6 +133,8 @@ def fit(
             devices. Data that come in batches must be `phx.batches`. Another model, guide, objective, optimiser, seed,
             batch size, order, data or, without `training=`, number of steps is refused; the message names what differs.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
+        missing: "impute" makes the missing entries of observed variables latent, as for `phx.mcmc`; a guide of your own
+            needs the variable `y_missing`, too. Not for data in batches.
         on_block: a function called after each block of steps with a report: steps done and in total, the bound and its
             error. An exception from it ends the fit.
         progress: whether to show the progress of the fit.
@@ -167,6 +172,12 @@ def fit(
     num_particles = 1 if guide is None else num_particles
     stops = guide is not None and training is None and until is not False
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
+    check_missing(missing)
+    said: tuple[str, ...] = ()
+    if missing is not None:
+        if data is not None and not isinstance(data, Mapping) and columns_of(data) is None:
+            raise ValueError("missing: entries of data that come in batches cannot be imputed; give all rows at once.")
+        model, data, said = impute(model, data, mesh)
     num_rows = rows_of(data, num_rows)
     stream = stream_of(data, num_rows, batch_size)
     data = data if stream is None else stream.first
@@ -199,7 +210,7 @@ def fit(
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
     with watched(make_progress(progress)) as display:
-        for sentence in unseen:
+        for sentence in (*said, *unseen):
             display.say(sentence)
         seconds = until.seconds if isinstance(until, Until) else None
         try:
