@@ -63,8 +63,8 @@ class GivenNames:
                 variable, or two sizes.
         """
         sizes: dict[str, tuple[int, str]] = {}
+        known = {**variables, **arguments, **variables}
         for name, of_axes in self.dims.items():
-            known = {**arguments, **variables}
             if name not in known:
                 raise ValueError(
                     f"dims: the model has no variable or argument {name!r}; it has "
@@ -144,7 +144,7 @@ def _coords_of(dim: str, words: Any) -> tuple[Word, ...]:
     for number, word in enumerate(map(str, known)):
         if first.setdefault(word, number) != number:
             raise ValueError(
-                f"coords[{dim!r}] has the name {word!r} twice, at {first[word]} and {number}, and tables would have two "
-                f"rows of one name. Give each entry its own."
+                f"coords[{dim!r}] has the name {word!r} twice, at {first[word]} and {number}. Two rows of tables would "
+                f"have one name: give each entry its own."
             )
     return known

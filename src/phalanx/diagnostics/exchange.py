@@ -59,12 +59,18 @@ def in_arviz_names(stats: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def container(groups: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
     """Return data sets of xarray by group in the container of the installed ArviZ."""
     arviz, attrs = require("arviz"), {**MADE_BY, **(attrs or {})}
+    groups = {group: _without_slashes(data) for group, data in groups.items()}
     # Asking ArviZ 1.x for InferenceData, even with hasattr, raises a warning; its version does not.
     if arviz.__version__.startswith("0."):
         return arviz.InferenceData(attrs=attrs, **groups)
     tree = require("xarray").DataTree.from_dict(groups)
     tree.attrs.update(attrs)
     return tree
+
+
+def _without_slashes(data: Any) -> Any:
+    """Return a data set whose names have full stops for slashes, which would separate groups."""
+    return data.rename({name: name.replace("/", ".") for name in (*data.variables, *data.dims) if "/" in name})
 
 
 def check_dimensions(what: str, names: Iterable[str]) -> None:

@@ -99,6 +99,11 @@ class Arguments:
             constants=(*self.constants, *(name for name, gone in zip(self.names, taken, strict=True) if gone)),
         )  # fmt: skip
 
+    @property
+    def constant_arrays(self) -> dict[str, np.ndarray]:
+        """The compiled-in arrays by name."""
+        return {value.name: value.array for value in self.layout.fixed if isinstance(value, _Constant)}
+
     def differing_constants(self, other: Arguments) -> list[str]:
         """Return the names of the compiled-in arrays whose values differ in `other`."""
         mine, others = (

@@ -38,8 +38,7 @@ class AxisNames:
 
     def dims_of(self, name: str, rank: int) -> tuple[str, ...]:
         """Return the names of a variable's axes; `<name>_dim_0`, ..., as ArviZ has them, for those without a name."""
-        known = self.dims.get(name, ())
-        known = known if len(known) == rank else (None,) * rank
+        known = (*self.dims.get(name, ()), *[None] * rank)[:rank]  # an array may lack the last axes
         return tuple(f"{name}_dim_{axis}" if dim is None else dim for axis, dim in enumerate(known))
 
     def coords_of(self, name: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:

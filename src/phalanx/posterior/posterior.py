@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phalanx.density.target import Target
-from phalanx.diagnostics import Check, Verdict, to_arviz
+from phalanx.diagnostics import Check, Verdict
+from phalanx.diagnostics.exchange import check_dimensions, dataset
 from phalanx.errors.names import UnknownVariable, hint
 from phalanx.errors.words import count
+from phalanx.posterior.containers.arviz_groups import to_arviz
 from phalanx.posterior.continuation import Continuation
 from phalanx.posterior.criticism.evaluations import Evaluations
 from phalanx.posterior.file import write_posterior
@@ -28,6 +30,7 @@ from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+    from xarray import Dataset
 
     from phalanx.diagnostics.table import SummaryTable
 
@@ -204,30 +207,67 @@ class Posterior(Evaluations):
     def _summarize(self, names: Iterable[str], prob: float) -> SummaryTable:
         return summarize(self.draws, self.stats, names, prob, self.record.labels, self._not_kept)
 
-    def to_arviz(self) -> Any:
-        """Convert to ArviZ's container, for its plots and comparisons; see `phalanx.diagnostics.to_arviz`.
+    def to_xarray(self) -> Dataset:
+        """Return the draws as an `xarray.Dataset`, with names of dimensions and entries.
 
         Returns:
-            `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x: the groups `posterior` and
-            `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp; of NUTS also tree_depth and
-            reached_max_treedepth).
+            A data set with the variables of `draws`. Their dimensions are `chain`, `draw`, and those of `dims=`, of
+            plates and of data; an axis without a name is `<variable>_dim_0`, ....
+
+        Raises:
+            ImportError: if xarray is not installed; ArviZ brings it.
+            ValueError: if a variable has the name of a dimension.
+
+        Example:
+            >>> posterior.to_xarray()["mean"].mean(("chain", "draw")).ndim  # doctest: +SKIP
+            0
+        """
+        check_dimensions("to_xarray", self.draws)
+        return dataset(self.draws, self.record.axes)
+
+    def to_arviz(
+        self, *, log_likelihood: bool | None = None, predictive: bool | None = None, prior: bool | int | None = None,
+        seed: int = 0,
+    ) -> Any:  # fmt: skip
+        """Convert to ArviZ's container, for its plots and comparisons.
+
+        The groups are `posterior`, `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp; of NUTS
+        also tree_depth and reached_max_treedepth), `warmup_sample_stats` (the course of warm-up along `round`; its
+        draws are not kept), `observed_data` and `constant_data`; and, since `arviz.loo` and `arviz.plot_ppc` need
+        them, `log_likelihood`, `posterior_predictive`, `prior` and `prior_predictive`, for which the model runs again.
+
+        None makes one of these groups if the model is known and can, and its arrays take at most 256 MiB; a larger one
+        is left out with a warning. The attributes of the container say why a group is left out.
+
+        Args:
+            log_likelihood: True for the densities of the observations in any case, False to leave them out.
+            predictive: True for predictive draws in any case, False to leave them out.
+            prior: number of draws from the prior, True for 500, False to leave them out.
+            seed: source of predictive draws and those from the prior.
+
+        Returns:
+            `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x. In names of variables a slash
+            becomes a full stop. An argument with the name of a dimension of `constant_data` is called `<name>_data`.
 
         Raises:
             ImportError: if ArviZ is not installed.
-            ValueError: if a variable has the name of one of ArviZ's dimensions.
+            ValueError: if a variable has the name of a dimension, or the model cannot make a group that is asked for.
 
         Example:
-            >>> posterior.to_arviz().posterior["mean"].dims  # doctest: +SKIP
+            >>> data = posterior.to_arviz()  # doctest: +SKIP
+            >>> data.posterior["mean"].dims  # doctest: +SKIP
             ('chain', 'draw')
+            >>> data.log_likelihood["y"].dims  # doctest: +SKIP
+            ('chain', 'draw', 'y_dim_0')
         """
-        return to_arviz(self.draws, self.stats, self.record.labels)
+        return to_arviz(self, log_likelihood, predictive, prior, seed)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the posterior to one file; an error leaves an existing file unchanged.
 
         The file is an `.npz` archive of plain arrays with a JSON entry; it holds no pickles, so it is safe to load.
-        With the ending `.nc` it is netCDF instead, for ArviZ, xarray, R and Julia: the draws and statistics of
-        `to_arviz()`, which `load` does not read.
+        With the ending `.nc` it is netCDF instead, for ArviZ, xarray, R and Julia: the groups of `to_arviz()`, which
+        `load` does not read.
 
         Args:
             path: the file: `run.npz`, or without an ending; or `run.nc`. Its folder must exist.

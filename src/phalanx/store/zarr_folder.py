@@ -207,8 +207,8 @@ class ZarrFolder:
                 for dim, size in zip(dims, shape, strict=True):
                     if dim not in made:
                         known = self.coords.get(dim)
-                        numbered = known is None or len(known) != size
-                        _make_coordinate(made, dim, np.arange(size) if numbered else known)
+                        known = np.arange(size) if known is None or len(known) != size else known
+                        _make_coordinate(made, dim, known)
 
     def _make_room(self, room: int) -> None:
         root, _ = _root(self.path, self.called)
