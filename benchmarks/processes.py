@@ -146,11 +146,10 @@ def kills(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     place = folder / "killed"
     while where.total() < count or number:
         place.mkdir(exist_ok=True)
-        process, born = launched(2, "sample", str(place)), time.monotonic()
+        process, born, phase, alone = launched(2, "sample", str(place)), time.monotonic(), "start", False
         if where.total() < count and number < single.IN_A_ROW:
             if random.random() < AT_START:
                 _look(process, born + random.uniform(0.0, statistics.median(starts)))
-                phase = "start"
             else:
                 phase = _look(process, np.inf)
                 starts.append(time.monotonic() - born)
@@ -223,7 +222,7 @@ def speed(rounds: int, num_samples: int) -> list[dict[str, Any]]:
             each = [[float(line) for line in _end(process).splitlines() if line[0].isdigit()] for process in started]
             times[way].append(statistics.median(map(max, zip(*each, strict=True))))
     what = f"{LANES} chains of a regression on each core"
-    row = side_by_side.compare(what, *times, times, at_most=round(1 / AT_LEAST, 3))
+    row = side_by_side.compare(what, "two processes", "one process", times, at_most=round(1 / AT_LEAST, 3))
     return [row]
 
 

@@ -62,8 +62,9 @@ def run(folder: Path, num_samples: int, wait: float) -> None:
         print(report.phase, flush=True)
         time.sleep(wait if report.phase == "sampling" else 0.0)
 
-    mesh, options = phx.make_mesh(devices=jax.devices()[:1]), dict(SIZES)
-    sampler = phx.compile(schools, {"y": Y, "sigma": SIGMA}, num_chains=options.pop("num_chains"), mesh=mesh)
+    options: dict[str, Any] = dict(SIZES)
+    mesh, chains = phx.make_mesh(devices=jax.devices()[:1]), options.pop("num_chains")
+    sampler = phx.compile(schools, {"y": Y, "sigma": SIGMA}, num_chains=chains, mesh=mesh)
     pace = sampler.executables.pace
     pace.learn(BLOCK_TICKS, BLOCK_SECONDS)
     pace.learn = lambda ticks, seconds: None
