@@ -51,8 +51,8 @@ class Posterior(Evaluations):
         reduced: results of the reducers, by reducer name, and by variable where a reducer covers several.
         warmup: course of warm-up, arrays `(round,)`: iteration (mean draws of a chain at the end of the round),
             step_size (in use in the round), acceptance_rate, divergences, metric_changed (True if a new metric was in
-            use after the round), relocated_chains; metric_low and metric_high, the least and greatest standard
-            deviation in the metric, and trajectory_length, if tuned. Empty if the run tuned no parameter.
+            use after it), relocated_chains; if tuned, metric_low and metric_high (least and greatest standard deviation
+            in the metric), and trajectory_length. Empty if the run tuned no parameter.
         target: the model with its data; None if the posterior was read from a file.
         goes_on: continues the run; None for a posterior assembled by hand.
 
@@ -325,12 +325,8 @@ class Posterior(Evaluations):
             figures: your matplotlib figures by title, placed after the built-in ones.
             checks: your checks, as for `verdict`.
 
-        Returns:
-            The path written.
-
         Raises:
             ValueError: if there are no draws, a name is unknown, or `path` is a folder.
-            ImportError: if matplotlib is not installed.
 
         Example:
             >>> posterior.report("report.html")  # doctest: +SKIP

@@ -32,7 +32,7 @@ _LEAST_DRAWS = 50
 
 
 class ModelDraws(NamedTuple):
-    """Draws of a model, and why there are none.
+    """Draws of a model, and reasons for those that are missing.
 
     Attributes:
         prior: draws from the prior by variable, `(draw, ...)`; empty if it has none.
@@ -54,10 +54,11 @@ def draw_from_model(posterior: Reported) -> ModelDraws:
 
     Any error of a model here is a reason in words, since the report of the run does not depend on these draws.
     """
-    if problem := _problem(posterior):
+    target, problem = posterior.target, _problem(posterior)
+    if target is None or problem:
         return ModelDraws({}, {}, {}, problem, problem)
     try:
-        observed, size = _observed(posterior.target, _first_draw(posterior))
+        observed, size = _observed(target, _first_draw(posterior))
     except Exception as error:  # of the user's model, of any class
         return ModelDraws({}, {}, {}, *[f"the model cannot be traced: {_first_line(error)}"] * 2)
     most = MOST_BYTES // max(size, 1)
@@ -80,7 +81,7 @@ def _problem(posterior: Reported) -> str:
 
 
 def _predictive(posterior: Reported, most: int, kind: str) -> tuple[dict[str, np.ndarray], str]:
-    """Return at most `most` predictive draws of each variable, `(draw, ...)`, or why there are none."""
+    """Return at most `most` predictive draws of each variable, `(draw, ...)`, or the reason in words."""
     chains, length = posterior.num_chains, posterior.num_draws
     every = -(-chains * length // most)
     of_run: Any = posterior

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from io import StringIO
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from phalanx.extras import require
 from phalanx.report.plots.style import ACCENT, ALARM, BAND, CHAINS, INK, MUTED, RULE, SECOND
@@ -34,7 +36,8 @@ def take_legend(figure: Figure) -> list[Key]:
     to_hex = require("matplotlib.colors").to_hex
     keys = []
     for legend in [*figure.legends]:
-        for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
+        handles: Sequence[Any] = legend.legend_handles
+        for handle, text in zip(handles, legend.get_texts(), strict=True):
             color = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()
             if len(color) == 4 and color[3] == 0:  # an outline
                 color = handle.get_edgecolor()
@@ -61,7 +64,8 @@ def svg(figure: Figure) -> str:
 
 def _lay_out(figure: Figure) -> None:
     """Place the axes now; otherwise saving draws the whole figure once more to place them."""
-    figure.set_layout_engine("tight", pad=0.5)
+    with suppress(RuntimeError):  # a figure with a colour bar keeps its engine
+        figure.set_layout_engine("tight", pad=0.5)
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)

@@ -340,9 +340,6 @@ class Fit:
             beside: a posterior, such as that of a run, drawn over the fit and compared with it in a table.
             figures: your matplotlib figures by title, placed after the built-in ones.
 
-        Returns:
-            The path written.
-
         Raises:
             ValueError: when `path` is a folder, a name is unknown, or the fit was read from a file.
             ImportError: when matplotlib is not installed.

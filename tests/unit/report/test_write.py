@@ -58,6 +58,12 @@ def test_one_file_that_needs_nothing_beside_it(written):
     assert [entry.name for entry in written.parent.iterdir()] == ["report.html"]
 
 
+@pytest.fixture
+def no_panels(monkeypatch):
+    """Without the plots of the chains, which take most of the time."""
+    monkeypatch.setattr("phalanx.report.write.draw_panels", lambda posterior: {})
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """The report of a posterior of which twelve draws diverged."""
@@ -87,6 +93,7 @@ def test_the_log_density_leads_the_table(written):
     assert "The log density, and every scalar element of the variables." in text
 
 
+@pytest.mark.usefixtures("no_panels")
 def test_of_many_elements_all_are_in_the_table_and_the_worst_first(tmp_path):
     values = np.random.default_rng(0).normal(size=(4, 50, 50))
     values[..., 17] += 3 * np.arange(4)[:, None]
@@ -100,6 +107,7 @@ def test_of_many_elements_all_are_in_the_table_and_the_worst_first(tmp_path):
     assert table["titles"][table["sorted_by"]] == "R-hat"
 
 
+@pytest.mark.usefixtures("no_panels")
 def test_names_and_sources_cannot_break_the_page(tmp_path):
     posterior = make_posterior(variables={"<script>alert(1)</script>": np.random.default_rng(0).normal(size=(4, 100))})
     record = replace(posterior.record, model='<img src="x">', kernel="<b>", data={"</table>": "&"}, source="</pre><i>")
@@ -132,6 +140,7 @@ def test_no_draws_are_an_error_and_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("no_panels")
 def test_names_choose_what_is_shown_and_not_what_is_judged(tmp_path):
     values = np.random.default_rng(0).normal(size=(2, 4, 100))
     values[1] += 5 * np.arange(4)[:, None]
@@ -152,6 +161,7 @@ def test_without_a_model_the_page_says_why_nothing_is_predicted(written):
     assert "No check: the model is unknown" in text
 
 
+@pytest.mark.usefixtures("no_panels")
 def test_figures_of_the_user_stay_as_they_are(tmp_path):
     figure = new_figure(2, 2)
     figure.subplots().plot([1, 2])
@@ -159,11 +169,11 @@ def test_figures_of_the_user_stay_as_they_are(tmp_path):
     assert "My &lt;own&gt;" in text and "data:image/png;base64,iVBOR" in text
 
 
+@pytest.mark.usefixtures("no_panels")
 def test_another_run_beside(tmp_path):
     random = np.random.default_rng(0)
-    ours = make_posterior(
-        variables={"same": random.normal(size=(4, 500)), "far": random.normal(size=(4, 500))}, draws=500
-    )
+    variables = {name: random.normal(size=(4, 500)) for name in ("same", "far")}
+    ours = make_posterior(variables=variables, draws=500)
     theirs = replace(ours, draws={"same": random.normal(size=(4, 500)), "far": 1 + random.normal(size=(4, 500))})
     text = write_report(ours, tmp_path / "r.html", beside=theirs).read_text(encoding="utf-8")
     table = tables(text)[0]

@@ -21,7 +21,7 @@ MOST_ROWS = 24
 # Higher rows have room for the histogram of the element.
 _MOST_HISTOGRAMS = 12
 _LONGEST_LABEL = 22
-_MOST_LINES = 600
+_MOST_LINES = 2500
 
 
 def forest_figure(variable: VariableDraws) -> Figure:
@@ -122,5 +122,5 @@ def _lines(axes: Axes, variable: VariableDraws) -> None:
     axes.set_xlim(-every, shown[-1] + every)
     whole_numbers(axes.xaxis)
     thinned = f", every {every}{'nd' if every == 2 else 'rd' if every == 3 else 'th'} shown" if every > 1 else ""
-    axes.set_xlabel(f"element, from 0{thinned}; mean and 94% of the draws", fontsize=8.5, color=MUTED)
+    axes.set_xlabel(f"element, from 0{thinned}; mean, 94%", fontsize=8.5, color=MUTED)
     axes.set_ylabel(f"value{scale.words}", fontsize=8.5, color=MUTED)

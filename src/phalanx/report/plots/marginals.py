@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from phalanx.diagnostics.interval import hdi
-from phalanx.report.plots.scales import Scale, scale_of
+from phalanx.report.plots.scales import AxisScale, scale_of
 from phalanx.report.plots.style import ACCENT, MUTED, PANEL, SECOND, finish, new_figure, say
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def marginal_figure(variable: VariableDraws) -> Figure:
     top = 0.0
     for label, values in sets.items():
         heights, edges = _density(values, scale, merge=label == "prior")
-        dashes = {"linestyle": (0, (4, 3))} if label == "prior" else {"fill": True, "alpha": 0.2}
+        dashes: dict[str, Any] = {"linestyle": (0, (4, 3))} if label == "prior" else {"fill": True, "alpha": 0.2}
         axes.stairs(heights, edges, color=COLORS[label], linewidth=1.3, baseline=0, **dashes)
         if label != "prior":
             axes.stairs(heights, edges, color=COLORS[label], linewidth=1.3)
@@ -91,7 +91,7 @@ def undrawable(values: Shaped[np.ndarray, "draw element"]) -> str:
     return f"constant: {finite[0]:.4g}" if finite.min() == finite.max() else ""
 
 
-def visible_scale(sets: dict[str, Float[np.ndarray, "draw"]]) -> Scale:
+def visible_scale(sets: dict[str, Float[np.ndarray, "draw"]]) -> AxisScale:
     """Return a scale for all sets of finite draws that shows most of the prior if it is not too far away."""
     scale = scale_of([values for label, values in sets.items() if label != "prior"])
     prior = sets.get("prior", np.zeros(0))
@@ -104,7 +104,7 @@ def intervals(values: Float[np.ndarray, "draw element"], prob: float = PROB) -> 
 
 
 def _density(
-    values: Float[np.ndarray, "draw"], scale: Scale, merge: bool
+    values: Float[np.ndarray, "draw"], scale: AxisScale, merge: bool
 ) -> tuple[Float[np.ndarray, "bin"], Float[np.ndarray, "edge"]]:
     """Return a histogram of equal area on the axis; with `merge`, of fewer bins if few values are within it."""
     edges = scale.edges(values.size)

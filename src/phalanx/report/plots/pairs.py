@@ -9,7 +9,7 @@ import numpy as np
 from phalanx.errors.words import count
 from phalanx.extras import require
 from phalanx.report.plots.chosen import Quantity
-from phalanx.report.plots.scales import Scale, scale_of
+from phalanx.report.plots.scales import AxisScale, scale_of
 from phalanx.report.plots.style import ACCENT, ALARM, INK, MUTED, finish, new_figure, printable, say
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _Side(NamedTuple):
     name: str
     ordinary: np.ndarray
     divergent: np.ndarray
-    scale: Scale
+    scale: AxisScale
 
 
 def pair_figure(quantities: list[Quantity], diverging: Bool[np.ndarray, "chain draw"]) -> Figure:

@@ -111,6 +111,6 @@ def _explain_colors(figure: Figure) -> None:
     pictures = [picture for axes in figure.axes for picture in axes.get_images()]
     if pictures:
         bar = figure.colorbar(pictures[0], ax=figure.axes, shrink=0.6, pad=0.02, extend="both")
-        bar.set_label("standard deviations from an even share", fontsize=9, color=MUTED)
+        bar.set_label("sd from an even share", fontsize=9, color=MUTED)
         bar.ax.tick_params(labelsize=8.5, colors=MUTED, length=0)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]

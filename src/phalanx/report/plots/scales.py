@@ -1,4 +1,4 @@
-"""Scale of an axis: its ends without outliers, and whether it is logarithmic or shows whole numbers."""
+"""AxisScale of an axis: its ends without outliers, and whether it is logarithmic or shows whole numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WIDE = 10
 _MOST_BARS = 60
 
 
-class Scale(NamedTuple):
+class AxisScale(NamedTuple):
     """Limits of an axis and the kind of its ticks; magnitudes are on a logarithmic axis."""
 
     limits: tuple[float, float]
@@ -40,9 +40,9 @@ class Scale(NamedTuple):
         low, high = self.limits
         if self.ticks == "whole numbers" and high - low <= _MOST_BARS:
             return np.arange(np.floor(low), np.ceil(high) + 1) + 0.5
-        return np.exp(bin_edges(*np.log(self.limits), count)) if self.is_log else bin_edges(low, high, count)
+        return np.exp(bin_edges(np.log(low), np.log(high), count)) if self.is_log else bin_edges(low, high, count)
 
-    def reaching(self, values: Float[np.ndarray, "value"]) -> Scale:
+    def reaching(self, values: Float[np.ndarray, "value"]) -> AxisScale:
         """Return the scale with limits moved towards some values, by at most the width of the axis on each side."""
         low, high = np.log(self.limits) if self.is_log else self.limits
         values = np.log(values[values > 0]) if self.is_log else values
@@ -66,7 +66,7 @@ class Scale(NamedTuple):
         axes.set(**{f"{direction}lim": self.limits})
 
 
-def scale_of(parts: Sequence[Float[np.ndarray, "value"]]) -> Scale:
+def scale_of(parts: Sequence[Float[np.ndarray, "value"]]) -> AxisScale:
     """Return a scale that shows nearly all values of each part: finite numbers, not all equal.
 
     The outermost values may lie beyond the ends, so that heavy tails do not compress the others.
@@ -84,7 +84,7 @@ def scale_of(parts: Sequence[Float[np.ndarray, "value"]]) -> Scale:
         low, high = min(part.min() for part in scaled), max(part.max() for part in scaled)
     limits = np.array([low, high]) + 0.06 * (high - low) * np.array([-1, 1])
     low, high = np.exp(limits) if ticks == "magnitudes" else limits
-    return Scale((float(low), float(high)), ticks)
+    return AxisScale((float(low), float(high)), ticks)
 
 
 def _is_magnitude(values: Float[np.ndarray, "value"]) -> bool:
