@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.density.imputation import names_of_missing
 from phalanx.density.labels import LabelSearch
 from phalanx.inputs.known_data import names_of, scalars_of
 from phalanx.posterior.record import RunRecord
@@ -32,7 +33,7 @@ def record_of(
         started=started,
         interrupted=interrupted,
         source=source_of(problem.model),
-        labels=labels,
+        labels=labels | names_of_missing(problem.model, arguments),
         names=names_of(arguments, labels),
         scalars=scalars_of(arguments),
     )
