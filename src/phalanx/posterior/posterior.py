@@ -14,7 +14,6 @@ import numpy as np
 from phalanx.density.target import Target
 from phalanx.diagnostics import Check, Verdict, to_arviz
 from phalanx.errors.names import UnknownVariable, hint
-from phalanx.errors.words import count
 from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.continuation import Continuation
@@ -24,6 +23,7 @@ from phalanx.posterior.predict import predict
 from phalanx.posterior.predictive import known_data, predictive
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.run_folder import read_saved
+from phalanx.posterior.shown import posterior_as_html, posterior_in_words
 from phalanx.posterior.tables import draws_frame, summarize
 from phalanx.report import write_report
 from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
@@ -389,11 +389,7 @@ class Posterior:
         return write_report(self, path, figures, checks)
 
     def __repr__(self) -> str:
-        variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in self.draws.items())
-        draws = count(self.num_draws, "draw")
-        if not self.num_draws and self.record.folded_draws:
-            draws = count(self.record.folded_draws, "draw")
-            variables = f"variables folded by {', '.join(self.reduced)}"
-        sizes = f"{count(self.num_chains, 'chain')} x {draws} of {variables or 'no variables'}"
-        end = "; interrupted" if self.record.interrupted else ""
-        return f"Posterior({sizes}; {count(self.num_divergences, 'divergence')}; {self.timing.total:.1f} s{end})"
+        return posterior_in_words(self)
+
+    def _repr_html_(self) -> str:
+        return posterior_as_html(self)
