@@ -191,7 +191,7 @@ class LatentEntries(Distribution):
     def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw the whole variable, and return its missing entries."""
         batch = self.where.shape[: self.where.ndim - len(self.distribution.event_shape)]
-        drawn = self.distribution.expand(batch).sample(key, sample_shape)
+        drawn = jnp.asarray(self.distribution.expand(batch).sample(key, sample_shape))
         return drawn.reshape(*sample_shape, -1)[..., self._places]
 
     @property

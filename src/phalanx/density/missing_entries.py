@@ -105,7 +105,7 @@ class MissingEntries:
         )
         nans = jax.jit(partial(self._nans, self.arguments))(self.arguments.arrays)
         masks = {name: np.asarray(to_host(mask)) for name, mask in nans.items()}
-        masks |= {n: self.masks[seen.argument] for n, seen in self.seen.items() if seen.argument in self.masks}
+        masks |= {n: self.masks[seen.argument or ""] for n, seen in self.seen.items() if seen.argument in self.masks}
         self.found = {name: mask for name, mask in masks.items() if mask.any()}
         for name, mask in self.found.items():
             self._check_variable(name, mask)

@@ -15,7 +15,6 @@ from phalanx.density.target import Target
 from phalanx.diagnostics import Check, Verdict
 from phalanx.diagnostics.exchange import check_dimensions, dataset
 from phalanx.errors.names import UnknownVariable, hint
-from phalanx.errors.words import count
 from phalanx.posterior.containers.arviz_groups import to_arviz
 from phalanx.posterior.continuation import Continuation
 from phalanx.posterior.criticism.evaluations import Evaluations
@@ -23,6 +22,7 @@ from phalanx.posterior.file import write_posterior
 from phalanx.posterior.judging import judge_run
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.run_folder import read_saved
+from phalanx.posterior.shown import posterior_as_html, posterior_in_words
 from phalanx.posterior.tables import draws_frame, summarize
 from phalanx.report import write_report
 from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
@@ -335,11 +335,7 @@ class Posterior(Evaluations):
         return write_report(self, path, figures, checks, names=names, beside=beside)
 
     def __repr__(self) -> str:
-        variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in self.draws.items())
-        draws = count(self.num_draws, "draw")
-        if not self.num_draws and self.record.folded_draws:
-            draws = count(self.record.folded_draws, "draw")
-            variables = f"variables folded by {', '.join(self.reduced)}"
-        sizes = f"{count(self.num_chains, 'chain')} x {draws} of {variables or 'no variables'}"
-        end = "; interrupted" if self.record.interrupted else ""
-        return f"Posterior({sizes}; {count(self.num_divergences, 'divergence')}; {self.timing.total:.1f} s{end})"
+        return posterior_in_words(self)
+
+    def _repr_html_(self) -> str:
+        return posterior_as_html(self)

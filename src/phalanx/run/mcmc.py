@@ -289,14 +289,14 @@ def _compile(
     kernel = nuts() if kernel is None else kernel
     checks.check_kernel_type(kernel)
     checks.check_mesh_type(mesh)
-    arguments = None if missing is not None else split_arguments(model, {} if data is None else data)
-    notice = None
-    if mesh is None and mesh_of(data if arguments is None else arguments.arrays) is None:
+    data, notice = {} if data is None else data, None
+    if mesh is None and mesh_of(data) is None:
         notice, mesh = use_every_core(), default_mesh(num_chains)
     checks.check_not_traced(data)  # after use_every_core, since it starts JAX
-    if arguments is None:
+    if missing is not None:
         model, data, said = impute(model, data, mesh)
-        arguments, notice = split_arguments(model, data), "\n".join([*([notice] if notice else []), *said]) or None
+        notice = "\n".join([*([notice] if notice else []), *said]) or None
+    arguments = split_arguments(model, data)
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
     kernel_words = kernel.name

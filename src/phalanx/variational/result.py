@@ -18,6 +18,7 @@ from phalanx.learning.compiled import Compiler
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.posterior.shown import as_html
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.report.page import file_to_write
 from phalanx.store.save_path import file_to_save
@@ -392,6 +393,10 @@ class Fit:
         bound = f"{bound_name(self.pair)} {np.nanmean(elbo):,.2f}" if len(elbo) else "no steps"
         state = "settled" if self.settled else "not settled"
         return f"Fit({self.steps:,} steps of {self.record.kernel}; {bound}; {state}; {names})"
+
+    def _repr_html_(self) -> str:
+        facts = {"model": self.record.model, "guide": self.record.kernel, "steps": f"{self.steps:,}"}
+        return as_html("Fit", {**facts, "settled": self.unsettled or "yes"}, self.params)
 
 
 def _check_number(n: object) -> None:

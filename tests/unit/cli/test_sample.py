@@ -20,7 +20,7 @@ from tests.unit.report.posteriors import make_posterior
 
 from phalanx.adaptation.step_size import StepSize
 from phalanx.cli import by_name
-from phalanx.cli.data_file import read_data
+from phalanx.cli.data.data_file import read_data
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 

@@ -94,7 +94,7 @@ def test_a_value_computed_from_data_and_a_numpyro_model():
 
 COUNTS = {
     "floats": np.array([3.0, NAN, 0.0]),
-    "masked": np.ma.masked_array([3, 999, 0], [0, 1, 0]),
+    "masked": np.ma.masked_array([3, 999, 0], [False, True, False]),
     "nullable": pd.Series([3, None, 0], dtype="Int64"),
     "a list": [3, None, 0],
 }
@@ -176,7 +176,7 @@ def with_this_name(y):
     phx.sample("y_missing", dist.Normal(0.0, 1.0), obs=0.0)
 
 
-WHOLE = np.ma.masked_array([1, 2, 3], [0, 1, 0])
+WHOLE = np.ma.masked_array([1, 2, 3], [False, True, False])
 REFUSED = {
     "a covariate of real numbers": (covariate, {"x": [1.0, NAN], "y": [1.0, 2.0]}, r"x has 1 NaN.*obs=x"),
     "a covariate of whole numbers": (
@@ -198,7 +198,7 @@ REFUSED = {
     "a name that is taken": (with_this_name, {"y": [NAN, 1.0]}, r"'y_missing'.*rename"),
     "only missing counts": (
         lambda y: phx.sample("y", dist.Poisson(phx.sample("r", dist.Gamma(2.0, 1.0))), obs=y),
-        {"y": np.ma.masked_array([1, 2], [1, 1])}, r"y has no entry",
+        {"y": np.ma.masked_array([1, 2], [True, True])}, r"y has no entry",
     ),
 }  # fmt: skip
 

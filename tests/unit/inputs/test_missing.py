@@ -24,7 +24,7 @@ def marked(x):
 
 
 REAL = {
-    "masked": np.ma.masked_array([1.0, 9.0, 3.0], [0, 1, 0]),
+    "masked": np.ma.masked_array([1.0, 9.0, 3.0], [False, True, False]),
     "a list": [1.0, None, 3],
     "objects": np.array([1.0, None, 3.0], object),
     "NA among objects": pd.Series([1.0, pd.NA, 3.0], dtype=object),
@@ -42,7 +42,7 @@ def test_real_numbers_are_nan(x):
 
 
 WHOLE = {
-    "masked": np.ma.masked_array([4, 999999, 3], [0, 1, 0]),
+    "masked": np.ma.masked_array([4, 999999, 3], [False, True, False]),
     "a list": [4, None, 3],
     "objects": np.array([4, None, 3], object),
     "Int64": pd.Series([4, None, 3], dtype="Int64"),

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from phalanx.density.imputation import PLACES
 from phalanx.density.indices import IndexCheck
+from phalanx.density.missing_entries import missing_name
 from phalanx.density.target import Target, choose_mesh
 from phalanx.errors.model_errors import model_errors
 from phalanx.inputs.arguments import Arguments, split_arguments
@@ -153,10 +154,11 @@ class ModelAtDraws:
 
     def _check_met(self, variables: Mapping[str, RandomVariable]) -> None:
         """Raise if the program seems to have renamed a variable of the run: one is missing and another is new."""
-        lost = [name for name in self.latents if name not in variables]
+        imputed = set(map(missing_name, variables))  # other data have other missing entries, or none
+        lost = [name for name in self.latents - imputed if name not in variables]
         known = self.latents | (self.observed or set())
         new = [n for n, v in variables.items() if n not in known and v.distribution is not None and not v.observed]
-        if lost and (new or len(lost) == len(self.latents)):
+        if lost and (new or len(lost) == len(self.latents - imputed)):
             raise ValueError(
                 f"{self.asked}: the model has no variable {', '.join(map(repr, sorted(lost)))}, which the run "
                 f"inferred; it has {', '.join(map(repr, variables)) or 'none'}. Give the model of the run, or one with "
