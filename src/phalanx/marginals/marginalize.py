@@ -36,8 +36,8 @@ def marginalize(model: Program, names: Sequence[str] | None = None) -> Marginal:
     The model runs at all values of its discrete variables, vectorised, with each part of it only at the values of the
     variables that it depends on. Entries that do not depend on each other, such as one assignment for each row, are
     summed over separately. In chains, such as the states of a hidden Markov model, every second variable is summed over
-    in one step, so that $T$ of them take $\log_2 T$ steps. The model may loop in Python, or by
-    `numpyro.contrib.control_flow.scan`.
+    in one step, so that $T$ of them take $\log_2 T$ steps. The model loops in Python, or has them as one vector with a
+    factor for each pair of neighbours.
 
     An observed variable that has its own discrete variables in each row keeps its name, and its density is that of the
     mixture, row by row. All other sums are terms under the name of their first discrete variable.
@@ -52,8 +52,8 @@ def marginalize(model: Program, names: Sequence[str] | None = None) -> Marginal:
 
     Raises:
         TypeError: when `model` is not a function, or `names` not a sequence of names.
-        ValueError: when the program runs, if there is no such variable, it has infinitely many values, or too many
-            joint values would have to be summed over; the message names the variables and the number.
+        ValueError: when the program runs, if the model has no discrete variable, or one of infinitely many values, or
+            too many joint values would have to be summed over; the message names the variables and the number.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -63,7 +63,7 @@ def marginalize(model: Program, names: Sequence[str] | None = None) -> Marginal:
         ...     phx.sample("y", dist.Normal(mean[group], 1.0), obs=y)
         >>> values, y = {"mean": jnp.array([-1.0, 1.0])}, jnp.array([-1.2, 0.9])
         >>> round(phx.log_joint(phx.marginalize(model))(values, y).item(), 4)
-        -8.5036
+        -8.2598
 
     Source: M. Betancourt (2013), cited in the Stan User's Guide, chapter "Latent discrete parameters"; F. Obermeyer et
     al. (2019), Tensor variable elimination for plated factor graphs.
