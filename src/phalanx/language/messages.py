@@ -105,11 +105,34 @@ def send(variable: RandomVariable) -> RandomVariable:
     return _variable(message).complete()
 
 
+class _Seeds(threading.local):
+    count: int = 0
+
+
+_seeds = _Seeds()
+
+
 @contextmanager
 def keys_for_primitives(key: Array) -> Iterator[None]:
     """Give keys to NumPyro's primitives for draws besides variables: subsamples, and sites that its `block` hides."""
-    with nullcontext() if bypasses_numpyro() else seed(rng_seed=key, hide_types=["sample"]):
-        yield
+    _seeds.count += 1
+    try:
+        with nullcontext() if bypasses_numpyro() else seed(rng_seed=key, hide_types=["sample"]):
+            yield
+    finally:
+        _seeds.count -= 1
+
+
+def has_key() -> bool:
+    """Return whether a seed, ours or NumPyro's, gives keys to variables of this thread."""
+    if _seeds.count or bypasses_numpyro():
+        return _seeds.count > 0
+    request = {"type": IGNORED, "fn": lambda rng_key: rng_key, "args": (), "kwargs": {"rng_key": None}, "value": None}
+    try:
+        apply_stack(request)
+    except ValueError:  # the refusal of a request that no seed answers
+        return False
+    return request["value"] is not None
 
 
 class TracerHandler(Messenger):

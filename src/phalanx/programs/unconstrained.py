@@ -267,8 +267,8 @@ def transform_of(variable: RandomVariable) -> Transform:
     if distribution.support is None or distribution.support.is_discrete:
         raise ValueError(
             f"Variable {variable.name!r} is discrete ({kind}), and gradient-based and random-walk kernels move "
-            f"continuous positions. Observe it with obs=, or sum it out of the model, for instance with "
-            f"numpyro.distributions.MixtureSameFamily."
+            f"continuous positions. Sum it out of the model, phx.marginalize(model), if it has finitely many values; "
+            f"or observe it with obs=."
         )
     try:
         return bijection_onto(entries_of_support(distribution.support))
