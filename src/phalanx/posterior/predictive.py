@@ -16,14 +16,32 @@ from jax import Array
 from numpyro.distributions import Distribution
 
 from phalanx.density.target import Target
+from phalanx.errors.names import hint
 from phalanx.inputs.known_data import KnownData
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
-from phalanx.posterior.over_draws import over_draws
+from phalanx.posterior.criticism.reduced_results import ReducedResults
+from phalanx.posterior.over_draws import StoredResults, batches
 from phalanx.programs.unconstrained import refuse_parameter
+from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.reducers.reductions import Reductions
 
 KINDS = ("posterior", "prior")
+
+
+class PredictiveDraws(dict[str, np.ndarray]):
+    """Predictive draws by variable, with the results of reducers as `reduced`.
+
+    Attributes:
+        reduced: results by reducer, and by variable if a reducer covers several.
+    """
+
+    reduced: Mapping[str, Any]
+
+    def __init__(self, draws: Mapping[str, np.ndarray], reduced: Mapping[str, Any]):
+        super().__init__(draws)
+        self.reduced = reduced
 
 
 def predictive(
@@ -37,7 +55,10 @@ def predictive(
     sizes: tuple[int, int],
     seed: int,
     known: KnownData | None = None,
-) -> dict[str, np.ndarray]:
+    numbers: np.ndarray | None = None,
+    keep: str | Sequence[str] | None = None,
+    reducers: Mapping[str, Reducer | Reduce] | None = None,
+) -> PredictiveDraws:
     """Sample the observed variables at every draw; see `Posterior.predictive`.
 
     Args:
@@ -47,32 +68,96 @@ def predictive(
         target: the model and data of the run, if known.
         latents: names of the variables that the run inferred.
         draws: their draws, `(chain, draw, ...)` by name.
-        sizes: chains, and draws of each.
+        sizes: chains, and draws of each that are used.
         seed: source of the draws' keys.
         known: names in the run's data, and arguments that fill in; None without a run.
+        numbers: numbers of these draws in their chains; None for the first ones.
+        keep: variables to return; None for all.
+        reducers: reducers by name.
 
     Returns:
-        Arrays of shape `(chain, draw, ...)` by name.
+        Arrays of shape `(chain, draw, ...)` by name, with the results of the reducers.
     """
-    if kind not in KINDS:
-        raise ValueError(f"predictive: kind must be 'posterior' or 'prior'; got {kind!r}.")
+    check_kind(kind)
     if not math.prod(sizes):
         raise ValueError(f"predictive: there are no draws to predict at: {sizes[0]} chains of {sizes[1]} draws.")
     at = latents if kind == "posterior" else ()
     program = ModelAtDraws.of("predictive", model, data, target=target, known=known, inferred=latents, at=at)
     values = {name: array for name, array in draws.items() if name in at}
     again = _Again(program)
-    size = program.batch_size(program.shapes(again, values))
-    return over_draws(
-        again, values, sizes, seed=seed, batch_size=size, given=program.place_arrays(), mesh=program.mesh
-    )  # fmt: skip
+    shapes = program.shapes(again, values)
+    names = _kept(keep, shapes, bool(reducers))
+    if not reducers:
+        shapes, again = {name: shapes[name] for name in names}, _Again(program, frozenset(names))
+    stored = StoredResults(sizes)
+    reduced = ReducedResults(Reductions.of(reducers, names or list(shapes))) if reducers else None
+    for batch in batches(
+        again, values, sizes, seed=seed, batch_size=program.batch_size(shapes), given=program.place_arrays(),
+        mesh=program.mesh, numbers=numbers, all_chains=reduced is not None,
+    ):  # fmt: skip
+        stored.add(batch, {name: batch.outputs[name] for name in names})
+        if reduced is not None:
+            reduced.add(batch, {**batch.values, **batch.outputs})
+    return PredictiveDraws(stored.arrays, {} if reduced is None else reduced.finalize())
+
+
+def check_kind(kind: str) -> None:
+    """Raise unless `kind` is one of `KINDS`."""
+    if kind not in KINDS:
+        raise ValueError(f"predictive: kind must be 'posterior' or 'prior'; got {kind!r}.")
+
+
+def chosen(num_draws: int | None, kind: str, of: int) -> np.ndarray:
+    """Return the numbers of the draws of each chain to predict at.
+
+    Args:
+        num_draws: how many; None for all.
+        kind: "posterior", which takes draws evenly from the chain, or "prior", which draws any number.
+        of: draws of each chain.
+    """
+    if num_draws is None:
+        return np.arange(of)
+    check_num_draws(num_draws)
+    if kind == "prior":
+        return np.arange(num_draws)
+    if of and num_draws > of:
+        raise ValueError(
+            f"predictive: num_draws={num_draws} of each chain, and there are {of}. Draw longer, with "
+            f"posterior.continue_run({num_draws - of}); more noise at the same draws comes from another seed=."
+        )
+    return np.arange(num_draws) * of // num_draws
+
+
+def check_num_draws(num_draws: object) -> None:
+    """Raise unless a number of draws is a whole number, at least 1."""
+    if isinstance(num_draws, bool) or not isinstance(num_draws, int | np.integer) or num_draws < 1:
+        raise ValueError(f"predictive: num_draws must be a whole number, at least 1; got {num_draws!r}.")
+
+
+def _kept(keep: str | Sequence[str] | None, shapes: Mapping[str, Any], reduces: bool) -> list[str]:
+    """Return the names of the variables to return; there may be no name if reducers have the draws."""
+    names = list(shapes) if keep is None else [keep] if isinstance(keep, str) else list(keep)
+    if not names and not reduces:
+        raise ValueError("predictive: keep=[] returns no variable; name some, or give reducers=.")
+    if unknown := [name for name in names if name not in shapes]:
+        raise ValueError(
+            f"predictive: keep has {', '.join(map(repr, unknown))}, which the model does not draw or compute here; it "
+            f"has {', '.join(map(repr, shapes))}.{hint(unknown, shapes)}"
+        )
+    return names
 
 
 @dataclass(frozen=True)
 class _Again:
-    """Program evaluated at one draw, with its observed variables sampled anew."""
+    """Program evaluated at one draw, with its observed variables sampled anew.
+
+    Attributes:
+        model: the program with its data.
+        names: variables to return; None for all.
+    """
 
     model: ModelAtDraws
+    names: frozenset[str] | None = None
 
     def __call__(self, values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
         """Return the sampled variables and the deterministic values."""
@@ -88,7 +173,8 @@ class _Again:
                 return forward(_to_draw(variable))
             return forward(variable)  # set by the program itself
 
-        return self.model.run(arrays, give, self._drawn, key)
+        drawn = self.model.run(arrays, give, self._drawn, key)
+        return drawn if self.names is None else {name: drawn[name] for name in drawn if name in self.names}
 
     def _drawn(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
         met = {n: v for n, v in variables.items() if v.parameter is None}

@@ -30,13 +30,13 @@ from phalanx.posterior.posterior import Posterior
 from phalanx.programs.closure_key import captured_words
 from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
 from phalanx.run.compile import executable_cache
 from phalanx.run.describe import call_words, describe, names_in_record
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.executables import compile_blocks
 from phalanx.run.device.reducing import Reducing
-from phalanx.run.device.reductions import Reductions
 from phalanx.run.device.tiles import given_tile
 from phalanx.run.init_values import check_values
 from phalanx.run.options import RunOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +13,9 @@ from phalanx.mesh.keys import check_seed
 from phalanx.posterior.criticism.log_likelihood import log_likelihood
 from phalanx.posterior.criticism.model_at_draws import known_data
 from phalanx.posterior.predict import predict
-from phalanx.posterior.predictive import predictive
+from phalanx.posterior.predictive import PredictiveDraws, check_kind, chosen, predictive
 from phalanx.posterior.record import RunRecord
+from phalanx.reducers.reducer import Reduce, Reducer
 
 
 class Evaluations:
@@ -74,9 +75,12 @@ class Evaluations:
         data: Mapping[str, Any] | None = None,
         kind: Literal["posterior", "prior"] = "posterior",
         *,
+        num_draws: int | None = None,
+        keep: str | Sequence[str] | None = None,
+        reducers: Mapping[str, Reducer | Reduce] | None = None,
         model: Program | None = None,
         seed: int = 0,
-    ) -> dict[str, np.ndarray]:
+    ) -> PredictiveDraws:
         r"""Sample the observed variables anew at every draw: $y^* \sim p(y \mid \theta, x)$ with $\theta$ a draw.
 
         The model runs again at each draw, on its own data or on others, in batches on the mesh; data that were placed
@@ -89,18 +93,25 @@ class Evaluations:
                 its variable then has the shape of its distribution. Numbers, flags and words that are left out are the
                 run's.
             kind: "posterior" takes the inferred variables from the draws; "prior" samples them from the prior.
-            model: the program, if the posterior was read from a file; or another one with the same variables.
+            num_draws: draws of each chain: of the posterior so many that are stored, taken evenly, of the prior any
+                number; None for as many as there are.
+            keep: names of variables to return, or one name; None for all, and `[]` with `reducers` alone.
+            reducers: reducers of the draws by name, as for `phx.mcmc`: draws accumulate in a state of constant size. A
+                function in `phx.reduce` receives the inferred variables, too.
+            model: the program, if the posterior was read from a file; or another one with the same variables, such as
+                `phx.do(model, {"dose": 2.0})`.
             seed: a whole number. The noise of a draw depends only on the seed, the chain and the draw.
 
         Returns:
             Arrays of shape `(chain, draw, ...)` by variable: the observed and deterministic ones; with
-            `kind="prior"` also the inferred ones.
+            `kind="prior"` also the inferred ones. The dict has the results of the reducers as its attribute `reduced`.
 
         Raises:
             TypeError: if the data do not fit the model.
             ValueError: if a level is unknown, a column is missing, or data lack the names that the run's data had; or
                 if the draws of a variable were not kept, its shape differs on these data (it belongs to the rows of
-                the run), or it cannot be sampled. The message names it.
+                the run), or it cannot be sampled; or if `keep` has an unknown name, or there are fewer draws than
+                `num_draws`. The message names it.
 
         Example:
             >>> posterior.predictive({"y": None})["y"].shape  # doctest: +SKIP
@@ -110,10 +121,12 @@ class Evaluations:
         discrepancies.
         """
         check_seed(seed)
-        draws = self.num_draws or (self.record.num_samples if kind == "prior" else 0)
+        check_kind(kind)
+        numbers = chosen(num_draws, kind, self.num_draws or (self.record.num_samples if kind == "prior" else 0))
         return predictive(
             model, data, kind, target=self.target, latents=tuple(self.record.latents), draws=self.draws,
-            sizes=(self.num_chains, draws), seed=seed, known=known_data(self.target, self.record),
+            sizes=(self.num_chains, len(numbers)), seed=seed, known=known_data(self.target, self.record),
+            numbers=numbers, keep=keep, reducers=reducers,
         )  # fmt: skip
 
     def log_likelihood(

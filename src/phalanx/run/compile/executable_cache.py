@@ -27,9 +27,9 @@ from phalanx.mesh.keys import Keys
 from phalanx.mesh.total import Total
 from phalanx.programs.closure_key import captured
 from phalanx.programs.traced_program import TracedProgram
+from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.lru_cache import Recent
 from phalanx.run.device.executables import Executables
-from phalanx.run.device.reductions import Reductions
 
 EXECUTABLES: Recent[Executables] = Recent(8)
 """Compiled blocks of this process."""

@@ -15,9 +15,9 @@ from phalanx.density.target import Density
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import axes_but_chain
+from phalanx.reducers.reductions import Reductions, States
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.recorder import Rows
-from phalanx.run.device.reductions import Reductions, States
 from phalanx.run.device.sink import Draws
 from phalanx.run.device.state_layout import Places, Values, places_of
 
