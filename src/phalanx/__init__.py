@@ -87,7 +87,7 @@ _LEARNING = {
 }
 """The module that each of those is in."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What is a module here and not named is a package within, not a part of the public face.
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]

@@ -90,12 +90,24 @@ def sample(folder: str, seconds: str = "0") -> None:
     np.savez(f"{folder}-{NUMBER}.npz", **posterior.draws)  # pyright: ignore[reportArgumentType]
 
 
+def leave(folder: str) -> None:
+    """End the last process in the middle of a run that is saved."""
+
+    def on_block(report):
+        if report.phase == "sampling" and NUMBER == LAST:
+            Path(folder).with_suffix(".left").touch()
+            sys.exit("had enough")
+
+    sizes = {**SIZES, "num_samples": 1_000_000}
+    phx.mcmc(regression, {"x": X, "y": Y}, mesh=phx.make_mesh(), on_block=on_block, checkpoint=folder, **sizes)
+
+
 def rows(folder: str) -> None:
     """Rows over all devices of all processes."""
     np.savez(f"{folder}-{NUMBER}.npz", **data(phx.make_mesh(chain=1, data=4)))  # pyright: ignore[reportArgumentType]
 
 
-SCENARIOS = {f.__name__: f for f in (fail, end_at_different_times, differ, sample, rows)}
+SCENARIOS = {f.__name__: f for f in (fail, end_at_different_times, differ, sample, leave, rows)}
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](*sys.argv[2:])

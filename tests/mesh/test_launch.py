@@ -133,6 +133,16 @@ def test_a_signal_to_the_launcher_saves_and_the_same_command_goes_on(tmp_path, s
 
 
 @pytest.mark.slow
+def test_a_process_that_leaves_a_run_that_is_saved_ends_all_in_time(tmp_path):
+    process = start(tmp_path, "leave", "run")
+    wait_for(tmp_path / "run.left", process)
+    began = time.monotonic()
+    _, err = process.communicate(timeout=100)
+    assert time.monotonic() - began < END_SECONDS
+    assert process.returncode == 1 and "[1] had enough" in err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
 def test_rows_over_processes_give_what_one_process_draws(tmp_path, count):
     scenario, shape = SCENARIOS["data"]

@@ -33,9 +33,17 @@ def summary(path: Saved) -> None:
     print_run(_opened(path))
 
 
-def report(path: Saved, out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html")) -> None:
+def report(
+    path: Saved,
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    names: Annotated[
+        list[str] | None, typer.Option("--name", help="A variable to show; repeatable. Without it, all are shown.")
+    ] = None,
+    beside: Annotated[Path | None, typer.Option(help="Another saved run, to compare with.")] = None,
+) -> None:
     """Write the report of a saved run, also while it goes on."""
-    _say(f"written: {_opened(path).report(out)}")
+    other = None if beside is None else _opened(beside)
+    _say(f"written: {_opened(path).report(out, names=names or None, beside=other)}")
 
 
 def watch(path: Saved, every: Annotated[float, typer.Option(help="Seconds between two lines.", min=0.1)] = 5.0) -> None:

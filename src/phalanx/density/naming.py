@@ -9,12 +9,14 @@ from itertools import groupby
 from typing import NamedTuple
 
 from phalanx.density.given_names import RESERVED, GivenNames, Shapes
+from phalanx.density.imputation import names_of_missing
 from phalanx.density.labels import LabelSearch
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.axis_names import Axis, AxisNames, Word
 from phalanx.inputs.dataframe_input import Levels
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.refusals import is_term
+from phalanx.language.tracing import Program
 from phalanx.programs.traced_program import TracedProgram
 
 Axes = Mapping[str, tuple[Axis, ...]]
@@ -27,6 +29,7 @@ class Naming:
 
     Attributes:
         given: names that the user gives.
+        program: the program, whose imputed entries are named.
         search: search for names in the program.
         variables: shapes of latent, deterministic and observed variables.
         rows: names of the variables that tables have.
@@ -35,6 +38,7 @@ class Naming:
     """
 
     given: GivenNames
+    program: Program
     search: LabelSearch
     variables: Shapes
     rows: tuple[str, ...]
@@ -58,7 +62,7 @@ class Naming:
         plates = {name: _axes_in_plates(v) for name, v in known.items() if v.plates}
         named = zip(arguments.names, arguments.axes, strict=True)
         dims = {name: tuple(axis.dim for axis in axes) for name, axes in named if axes}
-        return cls(given, LabelSearch.of(whole), variables, rows, plates, dims)
+        return cls(given, whole.program, LabelSearch.of(whole), variables, rows, plates, dims)
 
     def found(self, arguments: Arguments) -> Axes:
         """Return the names of variables' axes that come from data."""
@@ -70,7 +74,9 @@ class Naming:
         Raises:
             ValueError: when coordinates have another length than their dimension.
         """
-        shapes, found = _shapes_of(arguments), self.found(arguments)
+        shapes, found = _shapes_of(arguments), {**self.found(arguments)}
+        for name, words in names_of_missing(self.program, arguments).items():
+            found[name] = tuple(Axis(words=of_axis) for of_axis in words)
         axes = {name: self._axes(arguments, number) for number, name in enumerate(arguments.names)}
         for name, shape in self.variables.items():
             known = found.get(name) or (axes.get(name, ()) if shapes.get(name) == shape else ())

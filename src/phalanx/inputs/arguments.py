@@ -213,7 +213,7 @@ def split_arguments(
     data = by_keyword(program, data)
     _check_signature(program, data)
     data = {name: _words_as_array(value) if known(name) else value for name, value in data.items()}
-    paths, tree = jax.tree_util.tree_flatten_with_path(data, is_leaf=_is_leaf)
+    paths, tree = jax.tree_util.tree_flatten_with_path(data, is_leaf=is_leaf)
     names = [name_of(path) for path, _ in paths]
     found = [_as_argument(name, leaf, known(name)) for name, (_, leaf) in zip(names, paths, strict=True)]
     leaves, labels = zip(*found, strict=True) if found else ((), ())
@@ -258,7 +258,8 @@ def _words_as_array(value: Any) -> Any:
     return np.array(value, dtype=object) if is_words else value
 
 
-def _is_leaf(value: Any) -> bool:
+def is_leaf(value: Any) -> bool:
+    """Return whether a value within the data is one argument, not a tree of them."""
     return isinstance(value, PaddedRows) or value is None or is_data(value)
 
 

@@ -119,7 +119,7 @@ def columns_of(data: Any) -> Mapping[str, Any] | None:
 
 
 def library_of(value: Any) -> str | None:
-    """Return the library of an object that is converted; None for another."""
+    """Return the library that an object belongs to, if it is converted; otherwise None."""
     for library, names in _CLASSES.items():
         module = sys.modules.get(library)
         classes = (getattr(module, name, None) for name in names)  # None while the module is still being imported
@@ -194,7 +194,10 @@ def _unmasked(name: str, value: np.ma.MaskedArray) -> np.ndarray:
     return np.asarray(value.data)
 
 
-_LEAVE_OUT = "Leave such rows out, or give floats with NaN if the model handles them."
+_LEAVE_OUT = (
+    'Leave such rows out; or, if the model observes them, call phx.mcmc or phx.fit(..., missing="impute"); or give '
+    "floats with NaN if the model handles them."
+)
 
 
 def _pandas(name: str, value: Any) -> NamedArray:

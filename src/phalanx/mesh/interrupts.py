@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from phalanx.mesh.failure import AgreedInterrupt
+from phalanx.mesh.failure import AgreedExit, AgreedInterrupt
 
 
 class Interrupts:
@@ -56,7 +56,7 @@ class Interrupts:
 
         Raises:
             KeyboardInterrupt: after Ctrl-C, unless the program handles it otherwise.
-            SystemExit: after SIGTERM, with the same exception.
+            AgreedExit: after SIGTERM, with the same exception.
         """
         number, self._number = self._number, 0
         if jax.process_count() > 1:
@@ -64,7 +64,10 @@ class Interrupts:
             if number == signal.SIGINT:
                 raise AgreedInterrupt
         if number:
-            self._act(number, None)
+            try:
+                self._act(number, None)
+            except SystemExit as ended:
+                raise AgreedExit(ended.code) from None
 
     def _record(self, number: int, frame: Any) -> None:
         if self._number and jax.process_count() == 1:

@@ -51,7 +51,8 @@ class Posterior(Evaluations):
         reduced: results of the reducers, by reducer name, and by variable where a reducer covers several.
         warmup: course of warm-up, arrays `(round,)`: iteration (mean draws of a chain at the end of the round),
             step_size (in use in the round), acceptance_rate, divergences, metric_changed (True if a new metric was in
-            use after the round), relocated_chains; and trajectory_length if tuned. Empty if the run tuned no parameter.
+            use after the round), relocated_chains; metric_low and metric_high, the least and greatest standard
+            deviation in the metric, and trajectory_length, if tuned. Empty if the run tuned no parameter.
         target: the model with its data; None if the posterior was read from a file.
         goes_on: continues the run; None for a posterior assembled by hand.
 
@@ -312,12 +313,15 @@ class Posterior(Evaluations):
         return cls(parts["draws"], parts["stats"], timing, record, reduced, warmup, goes_on=goes_on)
 
     def report(
-        self, path: str | PathLike[str], *, figures: Mapping[str, Figure] | None = None, checks: Sequence[Check] = ()
-    ) -> Path:
-        """Write one self-contained HTML page: verdict, summary, plots, and the record of the run.
+        self, path: str | PathLike[str], *, names: str | Iterable[str] | None = None, beside: Posterior | None = None,
+        figures: Mapping[str, Figure] | None = None, checks: Sequence[Check] = (),
+    ) -> Path:  # fmt: skip
+        """Write one self-contained HTML page: verdict, variables, summary, checks of the model, plots, and record.
 
         Args:
             path: the file to write; missing folders are made.
+            names: variables to show, in this order, or one name; None for all. The verdict is on all.
+            beside: another posterior, drawn over this one and compared with it in a table.
             figures: your matplotlib figures by title, placed after the built-in ones.
             checks: your checks, as for `verdict`.
 
@@ -325,14 +329,14 @@ class Posterior(Evaluations):
             The path written.
 
         Raises:
-            ValueError: if there are no draws, or `path` is a folder.
+            ValueError: if there are no draws, a name is unknown, or `path` is a folder.
             ImportError: if matplotlib is not installed.
 
         Example:
             >>> posterior.report("report.html")  # doctest: +SKIP
             PosixPath('report.html')
         """
-        return write_report(self, path, figures, checks)
+        return write_report(self, path, figures, checks, names=names, beside=beside)
 
     def __repr__(self) -> str:
         variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in self.draws.items())

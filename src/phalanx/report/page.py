@@ -1,4 +1,4 @@
-"""HTML page of a run or a fit: one file that contains its style sheet and pictures, without scripts."""
+"""HTML page of a run or a fit: one file that contains its style sheet, pictures and the script of its tables."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from phalanx.diagnostics import Verdict
 from phalanx.extras import require
 from phalanx.report.plots.figures import png
+from phalanx.report.svg import Key, svg, take_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Level = Literal["good", "warn", "unknown"]
+
+Row = tuple[str, str, str, Sequence[tuple[str, str]]]
+"""Row of a table: kind, name, histogram and cells."""
 
 Lines = Sequence[tuple[str, str]]
 """Lines of a cell, each with a piece of code, such as a name, and words; either may be empty."""
@@ -35,12 +39,11 @@ class Card(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Picture with its title, a note above it, and the text for those who cannot see it."""
+    """Picture: the text for those who cannot see it, and an SVG element or else a PNG file in base64."""
 
-    title: str
-    note: str
     alt: str
-    data: str
+    svg: str = ""
+    png: str = ""
 
 
 class PhaseTime(NamedTuple):
@@ -52,11 +55,48 @@ class PhaseTime(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Summary: a note, titles of columns, and rows of a kind, a name and cells, each with a mark and its text."""
+    """Table that can be sorted and searched.
 
-    note: str
+    Attributes:
+        titles: titles of the columns, after that of the names.
+        rows: rows of a kind ("first" stays on top), a name, a histogram and cells, each with a mark and its text.
+        sorted_by: number of the column by which the rows are in order, the largest first; None for none.
+    """
+
     titles: Sequence[str]
-    rows: Sequence[tuple[str, str, Sequence[tuple[str, str]]]]
+    rows: Sequence[Row]
+    sorted_by: int | None = None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything that the script of the page reads, as JSON has it."""
+        return self._asdict()
+
+
+class Section(NamedTuple):
+    """Part of a page: title, note, sentences on what is missing, pictures side by side, and a table.
+
+    Attributes:
+        title, note: its heading, and the explanation below it.
+        missing: sentences on what could not be shown, with the reason.
+        pictures: the pictures.
+        legend: colours and their meaning in all pictures.
+        layout: "grid" of pictures of one height, "columns" of pictures of several, or "wide" ones, one below another.
+        table: a table below the pictures, or None.
+    """
+
+    title: str
+    note: str = ""
+    missing: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
+    legend: Sequence[Key] = ()
+    layout: Literal["grid", "columns", "wide"] = "grid"
+    table: Table | None = None
+
+    @property
+    def anchor(self) -> str:
+        """Its address within the page."""
+        return "".join(char if char.isalnum() else "-" for char in self.title.lower())
 
 
 @dataclass(frozen=True)
@@ -68,8 +108,7 @@ class Page:
         interrupted: first of the findings if the run was interrupted.
         verdict: verdict, with what needs attention and what is in order.
         cards: headline numbers.
-        summary: table of the draws, if there are any.
-        pictures: the pictures.
+        sections: its parts, in order.
         phases: seconds of the phases, if any.
         facts: record of the run, cells by name.
         source: the model's source.
@@ -80,12 +119,11 @@ class Page:
     subtitle: str
     verdict: Verdict
     cards: Sequence[Card]
-    pictures: Sequence[Picture]
+    sections: Sequence[Section]
     facts: Mapping[str, Lines]
     source: str
     version: str
     interrupted: str = ""
-    summary: Table | None = None
     phases: Sequence[PhaseTime] = ()
 
     def html(self) -> str:
@@ -103,9 +141,18 @@ class Page:
         return file
 
 
-def picture(title: str, figure: Figure, note: str = "", of: str = "") -> Picture:
-    """Return a figure as a picture of a page; `of` completes its alternative text."""
-    return Picture(title, note, f"{title}{of}", b64encode(png(figure)).decode("ascii"))
+def section(title: str, note: str = "", figures: Mapping[str, Figure] | None = None, **parts: Any) -> Section:
+    """Return a section with figures of Phalanx by their alternative text; `parts` are those of `Section`."""
+    figures, keys = figures or {}, {}
+    for figure in figures.values():
+        keys |= dict.fromkeys(take_legend(figure))
+    drawn = [Picture(alt, svg=svg(figure)) for alt, figure in figures.items()]
+    return Section(title, note, pictures=drawn, legend=list(keys), **parts)
+
+
+def section_of_users(title: str, figure: Figure) -> Section:
+    """Return a section with a user's figure, as it looks elsewhere."""
+    return Section(title, pictures=[Picture(title, png=b64encode(png(figure)).decode("ascii"))], layout="wide")
 
 
 def words(text: str) -> Lines:

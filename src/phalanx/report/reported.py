@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 if TYPE_CHECKING:
+    from phalanx.density.target import Target
     from phalanx.diagnostics import Check, Verdict
     from phalanx.diagnostics.table import SummaryTable
 
@@ -54,6 +55,11 @@ class Reported(Protocol):
     @property
     def num_divergences(self) -> int:
         """Divergent draws over all chains."""
+        ...
+
+    @property
+    def target(self) -> Target | None:
+        """The model with its data; None if it is unknown."""
         ...
 
     def summary(self) -> SummaryTable:

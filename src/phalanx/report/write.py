@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phalanx.diagnostics.judging.checks import high_rhat, least_ess
+from phalanx.report.comparison import comparison_section
 from phalanx.report.headline import headline_cards
-from phalanx.report.page import Page, Picture, file_to_write, picture
-from phalanx.report.plots.figures import draw_figures
+from phalanx.report.model_draws import draw_from_model
+from phalanx.report.page import Page, Section, file_to_write, section, section_of_users
+from phalanx.report.plots.figures import draw_panels
 from phalanx.report.reported import Reported
-from phalanx.report.tables import facts_of, phases_of, summary_table
+from phalanx.report.sections import check_section, loo_section, variables_section
+from phalanx.report.tables import facts_of, phases_of, summary_section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from phalanx.diagnostics import Check
 
-_PICTURES = {
+_CHAINS = {
     "traces": (
         "Traces",
         "The log density and the elements with the worst R-hat, draw by draw; histograms on the right. Chains that "
@@ -29,6 +33,11 @@ _PICTURES = {
         "Ranks",
         "Histograms of the ranks of each chain's draws among all draws. Chains that have converged are close to the "
         "even share; autocorrelated draws deviate somewhat more than independent ones.",
+    ),
+    "autocorrelation": (
+        "Autocorrelation",
+        "The correlation of draws of a chain with draws so many iterations earlier. The slower it falls, the fewer "
+        "effective draws a chain has.",
     ),
     "pairs": (
         "Pairs",
@@ -43,34 +52,35 @@ _PICTURES = {
     ),
     "warmup": (
         "Warm-up",
-        "The tuned quantities, round by round. If the step size still changes at the end, run a longer warm-up. Dashed "
-        "lines: a new metric; dotted lines: chains moved beside others.",
+        "The tuned quantities, round by round. If the step size still changes at the end, run a longer warm-up. The "
+        "scales of the metric are the least and the greatest standard deviation that it assumes for a coordinate on "
+        "the unconstrained scale. Dashed lines: a new metric; dotted lines: chains moved beside others.",
     ),
 }
 
 
 def write_report(
-    posterior: Reported,
-    path: str | PathLike[str],
-    figures: Mapping[str, Figure] | None = None,
-    checks: Sequence[Check] = (),
-) -> Path:
+    posterior: Reported, path: str | PathLike[str], figures: Mapping[str, Figure] | None = None,
+    checks: Sequence[Check] = (), *, names: str | Iterable[str] | None = None, beside: Reported | None = None,
+) -> Path:  # fmt: skip
     """Write the report of a run as one self-contained HTML file.
 
-    The page contains the verdict with advice, headline numbers, the summary table, trace, rank, pair, energy and
-    warm-up plots, and the record of the run.
+    The page contains the verdict with advice, headline numbers, the marginals of all variables, a summary that can be
+    sorted and searched, checks of the model against the data, plots of the chains, and the record of the run.
 
     Args:
         posterior: the run.
         path: the file to write; missing folders are made.
         figures: the user's figures by title, after the built-in ones.
         checks: the user's checks for the verdict.
+        names: variables to show, in this order, or one name; None for all. The verdict is on all.
+        beside: another run, to compare with.
 
     Returns:
         The path written.
 
     Raises:
-        ValueError: if there are no draws, or `path` is a folder.
+        ValueError: if there are no draws, a name is unknown, or `path` is a folder.
         ImportError: if matplotlib or Jinja is not installed.
 
     Example:
@@ -78,10 +88,8 @@ def write_report(
         >>> write_report(posterior, "report.html")  # doctest: +SKIP
         PosixPath('report.html')
     """
-    file = file_to_write("report", path, "report.html")
-    record, summary = posterior.record, posterior.summary()
-    verdict = posterior.verdict(checks)
-    built_in = [_picture(*_PICTURES[name], figure) for name, figure in draw_figures(posterior).items()]
+    file, record = file_to_write("report", path, "report.html"), posterior.record
+    verdict, shown = posterior.verdict(checks), choose_variables(posterior, names)
     made, asked = f"{posterior.num_draws:,}", f"{record.num_samples:,}"
     return Page(
         title=f"Posterior of {record.model}" if record.model else "Posterior",
@@ -89,13 +97,14 @@ def write_report(
         verdict=verdict,
         interrupted=f"The run was interrupted after {made} of {asked} draws." if record.interrupted else "",
         cards=headline_cards(posterior, verdict),
-        summary=summary_table(
-            summary,
-            has_log_density="log_density" in posterior.stats,
-            needed=least_ess(posterior.num_chains),
-            high=high_rhat(posterior.num_chains, posterior.num_draws, len(summary)),
-        ),
-        pictures=[*built_in, *(_picture(title, "", figure) for title, figure in (figures or {}).items())],
+        sections=[
+            *sections_of_draws(posterior, shown, beside),
+            *(
+                section(*_CHAINS[name], panels, layout="wide" if name == "pairs" else "grid")
+                for name, panels in draw_panels(shown).items()
+            ),
+            *(section_of_users(title, figure) for title, figure in (figures or {}).items()),
+        ],
         phases=phases_of(posterior.timing),
         facts=facts_of(posterior),
         source=record.source,
@@ -103,5 +112,37 @@ def write_report(
     ).write(file)
 
 
-def _picture(title: str, note: str, figure: Figure) -> Picture:
-    return picture(title, figure, note, " of the run")
+def choose_variables(posterior: Reported, names: str | Iterable[str] | None) -> Reported:
+    """Return the posterior with the draws of some variables alone; all for None."""
+    if names is None:
+        return posterior
+    wanted = [names] if isinstance(names, str) else list(names)
+    if not wanted:
+        raise ValueError("report: names= is empty; name at least one variable, or leave it out.")
+    of_run: Any = posterior
+    return replace(of_run, draws={name: of_run[name] for name in wanted})
+
+
+def sections_of_draws(posterior: Reported, shown: Reported, beside: Reported | None = None) -> list[Section]:
+    """Return the sections on variables, their summary, another run, and the model's predictions.
+
+    Args:
+        posterior: the run.
+        shown: the same with the variables to show.
+        beside: another run.
+
+    Returns:
+        The sections.
+    """
+    model, summary = draw_from_model(posterior), shown.summary()
+    high = high_rhat(posterior.num_chains, posterior.num_draws, len(posterior.summary()))
+    return [
+        variables_section(shown, model, beside),
+        *([comparison_section(shown, beside)] if beside is not None else []),
+        summary_section(
+            summary, shown.draws, has_log_density="log_density" in posterior.stats,
+            needed=least_ess(posterior.num_chains), high=high,
+        ),
+        check_section(model),
+        *([loo_section(posterior)] if hasattr(posterior, "loo") else []),
+    ]  # fmt: skip

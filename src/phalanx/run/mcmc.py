@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from phalanx.density.finite_data import check_finite_data
 from phalanx.density.given_names import Coords, Dims, GivenNames
+from phalanx.density.imputation import check_missing, impute
 from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
@@ -77,6 +78,7 @@ def mcmc(
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     until: Until | None = None,
     matmul_precision: str = "float32",
+    missing: str | None = None,
     check: str = "warn",
     on_block: Callable[[RunReport], Any] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
@@ -120,6 +122,9 @@ def mcmc(
             to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
         until: a condition on which to stop before `num_samples`, from `phx.until`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
+        missing: None refuses missing entries: NaN, masked entries, None, and NA or nulls of tables. "impute" makes the
+            missing entries of an observed variable `y` latent: `y_missing` in the draws, with an element for each, in
+            the order of `y`. Missing entries of a discrete variable are summed out instead. See docs/missing.md.
         check: check that the devices' shares add up to the log density, for sharded data. Phalanx proves it from the
             program, or else compares the numbers on rows of the data. If it can do neither, "warn" warns and "strict"
             raises an error; "off" skips the comparison.
@@ -159,7 +164,9 @@ def mcmc(
     check_seed(seed)  # before compiling
     run = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, progress)
     names = GivenNames.of(dims, coords)
-    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, names, reducers, check, matmul_precision)
+    sampler = _compile(
+        run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision
+    )
     return sampler.run(seed, **vars(run))
 
 
@@ -182,6 +189,7 @@ def stream(
     coords: Coords | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     matmul_precision: str = "float32",
+    missing: str | None = None,
     check: str = "warn",
     on_block: Callable[[RunReport], Any] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
@@ -221,7 +229,9 @@ def stream(
     check_seed(seed)
     run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, checkpoint, None, progress)
     names = GivenNames.of(dims, coords)
-    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, names, reducers, check, matmul_precision)
+    sampler = _compile(
+        run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision
+    )
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
     yield from sampler.stream(seed, None if num_samples is None else int(num_samples), run)
@@ -239,6 +249,7 @@ def compile(
     dims: Dims | None = None,
     coords: Coords | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
+    missing: str | None = None,
     check: str = "warn",
     matmul_precision: str = "float32",
 ) -> Sampler:
@@ -255,7 +266,9 @@ def compile(
         (4, 10)
     """
     run, names = RunOptions(), GivenNames.of(dims, coords)
-    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, names, reducers, check, matmul_precision)
+    sampler = _compile(
+        run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision
+    )
     sampler.plan()  # raises here rather than in the run if memory does not suffice
     return sampler
 
@@ -263,7 +276,7 @@ def compile(
 def _compile(
     run: RunOptions, model: Program, data: Mapping[str, Any] | None, kernel: Kernel | None, num_chains: int,
     mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames,
-    reducers: Mapping[str, Reducer | Reduce] | None, check: str, matmul_precision: str,
+    reducers: Mapping[str, Reducer | Reduce] | None, missing: str | None, check: str, matmul_precision: str,
 ) -> Sampler:  # fmt: skip
     """Compile a sampler, after checks of all arguments, also of those of the run."""
     checks.check_keep(keep)
@@ -271,15 +284,19 @@ def _compile(
     num_chains = int(num_chains)  # a NumPy integer would give another cache key
     checks.check_precision(matmul_precision)
     check_level(check)
+    check_missing(missing)
     began = time.perf_counter()
     kernel = nuts() if kernel is None else kernel
     checks.check_kernel_type(kernel)
     checks.check_mesh_type(mesh)
-    arguments = split_arguments(model, {} if data is None else data)
+    arguments = None if missing is not None else split_arguments(model, {} if data is None else data)
     notice = None
-    if mesh is None and mesh_of(arguments.arrays) is None:
+    if mesh is None and mesh_of(data if arguments is None else arguments.arrays) is None:
         notice, mesh = use_every_core(), default_mesh(num_chains)
     checks.check_not_traced(data)  # after use_every_core, since it starts JAX
+    if arguments is None:
+        model, data, said = impute(model, data, mesh)
+        arguments, notice = split_arguments(model, data), "\n".join([*([notice] if notice else []), *said]) or None
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
     kernel_words = kernel.name

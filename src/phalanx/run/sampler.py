@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from jax import Array
 
+from phalanx.density.imputation import impute_again
 from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
 from phalanx.exactness.sharding_check import ShardingCheck
@@ -384,7 +385,8 @@ class Sampler:
         else:
             names = self.record.names if names is None else names
             known = KnownData.of(target.arguments.with_arrays(self.arrays), names)
-            arguments = known.split(target.program, data).fixing(target.arguments.constants)
+            given = impute_again(target.program, data)
+            arguments = known.split(target.program, given).fixing(target.arguments.constants)
             check_arrays(target.arguments, arguments)
             if self.indices is not None:
                 self.indices.check(arguments)

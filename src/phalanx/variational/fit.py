@@ -18,7 +18,9 @@ from jax import Array
 from jax.sharding import Mesh
 
 from phalanx.density.given_names import Coords, Dims
+from phalanx.density.imputation import check_missing, impute
 from phalanx.extras import require
+from phalanx.inputs.dataframe_input import columns_of
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import Loop, Stop
@@ -83,6 +85,7 @@ def fit(
     dims: Dims | None = None,
     coords: Coords | None = None,
     matmul_precision: str = "float32",
+    missing: str | None = None,
     on_block: Callable[[Report], Any] | None = None,
     progress: bool = True,
 ) -> Fit:
@@ -135,6 +138,8 @@ def fit(
         dims: names of the axes of variables and data, as for `phx.mcmc`.
         coords: names of the entries along dimensions, as for `phx.mcmc`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
+        missing: "impute" makes the missing entries of observed variables latent, as for `phx.mcmc`; a guide of your own
+            needs the variable `y_missing`, too. Not for data in batches.
         on_block: a function called after each block of steps with a report: steps done and in total, the bound and its
             error. An exception from it ends the fit.
         progress: whether to show the progress of the fit.
@@ -172,6 +177,12 @@ def fit(
     num_particles = 1 if guide is None else num_particles
     stops = guide is not None and training is None and until is not False
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
+    check_missing(missing)
+    said: tuple[str, ...] = ()
+    if missing is not None:
+        if data is not None and not isinstance(data, Mapping) and columns_of(data) is None:
+            raise ValueError("missing: entries of data that come in batches cannot be imputed; give all rows at once.")
+        model, data, said = impute(model, data, mesh)
     num_rows = rows_of(data, num_rows)
     stream = stream_of(data, num_rows, batch_size)
     data = data if stream is None else stream.first
@@ -205,7 +216,7 @@ def fit(
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
     with watched(make_progress(progress)) as display:
-        for sentence in unseen:
+        for sentence in (*said, *unseen):
             display.say(sentence)
         seconds = until.seconds if isinstance(until, Until) else None
         try:

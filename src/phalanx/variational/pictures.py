@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.report.plots.style import ACCENT, INK, MUTED, SECOND, bin_edges, finish, new_figure
+from phalanx.report.plots.style import ACCENT, INK, MUTED, PANEL, SECOND, bin_edges, finish, new_figure, panel
 from phalanx.variational.judging.evidence import Weights
 from phalanx.variational.judging.judge import moments
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SHOWN = 6
 """Number of marginals in the picture."""
 
-POINTS = 2000
+POINTS = 600
 """Number of steps of a long fit in the picture."""
 
 
@@ -30,21 +31,22 @@ def bound_figure(elbo: np.ndarray) -> Figure | None:
     width = max(1, len(values) // 50)
     totals = np.cumsum(np.concatenate([[0.0], values.astype(np.float64)]))
     running = (totals[width:] - totals[:-width]) / width
-    figure = new_figure(10, 3.4)
+    figure = new_figure(PANEL, 2.4)
     axes = figure.subplots()
     shown = np.unique(np.linspace(0, len(values) - 1, min(POINTS, len(values))).astype(int))
     axes.plot(steps[shown], values[shown], color=MUTED, linewidth=0.5, alpha=0.6, label="each step")
-    axes.plot(steps[width - 1 :], running, color=ACCENT, linewidth=1.6, label=f"mean of {width:,} steps")
+    running, ends = running[:: -(-len(running) // POINTS)], steps[width - 1 :: -(-len(running) // POINTS)]
+    axes.plot(ends, running, color=ACCENT, linewidth=1.6, label=f"mean of {width:,} steps")
     low, high = np.quantile(values[len(values) // 4 :], [0.001, 1.0])
     axes.set_ylim(low - 0.1 * (high - low + 1e-6), high + 0.1 * (high - low + 1e-6))
-    finish(axes, x="step", y="nats")
+    finish(axes, x="step", y="bound in nats")
     axes.legend(frameon=False, fontsize=8.5, labelcolor=INK)
     return figure
 
 
 def weight_figure(weights: Weights) -> Figure:
     """Draw the weights in order, relative to their mean, raw and smoothed."""
-    figure = new_figure(10, 3.4)
+    figure = new_figure(PANEL, 2.4)
     axes = figure.subplots()
     for log, color, label in (
         (weights.log, MUTED, "as they are"),
@@ -58,33 +60,32 @@ def weight_figure(weights: Weights) -> Figure:
     return figure
 
 
-def marginal_figure(values: Mapping[str, np.ndarray], weights: Weights) -> Figure | None:
-    """Draw histograms of the elements that weighting moves most, under the guide and weighted; None without weights."""
+def marginal_figure(values: Mapping[str, np.ndarray], weights: Weights) -> list[Figure]:
+    """Draw histograms of the elements that weighting moves most, under the guide and weighted; none without weights."""
     normalized = weights.normalized
     if not np.isfinite(normalized).all():
-        return None
+        return []
     found = sorted(moments(values, normalized), key=lambda m: -max(abs(m.shift), abs(np.log(m.ratio))))[:SHOWN]
     columns = {
         f"{name}[{', '.join(map(str, index))}]" if index else name: (name, index)
         for name, draws in values.items()
         for index in np.ndindex(*draws.shape[1:])
     }
-    if not found:
-        return None
-    figure = new_figure(10, 2.4 * -(-len(found) // 3))
-    panels = np.atleast_1d(figure.subplots(-(-len(found) // 3), 3)).ravel()
-    for axes in panels[len(found) :]:
-        axes.set_visible(False)
-    for axes, moment in zip(panels, found, strict=False):
-        name, index = columns[moment.name]
-        draws = values[name][(slice(None), *index)].astype(np.float64)
-        low, high = np.quantile(draws, [0.001, 0.999])
-        edges = bin_edges(low, high, len(draws) // 4)
-        for share, color, label in ((None, ACCENT, "guide"), (normalized, SECOND, "weighted")):
-            heights = np.histogram(draws, edges, weights=share)[0] / (1.0 if share is not None else len(draws))
-            axes.stairs(heights, edges, fill=True, color=color, alpha=0.2)
-            axes.stairs(heights, edges, color=color, linewidth=1.4, label=label)
-        finish(axes, moment.name)
-        axes.set_yticks([])
-    panels[0].legend(frameon=False, fontsize=8.5, labelcolor=INK)
-    return figure
+    return [
+        panel(_weighted, moment.name, values[name][(slice(None), *index)].astype(np.float64), normalized)
+        for moment in found
+        for name, index in [columns[moment.name]]
+    ]
+
+
+def _weighted(axes: Axes, name: str, draws: np.ndarray, normalized: np.ndarray) -> None:
+    """Draw the histogram of an element, and that of its weighted draws."""
+    low, high = np.quantile(draws, [0.001, 0.999])
+    edges = bin_edges(low, high, len(draws) // 4)
+    for share, color, label in ((None, ACCENT, "guide"), (normalized, SECOND, "weighted")):
+        heights = np.histogram(draws, edges, weights=share)[0] / (1.0 if share is not None else len(draws))
+        axes.stairs(heights, edges, fill=True, color=color, alpha=0.2)
+        axes.stairs(heights, edges, color=color, linewidth=1.4, label=label)
+    finish(axes, name, x="value")
+    axes.set_yticks([])
+    axes.legend(frameon=False, fontsize=8.5, labelcolor=INK)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
@@ -19,6 +19,7 @@ from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.report.page import file_to_write
 from phalanx.store.save_path import file_to_save
 from phalanx.variational.drawing import Drawing, on_host
 from phalanx.variational.fit_file import read_fit, write_fit
@@ -32,11 +33,12 @@ from phalanx.variational.judging.weighed_draws import JUDGE_SEED, JUDGED, Weighe
 from phalanx.variational.methods.step import StepBounds
 from phalanx.variational.monitoring.stream import check_all_there
 from phalanx.variational.monitoring.watching import Look
-from phalanx.variational.page import write_page
+from phalanx.variational.page import PageOfFit, shown_draws
 from phalanx.variational.sinks import posterior_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+    from matplotlib.figure import Figure
 
 
 class Losses(NamedTuple):
@@ -326,22 +328,29 @@ class Fit:
             known={"verdict": parts["verdict"]},
         )  # fmt: skip
 
-    def report(self, path: str | PathLike[str]) -> Path:
-        """Write one self-contained HTML page: the verdict, the bound with its running mean, weights, marginals.
+    def report(
+        self, path: str | PathLike[str], *, names: str | Iterable[str] | None = None, beside: Posterior | None = None,
+        figures: Mapping[str, Figure] | None = None,
+    ) -> Path:  # fmt: skip
+        """Write one self-contained HTML page: the verdict, variables, their summary, weights, and the bound by step.
 
         Args:
             path: the file to write; missing folders are made.
+            names: variables to show, in this order, or one name; None for all. The verdict is on all.
+            beside: a posterior, such as that of a run, drawn over the fit and compared with it in a table.
+            figures: your matplotlib figures by title, placed after the built-in ones.
 
         Returns:
             The path written.
 
         Raises:
-            ValueError: when `path` is a folder, or the fit was read from a file.
+            ValueError: when `path` is a folder, a name is unknown, or the fit was read from a file.
             ImportError: when matplotlib is not installed.
         """
-        judged, verdict = self._weighed_draws.weighed(), self.verdict()
-        of_fit = self.record, self.timing, self.steps, self.losses.elbo
-        return write_page(path, *of_fit, judged, verdict, self.evidence())
+        file, judged = file_to_write("report", path, "fit.html"), self._weighed_draws.weighed()
+        posterior = self.posterior(shown_draws(judged[1]))
+        page = PageOfFit(posterior, self.steps, self.losses.elbo, judged, self.evidence(), self.verdict())
+        return page.write(file, names, beside, figures or {})
 
     def starts(self, num_chains: int, seed: int) -> dict[str, np.ndarray]:
         """Return initial values of the chains of `phx.mcmc(..., init=fit)`: a draw from the guide for each chain."""

@@ -50,7 +50,7 @@ def test_of_one_chain_rhat_is_unknown():
 
 @pytest.fixture
 def page_of(tmp_path, monkeypatch):
-    monkeypatch.setattr("phalanx.report.write.draw_figures", lambda posterior: {})
+    monkeypatch.setattr("phalanx.report.write.draw_panels", lambda posterior: {})
     return lambda posterior: write_report(posterior, tmp_path / "report.html").read_text(encoding="utf-8")
 
 

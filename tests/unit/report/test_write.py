@@ -1,5 +1,5 @@
+import json
 import re
-from base64 import b64decode
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -8,6 +8,8 @@ import pytest
 from tests.unit.report.posteriors import make_posterior, with_divergences, with_stats
 
 from phalanx.report import write_report
+from phalanx.report.plots.style import new_figure
+from phalanx.report.tables import histograms
 
 
 class Page(HTMLParser):
@@ -31,8 +33,13 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if "style" not in self.open:
+        if not {"style", "script"} & set(self.open):
             self.text += data
+
+
+def tables(text):
+    """The rows and titles of all tables, as the script reads them."""
+    return [json.loads(data) for data in re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)]
 
 
 def report(posterior, tmp_path):
@@ -42,11 +49,12 @@ def report(posterior, tmp_path):
 def test_one_file_that_needs_nothing_beside_it(written):
     text = written.read_text(encoding="utf-8")
     page = Page(text)
-    assert len(page.references) == 4
-    for reference in page.references:
-        assert b64decode(reference.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
-    assert not {"script", "link", "iframe"} & set(page.tags)
-    assert "http" not in text and "url(" not in text and "@import" not in text
+    outside = [reference for reference in page.references if not reference.startswith(("#", "data:"))]
+    assert not outside and "iframe" not in page.tags
+    assert "http" not in text and "@import" not in text
+    assert {address[1] for address in re.finditer(r"url\((.)", text)} == {"#"}  # parts of the page's own pictures
+    ids = set(re.findall(r' id="([^"]*)"', text))
+    assert ids >= set(re.findall(r'url\(#([^)]*)\)|href="#([^"]*)"', text)[0]) - {""}
     assert [entry.name for entry in written.parent.iterdir()] == ["report.html"]
 
 
@@ -79,23 +87,27 @@ def test_the_log_density_leads_the_table(written):
     assert "The log density, and every scalar element of the variables." in text
 
 
-def test_of_many_elements_the_worst_forty_are_shown(tmp_path):
+def test_of_many_elements_all_are_in_the_table_and_the_worst_first(tmp_path):
     values = np.random.default_rng(0).normal(size=(4, 50, 50))
     values[..., 17] += 3 * np.arange(4)[:, None]
     posterior = make_posterior(draws=50, variables={"x": values})
     text = write_report(posterior, tmp_path / "report.html").read_text(encoding="utf-8")
     rows = re.findall(r'<tr class="\w*"><th>(.*?)</th>', text)
     assert rows[:2] == ["log_density", "x[17]"]
-    assert len(rows) == 41
-    assert "The 40 of 50 scalar elements with the worst R-hat, worst first." in text
+    assert len(rows) == 41  # without a script; the script shows all
+    (table,) = tables(text)
+    assert [name for _, name, _, _ in table["rows"][:2]] == ["log_density", "x[17]"] and len(table["rows"]) == 51
+    assert table["titles"][table["sorted_by"]] == "R-hat"
 
 
 def test_names_and_sources_cannot_break_the_page(tmp_path):
     posterior = make_posterior(variables={"<script>alert(1)</script>": np.random.default_rng(0).normal(size=(4, 100))})
     record = replace(posterior.record, model='<img src="x">', kernel="<b>", data={"</table>": "&"}, source="</pre><i>")
-    page = report(replace(posterior, record=record), tmp_path)
-    assert len(page.references) == 4
-    assert "script" not in page.tags
+    path = write_report(replace(posterior, record=record), tmp_path / "report.html")
+    page = Page(path.read_text(encoding="utf-8"))
+    assert page.tags.count("script") == 2 and "img" not in page.tags  # the table's rows, and the script that shows them
+    (table,) = tables(path.read_text(encoding="utf-8"))
+    assert table["rows"][1][1] == "<script>alert(1)</script>"
     assert "<script>alert(1)</script>" in page.text
     assert '<img src="x">' in page.text
 
@@ -118,3 +130,57 @@ def test_no_draws_are_an_error_and_no_file(tmp_path):
     with pytest.raises(ValueError, match=r"there are no draws to summarise: 4 chains of 0 draws\."):
         write_report(make_posterior(draws=0), tmp_path / "report.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_names_choose_what_is_shown_and_not_what_is_judged(tmp_path):
+    values = np.random.default_rng(0).normal(size=(2, 4, 100))
+    values[1] += 5 * np.arange(4)[:, None]
+    posterior = make_posterior(variables={"fine": values[0], "bad": values[1]})
+    text = write_report(posterior, tmp_path / "report.html", names="fine").read_text(encoding="utf-8")
+    assert [name for _, name, _, _ in tables(text)[0]["rows"]] == ["log_density", "fine"]
+    assert "Draws of fine" in text and "Draws of bad" not in text
+    assert "Not good to use" in text
+    with pytest.raises(ValueError, match=r"there is no variable 'fin' among the draws"):
+        write_report(posterior, tmp_path / "report.html", names=["fin"])
+    with pytest.raises(ValueError, match="names= is empty"):
+        write_report(posterior, tmp_path / "report.html", names=[])
+
+
+def test_without_a_model_the_page_says_why_nothing_is_predicted(written):
+    text = Page(written.read_text(encoding="utf-8")).text
+    assert "No prior is shown: the model is unknown: the posterior was read from a file" in text
+    assert "No check: the model is unknown" in text
+
+
+def test_figures_of_the_user_stay_as_they_are(tmp_path):
+    figure = new_figure(2, 2)
+    figure.subplots().plot([1, 2])
+    text = write_report(make_posterior(variables={}), tmp_path / "r.html", {"My <own>": figure}).read_text("utf-8")
+    assert "My &lt;own&gt;" in text and "data:image/png;base64,iVBOR" in text
+
+
+def test_another_run_beside(tmp_path):
+    random = np.random.default_rng(0)
+    ours = make_posterior(
+        variables={"same": random.normal(size=(4, 500)), "far": random.normal(size=(4, 500))}, draws=500
+    )
+    theirs = replace(ours, draws={"same": random.normal(size=(4, 500)), "far": 1 + random.normal(size=(4, 500))})
+    text = write_report(ours, tmp_path / "r.html", beside=theirs).read_text(encoding="utf-8")
+    table = tables(text)[0]
+    assert [name for _, name, _, _ in table["rows"]] == ["far", "same"]
+    assert [cells[2][0] for _, _, _, cells in table["rows"]] == ["warn", ""]
+    assert "1 mean of 2 differ" in text
+    other = make_posterior(variables={"else": random.normal(size=(4, 100))})
+    assert "No element of this run is in the other one" in report_beside(ours, other, tmp_path)
+
+
+def report_beside(ours, theirs, tmp_path):
+    return write_report(ours, tmp_path / "other.html", beside=theirs).read_text(encoding="utf-8")
+
+
+def test_a_histogram_of_each_element():
+    random = np.random.default_rng(0)
+    values = np.stack([random.normal(size=(4, 1000)), np.full((4, 1000), 2.0), np.full((4, 1000), np.nan)], axis=2)
+    normal, constant, unknown = histograms(values)
+    assert constant == unknown == "" and len(normal) == 20
+    assert max(normal) == "9" and set(normal[8:12]) <= set("6789") and set(normal[:2] + normal[-2:]) <= set("0123")

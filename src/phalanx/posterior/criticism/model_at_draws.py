@@ -15,6 +15,7 @@ import jax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
+from phalanx.density.imputation import PLACES
 from phalanx.density.indices import IndexCheck
 from phalanx.density.target import Target, choose_mesh
 from phalanx.errors.model_errors import model_errors
@@ -111,6 +112,8 @@ class ModelAtDraws:
         """
         whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.shardings, strict=True)]
         data = self.arguments.layout.join(whole)
+        if not self.latents:  # from the prior, missing entries are those of the variable itself
+            data.pop(PLACES, None)
 
         def run() -> Any:
             with unvalidated(), model_errors(self.program, arguments=data):

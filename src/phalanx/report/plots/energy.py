@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from phalanx.report.plots.style import (
     bin_edges,
     finish,
     new_figure,
+    panel,
     say,
     whole_numbers,
 )
@@ -37,24 +39,29 @@ def energy_figure(posterior: Reported) -> Figure:
         The figure. A panel contains words instead if the kernel has no kinetic energy, or a statistic is missing.
     """
     figure = new_figure(10, 5.8)
-    (energy, fractions), (acceptance, divergences) = figure.subplots(2, 2)
-    finish(energy, "Energy", x="distance from the chain's mean energy")
-    finish(fractions, "E-BFMI", x="chain")
-    finish(acceptance, "Acceptance rate", x="chain")
-    finish(divergences, "Divergent draws", x="chain")
-    if has_energy(posterior.stats):
-        _energies(energy, posterior.stats["energy"].astype(np.float64))
-        _fractions(fractions, ebfmi(posterior.stats["energy"]))
-    else:
-        say(energy, "this kernel has no kinetic energy")
-        say(fractions, "this kernel has no kinetic energy")
-    _acceptance(acceptance, posterior)
-    _divergences(divergences, posterior)
+    for axes, draw in zip(figure.subplots(2, 2).ravel(), _panels().values(), strict=True):
+        draw(axes, posterior)
     return figure
 
 
-def _energies(axes: Axes, energy: Float[np.ndarray, "chain draw"]) -> None:
+def energy_panels(posterior: Reported) -> dict[str, Figure]:
+    """Return the panels of `energy_figure` as figures by title."""
+    return {title: panel(draw, posterior) for title, draw in _panels().items()}
+
+
+def _panels() -> dict[str, Callable[[Axes, Reported], None]]:
+    return {
+        "Energy": _energies, "E-BFMI": _fractions, "Acceptance rate": _acceptance, "Divergent draws": _divergences,
+    }  # fmt: skip
+
+
+def _energies(axes: Axes, posterior: Reported) -> None:
     """Draw the distribution of energies and that of their changes, which should cover the first."""
+    finish(axes, "Energy", x="distance from the chain's mean energy")
+    if not has_energy(posterior.stats):
+        say(axes, "this kernel has no kinetic energy")
+        return
+    energy = posterior.stats["energy"].astype(np.float64)
     known = np.where(np.isfinite(energy), energy, np.nan)
     known = known[np.isfinite(known).all(axis=1)]
     if not known.size or known.shape[1] < 2:
@@ -72,8 +79,13 @@ def _energies(axes: Axes, energy: Float[np.ndarray, "chain draw"]) -> None:
     axes.legend(frameon=False, fontsize=8.5, labelcolor=INK)
 
 
-def _fractions(axes: Axes, fractions: Float[np.ndarray, "chain"]) -> None:
+def _fractions(axes: Axes, posterior: Reported) -> None:
     """Draw one dot per chain, in red if it is too low."""
+    finish(axes, "E-BFMI", x="chain")
+    if not has_energy(posterior.stats):
+        say(axes, "this kernel has no kinetic energy")
+        return
+    fractions = ebfmi(posterior.stats["energy"])
     _dots(axes, fractions, np.where(fractions < LOW_EBFMI, ALARM, ACCENT))
     axes.axhline(LOW_EBFMI, color=ALARM, linewidth=0.9, linestyle=(0, (4, 3)))
     where = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
@@ -84,6 +96,7 @@ def _fractions(axes: Axes, fractions: Float[np.ndarray, "chain"]) -> None:
 
 def _acceptance(axes: Axes, posterior: Reported) -> None:
     """Draw the mean of each chain, and the range of 90% of its draws."""
+    finish(axes, "Acceptance rate", x="chain")
     rates = posterior.stats.get("acceptance_rate")
     if rates is None or not np.isfinite(rates).all():
         say(axes, "this kernel reports no acceptance rate")
@@ -97,6 +110,7 @@ def _acceptance(axes: Axes, posterior: Reported) -> None:
 
 def _divergences(axes: Axes, posterior: Reported) -> None:
     """Draw one bar per chain that diverged."""
+    finish(axes, "Divergent draws", x="chain")
     diverging = posterior.stats.get("diverging")
     if diverging is None or not diverging.any():
         say(axes, "no draw diverged")

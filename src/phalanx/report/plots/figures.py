@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from phalanx.report.plots.autocorrelation import autocorrelation_figure
 from phalanx.report.plots.chosen import choose_quantities
-from phalanx.report.plots.energy import energy_figure
+from phalanx.report.plots.energy import energy_figure, energy_panels
 from phalanx.report.plots.pairs import pair_figure
 from phalanx.report.plots.ranks import rank_figure
+from phalanx.report.plots.style import PANEL
 from phalanx.report.plots.suspects import choose_suspects
 from phalanx.report.plots.traces import trace_figure
-from phalanx.report.plots.warmup import warmup_figure
+from phalanx.report.plots.warmup import warmup_figure, warmup_panels
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool
     from matplotlib.figure import Figure
 
 
@@ -35,9 +38,7 @@ def draw_figures(posterior: Reported) -> dict[str, Figure]:
     Raises:
         ValueError: if there are no draws.
     """
-    quantities = choose_quantities(posterior)
-    sizes = (posterior.num_chains, posterior.num_draws)
-    diverging = posterior.stats.get("diverging", np.zeros(sizes, bool)).astype(bool)
+    quantities, diverging = choose_quantities(posterior), _diverging(posterior)
     figures = {
         "traces": trace_figure(quantities, diverging),
         "ranks": rank_figure(quantities),
@@ -45,6 +46,31 @@ def draw_figures(posterior: Reported) -> dict[str, Figure]:
         "energy": energy_figure(posterior),
     }
     return {**figures, "warmup": warmup_figure(posterior)} if posterior.warmup else figures
+
+
+def draw_panels(posterior: Reported) -> dict[str, dict[str, Figure]]:
+    """Draw the same, and autocorrelation, as figures that a page puts side by side or below one another.
+
+    Args:
+        posterior: the run.
+
+    Returns:
+        Figures by their alternative text, by name.
+    """
+    quantities, diverging = choose_quantities(posterior), _diverging(posterior)
+    panels = {
+        "traces": {f"Trace of {one.name}": trace_figure([one], diverging, PANEL) for one in quantities},
+        "ranks": {f"Ranks of {one.name}": rank_figure([one], PANEL) for one in quantities},
+        "autocorrelation": {f"Autocorrelation of {one.name}": autocorrelation_figure(one) for one in quantities},
+        "pairs": {"Pairs of elements": pair_figure(choose_suspects(posterior), diverging)},
+        "energy": energy_panels(posterior),
+    }
+    return {**panels, "warmup": warmup_panels(posterior)} if posterior.warmup else panels
+
+
+def _diverging(posterior: Reported) -> Bool[np.ndarray, "chain draw"]:
+    sizes = (posterior.num_chains, posterior.num_draws)
+    return posterior.stats.get("diverging", np.zeros(sizes, bool)).astype(bool)
 
 
 def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MOST_COLUMNS = 3
 
 
-def rank_figure(quantities: list[Quantity]) -> Figure:
+def rank_figure(quantities: list[Quantity], width: float = 10) -> Figure:
     """Draw, for each quantity, the histogram of the ranks of each chain's draws among all draws.
 
     Up to eight chains are lines around the even share, with a band of two standard deviations of independent draws.
@@ -25,6 +25,7 @@ def rank_figure(quantities: list[Quantity]) -> Figure:
 
     Args:
         quantities: the quantities.
+        width: its width in inches.
 
     Returns:
         The figure, up to three quantities in a row.
@@ -34,14 +35,14 @@ def rank_figure(quantities: list[Quantity]) -> Figure:
     """
     chains = len(quantities[0].values)
     if chains == 1:
-        figure = new_figure(10, 1.2)
+        figure = new_figure(width, 1.2)
         axes = figure.subplots()
         finish(axes)
         say(axes, "ranks compare chains, and this run has one")
         return figure
     columns = min(_MOST_COLUMNS, len(quantities))
     rows = -(-len(quantities) // columns)
-    figure = new_figure(10, 2.6 * rows + 0.5)
+    figure = new_figure(width, 2.6 * rows + 0.5)
     cells = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, (name, values) in zip(cells, quantities, strict=False):
         finish(axes, name, x="rank among all draws (%)", grid=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +23,17 @@ CHAINS = ("#2f6db3", "#e8873a", "#3d9a74", "#8f5bb5", "#c9a21f", "#47aac2", "#c7
 FEW_CHAINS = len(CHAINS)
 
 _LONGEST_NAME = 44
+
+
+PANEL = 3.9
+"""Width in inches of a figure that is still readable as wide as a phone."""
+
+
+def panel(draw: Callable[..., None], *arguments: object) -> Figure:
+    """Return a figure of one plot, which `draw(axes, *arguments)` draws."""
+    figure = new_figure(PANEL, 2.1)
+    draw(figure.subplots(), *arguments)
+    return figure
 
 
 def new_figure(width: float, height: float) -> Figure:

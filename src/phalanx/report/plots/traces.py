@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# More points than pixels cost time and show nothing.
-_MOST_POINTS = 2000
+# More points than pixels cost time and size of the page, and show nothing.
+_POINTS = 110
+"""Most points of a line per inch of the figure's width."""
 
 
-def trace_figure(quantities: list[Quantity], diverging: Bool[np.ndarray, "chain draw"]) -> Figure:
+def trace_figure(
+    quantities: list[Quantity], diverging: Bool[np.ndarray, "chain draw"], width: float = 10
+) -> Figure:  # fmt: skip
     """Draw the trace of each quantity, with its histogram on the right and a red tick under each divergent draw.
 
     Up to eight chains are lines. More are bands of quantiles over the chains at each draw, with one line for the chain
@@ -39,13 +42,16 @@ def trace_figure(quantities: list[Quantity], diverging: Bool[np.ndarray, "chain 
     Args:
         quantities: the quantities.
         diverging: True for divergent draws.
+        width: its width in inches.
 
     Returns:
         The figure, one row per quantity.
     """
-    figure = new_figure(10, 1.65 * len(quantities) + 0.6)
+    figure = new_figure(width, 1.65 * len(quantities) + 0.6)
     grid = figure.subplots(len(quantities), 2, squeeze=False, sharey="row", width_ratios=(5, 1))
     divergent = np.flatnonzero(diverging.any(axis=0))
+    length = diverging.shape[1]
+    shown = np.arange(0, length, -(-length // int(_POINTS * width)))
     draw_trace = _lines if diverging.shape[0] <= FEW_CHAINS else _bands
     for (name, values), (left, right) in zip(quantities, grid, strict=True):
         finish(left, name)
@@ -56,7 +62,7 @@ def trace_figure(quantities: list[Quantity], diverging: Bool[np.ndarray, "chain 
         left.tick_params(labelbottom=left is grid[-1, 0])
         left.locator_params(axis="y", nbins=5)
         if np.isfinite(values).any():
-            draw_trace(left, values)
+            draw_trace(left, values, shown)
             _mark(left, divergent)
         else:
             say(left, "no draw is finite")
@@ -66,16 +72,14 @@ def trace_figure(quantities: list[Quantity], diverging: Bool[np.ndarray, "chain 
     return figure
 
 
-def _lines(axes: Axes, values: Float[np.ndarray, "chain draw"]) -> None:
-    """Draw one line per chain."""
-    draws = _shown(values.shape[1])
+def _lines(axes: Axes, values: Float[np.ndarray, "chain draw"], draws: Int[np.ndarray, "shown"]) -> None:
+    """Draw one line per chain, at the draws to show."""
     for chain, color in zip(range(len(values)), CHAINS, strict=False):
         axes.plot(draws, values[chain, draws], color=color, linewidth=0.7, alpha=0.8, label=f"chain {chain}")
 
 
-def _bands(axes: Axes, values: Float[np.ndarray, "chain draw"]) -> None:
+def _bands(axes: Axes, values: Float[np.ndarray, "chain draw"], draws: Int[np.ndarray, "shown"]) -> None:
     """Draw the middle 50% and 90% of the chains at each draw, their median, and the chain furthest out."""
-    draws = _shown(values.shape[1])
     # Draws without a finite chain have no quantiles and are left out.
     draws = draws[np.isfinite(values[:, draws]).any(axis=0)]
     low, lower, median, upper, high = np.nanquantile(values[:, draws], [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)
@@ -91,11 +95,6 @@ def _furthest(values: Float[np.ndarray, "chain draw"]) -> int:
     centre = np.nanmedian(values)
     finite = [chain[np.isfinite(chain)] for chain in values]
     return int(np.argmax([abs(np.median(chain) - centre) if chain.size else -1.0 for chain in finite]))
-
-
-def _shown(length: int) -> Int[np.ndarray, "shown"]:
-    """Return the numbers of the draws to show: all, or every second, third, ..."""
-    return np.arange(0, length, -(-length // _MOST_POINTS))
 
 
 def _mark(axes: Axes, divergent: Int[np.ndarray, "divergent"]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.adaptation.metric import LowRankMetric
 from phalanx.adaptation.stuck_chains import Relocation, StuckChains
 from phalanx.adaptation.tuner import Sums
 from phalanx.adaptation.warm_up import WarmUp
@@ -157,6 +158,10 @@ class Warming:
             "metric_changed": getattr(tuning, "metric", None) is not getattr(used, "metric", None),
             "relocated_chains": len(relocations),
         }
+        metric = getattr(used, "metric", None)
+        if isinstance(metric, LowRankMetric) and any(part.size for part in metric.variance):
+            scales = np.sqrt(np.concatenate([np.asarray(part, np.float64) for part in metric.variance]))
+            noted |= {"metric_low": float(scales.min()), "metric_high": float(scales.max())}
         return noted | {name: float(getattr(used, name)) for tuner in self._kernel.tuners for name in tuner.sets}
 
 

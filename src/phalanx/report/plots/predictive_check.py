@@ -1,0 +1,134 @@
+"""Plots of how well a model predicts: replicated data over the observed, and Pareto k of each observation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from phalanx.report.plots.scales import scale_of
+from phalanx.report.plots.style import ACCENT, ALARM, INK, MUTED, PANEL, explain, finish, new_figure, say, whole_numbers
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+    from matplotlib.figure import Figure
+
+HIGH_K = 0.7
+"""Pareto k above which the estimate for an observation is unreliable."""
+
+_MOST_VALUES = 2_000_000
+
+
+def predictive_figure(
+    name: str, observed: Shaped[np.ndarray, "..."], replicated: Shaped[np.ndarray, "draw ..."]
+) -> Figure:
+    """Draw the histogram of the observed values, over the range of those of replicated data.
+
+    Args:
+        name: the observed variable.
+        observed: its values.
+        replicated: as many values, drawn anew at each of some draws.
+
+    Returns:
+        The figure. It contains words instead if observed values are missing or not finite.
+    """
+    figure = new_figure(PANEL, 2.2)
+    axes = figure.subplots()
+    finish(axes, name, y="share of values")
+    values, again = observed.astype(np.float64).ravel(), replicated.astype(np.float64).reshape(len(replicated), -1)
+    if not values.size or not np.isfinite(values).all():
+        say(axes, "some observed values are not finite")
+        return figure
+    # of very many values, some show the histogram as well
+    every = max(1, -(-again.size // _MOST_VALUES))
+    values, again = values[::every], again[:, ::every]
+    finite = again[np.isfinite(again)]
+    if not finite.size or np.ptp(np.concatenate([values, finite])) == 0:
+        say(axes, "the replicated values are not finite, or all values are equal")
+        return figure
+    scale = scale_of([values, finite])
+    edges = scale.edges(max(values.size * 8, 160))
+    shares = np.array([np.histogram(row, edges)[0] / row.size for row in again])
+    low, lower, median, upper, high = np.quantile(shares, [0.03, 0.25, 0.5, 0.75, 0.97], axis=0)
+    for bottom, top, alpha, label in ((low, high, 0.18, "94% of the replicates"), (lower, upper, 0.3, "50%")):
+        axes.stairs(top, edges, baseline=bottom, fill=True, color=ACCENT, alpha=alpha, label=label)
+    axes.stairs(median, edges, baseline=None, color=ACCENT, linewidth=1.2, label="median")
+    share = np.histogram(values, edges)[0] / values.size
+    axes.stairs(share, edges, baseline=None, color=INK, linewidth=1.6, label="observed")
+    scale.set(axes, "x")
+    axes.set_ylim(0, 1.08 * max(share.max(), high.max()))
+    axes.set_xlabel(f"value{scale.words}", fontsize=9, color=MUTED)
+    explain(figure)
+    return figure
+
+
+def statistics_figure(
+    name: str, observed: Shaped[np.ndarray, "..."], replicated: Shaped[np.ndarray, "draw ..."]
+) -> Figure:
+    """Draw mean, standard deviation, least and greatest value of replicated data, beside those of the observed.
+
+    Args:
+        name: the observed variable.
+        observed: its values.
+        replicated: as many values, drawn anew at each of some draws.
+
+    Returns:
+        The figure, four small panels, each with the share of replicates above the observed value.
+
+    Source: A. Gelman, X.-L. Meng, H. Stern (1996), Posterior predictive assessment of model fitness via realized
+    discrepancies.
+    """
+    figure = new_figure(PANEL, 2.2)
+    panels = figure.subplots(2, 2).ravel()
+    flat = replicated.astype(np.float64).reshape(len(replicated), -1)
+    of = {"mean": np.mean, "sd": np.std, "least": np.min, "greatest": np.max}
+    for axes, (words, statistic) in zip(panels, of.items(), strict=True):
+        again, value = statistic(flat, axis=1), float(statistic(observed.astype(np.float64)))
+        again = again[np.isfinite(again)]
+        finish(axes, grid="x")
+        axes.set_yticks([])
+        if not again.size or not np.isfinite(value):
+            axes.set_title(f"{words} of {name}", loc="left", fontsize=8.5, color=INK, parse_math=False)
+            say(axes, "not finite")
+            continue
+        above = np.mean(again > value) + np.mean(again == value) / 2
+        axes.set_title(f"{words}: {above:.0%} above", loc="left", fontsize=8.5, color=INK)
+        both = np.append(again, value)
+        low, high = both.min(), both.max()
+        margin = 0.05 * (high - low) or 0.5
+        edges = np.linspace(low - margin, high + margin, 21)
+        counts = np.histogram(again, edges)[0]
+        axes.stairs(counts, edges, fill=True, color=ACCENT, alpha=0.3)
+        axes.axvline(value, color=INK, linewidth=1.6)
+        axes.locator_params(axis="x", nbins=4)
+        axes.tick_params(labelsize=7.5)
+    return figure
+
+
+def pareto_figure(pareto_k: Float[np.ndarray, "..."]) -> Figure:
+    """Draw Pareto k of each observation in the order of the data; high ones are red.
+
+    Args:
+        pareto_k: one value per observation.
+
+    Returns:
+        The figure.
+
+    Source: A. Vehtari, A. Gelman, J. Gabry (2017), Practical Bayesian model evaluation using leave-one-out
+    cross-validation and WAIC.
+    """
+    figure = new_figure(PANEL, 2.2)
+    axes = figure.subplots()
+    values = np.asarray(pareto_k, np.float64).ravel()
+    finish(axes, "Pareto k", x="observation, from 0")
+    rows, high = np.arange(values.size), values > HIGH_K
+    size = float(np.clip(60 / np.sqrt(max(values.size, 1)), 1.2, 5))
+    for chosen, color in ((~high, ACCENT), (high, ALARM)):
+        axes.plot(rows[chosen], values[chosen], "o", color=color, markersize=size, markeredgewidth=0, rasterized=True)
+    axes.axhline(HIGH_K, color=ALARM, linewidth=0.9, linestyle=(0, (4, 3)))
+    where = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
+    axes.text(1, HIGH_K, f"unreliable above {HIGH_K}", fontsize=8, color=ALARM, **where)
+    whole_numbers(axes.xaxis)
+    finite = values[np.isfinite(values)]
+    axes.set_ylim(min(0.0, finite.min(initial=0.0)) - 0.05, max(1.0, 1.1 * finite.max(initial=0.0)))
+    return figure
