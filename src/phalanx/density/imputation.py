@@ -116,13 +116,21 @@ def impute_again(program: Program, data: Any) -> Any:
 
 def names_of_missing(program: Program, arguments: Arguments) -> dict[str, tuple[tuple[str, ...], ...]]:
     """Return the names of imputed entries by variable: their indices in the observed one, such as `17` or `4,1`."""
-    counts, found = getattr(program, "counts_of_missing", {}), {}
-    by_name = {f"{PLACES}[{name!r}]": name for name in counts if counts[name] <= MOST_NAMED}
+    counts = getattr(program, "counts_of_missing", {})
+    return {
+        missing_name(name): (tuple(",".join(map(str, index)) for index in np.argwhere(mask).tolist()),)
+        for name, mask in masks_of_missing(arguments).items()
+        if counts.get(name, MOST_NAMED + 1) <= MOST_NAMED
+    }
+
+
+def masks_of_missing(arguments: Arguments) -> dict[str, np.ndarray]:
+    """Return masks of the missing entries of observed variables by name, from the data of an imputing program."""
+    found: dict[str, np.ndarray] = {}
     for name, array, sharding in zip(arguments.names, arguments.arrays, arguments.shardings, strict=True):
-        if name in by_name:
+        if name.startswith(f"{PLACES}["):
             whole = to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
-            indices = (",".join(map(str, index)) for index in np.argwhere(np.asarray(whole) >= 0).tolist())
-            found[missing_name(by_name[name])] = (tuple(indices),)
+            found[name.removeprefix(f"{PLACES}['").removesuffix("']")] = np.asarray(whole) >= 0
     return found
 
 

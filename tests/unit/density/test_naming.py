@@ -95,7 +95,7 @@ def test_xarray_and_tables_bring_names_of_dimensions():
 def test_plates_name_axes():
     def model(x):
         with numpyro.plate("subject", 4, dim=-2), numpyro.plate("visit", 5):
-            value = numpyro.sample("value", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+            value: Any = numpyro.sample("value", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
             numpyro.deterministic("first", value[..., 0])
         with numpyro.plate("subject_again", 4):
             numpyro.sample("x", dist.Normal(0.0, 1.0), obs=x)

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from jax.extend.core import Literal
 
+from phalanx.density.imputation import PLACES, masks_of_missing
 from phalanx.density.target import Target
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.refusals import is_term
@@ -59,22 +60,24 @@ class ModelData:
         return cls(target, {name: leaf.shape for name, leaf in found.items()}, **shapes, only_observed=given)
 
     def observations(self) -> dict[str, np.ndarray]:
-        """Return the values of the observed variables."""
+        """Return the values of the observed variables, NaN for missing entries that are imputed."""
         shardings = self.target.arguments.shardings
 
         def values(arrays: Sequence[Array]) -> dict[str, Array]:
             whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, shardings, strict=True)]
             return alone(lambda: _observed(_variables(self.target, whole)), axes_but_chain(self.target.mesh))
 
-        return {name: to_host(value) for name, value in jax.jit(values)(self.target.place_arrays()).items()}
+        found = {name: to_host(value) for name, value in jax.jit(values)(self.target.place_arrays()).items()}
+        missing = masks_of_missing(self.target.arguments)
+        return {name: np.where(missing[name], np.nan, x) if name in missing else x for name, x in found.items()}
 
     def constants(self, scalars: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the other arguments: arrays, and those of `scalars` that are numbers."""
-        given = self.target.arguments
+        given, missing = self.target.arguments, masks_of_missing(self.target.arguments)
         whole = {
             name: to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
             for name, array, sharding in zip(given.names, given.arrays, given.shardings, strict=True)
-            if name not in self.only_observed
+            if name not in self.only_observed and name not in missing and not name.startswith(f"{PLACES}[")
         }
         numbers = {
             name: np.asarray(number) for name, number in scalars.items() if isinstance(number, bool | int | float)
