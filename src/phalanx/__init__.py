@@ -52,6 +52,7 @@ from phalanx.mesh.take_rows import take_rows as take_rows
 from phalanx.networks.parameters import network as network
 from phalanx.networks.random_network import random_network as random_network
 from phalanx.posterior.calibrate import calibrate as calibrate
+from phalanx.posterior.criticism.compare import compare as compare
 from phalanx.posterior.opening import open as open
 from phalanx.posterior.posterior import Posterior as Posterior
 from phalanx.posterior.prior import predictive as predictive

@@ -24,6 +24,7 @@ from phalanx.inputs.placement import mesh_of
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
+from phalanx.language.unscaled import check_unscaled
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.keys import check_seed
@@ -321,7 +322,9 @@ def _compile(
         keep = getattr(model, "keep", None)  # a model may have an attribute with a default
     keep = (keep,) if isinstance(keep, str) else None if keep is None else tuple(keep)
     latents = [latent.name for latent in whole.latents()]
-    reductions = Reductions.of({} if reducers is None else reducers, keep or latents)
+    reductions = Reductions.of({} if reducers is None else reducers, keep or latents, tuple(whole.observed))
+    if reductions.of_observations:
+        check_unscaled(whole.observed, "reducers")
     # computing deterministic values of all rows would take longer than the step on a minibatch
     deterministic = {} if kernel.batch_size is not None else whole.deterministic
     stored, large = checks.stored_by_default(latents, deterministic) if keep is None else (keep, [])
@@ -344,7 +347,8 @@ def _compile(
         with waiting(bool(run.progress), "compiling"):
             blocks = _plan(target, kernel, num_chains, checks.check_names(stored, target), whole)
             checks.check_coordinates(kernel, sum(blocks.layout.whole_lengths))
-            reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()))
+            read = tuple(whole.observed) if reductions.of_observations else ()
+            reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
             reducing.check()
             executables = compile_blocks(reducing, arrays, matmul_precision)
         compilations = executables.count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -278,12 +277,12 @@ class TestWhichDraws:
 
 class TestCounterfactuals:
     def test_an_intervention_changes_what_follows_it_and_nothing_before(self):
-        def model(dose: Any = None, effect=None):
+        def model(dose=None, effect=None):
             risk = phx.sample("risk", dist.Normal(0.0, 1.0))
-            dose = phx.sample("dose", dist.Normal(risk, 0.1).expand([3]), obs=dose)
-            phx.sample("effect", dist.Normal(2.0 * dose, 0.1), obs=effect)
+            given = phx.sample("dose", dist.Normal(risk, 0.1).expand([3]), obs=dose)
+            phx.sample("effect", dist.Normal(2.0 * given, 0.1), obs=effect)
 
-        data = {"dose": np.float32([0.0, 1.0, 2.0]), "effect": np.float32([0.0, 2.0, 4.0])}
+        data = {"dose": np.array([0.0, 1.0, 2.0], np.float32), "effect": np.array([0.0, 2.0, 4.0], np.float32)}
         posterior = drawn_by_hand(model, data, 2, 50)
         factual = posterior.predictive({"effect": data["effect"]})
         np.testing.assert_allclose(factual["effect"], 2 * factual["dose"], atol=0.6)  # 6 standard deviations

@@ -11,6 +11,7 @@ from phalanx.density.target import Target
 from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.criticism.log_likelihood import log_likelihood
+from phalanx.posterior.criticism.loo import Loo, leave_one_out
 from phalanx.posterior.criticism.model_at_draws import known_data
 from phalanx.posterior.predict import predict
 from phalanx.posterior.predictive import PredictiveDraws, check_kind, chosen, predictive
@@ -24,6 +25,7 @@ class Evaluations:
     draws: dict[str, np.ndarray]
     stats: dict[str, np.ndarray]
     record: RunRecord
+    reduced: dict[str, Any]
     target: Target | None
 
     @property
@@ -159,4 +161,39 @@ class Evaluations:
         return log_likelihood(
             model, data, target=self.target, latents=tuple(self.record.latents), draws=self.draws, sizes=self._sizes,
             known=known_data(self.target, self.record),
+        )  # fmt: skip
+
+    def loo(self, data: Mapping[str, Any] | None = None, *, model: Program | None = None) -> Loo:
+        r"""Estimate how well the model predicts each observation from all others, by importance weights of the draws.
+
+        $$\mathrm{elpd} = \sum_i \log p(y_i \mid y_{-i}), \qquad
+        p(y_i \mid y_{-i}) = \frac{\sum_s w_{is}\, p(y_i \mid \theta_s)}{\sum_s w_{is}}, \qquad
+        w_{is} \propto \frac{1}{p(y_i \mid \theta_s)}$$
+
+        with the tail of the weights smoothed by a generalised Pareto distribution. ArviZ computes it if the log
+        densities of all draws fit into memory. Otherwise, or without ArviZ, they are computed batch by batch on the
+        mesh, and only the largest ratios of each observation are kept. Without stored draws the result is that of the
+        reducer `phx.reducers.loo()`.
+
+        Args:
+            data: the run's keyword arguments of the model; None if the posterior has them.
+            model: the program, if the posterior was read from a file.
+
+        Returns:
+            A `Loo`: elpd, se, p_loo, pointwise, pareto_k, num_bad, good, and printed with a verdict.
+
+        Raises:
+            ValueError: if the model observes no variable (its likelihood is a `phx.factor`), a log density is scaled,
+                or there are neither draws nor results of `phx.reducers.loo()`.
+
+        Example:
+            >>> posterior.loo().good  # doctest: +SKIP
+            True
+
+        Source: A. Vehtari, A. Gelman, J. Gabry (2017), Practical Bayesian model evaluation using leave-one-out
+        cross-validation and WAIC.
+        """
+        return leave_one_out(
+            model, data, target=self.target, latents=tuple(self.record.latents), draws=self.draws, sizes=self._sizes,
+            known=known_data(self.target, self.record), reduced=self.reduced,
         )  # fmt: skip
