@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, random
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from phalanx.mesh.agreement import check_same
 from phalanx.mesh.compatibility.jax_release import check_jax
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_devices, to_host
@@ -44,6 +45,8 @@ def over_draws(
         The pytree with arrays of shape `(chain, draw, ...)`.
     """
     check_jax()
+    if mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1:
+        check_same("posterior.predictive")
     chains, length = sizes
     count = chains * length
     flat = {
