@@ -26,6 +26,7 @@ from phalanx.learning.loop import Loop, Stop
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.interrupts import Interrupts
 from phalanx.mesh.keys import check_seed
+from phalanx.mesh.processes import agreed
 from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.watchdog import watched
 from phalanx.store.policy import SavePolicy
@@ -234,7 +235,7 @@ class Ensemble:
     def _begun(self, folder: Path) -> Origin:
         """Return the ensemble that training with this checkpoint began with: this one, unless it comes from there."""
         saved = self._saved
-        if saved is not None and saved[:2] == (folder, self.steps) and checkpoints.is_there(folder):
+        if saved is not None and saved[:2] == (folder, self.steps) and agreed(checkpoints.is_there(folder)):
             return saved.begun
         return Origin.of(self._members, self.epoch)
 

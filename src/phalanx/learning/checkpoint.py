@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from phalanx.mesh.keys import is_key
-from phalanx.mesh.processes import is_first, to_devices, to_host
+from phalanx.mesh.processes import agreed, is_first, to_devices, to_host
 from phalanx.store.background import BackgroundWriter
 from phalanx.store.policy import SavePolicy
 from phalanx.store.save_path import sync
@@ -44,17 +44,18 @@ class Checkpoint:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the folder in a `with` block, which ends when the save under way has.
+        """Hold the folder in a `with` block, which ends, in all processes, when the save under way has.
 
         Raises:
             FileExistsError: when the folder holds something else.
             ValueError: when another process writes to it.
         """
-        if not is_first():
+        if is_first():
+            with self.saves.locked(), self._writer.held():
+                yield
+        else:
             yield
-            return
-        with self.saves.locked(), self._writer.held():
-            yield
+        agreed(True)  # they may read the folder next
 
     @property
     def is_idle(self) -> bool:
