@@ -75,6 +75,20 @@ def differ() -> None:
             print(f"{what}: {error}")
 
 
+def alone() -> None:
+    """Make a call in the first process only, and other calls at the same time."""
+    sizes = {"num_chains": 2, "num_warmup": 5, "num_samples": 5, "progress": False, "mesh": phx.make_mesh(chain=2)}
+    calls = [
+        lambda: phx.mcmc(mean_of, {"y": X[:, 0]}, **sizes),
+        lambda: phx.fit(mean_of, phx.guides.mean_field(), {"y": X[:, 0]}, mesh=phx.make_mesh(), progress=False),
+    ]
+    for call in (calls[NUMBER], calls[0]) if NUMBER == 0 else (calls[NUMBER],):
+        try:
+            call()
+        except (ValueError, RuntimeError) as error:
+            print(error)
+
+
 def sample(folder: str, seconds: str = "0") -> None:
     """Draw slowly, and save."""
 
@@ -107,7 +121,7 @@ def rows(folder: str) -> None:
     np.savez(f"{folder}-{NUMBER}.npz", **data(phx.make_mesh(chain=1, data=4)))  # pyright: ignore[reportArgumentType]
 
 
-SCENARIOS = {f.__name__: f for f in (fail, end_at_different_times, differ, sample, leave, rows)}
+SCENARIOS = {f.__name__: f for f in (fail, end_at_different_times, differ, alone, sample, leave, rows)}
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](*sys.argv[2:])

@@ -51,8 +51,11 @@ class Interrupts:
         if jax.process_count() == 1:  # several processes may have left the block at different times
             self.agree()
 
-    def agree(self) -> None:
+    def agree(self, after: Any = None) -> None:
         """Raise what the signal means in all processes, if one has received one. All must call it at the same place.
+
+        Args:
+            after: arrays to wait for, whose sums over processes could deadlock with the sum that agrees.
 
         Raises:
             KeyboardInterrupt: after Ctrl-C, unless the program handles it otherwise.
@@ -60,6 +63,7 @@ class Interrupts:
         """
         number, self._number = self._number, 0
         if jax.process_count() > 1:
+            jax.block_until_ready(after)
             number = int(multihost_utils.process_allgather(np.array([number])).max())
             if number == signal.SIGINT:
                 raise AgreedInterrupt

@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, random
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from phalanx.mesh.agreement import check_same
 from phalanx.mesh.compatibility.jax_release import check_jax
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_devices, to_host
@@ -92,6 +93,8 @@ def batches(
         all_chains: True if each batch must have draws of every chain, however many there are.
     """
     check_jax()
+    if mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1:
+        check_same("posterior.predictive")
     chains, length = sizes
     places = np.arange(length) if numbers is None else numbers
     groups = 1 if mesh is None else mesh.shape[CHAIN]

@@ -296,15 +296,6 @@ def check_solved(pair: Pair) -> None:
         )
 
 
-def check_one_process(what: str) -> None:
-    """Raise in one of several processes: each would stop by its own clock, and leave the others waiting."""
-    if (count := jax.process_count()) > 1:
-        raise ValueError(
-            f"{what}: this is one of {count} processes that have joined, and a fit over several does not work yet. "
-            f"Run it in one process that sees all devices."
-        )
-
-
 def check_values_given(init: object, what: str) -> None:
     """Raise unless initial values are a dict by name, or None."""
     if init is not None and not isinstance(init, Mapping):

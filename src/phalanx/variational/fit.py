@@ -27,6 +27,7 @@ from phalanx.learning.loop import Loop, Stop
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.record import Timing
 from phalanx.run import checks as run_checks
+from phalanx.run.describe import source_of
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.report import Report
 from phalanx.run.progress.watchdog import watched
@@ -188,6 +189,12 @@ def fit(
     data = data if stream is None else stream.first
     pair = pair_of(model, guide, data, mesh, batch_size, num_rows, init)
     run_checks.check_not_traced(data)
+    pair.problem.check_same(
+        "phx.fit", guide=pair.guide.name, **{"the text of the guide": source_of(guide)}, num_steps=num_steps,
+        num_particles=num_particles, batch_size=batch_size, num_rows=num_rows, seed=seed,
+        optimizer=optimizer if isinstance(optimizer, str | float | None) else type(optimizer).__name__, until=until,
+        checkpoint=policy, matmul_precision=matmul_precision,
+    )  # fmt: skip
     checks.check_particles(num_particles, pair)
     checks.check_steps_to_save(policy, pair)
     checks.check_learned(pair.learned, pair.guide.name)
