@@ -21,8 +21,8 @@ def script():
         sys.path.remove(folder)
 
 
-QUICK = {("NUTS, a variable per row", (2, 4)), ("HMC, 100 coordinates", (8, 1))}
-"""Those that are not slow."""
+QUICK = {("NUTS, a variable per row", (2, 4))}
+"""Those that are not slow; `test_collectives` has others."""
 CASES = [
     ("NUTS", (1, 8)), ("NUTS, 300 coordinates", (2, 4)), ("HMC, 100 coordinates", (8, 1)),
     ("HMC, 100 coordinates", (2, 4)), ("NUTS, a variable per row", (2, 4)), ("HMC, a variable per row", (1, 2)),
