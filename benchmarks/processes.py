@@ -44,6 +44,9 @@ AT_LEAST = 0.95
 AT_START = 0.2
 """Share of the kills that fall before the first block."""
 
+SIZES = {"num_warmup": 60, "num_samples": 400}
+"""Iterations of the runs of two that are killed: fewer than those of one process, whose blocks are quicker."""
+
 LANES, COLUMNS = 32, 100
 """Chains of each process whose speed is measured, and columns of their regression."""
 
@@ -84,7 +87,7 @@ def sample(folder: str) -> None:
     def on_block(report: Any) -> None:
         print(report.phase, flush=True)
 
-    found = single.run(Path(folder) / "run", on_block, store=True, mesh=phx.make_mesh())
+    found = single.run(Path(folder) / "run", on_block, store=True, mesh=phx.make_mesh(), **SIZES)
     if jax.process_index() == 0:
         np.savez(Path(folder) / "draws.npz", *single.arrays_of(found))  # pyright: ignore[reportArgumentType]
 

@@ -215,7 +215,9 @@ def found_in(sampler: Any) -> dict[str, Any]:
 
 
 def predicted_of(case: Case, chain: int, data: int) -> dict[str, Any]:
-    """Return what the model says of a case on a mesh."""
+    """Return what the model says of a case on a mesh; on one device along `data` all coordinates are global."""
+    if data == 1 and case.has_rows:
+        case = case._replace(coordinates=case.coordinates + ROWS, has_rows=False)
     return {
         "in the leapfrogs of a draw": of_leapfrog(case, chain, data),
         "in a round": of_round(case, data),

@@ -25,7 +25,8 @@ QUICK = {("NUTS, a variable per row", (2, 4))}
 """Those that are not slow; `test_collectives` has others."""
 CASES = [
     ("NUTS", (1, 8)), ("NUTS, 300 coordinates", (2, 4)), ("HMC, 100 coordinates", (8, 1)),
-    ("HMC, 100 coordinates", (2, 4)), ("NUTS, a variable per row", (2, 4)), ("HMC, a variable per row", (1, 2)),
+    ("HMC, 100 coordinates", (2, 4)), ("NUTS, a variable per row", (2, 4)), ("NUTS, a variable per row", (8, 1)),
+    ("HMC, a variable per row", (1, 2)),
     ("NUTS, dense metric", (2, 4)), ("NUTS, moments only", (2, 4)), ("ChEES-HMC", (2, 4)),
 ]  # fmt: skip
 

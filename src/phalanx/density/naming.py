@@ -68,13 +68,17 @@ class Naming:
         """Return the names of variables' axes that come from data."""
         return self.search.names(arguments, [self._axes(arguments, number) for number in range(len(arguments.names))])
 
-    def names(self, arguments: Arguments) -> AxisNames:
+    def names(self, arguments: Arguments, found: Axes) -> AxisNames:
         """Return the names of all axes of variables and data.
+
+        Args:
+            arguments: the data.
+            found: names from the data, by `found`.
 
         Raises:
             ValueError: when coordinates have another length than their dimension.
         """
-        shapes, found = _shapes_of(arguments), {**self.found(arguments)}
+        shapes, found = _shapes_of(arguments), dict(found)
         for name, words in names_of_missing(self.program, arguments).items():
             found[name] = tuple(Axis(words=of_axis) for of_axis in words)
         axes = {name: self._axes(arguments, number) for number, name in enumerate(arguments.names)}

@@ -71,11 +71,11 @@ def names_in_record(naming: Naming, arguments: Arguments, names: NamesOfData | N
     Raises:
         ValueError: when coordinates have another length than their dimension, or two rows of a table one name.
     """
-    axes = naming.names(arguments)
+    found = naming.found(arguments)
+    axes = naming.names(arguments, found)
     shapes = {name: naming.variables[name] for name in naming.rows}
     labels = distinct_rows(shapes, axes, frozenset(naming.given.coords))
     if names is None:
-        found = naming.found(arguments)
         names = names_of(arguments, {name: [axis.words for axis in known] for name, known in found.items()})
     return {
         "labels": labels, "dims": axes.dims, "coords": axes.coords, "names": names, "scalars": scalars_of(arguments),

@@ -42,7 +42,8 @@ def regression(x, site, y):
 def names(model: Any = regression, data: Any = DATA, dims: Any = None, coords: Any = None) -> AxisNames:
     arguments = split_arguments(model, data)
     whole = TracedProgram.of_whole(model, arguments, {})
-    return Naming.of(whole, arguments, GivenNames.of(dims, coords)).names(arguments)
+    naming = Naming.of(whole, arguments, GivenNames.of(dims, coords))
+    return naming.names(arguments, naming.found(arguments))
 
 
 def test_levels_name_their_dimension_as_the_argument_and_columns_their_entries():

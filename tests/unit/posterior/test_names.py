@@ -179,7 +179,7 @@ def test_given_names_stay_with_a_run(tmp_path):
     longer = without.continue_run(loaded, 5, progress=False)
     for other in (loaded, phx.open(tmp_path / "run.zarr"), phx.open(tmp_path / "saves"), run.continue_run(5), longer):
         assert other.record.axes == run.record.axes
-        assert other.to_xarray()["w"].sel(feature=2021).values.shape[0] == 2
+    assert longer.to_xarray()["w"].sel(feature=2021).shape == (2, 25)
     with pytest.raises(ValueError, match=re.escape("coords['feature'] has 1 names, and 'w' has 2 entries")):
         phx.mcmc(pair, data, dims=given["dims"], coords={"feature": ["a"]}, **options, **sizes)
 

@@ -23,8 +23,8 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 
 OPTIONS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr",
-    "--virtual-time-budget=4000",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--enable-logging=stderr", "--virtual-time-budget=4000",
 ]  # fmt: skip
 
 WIDTHS = (390, 820, 1440)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jax import Array
 
+from phalanx.density.target import Target
 from phalanx.diagnostics.exchange import check_dimensions, container, dataset, in_arviz_names
 from phalanx.inputs.axis_names import AxisNames
 from phalanx.mesh.keys import check_seed
@@ -29,6 +31,7 @@ PRIOR_DRAWS = 500
 NUMBER_BYTES = 4
 
 NO_MODEL = "a posterior that was read from a file, or assembled by hand, has no model"
+DELETED = "the data of the run were deleted, as jax.jit(..., donate_argnums=...) and .delete() do"
 
 
 def to_arviz(
@@ -42,10 +45,11 @@ def to_arviz(
     groups.put("posterior", posterior.draws)
     groups.put("sample_stats", in_arviz_names(posterior.stats), named=False)
     groups.put("warmup_sample_stats", posterior.warmup, ("round",), named=False)
-    if posterior.target is None:
+    if posterior.target is None or _are_deleted(posterior.target):
+        reason = NO_MODEL if posterior.target is None else DELETED
         if log_likelihood or predictive or prior:
-            raise ValueError(f"to_arviz: {NO_MODEL}. Ask for these groups where the run was made.")
-        groups.left_out["groups of the model and its data"] = NO_MODEL
+            raise ValueError(f"to_arviz: {reason}. Ask for these groups where the run was made.")
+        groups.left_out["groups of the model and its data"] = reason
     else:
         _add_groups_of_model(groups, posterior, log_likelihood, predictive, prior, seed)
     return groups.in_container()
@@ -146,6 +150,10 @@ def _apart(names: AxisNames, arrays: Mapping[str, Any], leading: int) -> tuple[A
     called = {name: f"{name}_data" if name in dims else name for name in arrays}
     known = {called[name]: of_axes for name, of_axes in names.dims.items() if name in called}
     return replace(names, dims=known), {called[name]: values for name, values in arrays.items()}
+
+
+def _are_deleted(target: Target) -> bool:
+    return any(isinstance(array, Array) and array.is_deleted() for array in target.arguments.arrays)
 
 
 def _bytes(shapes: Shapes) -> int:
