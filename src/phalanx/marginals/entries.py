@@ -1,8 +1,8 @@
 """Entries of discrete variables that the elements of an array depend on, by position.
 
 An array of a program may depend on a discrete variable `z` entry by entry: element `i` of `mean[z]` depends on `z[i]`
-alone. An `Axis` states this for all elements at once, so that a table needs one axis for the values of `z[i]`, and not
-one for each entry of `z`.
+alone. A `TableAxis` states this for all elements at once, so that a table needs one axis for the values of `z[i]`, and
+not one for each entry of `z`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Through(NamedTuple):
 Component = At | Along | Through
 
 
-class Axis(NamedTuple):
+class TableAxis(NamedTuple):
     """An axis of a table: values of the entry of site number `site` that each element depends on."""
 
     site: int
@@ -84,7 +84,7 @@ def dims_of(component: Component) -> tuple[int, ...]:
     return (component.dim,) if isinstance(component, Along) else component.dims
 
 
-def moved(axis: Axis, moves: dict[int, Move], shape: tuple[int, ...]) -> Axis | None:
+def moved(axis: TableAxis, moves: dict[int, Move], shape: tuple[int, ...]) -> TableAxis | None:
     """Return the axis of a result of this shape; None if an index runs along a dimension that has no destination."""
     where: list[Component] = []
     for component in axis.where:
@@ -100,4 +100,4 @@ def moved(axis: Axis, moves: dict[int, Move], shape: tuple[int, ...]) -> Axis | 
                 return None
             component = Through(tuple(move.dim for move in to), component.array)
         where.append(component)
-    return Axis(axis.site, tuple(where))
+    return TableAxis(axis.site, tuple(where))

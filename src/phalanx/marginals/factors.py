@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from phalanx.marginals.entries import Along, At, Axis, Site, Through
+from phalanx.marginals.entries import Along, At, Site, TableAxis, Through
 from phalanx.marginals.tables import ValueTable, merged
 
 Dim = tuple[int, int]
@@ -123,7 +123,7 @@ def _by_entry(table: ValueTable, sites: Sequence[Site], indices: Sequence[Any]) 
             where = [_renamed(c, shift) for c in a.where]
             if a is axis:
                 where[number] = Along(0, 0, 1) if length > 1 else At(0)
-            axes.append(Axis(a.site, tuple(where)))
+            axes.append(TableAxis(a.site, tuple(where)))
         table = merged(array, axes)
     return table
 
@@ -222,7 +222,7 @@ def _families(table: ValueTable, variables: Variables) -> Iterator[Family]:
         yield Family(part, np.stack(columns, 1), plates)
 
 
-def _numbers(axis: Axis, at: Mapping[int, np.ndarray], count: int, variables: Variables) -> np.ndarray:
+def _numbers(axis: TableAxis, at: Mapping[int, np.ndarray], count: int, variables: Variables) -> np.ndarray:
     """Return the number of the variable at each position; `NO_ENTRY` outside of the site."""
     site, index, inside = variables.sites[axis.site], [], np.ones(count, bool)
     for n, (c, length) in enumerate(zip(axis.where, site.shape, strict=True)):

@@ -33,7 +33,7 @@ from phalanx.jaxprs.walking import (
     parts_of,
 )
 from phalanx.marginals.dimensions import Moves, moves_of
-from phalanx.marginals.entries import Along, At, Axis, Component, Move, Site, Through, dims_of, moved
+from phalanx.marginals.entries import Along, At, Component, Move, Site, TableAxis, Through, dims_of, moved
 
 MOST_RUNS = 2**16
 """Largest number of joint values of entries that the program is evaluated at."""
@@ -56,7 +56,7 @@ class ValueTable:
     """
 
     array: Any
-    axes: tuple[Axis, ...] = ()
+    axes: tuple[TableAxis, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ def enumerated(number: int, site: Site) -> ValueTable:
     """Return the table of a discrete variable itself: each entry at each of its values."""
     where = tuple(At(0) if n == 1 else Along(d, 0, 1) for d, n in enumerate(site.shape))
     values = jnp.asarray(site.values).reshape(site.size, *(1,) * len(site.shape))
-    return ValueTable(jnp.broadcast_to(values, (site.size, *site.shape)), (Axis(number, where),))
+    return ValueTable(jnp.broadcast_to(values, (site.size, *site.shape)), (TableAxis(number, where),))
 
 
 def number_of_runs(entries: Sequence[Site]) -> int:
@@ -189,7 +189,7 @@ class Tabulation(Interpreter[ValueTable]):
         assert None not in axes
         return merged(table.array, axes)  # pyright: ignore[reportArgumentType]
 
-    def _union(self, tables: Sequence[ValueTable], equation: Any) -> tuple[Axis, ...]:
+    def _union(self, tables: Sequence[ValueTable], equation: Any) -> tuple[TableAxis, ...]:
         axes = tuple(sorted({axis for table in tables for axis in table.axes}))
         check_size([self.sites[axis.site] for axis in axes], described(equation))
         return axes
@@ -220,14 +220,14 @@ class Tabulation(Interpreter[ValueTable]):
     def _at_position(self, table: ValueTable, dim: int, position: int) -> ValueTable:
         """Return the elements at one position along a dimension, which is kept with a single element."""
         array = jax.lax.slice_in_dim(table.array, position, position + 1, axis=len(table.axes) + dim)
-        axes: list[Axis | None] = []
+        axes: list[TableAxis | None] = []
         for axis in table.axes:
             where: list[Component] = []
             for c, n in zip(axis.where, self.sites[axis.site].shape, strict=True):
                 at = At(c.start + c.step * position) if isinstance(c, Along) and c.dim == dim else c
                 outside = isinstance(at, At) and not 0 <= at.index < n
                 where.append(at if not outside else At(-1))
-            axes.append(None if At(-1) in where else Axis(axis.site, tuple(where)))
+            axes.append(None if At(-1) in where else TableAxis(axis.site, tuple(where)))
         for number in reversed([i for i, axis in enumerate(axes) if axis is None]):  # no entry: any value will do
             array = array[(slice(None),) * number + (0,)]
         return merged(array, [axis for axis in axes if axis is not None])
@@ -255,7 +255,7 @@ class Tabulation(Interpreter[ValueTable]):
         number = next(n for n, array in enumerate(self.indices) if array is indices.array)
         where = list(new[table.axes.index(along[0])].where)  # pyright: ignore[reportOptionalMemberAccess]
         where[site_dims[0]] = Through(outer, number)
-        new[table.axes.index(along[0])] = Axis(along[0].site, tuple(where))
+        new[table.axes.index(along[0])] = TableAxis(along[0].site, tuple(where))
         gathered = alone(equation)
         for _ in table.axes:
             gathered = jax.vmap(gathered, in_axes=(0, None))
@@ -264,7 +264,7 @@ class Tabulation(Interpreter[ValueTable]):
 
     def _custom(self, equation: Any, parts: Any, inputs: list[ValueTable]) -> list[ValueTable] | None:
         """Evaluate a function with derivatives of its own as it is; None if it mixes entries, and is followed."""
-        axes: list[tuple[Axis, ...]] = []
+        axes: list[tuple[TableAxis, ...]] = []
 
         def note(*arrays: Any) -> None:
             inner = _Keeping(self.sites, {}, self.indices)
@@ -293,7 +293,7 @@ class Tabulation(Interpreter[ValueTable]):
             if rows := [axis for axis in table.axes if any(not isinstance(c, At) for c in axis.where)]:
                 raise self._refusal(equation, rows)
 
-    def _refusal(self, equation: Any, axes: Sequence[Axis]) -> TooManyValues:
+    def _refusal(self, equation: Any, axes: Sequence[TableAxis]) -> TooManyValues:
         names = ", ".join(dict.fromkeys(repr(self.sites[axis.site].name) for axis in axes))
         return TooManyValues(
             f"phx.marginalize: {described(equation)} mixes entries of the discrete variable {names} that the data "
@@ -321,13 +321,13 @@ def _broadcast(array: Array, shape: tuple[int, ...]) -> Array:
     return jax.lax.broadcast_in_dim(jnp.squeeze(array, [d for d in range(len(before)) if d not in dims]), shape, dims)
 
 
-def over(table: ValueTable, axes: Sequence[Axis]) -> Array:
+def over(table: ValueTable, axes: Sequence[TableAxis]) -> Array:
     """Return the array of a table with these axes, of size one where it does not depend on an entry."""
     missing = [number for number, axis in enumerate(axes) if axis not in table.axes]
     return jnp.expand_dims(table.array, missing)
 
 
-def merged(array: Any, axes: Sequence[Axis]) -> ValueTable:
+def merged(array: Any, axes: Sequence[TableAxis]) -> ValueTable:
     """Return a table with these axes in sorted order; equal ones become one, on which their values agree."""
     axes = list(axes)
     number = 0
@@ -353,12 +353,12 @@ def _kept_whole(component: Through, moves: Moves) -> bool:
     return all((moves[d].offset, moves[d].stride) == (0, 1) for d in component.dims)
 
 
-def _entry(axis: Axis, dim: int, position: int) -> tuple[Any, ...]:
+def _entry(axis: TableAxis, dim: int, position: int) -> tuple[Any, ...]:
     return tuple(At(c.start + c.step * position) if isinstance(c, Along) and c.dim == dim else c for c in axis.where)
 
 
-def _without(axis: Axis, dim: int) -> Axis:
-    return Axis(axis.site, tuple(At(0) if dim in dims_of(c) else c for c in axis.where))
+def _without(axis: TableAxis, dim: int) -> TableAxis:
+    return TableAxis(axis.site, tuple(At(0) if dim in dims_of(c) else c for c in axis.where))
 
 
 def _is_constant(array: Any) -> bool:

@@ -21,8 +21,9 @@ from phalanx.variational.beginning import FirstParameters, Init, pair_of
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides.constructors import elbo
 from phalanx.variational.guides.guide import Guide
+from phalanx.variational.methods.step import Losses
 from phalanx.variational.monitoring.recording import names_for, record_of
-from phalanx.variational.result import Fit, Losses
+from phalanx.variational.result import Fit
 
 
 @data_in_one_dict

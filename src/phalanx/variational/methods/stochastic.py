@@ -27,11 +27,11 @@ from phalanx.variational.guides.pair import bound_name, key_of
 from phalanx.variational.methods.blame import Blame
 from phalanx.variational.methods.method import FitError, FitReport
 from phalanx.variational.methods.settling import TOLERANCE, Settling
-from phalanx.variational.methods.step import PATIENCE, ROOM, FitState, StepBounds, StepOrder, Steps, laid_out
+from phalanx.variational.methods.step import PATIENCE, ROOM, FitState, Losses, StepBounds, StepOrder, Steps, laid_out
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.monitoring.stream import Stream
 from phalanx.variational.monitoring.watching import FitWatch, Windows
-from phalanx.variational.result import FitOutcome, Losses
+from phalanx.variational.result import FitOutcome
 
 if TYPE_CHECKING:
     from jaxtyping import Float
