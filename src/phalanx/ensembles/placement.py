@@ -193,9 +193,10 @@ class Placement:
 def _check_processes(devices: np.ndarray, count: int) -> None:
     """Raise if a process has no device of an ensemble: it could not take part in its steps."""
     known = {device.process_index for device in devices.flat}
+    members = f"{count} members leave" if count > 1 else "1 member leaves"
     if missing := sorted(set(range(jax.process_count())) - known):
         raise ValueError(
-            f"ensemble: {count} members leave process {', '.join(map(str, missing))} without a member. Train at least "
+            f"ensemble: {members} process {', '.join(map(str, missing))} without a member. Train at least "
             f"as many members as there are processes, or give the rows of batches to more devices: "
             f"phx.make_mesh(data=...)."
         )
