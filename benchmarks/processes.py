@@ -44,7 +44,7 @@ AT_LEAST = 0.95
 AT_START = 0.2
 """Share of the kills that fall before the first block."""
 
-SIZES = {"num_warmup": 60, "num_samples": 400}
+SIZES: dict[str, Any] = {"num_warmup": 60, "num_samples": 400}
 """Iterations of the runs of two that are killed: fewer than those of one process, whose blocks are quicker."""
 
 LANES, COLUMNS = 32, 100
