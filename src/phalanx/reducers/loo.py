@@ -80,6 +80,7 @@ def loo(tail: int = TAIL) -> Reducer:
     reduces log densities that a function returns. For each observation it keeps `tail + 1` numbers, and room for some
     more: memory does not grow with the draws, and the results are those of all draws if their tail, which has
     $\min(S/5, 3\sqrt{S})$ of $S$ draws, is at most `tail`. With more draws the tail is the `tail` largest ratios.
+    Entries that a mask leaves out are constant here: their elpd is 0 and their Pareto k minus infinity.
 
     Args:
         tail: the most ratios in a tail: 200 suffice for 4,400 draws.

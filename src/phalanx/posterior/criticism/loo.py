@@ -166,8 +166,14 @@ def leave_one_out(
         known: names in the run's data, and arguments that fill in.
         reduced: results of the run's reducers.
     """
+    stored = math.prod(sizes) and all(name in draws for name in latents)
+    if not stored and (found := _reduced_by_run(reduced)):
+        return Loo.of(found)
     if not math.prod(sizes):
-        return Loo.of(_reduced_by_run(reduced))
+        raise ValueError(
+            'loo: there are no draws to evaluate. Store some (keep=None), or run with reducers={"loo": '
+            "phx.reducers.loo()}, which reduces the log densities of the observations."
+        )
     program = ModelAtDraws.of("loo", model, data, target=target, known=known, inferred=latents, at=latents)
     values = {name: array for name, array in draws.items() if name in latents}
     terms = Terms(program)
@@ -189,14 +195,12 @@ def leave_one_out(
 
 
 def _reduced_by_run(reduced: Mapping[str, Any]) -> dict[str, PointwiseLoo]:
+    """Return the results of a run's reducer `loo()`, by observed variable; empty without one."""
     for result in reduced.values():
         parts = {"": result} if isinstance(result, PointwiseLoo) else result
         if isinstance(parts, Mapping) and parts and all(isinstance(one, PointwiseLoo) for one in parts.values()):
             return dict(parts)
-    raise ValueError(
-        'loo: there are no draws to evaluate. Store some (keep=None), or run with reducers={"loo": '
-        "phx.reducers.loo()}, which reduces the log densities of the observations."
-    )
+    return {}
 
 
 def _masks(terms: Terms, values: Mapping[str, Any], arrays: Any) -> dict[str, np.ndarray]:

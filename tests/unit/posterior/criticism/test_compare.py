@@ -51,7 +51,7 @@ def test_arviz_agrees():
     for ours, theirs in {"elpd": "elpd_loo", "se": "se", "dse": "dse", "p_loo": "p_loo", "weight": "weight"}.items():
         np.testing.assert_allclose(found[ours], expected[theirs], rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(found["elpd_diff"], -expected["elpd_diff"], rtol=1e-3, atol=1e-3)
-    assert found["bad_k"].tolist() == [0, 0] and found["warning"].tolist() == ["", ""]
+    assert (found["bad_k"] > 0).tolist() == (found["warning"] != "").tolist() == expected["warning"].tolist()
 
 
 def test_stacking_is_the_best_mixture():
