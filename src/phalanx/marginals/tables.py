@@ -199,9 +199,8 @@ class Tabulation(Interpreter[ValueTable]):
         for dim in range(len(table.shape)):
             if dim not in moves and any(axis.runs_along(dim) for axis in table.axes):
                 table = self._separated(table, dim, equation)
-        unmoved = [axis for axis in table.axes if moved(axis, moves, table.shape) is None]
-        if unmoved or any(isinstance(c, Through) and not _kept_whole(c, moves) for a in table.axes for c in a.where):
-            raise self._refusal(equation, unmoved or table.axes)
+        if any(isinstance(c, Through) and not _kept_whole(c, moves) for axis in table.axes for c in axis.where):
+            raise self._refusal(equation, table.axes)
         return table
 
     def _separated(self, table: ValueTable, dim: int, equation: Any) -> ValueTable:

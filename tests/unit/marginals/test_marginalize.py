@@ -139,6 +139,15 @@ def test_groups_selected_by_data():
     compare(model, {"mean": [0.0, 1.0], "scale": [1.0, 2.0]}, {"kind": (2, (3,))}, y=Y, group=group)
 
 
+def test_values_of_several_observations_along_another_dimension():
+    def model(y):
+        mean = phx.sample("mean", dist.Normal(0.0, 1.0).expand([2]))
+        group = phx.sample("group", dist.Bernoulli(0.3).expand([y.shape[1]]))
+        phx.sample("y", dist.Normal(jnp.tile(mean[group][None], (2, 1)), 1.0), obs=y)
+
+    compare(model, {"mean": [0.0, 1.0]}, {"group": (2, (3,))}, y=jnp.arange(6.0).reshape(2, 3) / 4)
+
+
 def test_one_variable_above_a_plate():
     def model(y):
         kind = phx.sample("kind", dist.Bernoulli(0.3))

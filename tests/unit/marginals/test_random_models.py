@@ -14,7 +14,7 @@ from tests.unit.marginals.brute_force import compare
 import phalanx as phx
 
 SIZES = st.integers(2, 3)
-QUICK = settings(max_examples=4, deadline=None, derandomize=True)
+QUICK = settings(max_examples=3, deadline=None, derandomize=True)
 
 
 def logits(rng: np.random.Generator, *shape: int) -> Any:
