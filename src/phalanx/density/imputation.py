@@ -22,10 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
-from numpyro.distributions import Distribution, constraints
+from numpyro.distributions import Distribution, Independent, constraints
 
 from phalanx.density.finite_data import find_not_finite
 from phalanx.density.missing_entries import MissingEntries, missing_name, support_of_entries
+from phalanx.distributions.constraint_text import kind_of
 from phalanx.distributions.independent_entries import entries
 from phalanx.errors.words import count
 from phalanx.inputs.arguments import Arguments, split_arguments
@@ -132,6 +133,46 @@ def masks_of_missing(arguments: Arguments) -> dict[str, np.ndarray]:
             whole = to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
             found[name.removeprefix(f"{PLACES}['").removesuffix("']")] = np.asarray(whole) >= 0
     return found
+
+
+def of_given_entries(variables: Mapping[str, RandomVariable], data: Mapping[str, Any]) -> dict[str, RandomVariable]:
+    """Return the variables of an imputing program with densities of given entries alone.
+
+    A mask leaves missing entries out. Only independent entries have a density without the others: that of another event
+    in which entries may be missing raises an error that names the variable.
+    """
+    found = dict(variables)
+    for name, where in data.get(PLACES, {}).items():
+        if name in found and found[name].distribution is not None:
+            found[name] = replace(found[name], distribution=_of_given(name, found[name].distribution, where < 0))
+    return found
+
+
+def _of_given(name: str, distribution: Any, given: Array) -> Distribution:
+    if isinstance(distribution, Independent):
+        inner = _of_given(name, distribution.base_dist, given)
+        return inner.to_event(distribution.reinterpreted_batch_ndims)
+    return PartlyGiven(name, distribution) if distribution.event_shape else distribution.mask(given)
+
+
+class PartlyGiven(Distribution):
+    """Distribution of events in which entries may be missing, without a density of the given ones."""
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, name: str, distribution: Distribution):
+        self.name, self.kind = name, kind_of(distribution)
+        self.support = distribution.support
+        super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
+
+    support: Any = constraints.dependent
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> Array:
+        """Raise: the density of the given entries would be an integral over the missing ones."""
+        raise ValueError(
+            f"Variable {self.name!r} has events of {self.kind} in which entries are missing, and the density of the "
+            f"given ones by themselves is not known. Leave such rows out of the data, and run the model again."
+        )
 
 
 def _said(name: str, number: int, is_discrete: bool) -> str:

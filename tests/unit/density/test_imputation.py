@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax.scipy.stats import beta, gamma, norm
 
 import phalanx as phx
-from phalanx.density.imputation import impute
+from phalanx.density.imputation import impute, of_given_entries
 from phalanx.density.target import Target
 
 NAN = np.nan
@@ -260,6 +260,25 @@ def test_draws_are_those_of_the_posterior(posterior):
 def test_predictions_are_of_the_whole_variable(posterior):
     assert {name: x.shape for name, x in posterior.predictive().items()} == {"y": (4, 1000, 6)}
     assert set(posterior.predictive(kind="prior")) == {"mean", "y"}
+
+
+def test_the_log_likelihood_is_that_of_given_entries(posterior):
+    found, mean = posterior.log_likelihood()["y"], posterior.draws["mean"]
+    assert found.shape == (4, 1000, 6) and not found[:, :, np.isnan(Y)].any()
+    np.testing.assert_allclose(found[:, :, 2], norm.logpdf(1.5, mean, 1.5), rtol=1e-4)
+    assert posterior.loo().num_observations == 4
+
+
+def test_an_event_with_missing_entries_has_no_log_likelihood():
+    program, data, _ = impute(correlated, {"y": np.array([[0.3, NAN], [1.0, 1.0]])})
+    variables = phx.trace(phx.seed(program, 0))(**data)
+    with pytest.raises(ValueError, match=r"'y' has events of MultivariateNormal in which entries are missing"):
+        of_given_entries(variables, data)["y"].log_prob()
+
+
+def correlated(y):
+    phx.sample("m", dist.Normal(0.0, 1.0))
+    phx.sample("y", dist.MultivariateNormal(jnp.zeros((2, 2)), jnp.eye(2)), obs=y)
 
 
 def test_other_data_need_as_many_missing_entries(sampler):

@@ -15,7 +15,7 @@ import jax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
-from phalanx.density.imputation import PLACES
+from phalanx.density.imputation import PLACES, of_given_entries
 from phalanx.density.indices import IndexCheck
 from phalanx.density.missing_entries import missing_name
 from phalanx.density.target import Target, choose_mesh
@@ -109,7 +109,8 @@ class ModelAtDraws:
     ) -> Any:
         """Run the program on its data under `tracer`, drawing with `key`, and return a function of its variables.
 
-        The function is evaluated within the same context, in which a model may add up over devices.
+        Without a key the variables have densities of given entries alone. The function is evaluated within the same
+        context, in which a model may add up over devices.
         """
         whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.shardings, strict=True)]
         data = self.arguments.layout.join(whole)
@@ -121,7 +122,7 @@ class ModelAtDraws:
                 program = under(self.program, tracer)
                 variables = trace(program if key is None else seed(program, key))(**data)
                 self._check_met(variables)
-                return of_variables(variables)
+                return of_variables(variables if key is not None else of_given_entries(variables, data))
 
         return alone(run, axes_but_chain(self.mesh))
 

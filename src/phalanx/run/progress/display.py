@@ -145,7 +145,7 @@ class Overwritten(Lines):
         self._open = ""
 
     def _display(self) -> None:
-        from IPython.display import display  # in a kernel it is there
+        from IPython.display import display  # pyright: ignore[reportMissingImports]  # every kernel has it
 
         bundle = {"text/plain": "\n".join([*self._closed, *([self._open] if self._open else [])])}
         if self._handle is None:
