@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -185,10 +187,15 @@ def test_a_point_where_the_model_can_be_is_a_guide():
     assert "support" in [finding.topic for finding in fit.verdict().findings]
 
 
-def test_a_report_is_a_page(full_rank, mean_field, tmp_path):
-    for fit in (full_rank, mean_field):
-        text = fit.report(tmp_path / "fit.html").read_text()
-        assert text.count("<img") == 3 and "k-hat" in text and fit.verdict().headline in text
+def test_a_report_is_a_page_like_that_of_a_run(full_rank, mean_field, tmp_path):
+    text = full_rank.report(tmp_path / "fit.html", names="w", beside=mean_field.posterior(200)).read_text("utf-8")
+    assert "k-hat" in text and full_rank.verdict().headline in text
+    titles = ["Variables", "Beside another run", "Summary", "Posterior predictive check", "Importance weights",
+              "Weighted marginals", "Evidence lower bound", "Record"]  # fmt: skip
+    assert re.findall("<h2>(.*?)</h2>", text) == titles
+    assert "Predictive check of y" in text and "Draws of w" in text
+    with pytest.raises(ValueError, match="there is no variable 'v'"):
+        full_rank.report(tmp_path / "fit.html", names=["v"])
 
 
 def test_chains_begin_at_draws_of_a_fit(full_rank):
