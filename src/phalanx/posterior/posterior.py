@@ -260,7 +260,7 @@ class Posterior(Evaluations):
             >>> data.log_likelihood["y"].dims  # doctest: +SKIP
             ('chain', 'draw', 'y_dim_0')
         """
-        return to_arviz(self, log_likelihood, predictive, prior, seed)
+        return to_arviz(self, self.warmup, log_likelihood, predictive, prior, seed)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the posterior to one file; an error leaves an existing file unchanged.

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jax import Array
@@ -16,11 +16,9 @@ from phalanx.diagnostics.exchange import check_dimensions, container, dataset, i
 from phalanx.inputs.axis_names import AxisNames
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.containers.model_data import ModelData, Shapes
+from phalanx.posterior.criticism.evaluations import Evaluations
 from phalanx.posterior.criticism.model_at_draws import known_data
 from phalanx.posterior.predictive import predictive as predicted
-
-if TYPE_CHECKING:
-    from phalanx.posterior.posterior import Posterior
 
 MOST_BYTES = 2**28
 """Most bytes of a group that is made by default."""
@@ -35,8 +33,9 @@ DELETED = "the data of the run were deleted, as jax.jit(..., donate_argnums=...)
 
 
 def to_arviz(
-    posterior: Posterior, log_likelihood: bool | None, predictive: bool | None, prior: bool | int | None, seed: int
-) -> Any:
+    posterior: Evaluations, warmup: Mapping[str, np.ndarray], log_likelihood: bool | None, predictive: bool | None,
+    prior: bool | int | None, seed: int,
+) -> Any:  # fmt: skip
     """Return a posterior in ArviZ's container; see `Posterior.to_arviz`."""
     check_seed(seed)
     _check_asked(log_likelihood, predictive, prior)
@@ -44,7 +43,7 @@ def to_arviz(
     groups = _Groups(posterior.record.axes)
     groups.put("posterior", posterior.draws)
     groups.put("sample_stats", in_arviz_names(posterior.stats), named=False)
-    groups.put("warmup_sample_stats", posterior.warmup, ("round",), named=False)
+    groups.put("warmup_sample_stats", warmup, ("round",), named=False)
     if posterior.target is None or _are_deleted(posterior.target):
         reason = NO_MODEL if posterior.target is None else DELETED
         if log_likelihood or predictive or prior:
@@ -56,7 +55,7 @@ def to_arviz(
 
 
 def _add_groups_of_model(
-    groups: _Groups, posterior: Posterior, log_likelihood: bool | None, predictive: bool | None,
+    groups: _Groups, posterior: Evaluations, log_likelihood: bool | None, predictive: bool | None,
     prior: bool | int | None, seed: int,
 ) -> None:  # fmt: skip
     target, record = posterior.target, posterior.record
