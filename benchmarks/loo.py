@@ -4,7 +4,7 @@ Independent draws of a linear regression's posterior stand for a run: log densit
 only the largest importance ratios of each row are kept. The process's peak memory is compared with the size of the
 matrix of log densities that is never made.
 
-    python benchmarks/loo.py --rows 581012 --draws 1000 --out results/loo-581012.json
+    python benchmarks/loo.py --rows 581012 --draws 1000 --out results/loo.json
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def main() -> None:
     before = peak_bytes()
     loo = posterior.loo()
     found = {
-        "rows": given.rows, "draws": given.draws, "elpd_per_row": loo.elpd / given.rows, "p_loo": loo.p_loo,
+        "observations": given.rows, "draws": given.draws, "elpd_per_row": loo.elpd / given.rows, "p_loo": loo.p_loo,
         "bad_k": loo.num_bad, "peak_bytes": peak_bytes(), "peak_bytes_before": before,
         "bytes_of_log_densities": 4 * given.rows * given.draws, "devices": len(jax.devices()),
         "python": platform.python_version(), "jax": jax.__version__,
     }  # fmt: skip
     print(json.dumps(found, indent=2))
     if given.out:
-        given.out.write_text(json.dumps(found, indent=2) + "\n")
+        given.out.write_text(json.dumps({"name": "loo", "found": [found]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
