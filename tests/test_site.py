@@ -103,3 +103,5 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     guide = (tmp_path / "site/variational.html").read_text()
     assert 'href="reference/generated/phx.fit.html#phx.fit"' in guide and 'href="glossary.html#guide"' in guide
     assert "https://cdn" not in page
+    posterior = (tmp_path / "site/reference/generated/phx.Posterior.html").read_text()
+    assert "Stored draws of each chain: fewer" in posterior and "&lt;factory&gt;" not in posterior

@@ -70,7 +70,9 @@ def _without_types(docstring: GoogleDocstring, preprocess_types: bool = False) -
 
 def _as_text(docstring: GoogleDocstring) -> list[str]:
     """Let napoleon parse the docstring of a property as any other, and not the words before a colon as its type."""
-    raise StopIteration
+    docstring._what = "method"
+    docstring._parse()
+    return []
 
 
 def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
