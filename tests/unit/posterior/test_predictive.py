@@ -268,7 +268,7 @@ class TestWhichDraws:
             ({"keep": []}, "keep=[] returns no variable; name some, or give reducers=."),
             ({"reducers": {"m": phx.reduce(lambda v: v["z"], phx.reducers.moments())}}, "there is no variable 'z'"),
         ],
-        ids=str,
+        ids=lambda value: value if isinstance(value, str) else " ",
     )
     def test_what_is_wrong_is_named(self, drawn, options, message):
         with pytest.raises(ValueError, match=re.escape(message)):
