@@ -35,7 +35,7 @@ class Reductions:
     entries: tuple[tuple[str, Reduce], ...]
 
     @classmethod
-    def of(cls, reducers: Mapping[str, Any], names: Sequence[str], observed: Sequence[str] = ()) -> Reductions:
+    def of(cls, reducers: Any, names: Sequence[str], observed: Sequence[str] = ()) -> Reductions:
         """Return the user's reducers; one without a function is applied to each of the variables `names`.
 
         A reducer of observations is applied to the log densities of each of the variables `observed`.
