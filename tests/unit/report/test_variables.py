@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,8 @@ def test_draws_without_a_histogram_are_words(bad, said):
 
 def test_whole_numbers_have_bars_of_one():
     (axes,) = marginal_figure(variable(RANDOM.poisson(3.0, size=(500, 1)))).axes
-    edges = axes.patches[0].get_data().edges
+    bars: Any = axes.patches[0]
+    edges = bars.get_data().edges
     np.testing.assert_array_equal(np.diff(edges), 1.0)
     np.testing.assert_array_equal(edges % 1, 0.5)
 
